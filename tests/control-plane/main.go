@@ -1,0 +1,62 @@
+// The control plane of the tests: the components of one Kubernetes version, the etcd it is made
+// for, and a container runtime that runs nothing, in one program.
+//
+// The program acts as the component whose name it is called by; `build` puts a link of each name
+// beside it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	kubeapiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	kubecontrollermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+
+	// What Kubernetes' own mains register by import: log formats and client metrics.
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+
+	"kubelet-authenticator.test/control-plane/fakecri"
+)
+
+// applets maps a name to what runs under it; each returns the exit code.
+var applets = map[string]func() int{
+	"etcd":                    runEtcd,
+	"fakecri":                 func() int { return fakecri.Main(os.Args[1:]) },
+	"kube-apiserver":          command(kubeapiserver.NewAPIServerCommand),
+	"kube-controller-manager": command(kubecontrollermanager.NewControllerManagerCommand),
+	"kubectl":                 command(kubectl.NewDefaultKubectlCommand),
+	"kubelet": command(func() *cobra.Command {
+		return kubelet.NewKubeletCommand(context.Background())
+	}),
+}
+
+func main() {
+	run, found := applets[filepath.Base(os.Args[0])]
+	if !found {
+		names := slices.Sorted(maps.Keys(applets))
+		fmt.Fprintf(os.Stderr, "call this through a link named as one of %v\n", names)
+		os.Exit(2)
+	}
+	os.Exit(run())
+}
+
+// command defers building a command, and registering its flags, until it is the one that runs.
+func command(build func() *cobra.Command) func() int {
+	return func() int { return cli.Run(build()) }
+}
+
+func runEtcd() int {
+	etcdmain.Main(os.Args)
+	return 0
+}
