@@ -1,0 +1,121 @@
+//! What ties evidence to the one request it was made for.
+
+use std::fmt;
+
+use crate::framing::FramedDigest;
+use crate::names::{Audience, NodeName, Provider, ProviderId};
+
+/// Domain separation of the binding; the provider and the version follow it.
+const DOMAIN: &str = "cluster.x-k8s.io/kubelet-authenticator/";
+
+/// The digest that evidence must cover, over everything the request claims.
+///
+/// Everything in a certificate signing request can be read by every holder of a bootstrap token. Evidence that covers
+/// this digest is useless without the private key of the request it was made for. It is never sent: the node computes
+/// it from what it asks for, the verifier from what was asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeyBinding([u8; 32]);
+
+impl KeyBinding {
+    /// The binding of `spki` (DER of the request's `SubjectPublicKeyInfo`) to the cluster, the machine and the name.
+    ///
+    /// `parts` are what the provider adds: for `aws` the digest of the identity document, for `tpm` the challenge.
+    pub fn new(
+        provider: &Provider,
+        audience: &Audience,
+        provider_id: &ProviderId,
+        node_name: &NodeName,
+        spki: &[u8],
+        parts: &[&[u8]],
+    ) -> Self {
+        let prefix = format!("{DOMAIN}{provider}/v1\0");
+        let fields = FramedDigest::with_prefix(prefix.as_bytes())
+            .field(audience.as_str().as_bytes())
+            .field(provider_id.as_str().as_bytes())
+            .field(node_name.as_str().as_bytes())
+            .field(spki);
+        Self(
+            parts
+                .iter()
+                .fold(fields, |digest, part| digest.field(part))
+                .finish(),
+        )
+    }
+
+    /// The digest.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The digest in lower-case hexadecimal.
+    pub fn to_hex(&self) -> String {
+        data_encoding::HEXLOWER.encode(&self.0)
+    }
+}
+
+impl fmt::Debug for KeyBinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyBinding({})", self.to_hex())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding(audience: &str, id: &str, name: &str, spki: &[u8], parts: &[&[u8]]) -> KeyBinding {
+        KeyBinding::new(
+            &Provider::AWS,
+            &Audience::parse(audience).unwrap(),
+            &ProviderId::parse(id).unwrap(),
+            &NodeName::parse(name).unwrap(),
+            spki,
+            parts,
+        )
+    }
+
+    #[test]
+    fn the_binding_is_the_digest_that_wire_format_defines() {
+        let mut expected = b"cluster.x-k8s.io/kubelet-authenticator/aws/v1\0".to_vec();
+        for field in [
+            &b"prod"[..],
+            b"aws:///eu-west-1a/i-1",
+            b"n1",
+            b"spki",
+            b"part",
+        ] {
+            expected.extend([0, 0, 0, u8::try_from(field.len()).unwrap()]);
+            expected.extend(field);
+        }
+        let expected: [u8; 32] = <sha2::Sha256 as sha2::Digest>::digest(expected).into();
+
+        let actual = binding("prod", "aws:///eu-west-1a/i-1", "n1", b"spki", &[b"part"]);
+
+        assert_eq!(actual.as_bytes(), &expected);
+    }
+
+    #[test]
+    fn every_field_changes_the_binding() {
+        let valid = binding("prod", "aws:///a/i-1", "n1", b"spki", &[b"p"]);
+
+        for other in [
+            binding("test", "aws:///a/i-1", "n1", b"spki", &[b"p"]),
+            binding("prod", "aws:///a/i-2", "n1", b"spki", &[b"p"]),
+            binding("prod", "aws:///a/i-1", "n2", b"spki", &[b"p"]),
+            binding("prod", "aws:///a/i-1", "n1", b"spkj", &[b"p"]),
+            binding("prod", "aws:///a/i-1", "n1", b"spki", &[b"q"]),
+            binding("prod", "aws:///a/i-1", "n1", b"spki", &[]),
+            binding("prod", "aws:///a/i-1", "n1", b"spki", &[b"p", b""]),
+        ] {
+            assert_ne!(valid, other);
+        }
+    }
+
+    #[test]
+    fn bytes_cannot_move_from_one_field_to_the_next() {
+        assert_ne!(
+            binding("prod", "aws:///a/i-1", "n1", b"ab", &[b"c"]),
+            binding("prod", "aws:///a/i-1", "n1", b"a", &[b"bc"])
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! The PKCS#10 certification request (RFC 2986), read strictly.
+
+use x509_cert::der::asn1::{Any, ObjectIdentifier, Utf8StringRef};
+use x509_cert::der::{Decode, Encode};
+use x509_cert::ext::Extension;
+use x509_cert::name::Name;
+use x509_cert::request::CertReq;
+
+use crate::csr::oid;
+use crate::names::ProviderId;
+
+/// DER that is not a certification request as we read them.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRequest {
+    /// Not a PKCS#10 request in DER: another structure, a non-minimal or indefinite length, bytes after its end.
+    #[error("the request is not a PKCS#10 structure in DER")]
+    Der(#[source] x509_cert::der::Error),
+    /// It decodes, but encodes to other bytes.
+    #[error("the request is not in its DER encoding")]
+    NotCanonical,
+    /// An attribute other than requested extensions.
+    #[error("the request has an attribute that is not accepted")]
+    UnknownAttribute,
+    /// Two lists of requested extensions.
+    #[error("the request has two lists of extensions")]
+    DuplicateAttribute,
+    /// Two extensions of one kind.
+    #[error("the request has an extension twice")]
+    DuplicateExtension,
+}
+
+/// A certification request: what somebody asks for, and nothing of it verified.
+#[derive(Debug, Clone)]
+pub struct CertificationRequest {
+    request: CertReq,
+    extensions: Vec<Extension>,
+    signed: Vec<u8>,
+    spki: Vec<u8>,
+}
+
+impl CertificationRequest {
+    /// Reads DER.
+    ///
+    /// # Guarantees
+    ///
+    /// The input is the only encoding of the result: it was encoded again and compared.
+    pub fn from_der(der: &[u8]) -> Result<Self, InvalidRequest> {
+        let request = CertReq::from_der(der).map_err(InvalidRequest::Der)?;
+        if request.to_der().map_err(InvalidRequest::Der)? != der {
+            return Err(InvalidRequest::NotCanonical);
+        }
+        let extensions = requested_extensions(&request)?;
+        let signed = request.info.to_der().map_err(InvalidRequest::Der)?;
+        let spki = request
+            .info
+            .public_key
+            .to_der()
+            .map_err(InvalidRequest::Der)?;
+        Ok(Self {
+            request,
+            extensions,
+            signed,
+            spki,
+        })
+    }
+
+    /// The subject asked for.
+    pub fn subject(&self) -> &Name {
+        &self.request.info.subject
+    }
+
+    /// DER of the `SubjectPublicKeyInfo`.
+    pub fn spki_der(&self) -> &[u8] {
+        &self.spki
+    }
+
+    /// The algorithm of the key, and its parameters as an OID where they are one (the named curve).
+    pub fn key_algorithm(&self) -> (ObjectIdentifier, Option<ObjectIdentifier>) {
+        let algorithm = &self.request.info.public_key.algorithm;
+        (
+            algorithm.oid,
+            algorithm
+                .parameters
+                .as_ref()
+                .and_then(|parameters| parameters.decode_as().ok()),
+        )
+    }
+
+    /// The key's bits: for an elliptic curve, the point. `None` if they are not whole bytes.
+    pub fn key_bits(&self) -> Option<&[u8]> {
+        self.request.info.public_key.subject_public_key.as_bytes()
+    }
+
+    /// The bytes that the request's signature covers.
+    pub fn signed_bytes(&self) -> &[u8] {
+        &self.signed
+    }
+
+    /// The algorithm of the signature; `None` if it has parameters.
+    pub fn signature_algorithm(&self) -> Option<ObjectIdentifier> {
+        let algorithm = &self.request.algorithm;
+        algorithm.parameters.is_none().then_some(algorithm.oid)
+    }
+
+    /// The signature. `None` if it is not whole bytes.
+    pub fn signature(&self) -> Option<&[u8]> {
+        self.request.signature.as_bytes()
+    }
+
+    /// The extensions asked for, no two of one kind.
+    pub fn extensions(&self) -> &[Extension] {
+        &self.extensions
+    }
+
+    /// The extension of this kind.
+    pub fn extension(&self, kind: ObjectIdentifier) -> Option<&Extension> {
+        self.extensions
+            .iter()
+            .find(|extension| extension.extn_id == kind)
+    }
+
+    /// The provider ID that the request claims; `None` if it claims none, or not as one DER `UTF8String`.
+    pub fn claimed_provider_id(&self) -> Option<ProviderId> {
+        let value = self.extension(oid::PROVIDER_ID)?.extn_value.as_bytes();
+        let text = Utf8StringRef::from_der(value).ok()?;
+        let canonical = text.to_der().is_ok_and(|der| der == value);
+        if canonical {
+            ProviderId::parse(text.as_str()).ok()
+        } else {
+            None
+        }
+    }
+}
+
+fn requested_extensions(request: &CertReq) -> Result<Vec<Extension>, InvalidRequest> {
+    let attributes = &request.info.attributes;
+    if attributes
+        .iter()
+        .any(|attribute| attribute.oid != oid::EXTENSION_REQUEST)
+    {
+        return Err(InvalidRequest::UnknownAttribute);
+    }
+    let values: Vec<&Any> = attributes
+        .iter()
+        .flat_map(|attribute| attribute.values.iter())
+        .collect();
+    let extensions: Vec<Extension> = match (attributes.len(), values.as_slice()) {
+        (0, _) => Vec::new(),
+        (1, [value]) => {
+            let extensions: Vec<Extension> = value.decode_as().map_err(InvalidRequest::Der)?;
+            // The values of attributes are opaque to the outer comparison.
+            if extensions.to_der().map_err(InvalidRequest::Der)?
+                != value.to_der().map_err(InvalidRequest::Der)?
+            {
+                return Err(InvalidRequest::NotCanonical);
+            }
+            extensions
+        }
+        _ => return Err(InvalidRequest::DuplicateAttribute),
+    };
+    let mut kinds: Vec<_> = extensions
+        .iter()
+        .map(|extension| extension.extn_id)
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    if kinds.len() != extensions.len() {
+        return Err(InvalidRequest::DuplicateExtension);
+    }
+    Ok(extensions)
+}

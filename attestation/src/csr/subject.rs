@@ -1,0 +1,81 @@
+//! The subject of a kubelet's client certificate request.
+
+use x509_cert::attr::AttributeTypeAndValue;
+use x509_cert::der::asn1::{ObjectIdentifier, PrintableStringRef, Utf8StringRef};
+use x509_cert::der::{Tag, Tagged};
+use x509_cert::name::Name;
+
+use crate::csr::oid;
+use crate::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
+
+/// A subject that is not exactly `O=system:nodes, CN=system:node:<name>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSubject {
+    /// The organization is missing, another, or not alone.
+    #[error("the subject's organization is not exactly {NODES_GROUP}")]
+    Organization,
+    /// The common name is missing, or has another prefix.
+    #[error("the subject's common name does not begin with '{NODE_USER_PREFIX}'")]
+    CommonNamePrefix,
+    /// What follows the prefix is no node's name.
+    #[error("the subject's common name does not end in a node name")]
+    NodeName,
+    /// Another attribute, order, string type, or several values in one part.
+    #[error("the subject is not in the one form that is accepted")]
+    NotCanonical,
+    /// An attribute other than the organization and the common name.
+    #[error("the subject has an attribute beside organization and common name")]
+    ExtraAttribute,
+}
+
+/// The node that a request's subject names.
+///
+/// Two parsers must not read two names out of one subject, so there is one form: two parts of one value each, the
+/// organization first, as `UTF8String` or `PrintableString`.
+pub fn node_name(subject: &Name) -> Result<NodeName, InvalidSubject> {
+    let mut organizations = Vec::new();
+    let mut common_names = Vec::new();
+    for attribute in subject.iter() {
+        match attribute.oid {
+            oid::ORGANIZATION => organizations.push(text(attribute)?),
+            oid::COMMON_NAME => common_names.push(text(attribute)?),
+            _ => return Err(InvalidSubject::ExtraAttribute),
+        }
+    }
+    if organizations != [NODES_GROUP] {
+        return Err(InvalidSubject::Organization);
+    }
+    let name = match common_names.as_slice() {
+        [name] => name
+            .strip_prefix(NODE_USER_PREFIX)
+            .ok_or(InvalidSubject::CommonNamePrefix)?,
+        [] => return Err(InvalidSubject::CommonNamePrefix),
+        _ => return Err(InvalidSubject::NotCanonical),
+    };
+    let parts: Vec<Vec<ObjectIdentifier>> = subject
+        .iter_rdn()
+        .map(|part| part.iter().map(|attribute| attribute.oid).collect())
+        .collect();
+    if parts != [[oid::ORGANIZATION], [oid::COMMON_NAME]] {
+        return Err(InvalidSubject::NotCanonical);
+    }
+    NodeName::parse(name).map_err(|_| InvalidSubject::NodeName)
+}
+
+fn text(attribute: &AttributeTypeAndValue) -> Result<&str, InvalidSubject> {
+    let not_canonical = |_| InvalidSubject::NotCanonical;
+    match attribute.value.tag() {
+        Tag::Utf8String => attribute
+            .value
+            .decode_as::<Utf8StringRef<'_>>()
+            .map(|text| text.as_str())
+            .map_err(not_canonical),
+        Tag::PrintableString => attribute
+            .value
+            .decode_as::<PrintableStringRef<'_>>()
+            .map(|text| text.as_str())
+            .map_err(not_canonical),
+        _ => Err(InvalidSubject::NotCanonical),
+    }
+}

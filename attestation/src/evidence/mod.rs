@@ -1,0 +1,168 @@
+//! Evidence: what a machine sends to prove what it is.
+//!
+//! UTF-8 JSON. Every provider's evidence begins with the fields of [`Header`]; the provider's own module reads the
+//! rest, strictly, once the version is known.
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::Audience;
+use crate::version::EvidenceVersion;
+
+/// The most evidence a request may carry, in bytes.
+pub const MAX_EVIDENCE_LEN: usize = 32 * 1024;
+
+/// Evidence that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidEvidence {
+    /// More than [`MAX_EVIDENCE_LEN`].
+    #[error("the evidence has {len} bytes; at most {MAX_EVIDENCE_LEN} are read")]
+    TooLarge {
+        /// Its size.
+        len: usize,
+    },
+    /// Not the JSON that this version has.
+    #[error("the evidence is not the JSON object of its version")]
+    Json(#[source] serde_json::Error),
+    /// The version's name is malformed.
+    #[error("the evidence names no version")]
+    Version,
+    /// The audience is malformed.
+    #[error("the evidence names no audience")]
+    Audience,
+}
+
+/// Reads only the version, so that evidence of another version can be refused by its version and not by its fields.
+pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
+    #[derive(Deserialize)]
+    struct Versioned<'a> {
+        #[serde(borrow)]
+        version: std::borrow::Cow<'a, str>,
+    }
+
+    within_limit(evidence)?;
+    let versioned: Versioned<'_> =
+        serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
+    EvidenceVersion::parse(&versioned.version).map_err(|_| InvalidEvidence::Version)
+}
+
+/// What evidence of every provider has, and all that the evidence of `null` has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The format.
+    pub version: EvidenceVersion,
+    /// The cluster that the evidence is for.
+    pub audience: Audience,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct RawHeader {
+    version: String,
+    audience: String,
+}
+
+impl Header {
+    /// Reads evidence that has these fields and no others.
+    pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
+        within_limit(evidence)?;
+        let raw: RawHeader = serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
+        Ok(Self {
+            version: EvidenceVersion::parse(&raw.version).map_err(|_| InvalidEvidence::Version)?,
+            audience: Audience::parse(&raw.audience).map_err(|_| InvalidEvidence::Audience)?,
+        })
+    }
+
+    /// The evidence that has only these fields.
+    pub fn to_json(&self) -> Vec<u8> {
+        let fields = [
+            ("version", self.version.as_str()),
+            ("audience", self.audience.as_str()),
+        ];
+        let object: serde_json::Map<_, _> = fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        serde_json::Value::Object(object).to_string().into_bytes()
+    }
+}
+
+fn within_limit(evidence: &[u8]) -> Result<(), InvalidEvidence> {
+    if evidence.len() > MAX_EVIDENCE_LEN {
+        return Err(InvalidEvidence::TooLarge {
+            len: evidence.len(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VALID: &str = r#"{"version":"v1","audience":"prod"}"#;
+
+    #[test]
+    fn a_header_reads_back() {
+        let header = Header {
+            version: EvidenceVersion::v1(),
+            audience: Audience::parse("prod").unwrap(),
+        };
+
+        assert_eq!(Header::parse(&header.to_json()).unwrap(), header);
+        assert_eq!(Header::parse(VALID.as_bytes()).unwrap(), header);
+    }
+
+    #[test]
+    fn the_version_is_read_from_evidence_of_any_other_version() {
+        let version = version_of(br#"{"new":{"shape":[]},"version":"v9"}"#).unwrap();
+
+        assert_eq!(version.as_str(), "v9");
+    }
+
+    #[test]
+    fn unknown_and_duplicate_fields_are_refused() {
+        for evidence in [
+            r#"{"version":"v1","audience":"prod","more":1}"#,
+            r#"{"version":"v1","version":"v1","audience":"prod"}"#,
+            r#"{"version":"v1","audience":"prod"}{}"#,
+            r#"{"version":"v1"}"#,
+            "[]",
+            "",
+            "\u{feff}{}",
+        ] {
+            assert!(
+                matches!(
+                    Header::parse(evidence.as_bytes()),
+                    Err(InvalidEvidence::Json(_))
+                ),
+                "{evidence}"
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_fields_are_named() {
+        let version = Header::parse(br#"{"version":"V1","audience":"prod"}"#);
+        let audience = Header::parse(br#"{"version":"v1","audience":"a b"}"#);
+
+        assert!(matches!(version, Err(InvalidEvidence::Version)));
+        assert!(matches!(audience, Err(InvalidEvidence::Audience)));
+    }
+
+    #[test]
+    fn evidence_over_the_limit_is_not_parsed() {
+        let at_limit = format!("{VALID}{}", " ".repeat(MAX_EVIDENCE_LEN - VALID.len()));
+        let over = format!("{at_limit} ");
+
+        assert!(Header::parse(at_limit.as_bytes()).is_ok());
+        assert!(matches!(
+            Header::parse(over.as_bytes()),
+            Err(InvalidEvidence::TooLarge { len: 32769 })
+        ));
+        assert!(matches!(
+            version_of(over.as_bytes()),
+            Err(InvalidEvidence::TooLarge { len: 32769 })
+        ));
+    }
+}

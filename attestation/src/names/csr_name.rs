@@ -1,0 +1,53 @@
+//! The name of a certificate signing request.
+
+use crate::framing::FramedDigest;
+
+/// What the name of every request of ours begins with; an admission policy can hold bootstrap tokens to it.
+pub const CSR_NAME_PREFIX: &str = "kubelet-authenticator-";
+
+/// The name under which this request is created.
+///
+/// `request` is what `spec.request` carries, byte for byte. The signature in it is random, so nobody can take the name
+/// before the request exists; the same request always finds itself again.
+pub fn csr_name(signer_name: &str, usages: &[&str], request: &[u8]) -> String {
+    let digest = FramedDigest::default()
+        .field(signer_name.as_bytes())
+        .field(usages.join(",").as_bytes())
+        .field(request)
+        .finish();
+    let digest = data_encoding::BASE32_NOPAD
+        .encode(&digest)
+        .to_ascii_lowercase();
+    format!("{CSR_NAME_PREFIX}{digest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USAGES: [&str; 2] = ["digital signature", "client auth"];
+
+    #[test]
+    fn the_name_is_an_object_name() {
+        let name = csr_name("a.b/c", &USAGES, b"request");
+
+        let digest = name.strip_prefix("kubelet-authenticator-").unwrap();
+        assert_eq!(digest.len(), 52);
+        assert!(
+            digest
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()),
+            "{digest}"
+        );
+    }
+
+    #[test]
+    fn the_name_follows_from_signer_usages_and_request() {
+        let name = csr_name("a.b/c", &USAGES, b"request");
+
+        assert_eq!(csr_name("a.b/c", &USAGES, b"request"), name);
+        assert_ne!(csr_name("a.b/d", &USAGES, b"request"), name);
+        assert_ne!(csr_name("a.b/c", &["client auth"], b"request"), name);
+        assert_ne!(csr_name("a.b/c", &USAGES, b"requesu"), name);
+    }
+}

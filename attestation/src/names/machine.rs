@@ -1,0 +1,247 @@
+//! Names of machines and clusters.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// What the user name of a node begins with.
+pub const NODE_USER_PREFIX: &str = "system:node:";
+
+/// The group of all nodes, and the organization of a node's certificate.
+pub const NODES_GROUP: &str = "system:nodes";
+
+/// The longest DNS-1123 subdomain (RFC 1123 by way of Kubernetes' name validation).
+const MAX_NODE_NAME_LEN: usize = 253;
+
+/// Longer than any provider ID of a known cloud; a limit, so that claims stay small.
+const MAX_PROVIDER_ID_LEN: usize = 512;
+
+/// Long enough for a digest with a prefix or a URL.
+const MAX_AUDIENCE_LEN: usize = 256;
+
+/// Text that is not the name it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidName {
+    /// Not a node's name.
+    #[error(
+        "a node name is at most {MAX_NODE_NAME_LEN} lower-case letters, digits, '-' and '.', \
+         and each part begins and ends with a letter or digit"
+    )]
+    NodeName,
+    /// Not a provider ID.
+    #[error(
+        "a provider ID is <provider>://<path> in at most {MAX_PROVIDER_ID_LEN} printable ASCII characters without spaces"
+    )]
+    ProviderId,
+    /// Not an audience.
+    #[error("an audience is 1 to {MAX_AUDIENCE_LEN} printable ASCII characters without spaces")]
+    Audience,
+}
+
+/// The name of a Node: a DNS-1123 subdomain.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeName(String);
+
+impl NodeName {
+    /// Reads a node's name; nothing is trimmed or folded.
+    pub fn parse(name: &str) -> Result<Self, InvalidName> {
+        let valid =
+            !name.is_empty() && name.len() <= MAX_NODE_NAME_LEN && name.split('.').all(is_label);
+        if valid {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(InvalidName::NodeName)
+        }
+    }
+
+    /// Reads the name out of a node's user name, `system:node:<name>`.
+    pub fn from_user_name(user: &str) -> Option<Self> {
+        Self::parse(user.strip_prefix(NODE_USER_PREFIX)?).ok()
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The node's user name and the common name of its certificate, `system:node:<name>`.
+    pub fn user_name(&self) -> String {
+        format!("{NODE_USER_PREFIX}{}", self.0)
+    }
+}
+
+fn is_label(label: &str) -> bool {
+    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = label.as_bytes();
+    bytes.first().is_some_and(alphanumeric)
+        && bytes.last().is_some_and(alphanumeric)
+        && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
+}
+
+/// The name that its infrastructure gives a machine, as in `Node.spec.providerID`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ProviderId(String);
+
+impl ProviderId {
+    /// Reads a provider ID; nothing is trimmed or folded.
+    pub fn parse(id: &str) -> Result<Self, InvalidName> {
+        let has_parts = id.split_once("://").is_some_and(|(provider, path)| {
+            !provider.is_empty()
+                && provider
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+                && !path.trim_matches('/').is_empty()
+        });
+        if has_parts && id.len() <= MAX_PROVIDER_ID_LEN && is_graphic(id) {
+            Ok(Self(id.to_owned()))
+        } else {
+            Err(InvalidName::ProviderId)
+        }
+    }
+
+    /// The ID.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The cluster that evidence is meant for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Audience(String);
+
+impl Audience {
+    /// Reads an audience; nothing is trimmed or folded.
+    pub fn parse(audience: &str) -> Result<Self, InvalidName> {
+        if audience.is_empty() || audience.len() > MAX_AUDIENCE_LEN || !is_graphic(audience) {
+            return Err(InvalidName::Audience);
+        }
+        Ok(Self(audience.to_owned()))
+    }
+
+    /// The audience of the cluster whose CA certificate has this DER, used where settings name none.
+    pub fn of_ca(certificate_der: &[u8]) -> Self {
+        let digest = Sha256::digest(certificate_der);
+        Self(format!(
+            "ca-sha256:{}",
+            data_encoding::HEXLOWER.encode(&digest)
+        ))
+    }
+
+    /// The audience.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_graphic(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_graphic())
+}
+
+macro_rules! display_as_str {
+    ($($name:ty),+) => { $(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )+ };
+}
+
+display_as_str!(NodeName, ProviderId, Audience);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_names_are_dns_subdomains() {
+        for name in [
+            "n1",
+            "ip-10-0-0-1.eu-west-1.compute.internal",
+            "0",
+            "a-b",
+            &"a".repeat(253),
+        ] {
+            assert_eq!(NodeName::parse(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn another_text_is_no_node_name() {
+        for name in [
+            "",
+            "N1",
+            "n1.",
+            ".n1",
+            "-n1",
+            "n1-",
+            "a..b",
+            "n_1",
+            "n1\n",
+            "n1/x",
+            "n\u{e4}",
+            "n1\0",
+            &"a".repeat(254),
+        ] {
+            assert_eq!(
+                NodeName::parse(name),
+                Err(InvalidName::NodeName),
+                "{name:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_user_name_carries_a_node_name() {
+        let name = NodeName::from_user_name("system:node:n1").unwrap();
+
+        assert_eq!(name.user_name(), "system:node:n1");
+        for user in ["system:node:", "system:nodes:n1", "n1", "system:node:N1"] {
+            assert_eq!(NodeName::from_user_name(user), None, "{user:?}");
+        }
+    }
+
+    #[test]
+    fn provider_ids_name_a_provider_and_a_machine() {
+        for id in [
+            "aws:///eu-west-1a/i-0123456789abcdef0",
+            "tpm://00ff",
+            "kind://docker/c/n",
+        ] {
+            assert_eq!(ProviderId::parse(id).unwrap().as_str(), id);
+        }
+        for id in [
+            "",
+            "aws",
+            "://x",
+            "aws://",
+            "aws:///",
+            "a b://x",
+            "aws:///a b",
+            "aws:///\u{e9}",
+            &format!("a://{}", "x".repeat(512)),
+        ] {
+            assert_eq!(
+                ProviderId::parse(id),
+                Err(InvalidName::ProviderId),
+                "{id:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_audience_of_a_cluster_is_the_digest_of_its_ca() {
+        let empty = "ca-sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+        assert_eq!(Audience::of_ca(b"").as_str(), empty);
+        assert_eq!(Audience::parse(empty).unwrap(), Audience::of_ca(b""));
+        for audience in ["", "a b", "\u{e9}", &"a".repeat(257)] {
+            assert_eq!(
+                Audience::parse(audience),
+                Err(InvalidName::Audience),
+                "{audience:?}"
+            );
+        }
+    }
+}

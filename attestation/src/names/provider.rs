@@ -1,0 +1,120 @@
+//! Attestation providers and their signers.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// What the name of every client signer of ours begins with; the provider follows.
+///
+/// The proposal also writes `cluster-x-k8s-io/`, which the API server refuses: a signer's domain has two labels.
+const CLIENT_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-";
+
+/// Keeps signer names and metric labels short.
+const MAX_PROVIDER_LEN: usize = 32;
+
+/// How a machine proves what it is: the name of an attestation provider.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Provider(Cow<'static, str>);
+
+/// A provider's name is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a provider's name is 1 to {MAX_PROVIDER_LEN} lower-case letters, digits and inner '-'")]
+pub struct InvalidProvider;
+
+impl Provider {
+    /// AWS instance identity.
+    pub const AWS: Self = Self(Cow::Borrowed("aws"));
+    /// A quote of a TPM 2.0.
+    pub const TPM: Self = Self(Cow::Borrowed("tpm"));
+    /// No evidence, for machines that can prove nothing.
+    pub const INSECURE: Self = Self(Cow::Borrowed("insecure"));
+    /// A rubber stamp, for tests.
+    pub const NULL: Self = Self(Cow::Borrowed("null"));
+
+    /// Reads a provider's name.
+    pub fn parse(name: &str) -> Result<Self, InvalidProvider> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let valid = !name.is_empty()
+            && name.len() <= MAX_PROVIDER_LEN
+            && name.bytes().all(allowed)
+            && !name.starts_with('-')
+            && !name.ends_with('-');
+        if valid {
+            Ok(Self(Cow::Owned(name.to_owned())))
+        } else {
+            Err(InvalidProvider)
+        }
+    }
+
+    /// The provider whose client signer this is; `None` for every other signer.
+    pub fn of_client_signer(signer_name: &str) -> Option<Self> {
+        Self::parse(signer_name.strip_prefix(CLIENT_SIGNER_PREFIX)?).ok()
+    }
+
+    /// The signer that a node of this provider asks for its client certificate.
+    pub fn client_signer(&self) -> String {
+        format!("{CLIENT_SIGNER_PREFIX}{self}")
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_and_its_signer_name_each_other() {
+        for (provider, signer) in [
+            (
+                Provider::AWS,
+                "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws",
+            ),
+            (
+                Provider::TPM,
+                "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm",
+            ),
+            (
+                Provider::INSECURE,
+                "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure",
+            ),
+            (
+                Provider::NULL,
+                "cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
+            ),
+        ] {
+            assert_eq!(provider.client_signer(), signer);
+            assert_eq!(Provider::of_client_signer(signer), Some(provider));
+        }
+    }
+
+    #[test]
+    fn other_signers_have_no_provider() {
+        for signer in [
+            "",
+            "kubernetes.io/kube-apiserver-client-kubelet",
+            "kubernetes.io/kubelet-serving",
+            "cluster.x-k8s.io/kubelet-serving-aws",
+            "cluster.x-k8s.io/kube-apiserver-client-kubelet-",
+            "cluster.x-k8s.io/kube-apiserver-client-kubelet-AWS",
+            "cluster-x-k8s-io/kube-apiserver-client-kubelet-aws",
+        ] {
+            assert_eq!(Provider::of_client_signer(signer), None, "{signer}");
+        }
+    }
+
+    #[test]
+    fn another_text_is_no_provider() {
+        for name in ["", "AWS", "-a", "a-", "a b", "a/b", "a\n", &"a".repeat(33)] {
+            assert_eq!(Provider::parse(name), Err(InvalidProvider), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Versions of the evidence format.
+
+use std::fmt;
+
+/// Annotation on a refused request: the versions that the controller accepts, separated by commas.
+pub const SUPPORTED_VERSIONS_ANNOTATION: &str = "attestation.cluster.x-k8s.io/supported-versions";
+
+/// The longest name of a version that is read.
+const MAX_VERSION_LEN: usize = 32;
+
+/// A version of the evidence format, such as `v1`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct EvidenceVersion(String);
+
+/// A version's name is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an evidence version is 1 to {MAX_VERSION_LEN} lower-case letters and digits")]
+pub struct InvalidVersion;
+
+impl EvidenceVersion {
+    /// The version that this release speaks.
+    pub fn v1() -> Self {
+        Self("v1".to_owned())
+    }
+
+    /// Reads a version's name.
+    pub fn parse(name: &str) -> Result<Self, InvalidVersion> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        if name.is_empty() || name.len() > MAX_VERSION_LEN || !name.bytes().all(allowed) {
+            return Err(InvalidVersion);
+        }
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The value of [`SUPPORTED_VERSIONS_ANNOTATION`] for `versions`.
+    pub fn list<'a>(versions: impl IntoIterator<Item = &'a Self>) -> String {
+        versions
+            .into_iter()
+            .map(Self::as_str)
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+
+    /// The versions named in the value of [`SUPPORTED_VERSIONS_ANNOTATION`]; what is no version is passed over.
+    pub fn parse_list(value: &str) -> Vec<Self> {
+        value
+            .split(',')
+            .filter_map(|name| Self::parse(name.trim()).ok())
+            .collect()
+    }
+}
+
+impl fmt::Display for EvidenceVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_versions_reads_back() {
+        let versions = [
+            EvidenceVersion::v1(),
+            EvidenceVersion::parse("v2beta1").unwrap(),
+        ];
+
+        assert_eq!(EvidenceVersion::list(&versions), "v1,v2beta1");
+        assert_eq!(EvidenceVersion::parse_list("v1, v2beta1"), versions);
+    }
+
+    #[test]
+    fn what_is_no_version_is_passed_over_in_a_list() {
+        assert_eq!(
+            EvidenceVersion::parse_list("v1,,V2,\u{e9},v 3"),
+            [EvidenceVersion::v1()]
+        );
+    }
+
+    #[test]
+    fn a_version_of_another_shape_is_refused() {
+        for name in ["", "V1", "v1.0", "v1\n", &"v".repeat(33)] {
+            assert_eq!(
+                EvidenceVersion::parse(name),
+                Err(InvalidVersion),
+                "{name:?}"
+            );
+        }
+    }
+}
