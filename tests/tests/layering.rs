@@ -1,0 +1,241 @@
+//! Who may import whom, as docs/architecture.md has it: read off the manifests, and `use` lines where a package is too coarse.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+const ATTESTATION: &str = "kubelet-attestation";
+const NODE: &str = "kubelet-authenticator";
+const PROVIDERS: [&str; 2] = [
+    "kubelet-authenticator-insecure",
+    "kubelet-authenticator-null",
+];
+const CORE: &str = "node-attestation-controller";
+const MANAGER: &str = "node-attestation-manager";
+const SUPPORT: &str = "kubelet-authenticator-test-support";
+const TESTS: &str = "kubelet-authenticator-tests";
+
+/// Direct dependencies by package, but for those of tests only.
+struct Workspace {
+    root: PathBuf,
+    normal: BTreeMap<String, BTreeSet<String>>,
+    with_dev: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Workspace {
+    fn read() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap()
+            .to_owned();
+        let output = Command::new(env!("CARGO"))
+            .args([
+                "metadata",
+                "--format-version",
+                "1",
+                "--no-deps",
+                "--locked",
+                "--offline",
+            ])
+            .current_dir(&root)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let (mut normal, mut with_dev) = (BTreeMap::new(), BTreeMap::new());
+        for package in metadata["packages"].as_array().unwrap() {
+            let name = package["name"].as_str().unwrap();
+            let dependencies = |dev: bool| -> BTreeSet<String> {
+                let dependencies = package["dependencies"].as_array().unwrap().iter();
+                let chosen = dependencies.filter(|dependency| dev || dependency["kind"] != "dev");
+                chosen
+                    .map(|dependency| dependency["name"].as_str().unwrap().to_owned())
+                    .collect()
+            };
+            normal.insert(name.to_owned(), dependencies(false));
+            with_dev.insert(name.to_owned(), dependencies(true));
+        }
+        Self {
+            root,
+            normal,
+            with_dev,
+        }
+    }
+
+    fn ours(&self, package: &str) -> BTreeSet<&str> {
+        self.normal[package]
+            .iter()
+            .map(String::as_str)
+            .filter(|name| self.normal.contains_key(*name))
+            .collect()
+    }
+
+    /// Source files below `folder` that have a line for which `offends` holds.
+    fn offending(&self, folder: &str, offends: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+        let files = rust_files(&self.root.join(folder));
+        assert!(!files.is_empty(), "{folder} has no source files");
+        let offending =
+            |file: &PathBuf| std::fs::read_to_string(file).unwrap().lines().any(&offends);
+        files.into_iter().filter(offending).collect()
+    }
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+#[test]
+fn every_package_has_a_place_in_the_layering() {
+    let workspace = Workspace::read();
+    let placed: BTreeSet<&str> = [ATTESTATION, NODE, CORE, MANAGER, SUPPORT, TESTS]
+        .into_iter()
+        .chain(PROVIDERS)
+        .collect();
+
+    assert_eq!(
+        workspace
+            .normal
+            .keys()
+            .map(String::as_str)
+            .collect::<BTreeSet<_>>(),
+        placed
+    );
+}
+
+#[test]
+fn attestation_imports_nothing_of_ours_and_does_no_io() {
+    let workspace = Workspace::read();
+
+    assert!(workspace.ours(ATTESTATION).is_empty());
+    for banned in [
+        "tokio",
+        "reqwest",
+        "kube",
+        "futures",
+        "tss-esapi",
+        "aws-lc-rs",
+        "hyper",
+    ] {
+        assert!(!workspace.normal[ATTESTATION].contains(banned), "{banned}");
+    }
+    let io = workspace.offending("attestation/src", |line| {
+        [
+            "std::fs",
+            "std::net",
+            "std::env",
+            "std::process",
+            "SystemTime",
+        ]
+        .iter()
+        .any(|word| line.contains(word))
+    });
+    assert_eq!(io, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_node_library_imports_attestation_alone_and_no_runtime() {
+    let workspace = Workspace::read();
+
+    assert_eq!(workspace.ours(NODE), [ATTESTATION].into());
+    for banned in ["tokio", "futures", "kube", "k8s-openapi"] {
+        assert!(!workspace.normal[NODE].contains(banned), "{banned}");
+    }
+    let asynchronous = workspace.offending("src", |line| {
+        line.contains("async fn") || line.contains(".await")
+    });
+    assert_eq!(asynchronous, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn providers_import_the_node_library_and_attestation_only() {
+    let workspace = Workspace::read();
+
+    for provider in PROVIDERS {
+        assert!(
+            workspace
+                .ours(provider)
+                .is_subset(&[ATTESTATION, NODE].into()),
+            "{provider}"
+        );
+    }
+}
+
+#[test]
+fn the_controller_library_imports_attestation_and_no_cloud() {
+    let workspace = Workspace::read();
+
+    assert_eq!(workspace.ours(CORE), [ATTESTATION].into());
+    let cloud = |name: &String| {
+        name.starts_with("aws-sdk") || name.starts_with("aws-config") || name == "tss-esapi"
+    };
+    assert_eq!(workspace.normal[CORE].iter().find(|name| cloud(name)), None);
+}
+
+#[test]
+fn nothing_imports_the_manager() {
+    let workspace = Workspace::read();
+
+    for (package, dependencies) in &workspace.with_dev {
+        assert!(!dependencies.contains(MANAGER), "{package}");
+    }
+    assert!(
+        workspace
+            .ours(MANAGER)
+            .is_subset(&[ATTESTATION, CORE].into())
+    );
+}
+
+#[test]
+fn cloud_sdks_and_tpm_libraries_stay_in_their_packages() {
+    let workspace = Workspace::read();
+
+    for (package, dependencies) in &workspace.with_dev {
+        let strays = dependencies
+            .iter()
+            .filter(|name| name.starts_with("aws-sdk") || *name == "tss-esapi");
+        assert_eq!(
+            strays.collect::<Vec<_>>(),
+            Vec::<&String>::new(),
+            "{package}"
+        );
+    }
+}
+
+#[test]
+fn checks_take_no_client() {
+    let workspace = Workspace::read();
+
+    for folder in ["controller/core/src/request", "controller/core/src/policy"] {
+        let clients = workspace.offending(folder, |line| {
+            line.contains("kube::") && !line.trim_start().starts_with("//")
+                || line.contains("Client>")
+        });
+        assert_eq!(clients, Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn simulators_share_no_code_with_what_they_test() {
+    let workspace = Workspace::read();
+
+    let ours: Vec<_> = workspace.with_dev[SUPPORT]
+        .iter()
+        .filter(|name| workspace.normal.contains_key(*name))
+        .collect();
+    assert_eq!(ours, Vec::<&String>::new());
+}
