@@ -1,0 +1,99 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+CARGO ?= cargo
+# Heavy builds live outside the tree, each under a name that follows from its content.
+export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
+MUSL := x86_64-unknown-linux-musl
+CARGO_DENY := 0.20.2
+CARGO_MACHETE := 0.9.2
+tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
+PACKAGES = $(shell $(CARGO) metadata --no-deps --format-version 1 | jq -r '.packages[].name')
+CONTROL_PLANE ?= embedded
+
+# help
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## demo: one node joins and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes
+demo: prerequisites-$(CONTROL_PLANE)
+	@$(CARGO) build --locked --quiet -p kubelet-authenticator-insecure -p node-attestation-manager
+	@$(CARGO) build --locked --quiet -p kubelet-authenticator-tests --bin demo
+	@target/debug/demo --control-plane $(CONTROL_PLANE)
+
+## test: everything that the continuous integration checks
+test: prerequisites-all fmt layering clippy doc deny machete test-real bench-limits
+	@echo "make test: everything passed"
+
+## test-fast: the tests that need no real Kubernetes (no Go), and no root
+test-fast:
+	$(CARGO) build --workspace --locked --bins
+	$(CARGO) test --workspace --locked --exclude kubelet-authenticator-tests --exclude kubelet-authenticator-test-support
+	$(CARGO) test --locked -p kubelet-authenticator-test-support --test api_server
+	$(CARGO) test --locked -p kubelet-authenticator-tests $(foreach suite,$(FAST_SUITES),--test $(suite))
+
+# Everything but what starts real Kubernetes.
+FAST_SUITES = $(filter-out real_%,$(basename $(notdir $(wildcard tests/tests/*.rs))))
+
+test-real: control-plane
+	$(CARGO) build --workspace --locked --bins
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
+bench: prerequisites-all musl
+	@$(CARGO) build --locked --quiet --release -p node-attestation-manager
+	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench
+	@target/release/bench
+
+# The limits that do not depend on the machine's speed.
+bench-limits: musl
+	@$(CARGO) build --locked --quiet -p kubelet-authenticator-tests --bin bench
+	@target/debug/bench --limits-only
+
+## musl: the static node binaries
+musl: prerequisites-musl
+	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-insecure
+	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-tests --bin floor --bin floor-read
+
+## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl, built once and cached
+control-plane: prerequisites-real
+	@tests/control-plane/build >/dev/null
+
+fmt:
+	$(CARGO) fmt --all --check
+
+# Each package by itself, so that features which another package turns on hide nothing.
+clippy:
+	@for package in $(PACKAGES); do \
+	  echo "clippy $$package"; $(CARGO) clippy --locked --quiet -p $$package --all-targets -- -D warnings; done
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --locked --no-deps --document-private-items
+
+layering:
+	$(CARGO) test --locked --quiet -p kubelet-authenticator-tests --test layering
+
+deny: $(call tool,cargo-deny@$(CARGO_DENY))
+	$< --workspace check bans licenses sources
+
+## advisories: known vulnerabilities of dependencies (fetches the advisory database)
+advisories: $(call tool,cargo-deny@$(CARGO_DENY))
+	$< --workspace check advisories
+
+machete: $(call tool,cargo-machete@$(CARGO_MACHETE))
+	$< .
+
+# Built from source, once: with its own target folder, so that this tree's is not rebuilt for it.
+$(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
+	package=$(firstword $(subst /, ,$*)); \
+	$(CARGO) install --quiet --locked --root "$(KUBELET_AUTHENTICATOR_CACHE)/tools/$$package" "$$package"
+
+prerequisites-%:
+	@tests/prerequisites $*
+
+.PHONY: help demo test test-fast test-real bench bench-limits musl control-plane fmt clippy doc layering deny \
+	advisories machete
