@@ -57,7 +57,7 @@ bench-limits: musl
 ## musl: the static node binaries
 musl: prerequisites-musl
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-insecure
-	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-tests --bin floor --bin floor-read
+	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-floor
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl, built once and cached
 control-plane: prerequisites-real

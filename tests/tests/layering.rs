@@ -15,6 +15,7 @@ const PROVIDERS: [&str; 2] = [
 const CORE: &str = "node-attestation-controller";
 const MANAGER: &str = "node-attestation-manager";
 const SUPPORT: &str = "kubelet-authenticator-test-support";
+const FLOOR: &str = "kubelet-authenticator-floor";
 const TESTS: &str = "kubelet-authenticator-tests";
 
 /// Direct dependencies by package, but for those of tests only.
@@ -102,7 +103,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn every_package_has_a_place_in_the_layering() {
     let workspace = Workspace::read();
-    let placed: BTreeSet<&str> = [ATTESTATION, NODE, CORE, MANAGER, SUPPORT, TESTS]
+    let placed: BTreeSet<&str> = [ATTESTATION, NODE, CORE, MANAGER, SUPPORT, FLOOR, TESTS]
         .into_iter()
         .chain(PROVIDERS)
         .collect();

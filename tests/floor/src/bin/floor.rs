@@ -1,0 +1,3 @@
+//! Does nothing: what any static Rust program costs.
+
+fn main() {}
