@@ -1,0 +1,180 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::*;
+
+fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningRequest {
+    CertificateSigningRequest {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+            resource_version: Some(version.to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..CertificateSigningRequest::default()
+    }
+}
+
+fn queue_with(names: &[&str]) -> Queue {
+    let mut queue = Queue::default();
+    for name in names {
+        queue.seen(0, csr(name, name, "1"));
+    }
+    queue
+}
+
+fn name_of(work: Option<Work>) -> Option<String> {
+    work.map(|work| work.name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_come_in_the_order_they_were_seen_in() {
+    let mut queue = queue_with(&["a", "b"]);
+    let now = Instant::now();
+
+    assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
+    assert_eq!(name_of(queue.next(now)).as_deref(), Some("b"));
+    assert!(queue.next(now).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_not_worked_on_twice_at_once() {
+    let mut queue = queue_with(&["a"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+
+    queue.seen(0, csr("a", "a", "2"));
+
+    assert!(queue.next(now).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_changed_while_it_was_worked_on_is_tried_again_at_once() {
+    let mut queue = queue_with(&["a"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+
+    queue.seen(0, csr("a", "a", "2"));
+    queue.retry("a", now);
+
+    let work = queue.next(now).unwrap();
+    assert!(work.object.is_none(), "what was watched may be old by now");
+    assert_eq!(work.attempts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answered_request_is_not_looked_at_again() {
+    let mut queue = queue_with(&["a"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+    queue.seen(0, csr("a", "a", "2"));
+
+    queue.settled("a");
+    queue.seen(0, csr("a", "a", "3"));
+
+    assert!(queue.next(now).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_request_under_an_answered_ones_name_is_new() {
+    let mut queue = queue_with(&["a"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+    queue.settled("a");
+
+    queue.seen(0, csr("a", "other", "9"));
+
+    assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_double_up_to_a_limit() {
+    let mut queue = queue_with(&["a"]);
+    let mut now = Instant::now();
+    let mut waits = Vec::new();
+
+    for _ in 0..8 {
+        queue.next(now).unwrap();
+        queue.retry("a", now);
+        let turn = queue.next_turn().unwrap();
+        waits.push((turn - now).as_secs());
+        assert!(queue.next(turn - Duration::from_millis(1)).is_none());
+        now = turn;
+    }
+
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_ends_the_wait_and_a_repetition_does_not() {
+    let mut queue = queue_with(&["a"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+    queue.retry("a", now);
+
+    queue.seen(0, csr("a", "a", "1"));
+    assert!(queue.next(now).is_none());
+
+    queue.seen(0, csr("a", "a", "2"));
+    assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
+    assert_eq!(queue.next_turn(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_is_forgotten_wherever_it_stood() {
+    let mut queue = queue_with(&["ready", "waiting"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+    queue.next(now).unwrap();
+    queue.retry("waiting", now);
+    queue.retry("ready", now);
+    queue.seen(0, csr("ready", "ready", "2"));
+
+    queue.gone("ready");
+    queue.gone("waiting");
+
+    assert!(queue.next(now + LAST_RETRY).is_none());
+    assert!(queue.entries.is_empty());
+    assert_eq!(queue.objects, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_list_does_not_name_any_more_is_gone_for_its_source_alone() {
+    let mut queue = queue_with(&["a", "b"]);
+    queue.seen(1, csr("other", "other", "1"));
+
+    queue.listing(0);
+    queue.seen(0, csr("b", "b", "1"));
+    queue.listed(0);
+
+    let now = Instant::now();
+    assert_eq!(name_of(queue.next(now)).as_deref(), Some("b"));
+    assert_eq!(name_of(queue.next(now)).as_deref(), Some("other"));
+    assert!(queue.next(now).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_is_kept_by_name_alone() {
+    let mut queue = Queue::default();
+    for number in 0..=MAX_OBJECTS {
+        queue.seen(0, csr(&number.to_string(), "uid", "1"));
+    }
+    let now = Instant::now();
+
+    let with_object = std::iter::from_fn(|| queue.next(now))
+        .filter(|work| work.object.is_some())
+        .count();
+
+    assert_eq!(with_object, MAX_OBJECTS);
+    assert_eq!(queue.entries.len(), MAX_OBJECTS + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_deleted_while_it_is_worked_on_is_forgotten_afterwards() {
+    let mut queue = queue_with(&["a"]);
+    queue.next(Instant::now()).unwrap();
+
+    queue.gone("a");
+    queue.settled("a");
+
+    assert!(queue.entries.is_empty());
+}

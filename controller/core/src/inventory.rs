@@ -1,0 +1,176 @@
+//! The machines that a cluster has, from a source that no node can write.
+
+use std::fmt::{self, Debug};
+use std::net::IpAddr;
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use crate::refusal::Unavailable;
+
+/// Finds the machines of one cluster.
+///
+/// An error is an outage, and ends in [`Deferral::InventoryUnavailable`](crate::refusal::Deferral::InventoryUnavailable); a machine that is not there is `None`.
+pub trait Inventory: Debug + Send + Sync {
+    /// The machine to which the infrastructure gave this provider ID.
+    fn by_provider_id<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>>;
+
+    /// The machine for which this bootstrap token was made; `None` if it is nobody's own.
+    fn by_token<'a>(
+        &'a self,
+        token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>>;
+
+    /// The name that the machine's Node must have; `None` while there is none yet.
+    fn node_name<'a>(
+        &'a self,
+        machine: &'a Machine,
+    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+        ready(Ok(machine.node_name.clone())).boxed()
+    }
+}
+
+/// A machine of the cluster, as its infrastructure reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// The Machine's own name, which need not be its Node's.
+    pub name: String,
+    /// How far it has come.
+    pub state: MachineState,
+    /// What its infrastructure calls it; `None` until there is one.
+    pub provider_id: Option<ProviderId>,
+    /// The name that its Node must have; `None` until it is known.
+    pub node_name: Option<NodeName>,
+    /// The addresses that its infrastructure reports.
+    pub addresses: Vec<IpAddr>,
+    /// Its own bootstrap token; `None` if it shares one, or has none.
+    pub token_id: Option<TokenId>,
+}
+
+/// How far a machine has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MachineState {
+    /// Its bootstrap data has not been made, so it cannot be the one asking.
+    Pending,
+    /// It may join, and stay.
+    Ready,
+    /// It is being deleted.
+    Deleting,
+}
+
+/// The public half of a bootstrap token.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TokenId(String);
+
+/// A bootstrap token's ID is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a bootstrap token's ID is {TOKEN_ID_LEN} lower-case letters and digits")]
+pub struct InvalidTokenId;
+
+/// Of a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (Kubernetes' bootstrap token format).
+const TOKEN_ID_LEN: usize = 6;
+
+impl TokenId {
+    /// Reads an ID.
+    pub fn parse(id: &str) -> Result<Self, InvalidTokenId> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        if id.len() == TOKEN_ID_LEN && id.bytes().all(allowed) {
+            Ok(Self(id.to_owned()))
+        } else {
+            Err(InvalidTokenId)
+        }
+    }
+
+    /// The ID.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A list of machines that does not change.
+#[derive(Debug, Clone, Default)]
+pub struct StaticInventory {
+    machines: Vec<Machine>,
+}
+
+/// Two machines of a list claim the same.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("machines {first} and {second} have the same {field}")]
+pub struct AmbiguousMachines {
+    /// One machine's name.
+    pub first: String,
+    /// The other's.
+    pub second: String,
+    /// What they share.
+    pub field: &'static str,
+}
+
+impl StaticInventory {
+    /// The inventory of these machines, no two of which share a name, provider ID, node name or token.
+    pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
+        for (index, second) in machines.iter().enumerate() {
+            for first in machines.iter().take(index) {
+                if let Some(field) = shared_field(first, second) {
+                    return Err(AmbiguousMachines {
+                        first: first.name.clone(),
+                        second: second.name.clone(),
+                        field,
+                    });
+                }
+            }
+        }
+        Ok(Self { machines })
+    }
+
+    fn find(&self, wanted: impl Fn(&Machine) -> bool) -> Option<Machine> {
+        self.machines
+            .iter()
+            .find(|machine| wanted(machine))
+            .cloned()
+    }
+}
+
+fn shared_field(a: &Machine, b: &Machine) -> Option<&'static str> {
+    if a.name == b.name {
+        Some("name")
+    } else if a.provider_id.is_some() && a.provider_id == b.provider_id {
+        Some("provider ID")
+    } else if a.node_name.is_some() && a.node_name == b.node_name {
+        Some("node name")
+    } else if a.token_id.is_some() && a.token_id == b.token_id {
+        Some("token")
+    } else {
+        None
+    }
+}
+
+impl Inventory for StaticInventory {
+    fn by_provider_id<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        let found = self.find(|machine| machine.provider_id.as_ref() == Some(provider_id));
+        ready(Ok(found)).boxed()
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        let found = self.find(|machine| machine.token_id.as_ref() == Some(token));
+        ready(Ok(found)).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;

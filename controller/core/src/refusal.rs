@@ -1,0 +1,39 @@
+//! How a request can end other than in a certificate: four outcomes, four types.
+//!
+//! | type | meaning | on the request |
+//! | --- | --- | --- |
+//! | [`Denial`] | a contradiction: somebody lies, or is misconfigured | condition `Denied` |
+//! | [`Failure`] | nobody's fault, but this request can never be issued | condition `Failed` |
+//! | [`Deferral`] | an outage, or not yet | stays pending |
+//! | [`Ignored`] | not ours | nothing |
+//!
+//! A time-out is never a denial. `reason` is stable, for the condition and for metric labels; `message` is for the
+//! condition, which every requester can read, so it says nothing about other machines; `Display` has the details, for
+//! the log and the event.
+
+mod catalogue;
+mod deferral;
+mod denial;
+mod failure;
+mod ignored;
+
+pub use catalogue::{Reason, markdown};
+pub use deferral::{Deferral, Unavailable};
+pub use denial::{Denial, SubjectAltNameKind};
+pub use failure::Failure;
+pub use ignored::Ignored;
+
+/// Why a request of ours gets no certificate, or not yet.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Deny it.
+    #[error(transparent)]
+    Deny(#[from] Denial),
+    /// Fail it; the node may file a new one at once.
+    #[error(transparent)]
+    Fail(#[from] Failure),
+    /// Leave it pending and try again later.
+    #[error(transparent)]
+    Retry(#[from] Deferral),
+}

@@ -1,0 +1,306 @@
+//! Requests that contradict themselves, the policy, or what is known of the machine.
+
+use std::fmt;
+
+use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
+use kubelet_attestation::csr::subject::InvalidSubject;
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use x509_cert::der::asn1::ObjectIdentifier;
+
+use super::catalogue::reasons;
+use crate::inventory::TokenId;
+use crate::ledger::CertificateUid;
+
+reasons! {
+    /// Why a request is denied: one reason a check, in the order of the checks.
+    #[derive(Clone, PartialEq, Eq)]
+    Denial {
+        /// `spec.request` has more bytes than are read.
+        #[error("spec.request has {len} bytes, and at most {MAX_REQUEST_LEN} are read")]
+        RequestTooLarge {
+            /// Its size.
+            len: usize,
+        } => "the request is too large",
+        /// The requester's attributes are larger than the API server makes them for a node or a bootstrap token.
+        #[error("spec.{field} is larger than a node's or a bootstrap token's")]
+        RequesterTooLarge {
+            /// The field of `spec`.
+            field: &'static str,
+        } => "the requester's attributes are too large",
+
+        /// There is no PEM block.
+        #[error("spec.request has no PEM block")]
+        NoPemBlock => "the request has no PEM block",
+        /// The request does not begin with a `CERTIFICATE REQUEST` block.
+        #[error("spec.request does not begin with a CERTIFICATE REQUEST block")]
+        NotARequestFirst => "the request does not begin with a CERTIFICATE REQUEST block",
+        /// There are two `CERTIFICATE REQUEST` blocks, so that two readers could see two requests.
+        #[error("spec.request has two CERTIFICATE REQUEST blocks")]
+        SecondRequest => "the request has two CERTIFICATE REQUEST blocks",
+        /// The provider or the evidence stands there twice.
+        #[error("spec.request has a block twice")]
+        DuplicateBlock => "the request has a block twice",
+        /// A block that does not belong in a request.
+        #[error("spec.request has an unknown block")]
+        UnknownBlock => "the request has an unknown block",
+        /// Evidence without a provider before it.
+        #[error("spec.request has evidence without a provider before it")]
+        EvidenceWithoutProvider => "the request has evidence without a provider",
+        /// Text between or after the blocks.
+        #[error("spec.request has text outside its blocks")]
+        TextOutsideBlocks => "the request has text outside its blocks",
+        /// A block is not in the one accepted encoding: headers, line lengths, line ends, base64.
+        #[error("spec.request is not in the strict encoding of PEM")]
+        NotStrictPem => "the request is not in the strict encoding of PEM",
+        /// The provider block holds something else.
+        #[error("the provider block holds no provider's name")]
+        ProviderMalformed => "the provider block holds no provider's name",
+        /// There is more evidence than is read.
+        #[error("the evidence has too many bytes")]
+        EvidenceTooLarge => "the evidence is too large",
+        /// The certification request is not DER, has another encoding, or bytes after its end.
+        #[error("the certification request is not in DER: {detail}")]
+        NotStrictDer {
+            /// By which rule.
+            detail: String,
+        } => "the certification request is not in DER",
+        /// The certification request has an attribute other than requested extensions.
+        #[error("the certification request has an attribute that is not accepted")]
+        UnknownAttribute => "the certification request has an attribute that is not accepted",
+        /// The certification request lists extensions twice.
+        #[error("the certification request has two lists of extensions")]
+        DuplicateAttribute => "the certification request has two lists of extensions",
+        /// The certification request has an extension twice.
+        #[error("the certification request has an extension twice")]
+        DuplicateExtension => "the certification request has an extension twice",
+        /// The key is not an ECDSA key on the named curve P-256.
+        #[error("the key's algorithm is {algorithm}, and only ECDSA on the named curve P-256 is accepted")]
+        KeyNotAccepted {
+            /// The algorithm of the key, or the curve where the algorithm is an elliptic curve's.
+            algorithm: ObjectIdentifier,
+        } => "the key is not an ECDSA key on the named curve P-256",
+        /// The key is no point of its curve, or not in uncompressed form.
+        #[error("the key is no uncompressed point of P-256")]
+        KeyNotOnCurve => "the key is no uncompressed point of P-256",
+        /// The request is not signed with ECDSA and SHA-256.
+        #[error("the certification request is not signed with ECDSA and SHA-256")]
+        SignatureAlgorithmNotAccepted => "the certification request is not signed with ECDSA and SHA-256",
+        /// The request is not signed with its own key.
+        #[error("the certification request's signature does not verify with its own key")]
+        SelfSignatureInvalid => "the certification request's signature is not its own key's",
+
+        /// The organization is not exactly `system:nodes`.
+        #[error("{}", InvalidSubject::Organization)]
+        SubjectOrganization => "the subject's organization is not exactly system:nodes",
+        /// The common name does not begin with `system:node:`.
+        #[error("{}", InvalidSubject::CommonNamePrefix)]
+        SubjectCommonName => "the subject's common name does not begin with system:node:",
+        /// The common name ends in no node's name.
+        #[error("{}", InvalidSubject::NodeName)]
+        SubjectNodeName => "the subject's common name does not end in a node name",
+        /// The subject has another order, another type of string, or several values in one part.
+        #[error("{}", InvalidSubject::NotCanonical)]
+        SubjectNotCanonical => "the subject is not in the one form that is accepted",
+        /// The subject has an attribute beside organization and common name.
+        #[error("{}", InvalidSubject::ExtraAttribute)]
+        SubjectExtraAttribute => "the subject has an attribute beside organization and common name",
+        /// `spec.usages` is not exactly digital signature and client auth.
+        #[error("spec.usages is not exactly digital signature and client auth")]
+        UsagesNotExact => "the usages are not exactly digital signature and client auth",
+        /// A subject alternative name is asked for, of whatever kind. A client certificate has none.
+        #[error("a subject alternative name of kind {kind} is asked for")]
+        SubjectAltNameRequested {
+            /// The kind of the first one.
+            kind: SubjectAltNameKind,
+        } => "subject alternative names are not allowed",
+        /// Basic constraints are asked for: to be a CA, or not to be one.
+        #[error("basic constraints are asked for, {}", if *ca { "of a CA" } else { "though not of a CA" })]
+        BasicConstraintsRequested {
+            /// Whether to be a CA.
+            ca: bool,
+        } => "basic constraints are not accepted",
+        /// Key usages are asked for inside the request, where they could differ from `spec.usages`.
+        #[error("key usages are asked for inside the certification request")]
+        UsageExtensionRequested => "usages are accepted in spec.usages only",
+        /// An extension is asked for as critical.
+        #[error("the critical extension {oid} is asked for")]
+        CriticalExtension {
+            /// Its kind.
+            oid: ObjectIdentifier,
+        } => "a critical extension is not accepted",
+        /// An extension is asked for that is not known.
+        #[error("the extension {oid} is asked for")]
+        UnknownExtension {
+            /// Its kind.
+            oid: ObjectIdentifier,
+        } => "an extension is not accepted",
+        /// The provider ID extension is missing.
+        #[error("the provider ID extension is missing")]
+        ProviderIdMissing => "the provider ID extension is missing",
+        /// The provider ID extension is not one `UTF8String` of a provider ID.
+        #[error("the provider ID extension is not one UTF8String of a provider ID")]
+        ProviderIdMalformed => "the provider ID extension is malformed",
+
+        /// The provider of the evidence is not the provider of the signer that is asked.
+        #[error(
+            "the signer is {signer}'s, and the provider block says {}",
+            claimed.as_ref().map_or("nothing", Provider::as_str)
+        )]
+        ProviderMismatch {
+            /// The signer's provider.
+            signer: Provider,
+            /// The provider block's.
+            claimed: Option<Provider>,
+        } => "the provider is not the signer's",
+        /// The provider has evidence, and the request has none.
+        #[error("the request has no evidence")]
+        EvidenceMissing => "the request has no evidence",
+        /// The provider has no evidence, and the request has some.
+        #[error("the request has evidence for a provider that has none")]
+        EvidenceUnexpected => "the request has evidence for a provider that has none",
+        /// The evidence is not what its version says.
+        #[error("the evidence is malformed: {detail}")]
+        EvidenceMalformed {
+            /// By which rule.
+            detail: String,
+        } => "the evidence is malformed",
+
+        /// The requester is neither a bootstrap token nor a node.
+        #[error("the requester {username:?} is neither a bootstrap token nor a node")]
+        RequesterNotAccepted {
+            /// `spec.username`.
+            username: String,
+        } => "the requester is neither a bootstrap token nor a node",
+        /// The requester's groups are not those of a bootstrap token, or not those of a node.
+        #[error("the requester's groups are not those of its kind: {groups:?}")]
+        RequesterGroups {
+            /// `spec.groups`.
+            groups: Vec<String>,
+        } => "the requester's groups are not accepted",
+        /// A node asks for another node's certificate.
+        #[error("node {requester} asks for the certificate of node {asked}")]
+        RequesterIsAnotherNode {
+            /// Who asks.
+            requester: NodeName,
+            /// Who is asked for.
+            asked: NodeName,
+        } => "a node can ask for its own certificate only",
+        /// A node asks whose certificate carries no UID of a record. kube-apiserver hands it on from 1.33.
+        #[error("the requester's UID is not that of a certificate of ours")]
+        RequesterUidMissing => "the requester's certificate names no record",
+        /// A certificate that was obtained without evidence asks to be renewed.
+        #[error("an unattested certificate asks to be renewed")]
+        UnattestedRenewal => "a certificate that was obtained without evidence cannot be renewed",
+
+        /// The bootstrap token belongs to another machine than the request.
+        #[error("bootstrap token {token} does not belong to machine {machine}")]
+        TokenOfAnotherMachine {
+            /// The token's ID.
+            token: TokenId,
+            /// The Machine that the request claims to be.
+            machine: String,
+        } => "the bootstrap token belongs to another machine",
+        /// The provider ID is not that of the bootstrap token's machine.
+        #[error("the request claims {claimed}, and machine {machine} has another provider ID")]
+        ProviderIdOfAnotherMachine {
+            /// The claimed provider ID.
+            claimed: ProviderId,
+            /// The Machine that the token was made for.
+            machine: String,
+        } => "the provider ID is not the machine's",
+        /// The machine is being deleted.
+        #[error("machine {machine} is being deleted")]
+        MachineDeleting {
+            /// The Machine's name.
+            machine: String,
+        } => "the machine is being deleted",
+
+        /// The evidence was made for another cluster.
+        #[error("the evidence is for audience {audience}")]
+        AudienceMismatch {
+            /// Whom it is for.
+            audience: Audience,
+        } => "the evidence was made for another cluster",
+        /// The evidence is about another machine than the request.
+        #[error("the evidence is about {attested}, and the request about {claimed}")]
+        AnotherMachine {
+            /// What the evidence says.
+            attested: ProviderId,
+            /// What the request says.
+            claimed: ProviderId,
+        } => "the evidence is about another machine",
+        /// The node name is not the one that this machine has.
+        #[error("the request is for node {asked}, and the machine is node {settled}")]
+        NodeNameMismatch {
+            /// The name asked for.
+            asked: NodeName,
+            /// The machine's.
+            settled: NodeName,
+        } => "the node name is not the machine's",
+        /// Another machine, with a certificate that may still be valid, holds the node name.
+        #[error("node {node_name} is held by {holder}")]
+        NameTaken {
+            /// The name.
+            node_name: NodeName,
+            /// Who holds it.
+            holder: ProviderId,
+        } => "another machine holds the node name",
+        /// The record of the renewing certificate is gone.
+        #[error("node {node_name} has no record")]
+        RecordMissing {
+            /// The name.
+            node_name: NodeName,
+        } => "the certificate's record is gone",
+        /// The renewing certificate is of another record or a former generation.
+        #[error("certificate {presented} of node {node_name} is of another record or a former generation")]
+        FormerCertificate {
+            /// The name.
+            node_name: NodeName,
+            /// The UID of the certificate.
+            presented: CertificateUid,
+        } => "the certificate is no longer the node's",
+    }
+}
+
+/// What a subject alternative name is (RFC 5280 section 4.2.1.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SubjectAltNameKind {
+    /// `otherName`.
+    Other,
+    /// `rfc822Name`.
+    Email,
+    /// `dNSName`.
+    Dns,
+    /// `x400Address`.
+    X400,
+    /// `directoryName`.
+    Directory,
+    /// `ediPartyName`.
+    EdiParty,
+    /// `uniformResourceIdentifier`.
+    Uri,
+    /// `iPAddress`.
+    Ip,
+    /// `registeredID`.
+    RegisteredId,
+    /// Not a list of names, or an empty one.
+    Malformed,
+}
+
+impl fmt::Display for SubjectAltNameKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Other => "otherName",
+            Self::Email => "email",
+            Self::Dns => "DNS",
+            Self::X400 => "x400Address",
+            Self::Directory => "directoryName",
+            Self::EdiParty => "ediPartyName",
+            Self::Uri => "URI",
+            Self::Ip => "IP",
+            Self::RegisteredId => "registeredID",
+            Self::Malformed => "unknown",
+        })
+    }
+}

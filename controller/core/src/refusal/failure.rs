@@ -1,0 +1,46 @@
+//! Requests that can never be issued, by nobody's fault.
+
+use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
+
+use super::catalogue::reasons;
+use crate::signer::SignError;
+
+reasons! {
+    /// Why a request can never be issued, though nothing contradicts it.
+    Failure {
+        /// The evidence is of a version that this controller does not read. The annotation lists those that it does.
+        #[error(
+            "the evidence is of version {version}, and {} are read",
+            EvidenceVersion::list(supported)
+        )]
+        UnsupportedAttestationVersion {
+            /// The version of the evidence.
+            version: EvidenceVersion,
+            /// What is read instead.
+            supported: Vec<EvidenceVersion>,
+        } => "the version of the evidence is not supported; the annotation lists those that are",
+        /// The evidence is older than evidence may be.
+        #[error("the evidence is too old")]
+        EvidenceExpired => "the evidence is too old",
+        /// The certificate could not be encoded or signed.
+        #[error("the certificate could not be signed")]
+        SigningImpossible {
+            /// Why.
+            #[source]
+            source: SignError,
+        } => "the certificate could not be signed",
+    }
+}
+
+impl Failure {
+    /// The annotation that goes with the condition, name and value.
+    pub fn annotation(&self) -> Option<(&'static str, String)> {
+        match self {
+            Self::UnsupportedAttestationVersion { supported, .. } => Some((
+                SUPPORTED_VERSIONS_ANNOTATION,
+                EvidenceVersion::list(supported),
+            )),
+            Self::EvidenceExpired | Self::SigningImpossible { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The chain.
+
+mod issued;
+
+pub use issued::IssuedCertificate;

@@ -1,0 +1,100 @@
+//! What appraises a machine's evidence.
+
+use std::fmt::Debug;
+use std::time::SystemTime;
+
+use futures::future::BoxFuture;
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+
+use crate::inventory::Machine;
+use crate::refusal::Refusal;
+
+mod insecure;
+
+pub use insecure::InsecureVerifier;
+
+/// Appraises the evidence of one provider's machines.
+///
+/// An implementation may call the outside world; it brings its own deadlines, and reports an outage as a
+/// [`Refusal::Retry`], never as a denial.
+pub trait Verifier: Debug + Send + Sync {
+    /// Whose evidence this appraises.
+    fn provider(&self) -> &Provider;
+
+    /// The versions of evidence that it reads. Empty: the provider has no evidence, and a request must bring none.
+    fn versions(&self) -> &[EvidenceVersion];
+
+    /// Decides whether the evidence holds, is bound to the key of this request, and whose it is.
+    ///
+    /// The caller checks that the identity is the located machine's.
+    fn verify<'a>(
+        &'a self,
+        appraisal: Appraisal<'a>,
+        now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>>;
+}
+
+/// What there is to appraise: the evidence, and what a key binding must cover.
+///
+/// The claims have the right form and nothing more; [`machine`](Self::machine) comes from the inventory.
+#[derive(Debug, Clone, Copy)]
+pub struct Appraisal<'a> {
+    /// The evidence; `None` for a provider that has none.
+    pub evidence: Option<&'a [u8]>,
+    /// The audiences that mean this cluster.
+    pub audiences: &'a [Audience],
+    /// The provider ID that the request claims.
+    pub provider_id: &'a ProviderId,
+    /// The node name that the request claims.
+    pub node_name: &'a NodeName,
+    /// DER of the request's `SubjectPublicKeyInfo`.
+    pub spki: &'a [u8],
+    /// The machine that the inventory has under the claims.
+    pub machine: &'a Machine,
+}
+
+/// Who a machine is, by its evidence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The provider ID that the evidence is about.
+    pub provider_id: ProviderId,
+}
+
+/// How well an identity is founded. Only an attested one can be renewed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Assurance {
+    /// Nothing was proved; the identity is the bootstrap token's.
+    None(Identity),
+    /// The machine proved it.
+    Attested(AttestedIdentity),
+}
+
+impl Assurance {
+    /// The identity, however founded.
+    pub fn identity(&self) -> &Identity {
+        match self {
+            Self::None(identity) => identity,
+            Self::Attested(identity) => identity.identity(),
+        }
+    }
+}
+
+/// An identity that a machine proved.
+///
+/// [`crate::ledger::Renewal`] takes nothing less, so an unattested identity cannot be renewed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttestedIdentity(Identity);
+
+impl AttestedIdentity {
+    /// Vouches for `identity`: for a verifier to say, when evidence bound to the request's key proved it.
+    pub fn vouched(identity: Identity) -> Self {
+        Self(identity)
+    }
+
+    /// The identity.
+    pub fn identity(&self) -> &Identity {
+        &self.0
+    }
+}

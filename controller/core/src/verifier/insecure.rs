@@ -1,0 +1,37 @@
+//! Machines that can prove nothing.
+
+use std::time::SystemTime;
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::Provider;
+use kubelet_attestation::version::EvidenceVersion;
+
+use super::{Appraisal, Assurance, Identity, Verifier};
+use crate::refusal::Refusal;
+
+/// Takes the bootstrap token's word for the machine; what it admits is [`Assurance::None`].
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct InsecureVerifier;
+
+impl Verifier for InsecureVerifier {
+    fn provider(&self) -> &Provider {
+        &Provider::INSECURE
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &[]
+    }
+
+    fn verify<'a>(
+        &'a self,
+        appraisal: Appraisal<'a>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        // A machine without evidence was located by its bootstrap token, and by nothing that the request says.
+        let identity = Identity {
+            provider_id: appraisal.provider_id.clone(),
+        };
+        ready(Ok(Assurance::None(identity))).boxed()
+    }
+}
