@@ -1,0 +1,66 @@
+//! Where time comes from.
+
+use std::time::{Duration, Instant, SystemTime};
+
+/// Longer than anything here waits; keeps an absurd duration from overflowing.
+const LONGEST_WAIT: Duration = Duration::from_hours(24);
+
+/// The wall clock.
+///
+/// Decisions take the time as an argument; this is for those who hand it to them.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+pub fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+/// The moment by which a piece of work has to be over, on the monotonic clock: setting the wall clock moves nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// The moment `duration` from now, at most a day.
+    pub fn after(duration: Duration) -> Self {
+        Self(Instant::now() + duration.min(LONGEST_WAIT))
+    }
+
+    /// What is left, zero once it has passed.
+    pub fn remaining(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether nothing is left.
+    pub fn passed(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The earlier of this and the moment `duration` from now: a step's share of a longer piece of work.
+    #[must_use]
+    pub fn within(self, duration: Duration) -> Self {
+        self.min(Self::after(duration))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_passes() {
+        assert!(Deadline::after(Duration::ZERO).passed());
+        assert!(!Deadline::after(Duration::from_mins(1)).passed());
+        assert_eq!(Deadline::after(Duration::ZERO).remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_step_ends_no_later_than_the_work_it_belongs_to() {
+        let work = Deadline::after(Duration::from_mins(1));
+
+        assert_eq!(work.within(Duration::from_hours(1)), work);
+        assert!(work.within(Duration::from_secs(1)) < work);
+    }
+
+    #[test]
+    fn an_absurd_duration_is_no_overflow() {
+        assert!(!Deadline::after(Duration::MAX).passed());
+    }
+}

@@ -1,0 +1,275 @@
+//! What client-go says to an exec credential plugin, and the one answer it takes.
+//!
+//! Source: client-go's `pkg/apis/clientauthentication/{v1,v1beta1}/types.go`. This is the only file that prints to
+//! standard output: anything but one `ExecCredential` there makes client-go drop the credential.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use zeroize::Zeroizing;
+
+use crate::secret::Secret;
+
+/// The environment variable in which client-go says what it wants.
+pub const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
+
+/// Twice what Linux lets one environment variable hold (`MAX_ARG_STRLEN`, 128 KiB).
+const MAX_EXEC_INFO_LEN: usize = 256 * 1024;
+
+const KIND: &str = "ExecCredential";
+
+/// The last second that RFC 3339 can write, at the end of the year 9999.
+const LAST_TIMESTAMP: Duration = Duration::from_secs(253_402_300_799);
+
+/// The versions of the exec credential API; the answer has to be in the one that was asked in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ApiVersion {
+    /// `client.authentication.k8s.io/v1`
+    V1,
+    /// `client.authentication.k8s.io/v1beta1`
+    V1Beta1,
+}
+
+impl ApiVersion {
+    /// The name, as in `apiVersion`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V1 => "client.authentication.k8s.io/v1",
+            Self::V1Beta1 => "client.authentication.k8s.io/v1beta1",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        [Self::V1, Self::V1Beta1].into_iter().find(|version| version.as_str() == name)
+    }
+}
+
+/// What client-go asks for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ExecInfo<'a> {
+    /// The version to answer in.
+    pub version: ApiVersion,
+    /// The cluster the credential is for, where the kubeconfig says `provideClusterInfo: true`.
+    pub cluster: Option<ExecCluster<'a>>,
+}
+
+/// `spec.cluster`: the cluster that client-go is about to talk to. Nothing in it has been checked.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
+#[non_exhaustive]
+pub struct ExecCluster<'a> {
+    /// The API server's URL.
+    #[serde(borrow, default)]
+    pub server: Cow<'a, str>,
+    /// The name to verify the server's certificate against, where it is not the URL's host.
+    #[serde(borrow, default)]
+    pub tls_server_name: Option<Cow<'a, str>>,
+    /// Whether the kubeconfig turns verification off.
+    #[serde(default)]
+    pub insecure_skip_tls_verify: bool,
+    /// The cluster's CA certificates: base64 of PEM.
+    #[serde(borrow, default)]
+    pub certificate_authority_data: Option<Cow<'a, str>>,
+    /// The proxy to use.
+    #[serde(borrow, default)]
+    pub proxy_url: Option<Cow<'a, str>>,
+    /// The cluster's `client.authentication.k8s.io/exec` extension, as it came.
+    #[serde(borrow, default, with = "raw")]
+    pub config: Option<&'a str>,
+}
+
+/// The extension's JSON text; `null` is no extension.
+mod raw {
+    use super::{Deserialize, RawValue};
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<&'de str>, D::Error> {
+        let value = <&'de RawValue>::deserialize(deserializer)?;
+        Ok(Some(value.get()).filter(|text| *text != "null"))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+struct WireInfo<'a> {
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    spec: WireSpec<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(bound(deserialize = "'de: 'a"))]
+struct WireSpec<'a> {
+    #[serde(borrow, default)]
+    cluster: Option<ExecCluster<'a>>,
+}
+
+/// What client-go said cannot be understood. Contents are not repeated: a cluster's extension may hold anything.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecInfoError {
+    /// The variable is set and empty.
+    #[error("{EXEC_INFO} is empty; client-go sets it, so unset it to run this by hand")]
+    Empty,
+    /// Longer than the kernel lets client-go make it.
+    #[error("{EXEC_INFO} has {len} bytes, and at most {MAX_EXEC_INFO_LEN} are read")]
+    TooLarge {
+        /// How long it is.
+        len: usize,
+    },
+    /// Not text.
+    #[error("{EXEC_INFO} is not UTF-8")]
+    NotText,
+    /// Ends in the middle.
+    #[error("{EXEC_INFO} is cut off after {len} bytes")]
+    Truncated {
+        /// How long it is.
+        len: usize,
+    },
+    /// Not JSON.
+    #[error("{EXEC_INFO} is not JSON from column {column} on")]
+    NotJson {
+        /// Where, counted in bytes from 1.
+        column: usize,
+    },
+    /// A field is of another type than the API says.
+    #[error("{EXEC_INFO}: field {path} is not what the {KIND} API says")]
+    Field {
+        /// The field.
+        path: String,
+    },
+    /// Another object.
+    #[error("{EXEC_INFO}: field kind is {found:?}, not {KIND:?}")]
+    Kind {
+        /// Its kind.
+        found: String,
+    },
+    /// A version that this plugin does not speak.
+    #[error(
+        "{EXEC_INFO}: field apiVersion is {found:?}; set the kubeconfig's user.exec.apiVersion to {v1:?} or {v1beta1:?}",
+        v1 = ApiVersion::V1.as_str(),
+        v1beta1 = ApiVersion::V1Beta1.as_str()
+    )]
+    Version {
+        /// The version.
+        found: String,
+    },
+}
+
+impl<'a> ExecInfo<'a> {
+    /// Reads the content of [`EXEC_INFO`]. Unknown fields are passed over, as the API only ever adds some.
+    pub fn parse(value: &'a OsStr) -> Result<Self, ExecInfoError> {
+        if value.len() > MAX_EXEC_INFO_LEN {
+            return Err(ExecInfoError::TooLarge { len: value.len() });
+        }
+        let text = value.to_str().ok_or(ExecInfoError::NotText)?;
+        if text.trim().is_empty() {
+            return Err(ExecInfoError::Empty);
+        }
+        let info: WireInfo<'a> =
+            serde_json::from_str(text).map_err(|error| reason(text, &error))?;
+        if info.kind != KIND {
+            return Err(ExecInfoError::Kind { found: shortened(&info.kind) });
+        }
+        let version = ApiVersion::parse(&info.api_version)
+            .ok_or_else(|| ExecInfoError::Version { found: shortened(&info.api_version) })?;
+        Ok(Self { version, cluster: info.spec.cluster })
+    }
+}
+
+fn reason(text: &str, error: &serde_json::Error) -> ExecInfoError {
+    match error.classify() {
+        serde_json::error::Category::Eof => ExecInfoError::Truncated { len: text.len() },
+        serde_json::error::Category::Syntax | serde_json::error::Category::Io => {
+            ExecInfoError::NotJson { column: error.column() }
+        }
+        serde_json::error::Category::Data => ExecInfoError::Field { path: failing_path(text) },
+    }
+}
+
+/// Reads the text again to learn which field it was; the first reading spends nothing on that.
+fn failing_path(text: &str) -> String {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let second: Result<WireInfo<'_>, _> = serde_path_to_error::deserialize(&mut deserializer);
+    second.err().map_or_else(String::new, |error| error.path().to_string())
+}
+
+/// Enough of a foreign text to recognise it by.
+fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+/// What client-go is given: a client certificate with its key.
+#[derive(Debug, Clone, Copy)]
+pub struct ExecCredential<'a> {
+    /// The version that was asked in.
+    pub version: ApiVersion,
+    /// When client-go has to ask again.
+    pub expiration: SystemTime,
+    /// The certificate and its chain, leaf first, in PEM.
+    pub certificate_pem: &'a str,
+    /// The certificate's key, in PEM.
+    pub key_pem: &'a Secret<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WireCredential<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    status: WireStatus<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStatus<'a> {
+    expiration_timestamp: &'a str,
+    client_certificate_data: &'a str,
+    client_key_data: &'a str,
+}
+
+impl ExecCredential<'_> {
+    /// Prints the credential on standard output, in one write.
+    pub fn print(&self) -> io::Result<()> {
+        self.write_to(&mut io::stdout().lock())
+    }
+
+    fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        let timestamp = rfc3339(self.expiration);
+        let credential = WireCredential {
+            api_version: self.version.as_str(),
+            kind: KIND,
+            status: WireStatus {
+                expiration_timestamp: &timestamp,
+                client_certificate_data: self.certificate_pem,
+                client_key_data: self.key_pem.expose(),
+            },
+        };
+        // A tenth more than the PEM leaves room for its escaped line ends, so that the key is never moved about.
+        let pem_len = self.certificate_pem.len() + self.key_pem.expose().len();
+        let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
+        serde_json::to_writer(&mut *json, &credential)?;
+        json.push(b'\n');
+        out.write_all(&json)?;
+        out.flush()
+    }
+}
+
+/// Whole seconds, rounded down: never later than asked for.
+fn rfc3339(time: SystemTime) -> String {
+    let last = SystemTime::UNIX_EPOCH + LAST_TIMESTAMP;
+    humantime::format_rfc3339_seconds(time.clamp(SystemTime::UNIX_EPOCH, last)).to_string()
+}
+
+#[cfg(test)]
+mod tests;

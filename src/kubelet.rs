@@ -1,0 +1,116 @@
+//! What the kubelet of this machine was told, read from its process or from the file that kubeadm writes.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where kubeadm writes the kubelet's arguments.
+pub const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
+
+/// Far more than a kubelet's arguments take; Linux allows a process 2 MiB of them.
+const MAX_ARGUMENTS_LEN: u64 = 256 * 1024;
+
+/// The arguments of a kubelet that say who its node is. The last of several wins, as in the kubelet itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubeletArguments {
+    hostname_override: Option<String>,
+    provider_id: Option<String>,
+}
+
+/// The kubelet's arguments could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the kubelet's arguments from {}", path.display())]
+pub struct KubeletArgumentsError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+impl KubeletArguments {
+    /// The arguments of the process that started us, if it is a kubelet.
+    pub fn of_parent() -> Result<Option<Self>, KubeletArgumentsError> {
+        let parent = std::os::unix::process::parent_id();
+        Self::of_process(&Path::new("/proc").join(parent.to_string()).join("cmdline"))
+    }
+
+    /// The arguments in a process's `cmdline`, if it is a kubelet's; the process may be gone.
+    fn of_process(cmdline: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
+        let Some(arguments) = read(cmdline)? else { return Ok(None) };
+        let mut arguments = arguments.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let program = arguments.next().unwrap_or_default();
+        if Path::new(program.as_ref()).file_name() != Some(OsStr::from_bytes(b"kubelet")) {
+            return Ok(None);
+        }
+        Ok(Some(Self::collect(arguments)))
+    }
+
+    /// The arguments that kubeadm wrote down in `file` (normally [`KUBEADM_FLAGS`]), if it did.
+    pub fn of_kubeadm(file: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
+        Ok(read(file)?.map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))
+    }
+
+    /// `KUBELET_KUBEADM_ARGS="--a=b --c=d"`: kubeadm never puts a space into an argument.
+    fn from_environment_file(contents: &str) -> Self {
+        let assigned = contents
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("KUBELET_KUBEADM_ARGS="))
+            .next_back()
+            .unwrap_or_default();
+        let unquoted = assigned.trim_matches(['"', '\'']);
+        Self::collect(unquoted.split_whitespace())
+    }
+
+    /// What `--hostname-override` says.
+    pub fn hostname_override(&self) -> Option<&str> {
+        self.hostname_override.as_deref()
+    }
+
+    /// What `--provider-id` says.
+    pub fn provider_id(&self) -> Option<&str> {
+        self.provider_id.as_deref()
+    }
+
+    /// Both `--flag=value` and `--flag value`; an empty value is as none, as in the kubelet.
+    fn collect(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let mut collected = Self::default();
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let argument = argument.as_ref();
+            let (flag, value) = match argument.split_once('=') {
+                Some((flag, value)) => (flag, Some(value.to_owned())),
+                None => (argument, None),
+            };
+            let slot = match flag {
+                "--hostname-override" => &mut collected.hostname_override,
+                "--provider-id" => &mut collected.provider_id,
+                _ => continue,
+            };
+            let value = value.or_else(|| arguments.next().map(|next| next.as_ref().to_owned()));
+            *slot = value.filter(|value| !value.is_empty());
+        }
+        collected
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
+    let failed = |source| KubeletArgumentsError { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut contents = Vec::new();
+    file.take(MAX_ARGUMENTS_LEN).read_to_end(&mut contents).map_err(failed)?;
+    Ok(Some(contents))
+}
+
+/// The machine's host name, as the kernel has it.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;
