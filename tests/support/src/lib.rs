@@ -1,1 +1,9 @@
-//! Placeholder.
+//! Simulators and fixtures that know nothing of the code they test.
+
+pub mod api_server;
+pub mod binaries;
+pub mod clock;
+pub mod control_plane;
+pub mod kubelet;
+pub mod pki;
+pub mod process;

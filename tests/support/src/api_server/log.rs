@@ -1,0 +1,230 @@
+//! What the server was asked, and gates at which a test holds requests.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch;
+
+use super::faults::Route;
+use super::resource::{Target, Verb};
+use super::{lock, wait_until};
+use crate::clock::now;
+
+/// One request that reached the server.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Counts all requests, from 0.
+    pub number: usize,
+    /// Counts the connections, from 0: which one it came on.
+    pub connection: usize,
+    /// When its body had been read.
+    pub at: SystemTime,
+    /// What it does.
+    pub verb: Verb,
+    /// HTTP method.
+    pub method: String,
+    /// Path without the query.
+    pub path: String,
+    /// Query as it came.
+    pub query: String,
+    /// Plural resource name; empty where the path is none's.
+    pub resource: String,
+    /// Name in the path.
+    pub name: String,
+    /// Subresource in the path.
+    pub subresource: String,
+    /// `User-Agent`.
+    pub user_agent: String,
+    /// User name, once authenticated.
+    pub user: Option<String>,
+    /// Body as it came; empty for reads.
+    pub body: Vec<u8>,
+    /// Status of the answer; absent until answered, and for ever where none is given.
+    pub code: Option<u16>,
+    /// From arrival to the answer's head.
+    pub took: Option<Duration>,
+}
+
+/// All requests, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    entries: Mutex<Vec<(Request, Instant)>>,
+    changed: Condvar,
+}
+
+impl Log {
+    pub(super) fn record(&self, arrived: Arrived<'_>) -> usize {
+        let Arrived {
+            connection,
+            method,
+            query,
+            user_agent,
+            target,
+            body,
+        } = arrived;
+        let mut entries = lock(&self.entries);
+        let number = entries.len();
+        let request = Request {
+            number,
+            connection,
+            at: now(),
+            verb: target.verb,
+            method: method.to_owned(),
+            path: target.path.clone(),
+            query: query.to_owned(),
+            resource: target.plural.clone(),
+            name: target.name.clone(),
+            subresource: target.subresource.clone(),
+            user_agent: user_agent.to_owned(),
+            user: None,
+            body: body.to_vec(),
+            code: None,
+            took: None,
+        };
+        entries.push((request, Instant::now()));
+        drop(entries);
+        self.changed.notify_all();
+        number
+    }
+
+    pub(super) fn authenticated(&self, number: usize, user: &str) {
+        if let Some((request, _)) = lock(&self.entries).get_mut(number) {
+            request.user = Some(user.to_owned());
+        }
+    }
+
+    pub(super) fn answered(&self, number: usize, code: u16) {
+        if let Some((request, arrived)) = lock(&self.entries).get_mut(number) {
+            request.code = Some(code);
+            request.took = Some(arrived.elapsed());
+        }
+        self.changed.notify_all();
+    }
+
+    pub(super) fn all(&self) -> Vec<Request> {
+        lock(&self.entries)
+            .iter()
+            .map(|(request, _)| request.clone())
+            .collect()
+    }
+
+    /// Waits until `pick` finds something among the requests.
+    pub(super) fn wait<T>(
+        &self,
+        deadline: Duration,
+        mut pick: impl FnMut(&[Request]) -> Option<T>,
+    ) -> Option<T> {
+        wait_until(&self.entries, &self.changed, deadline, |entries| {
+            let requests: Vec<Request> = entries.iter().map(|(it, _)| it.clone()).collect();
+            pick(&requests)
+        })
+    }
+}
+
+/// A request that has just come.
+pub(super) struct Arrived<'a> {
+    pub(super) connection: usize,
+    pub(super) method: &'a str,
+    pub(super) query: &'a str,
+    pub(super) user_agent: &'a str,
+    pub(super) target: &'a Target,
+    pub(super) body: &'a [u8],
+}
+
+/// Where a request can be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It has been read; nothing has been done.
+    Received,
+    /// It has been done and stored; nothing has been answered.
+    Stored,
+}
+
+/// What becomes of held requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Held,
+    Go,
+    Cut,
+}
+
+/// Holds requests at a step until it is opened, cut or dropped (which opens it).
+#[derive(Debug)]
+#[must_use = "a gate that is dropped holds nothing"]
+pub struct Gate {
+    pub(super) shared: Arc<GateState>,
+}
+
+#[derive(Debug)]
+pub(super) struct GateState {
+    route: Route,
+    step: Step,
+    held: Mutex<usize>,
+    arrived: Condvar,
+    verdict: watch::Sender<Verdict>,
+}
+
+impl Gate {
+    pub(super) fn new(route: Route, step: Step) -> Self {
+        Self {
+            shared: Arc::new(GateState {
+                route,
+                step,
+                held: Mutex::new(0),
+                arrived: Condvar::new(),
+                verdict: watch::Sender::new(Verdict::Held),
+            }),
+        }
+    }
+
+    /// Waits until `count` requests have come to the gate.
+    ///
+    /// # Panics
+    ///
+    /// When they have not within `deadline`.
+    pub fn wait(&self, count: usize, deadline: Duration) {
+        let state = &self.shared;
+        wait_until(&state.held, &state.arrived, deadline, |held| {
+            (*held >= count).then_some(())
+        })
+        .unwrap_or_else(|| panic!("{count} requests did not come to the gate {state:?}"));
+    }
+
+    /// Lets go on what is held and what comes.
+    pub fn open(self) {
+        drop(self);
+    }
+
+    /// Cuts the connections of what is held; at [`Step::Received`] nothing is done or stored.
+    pub fn cut(self) {
+        self.shared.verdict.send_replace(Verdict::Cut);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.shared.verdict.send_if_modified(|verdict| {
+            let held = *verdict == Verdict::Held;
+            if held {
+                *verdict = Verdict::Go;
+            }
+            held
+        });
+    }
+}
+
+impl GateState {
+    pub(super) fn holds(&self, target: &Target, step: Step) -> bool {
+        self.step == step && *self.verdict.borrow() == Verdict::Held && self.route.matches(target)
+    }
+
+    pub(super) async fn pass(&self) -> Verdict {
+        let mut verdict = self.verdict.subscribe();
+        *lock(&self.held) += 1;
+        self.arrived.notify_all();
+        verdict
+            .wait_for(|verdict| *verdict != Verdict::Held)
+            .await
+            .map_or(Verdict::Go, |verdict| *verdict)
+    }
+}

@@ -1,0 +1,456 @@
+//! An in-memory Kubernetes API server, with faults.
+//!
+//! It answers as kube-apiserver 1.36 does in what it covers: authentication by bootstrap token and
+//! client certificate, certificate signing requests with their rules, nodes, leases and events.
+//! What goes wrong is set at run time ([`ApiServer::inject`], [`ApiServer::inject_connection`]),
+//! requests can be held at a step ([`ApiServer::hold`]), and all of them are recorded.
+//!
+//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from
+//! any thread. It is gone when it is dropped.
+
+mod auth;
+mod csr;
+mod discovery;
+mod faults;
+mod files;
+mod handlers;
+mod log;
+mod pem;
+mod resource;
+mod serve;
+mod signer;
+mod status;
+mod store;
+mod tls;
+mod trickle;
+mod watch;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustls::crypto::CryptoProvider;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+pub use self::auth::User;
+pub use self::faults::{ConnectionFault, Fault, Route, Times};
+pub use self::files::{Kubeconfig, exec_info};
+pub use self::log::{Gate, Request, Step};
+pub use self::resource::Verb;
+pub use self::signer::{Flaw, Issuance, Signer};
+pub use self::tls::OTHER_NAME;
+
+use self::auth::Authenticator;
+use self::faults::Faults;
+use self::log::{GateState, Log};
+use self::resource::{CORE_EVENTS, EVENTS, NODES, REQUESTS, Resource};
+use self::store::{Selection, Store};
+use self::tls::Acceptors;
+use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
+
+/// The bootstrap token that every server knows from its start.
+pub const TOKEN: &str = "abcdef.0123456789abcdef";
+
+/// A running server.
+#[derive(Debug)]
+pub struct ApiServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the server's tasks and its owner share.
+#[derive(Debug)]
+struct Shared {
+    authority: CertificateAuthority,
+    state: Mutex<State>,
+    faults: Mutex<Faults>,
+    gates: Mutex<Vec<Arc<GateState>>>,
+    log: Log,
+    connections: Mutex<Vec<Option<ConnectionFault>>>,
+    skew: Mutex<i64>,
+    bookmarks: tokio::sync::watch::Sender<()>,
+    drops: tokio::sync::watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    store: Store,
+    signer: Signer,
+    authenticator: Authenticator,
+}
+
+impl Default for ApiServer {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
+impl ApiServer {
+    /// Starts a server on a free port of 127.0.0.1 that knows [`TOKEN`] and signs nothing.
+    pub fn start() -> Self {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let authority = CertificateAuthority::new("kubernetes");
+        let acceptors = Acceptors::new(&authority, &provider);
+        let shared = Arc::new(Shared::new(authority, &provider));
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                    tokio::select! {
+                        _ = stopped => {}
+                        _ = serve::accept(listener, shared, acceptors) => {}
+                    }
+                });
+            }
+        });
+        let server = Self {
+            address,
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        };
+        let (id, secret) = TOKEN.split_once('.').unwrap();
+        server.add_token(id, secret);
+        server
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `https://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// The cluster's authority: it signs the server's certificate and the clients'.
+    pub fn authority(&self) -> &CertificateAuthority {
+        &self.shared.authority
+    }
+
+    /// The certificate of [`ApiServer::authority`], PEM.
+    pub fn ca_pem(&self) -> &str {
+        self.shared.authority.certificate_pem()
+    }
+
+    /// Certificate and key (PKCS#8) of [`ApiServer::authority`], for a controller that signs.
+    pub fn client_ca(&self) -> &KeyAndCertificate {
+        self.shared.authority.pair()
+    }
+
+    /// A client certificate of this cluster.
+    pub fn client_certificate(&self, subject: Subject) -> KeyAndCertificate {
+        self.shared.authority.issue(&Contents::client(subject))
+    }
+
+    /// A client certificate that may do everything (`system:masters`).
+    pub fn admin_certificate(&self) -> KeyAndCertificate {
+        self.client_certificate(Subject {
+            organization: Some("system:masters".into()),
+            common_name: "kubernetes-admin".into(),
+            uid: None,
+        })
+    }
+
+    /// Makes a bootstrap token known.
+    pub fn add_token(&self, id: &str, secret: &str) {
+        lock(&self.shared.state).authenticator.add_token(id, secret);
+    }
+
+    /// Forgets a bootstrap token: 401 from now on.
+    pub fn revoke_token(&self, id: &str) {
+        lock(&self.shared.state).authenticator.revoke_token(id);
+    }
+
+    /// Sets what becomes of certificate requests that are created from now on.
+    pub fn set_signer(&self, signer: Signer) {
+        lock(&self.shared.state).signer = signer;
+    }
+
+    /// Does now with one request what `signer` says.
+    pub fn decide(&self, name: &str, signer: &Signer) {
+        let mut state = lock(&self.shared.state);
+        signer::decide(&mut state.store, signer, &self.shared.authority, name);
+    }
+
+    /// Approves one request and issues its certificate.
+    pub fn approve_and_issue(&self, name: &str) {
+        self.decide(name, &Signer::issue());
+    }
+
+    /// Adds a condition to a request, past all rules.
+    pub fn add_condition(&self, name: &str, kind: &str, reason: &str, message: &str) {
+        let mut state = lock(&self.shared.state);
+        signer::add_condition(&mut state.store, name, kind, reason, message);
+    }
+
+    /// Sets a request's certificate, past all rules.
+    pub fn set_certificate(&self, name: &str, pem: &str) {
+        signer::set_certificate(&mut lock(&self.shared.state).store, name, pem);
+    }
+
+    /// All certificate requests.
+    pub fn csrs(&self) -> Vec<Value> {
+        self.objects(&REQUESTS)
+    }
+
+    /// One certificate request.
+    pub fn csr(&self, name: &str) -> Option<Value> {
+        let object = lock(&self.shared.state)
+            .store
+            .get(&REQUESTS, "", name)
+            .ok()?;
+        Some((*object).clone())
+    }
+
+    /// Stores a certificate request as it is, past all rules; `metadata.name` is needed.
+    pub fn put_csr(&self, object: Value) {
+        let mut state = lock(&self.shared.state);
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        if state.store.get(&REQUESTS, "", name).is_ok() {
+            state.store.replace(&REQUESTS, object);
+        } else {
+            let _ = state.store.create(&REQUESTS, object);
+        }
+    }
+
+    /// Deletes a certificate request, as garbage collection does.
+    pub fn delete_csr(&self, name: &str) {
+        let _ = lock(&self.shared.state).store.delete(&REQUESTS, "", name);
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> Vec<Value> {
+        self.objects(&NODES)
+    }
+
+    /// All events of both groups.
+    pub fn events(&self) -> Vec<Value> {
+        [self.objects(&CORE_EVENTS), self.objects(&EVENTS)].concat()
+    }
+
+    /// Forgets the history: watches from a version before now are told 410.
+    pub fn compact(&self) {
+        lock(&self.shared.state).store.compact();
+    }
+
+    /// Sends a bookmark to every watch that allows them.
+    pub fn send_bookmarks(&self) {
+        self.shared.bookmarks.send_replace(());
+    }
+
+    /// Makes matching requests go wrong. Rules are asked in the order they were given.
+    pub fn inject(&self, route: Route, times: Times, fault: Fault) {
+        lock(&self.shared.faults).add(route, times, fault);
+    }
+
+    /// Makes new connections go wrong.
+    pub fn inject_connection(&self, times: Times, fault: ConnectionFault) {
+        lock(&self.shared.faults).add_connection(times, fault);
+    }
+
+    /// Ends all faults that have not happened yet.
+    pub fn clear_faults(&self) {
+        lock(&self.shared.faults).clear();
+    }
+
+    /// Sets how many seconds the `Date` of every answer is off; negative is in the past.
+    pub fn set_date_skew(&self, seconds: i64) {
+        *lock(&self.shared.skew) = seconds;
+    }
+
+    /// Cuts every open connection, watches included.
+    pub fn drop_connections(&self) {
+        self.shared.drops.send_replace(());
+    }
+
+    /// Holds matching requests at a step until the gate is opened, cut or dropped.
+    pub fn hold(&self, route: Route, step: Step) -> Gate {
+        let gate = Gate::new(route, step);
+        lock(&self.shared.gates).push(gate.shared.clone());
+        gate
+    }
+
+    /// All requests so far, oldest first.
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.log.all()
+    }
+
+    /// How many creations of certificate requests were asked for, whatever was answered.
+    pub fn creates(&self) -> usize {
+        self.count(Verb::Create)
+    }
+
+    /// How many watches on certificate requests were asked for.
+    pub fn watches(&self) -> usize {
+        self.count(Verb::Watch)
+    }
+
+    /// How many reads of one certificate request were asked for.
+    pub fn gets(&self) -> usize {
+        self.count(Verb::Get)
+    }
+
+    /// How many lists of certificate requests were asked for.
+    pub fn lists(&self) -> usize {
+        self.count(Verb::List)
+    }
+
+    /// The bodies of all creations of certificate requests.
+    pub fn created_bodies(&self) -> Vec<Vec<u8>> {
+        self.requests()
+            .into_iter()
+            .filter(|request| is_csr(request, Verb::Create))
+            .map(|request| request.body)
+            .collect()
+    }
+
+    /// How many connections were accepted, faulty ones included.
+    pub fn connections(&self) -> usize {
+        lock(&self.shared.connections).len()
+    }
+
+    /// Waits until `count` requests that `matches` accepts have come, and gives the last of them.
+    ///
+    /// # Panics
+    ///
+    /// When they have not come within `deadline`.
+    pub fn wait_for(
+        &self,
+        count: usize,
+        deadline: Duration,
+        matches: impl Fn(&Request) -> bool,
+    ) -> Request {
+        let nth = |requests: &[Request]| {
+            requests
+                .iter()
+                .filter(|it| matches(it))
+                .nth(count.saturating_sub(1))
+                .cloned()
+        };
+        self.shared.log.wait(deadline, nth).unwrap_or_else(|| {
+            let seen: Vec<String> = self
+                .requests()
+                .iter()
+                .map(|it| format!("{} {}", it.method, it.path))
+                .collect();
+            panic!("{count} requests did not come in {deadline:?}; these did: {seen:?}")
+        })
+    }
+
+    /// Waits until `count` requests of this verb on certificate requests have come.
+    ///
+    /// # Panics
+    ///
+    /// When they have not come within `deadline`.
+    pub fn wait_for_request(&self, verb: Verb, count: usize, deadline: Duration) -> Request {
+        self.wait_for(count, deadline, |request| is_csr(request, verb))
+    }
+
+    fn count(&self, verb: Verb) -> usize {
+        self.requests()
+            .iter()
+            .filter(|request| is_csr(request, verb))
+            .count()
+    }
+
+    fn objects(&self, resource: &'static Resource) -> Vec<Value> {
+        let state = lock(&self.shared.state);
+        let found = state.store.list(&Selection::everything(resource));
+        found.iter().map(|object| (**object).clone()).collect()
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn new(authority: CertificateAuthority, provider: &Arc<CryptoProvider>) -> Self {
+        let authenticator = Authenticator::new(&authority.certificate_der(), provider);
+        Self {
+            authority,
+            state: Mutex::new(State {
+                store: Store::new(),
+                signer: Signer::Off,
+                authenticator,
+            }),
+            faults: Mutex::default(),
+            gates: Mutex::default(),
+            log: Log::default(),
+            connections: Mutex::default(),
+            skew: Mutex::default(),
+            bookmarks: tokio::sync::watch::Sender::new(()),
+            drops: tokio::sync::watch::Sender::new(()),
+        }
+    }
+}
+
+fn is_csr(request: &Request, verb: Verb) -> bool {
+    request.verb == verb && request.resource == REQUESTS.plural && request.subresource.is_empty()
+}
+
+/// Locks, whatever a panicking test left behind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until `pick` finds something behind the lock, or nothing in time.
+fn wait_until<G, T>(
+    mutex: &Mutex<G>,
+    changed: &Condvar,
+    deadline: Duration,
+    mut pick: impl FnMut(&G) -> Option<T>,
+) -> Option<T> {
+    let end = Instant::now() + deadline;
+    let mut guard = lock(mutex);
+    loop {
+        if let Some(found) = pick(&guard) {
+            return Some(found);
+        }
+        let left = end.checked_duration_since(Instant::now())?;
+        guard = changed
+            .wait_timeout(guard, left)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+    }
+}
+
+/// A version 4 UUID.
+fn random_uid() -> String {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).unwrap();
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let [a, b, c, d, e] = [0..4, 4..6, 6..8, 8..10, 10..16].map(|part| hex(&bytes[part]));
+    format!("{a}-{b}-{c}-{d}-{e}")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// RFC 3339 in UTC, whole seconds, as Kubernetes writes times.
+fn timestamp(time: SystemTime) -> String {
+    let time = jiff::Timestamp::try_from(time).unwrap();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

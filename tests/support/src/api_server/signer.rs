@@ -1,0 +1,282 @@
+//! A signer for tests of clients: approves and signs as a controller would, or not quite.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use x509_parser::cri_attributes::ParsedCriAttribute;
+use x509_parser::prelude::{FromDer, X509CertificationRequest};
+
+use super::pem::first_block;
+use super::resource::REQUESTS;
+use super::store::Store;
+use super::timestamp;
+use crate::clock::now;
+use crate::pki::{BACKDATED, CertificateAuthority, Contents, Purpose, Subject};
+
+const PROVIDER_ID: &str = "1.3.6.1.4.1.11129.2.1.21";
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How long a certificate lives where nobody says.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What the server itself does with a certificate request, right after it is created.
+///
+/// Requests for signers of `kubernetes.io/` are left alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Signer {
+    /// Nothing: somebody else decides.
+    #[default]
+    Off,
+    /// Approves, then issues.
+    Issue(Issuance),
+    /// Approves, and issues nothing.
+    ApproveOnly,
+    /// Denies.
+    Deny {
+        /// Reason of the condition.
+        reason: String,
+        /// Message of the condition.
+        message: String,
+    },
+    /// Marks as failed, without approval.
+    Fail {
+        /// Reason of the condition.
+        reason: String,
+        /// Message of the condition.
+        message: String,
+    },
+}
+
+impl Signer {
+    /// Issues what is asked for, for as long as is asked for.
+    pub fn issue() -> Self {
+        Self::Issue(Issuance::default())
+    }
+
+    /// Issues certificates that live for `lifetime`.
+    pub fn issue_for(lifetime: Duration) -> Self {
+        Self::Issue(Issuance {
+            lifetime: Some(lifetime),
+            ..Issuance::default()
+        })
+    }
+
+    /// Issues certificates with one flaw.
+    pub fn flawed(flaw: Flaw) -> Self {
+        Self::Issue(Issuance {
+            flaw: Some(flaw),
+            ..Issuance::default()
+        })
+    }
+
+    /// Denies with this reason and message.
+    pub fn deny(reason: &str, message: &str) -> Self {
+        Self::Deny {
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+
+    /// Fails with this reason and message.
+    pub fn fail(reason: &str, message: &str) -> Self {
+        Self::Fail {
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// How a certificate is issued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issuance {
+    /// From now to the end; the request's `expirationSeconds`, or a year, where absent.
+    pub lifetime: Option<Duration>,
+    /// From the beginning of the validity to now.
+    pub backdate: Duration,
+    /// The certificate UID, a subject attribute.
+    pub uid: Option<String>,
+    /// What is wrong with it.
+    pub flaw: Option<Flaw>,
+}
+
+impl Default for Issuance {
+    fn default() -> Self {
+        Self {
+            lifetime: None,
+            backdate: BACKDATED,
+            uid: None,
+            flaw: None,
+        }
+    }
+}
+
+/// What is wrong with an issued certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// It is for a key that nobody asked about.
+    AnotherKey,
+    /// It names another node.
+    AnotherName,
+    /// It is for servers.
+    AnotherUsage,
+    /// It was over an hour ago.
+    Expired,
+    /// It begins in an hour.
+    NotYetValid,
+    /// It comes from an authority that nobody trusts.
+    AnotherIssuer,
+    /// It is no certificate, but PEM.
+    Garbage,
+    /// It is empty of blocks.
+    NoPem,
+}
+
+/// Does what `signer` says with the request of this name.
+pub(super) fn decide(
+    store: &mut Store,
+    signer: &Signer,
+    authority: &CertificateAuthority,
+    name: &str,
+) {
+    let Ok(request) = store.get(&REQUESTS, "", name) else {
+        return;
+    };
+    let signer_name = request["spec"]["signerName"].as_str().unwrap_or_default();
+    if signer_name.starts_with("kubernetes.io/") {
+        return;
+    }
+    match signer {
+        Signer::Off => {}
+        Signer::ApproveOnly => approve(store, name),
+        Signer::Issue(issuance) => {
+            approve(store, name);
+            let certificate = certificate(&request, issuance, authority);
+            set_certificate(store, name, &certificate);
+        }
+        Signer::Deny { reason, message } => add_condition(store, name, "Denied", reason, message),
+        Signer::Fail { reason, message } => add_condition(store, name, "Failed", reason, message),
+    }
+}
+
+fn approve(store: &mut Store, name: &str) {
+    add_condition(
+        store,
+        name,
+        "Approved",
+        "TestSigner",
+        "approved by the test signer",
+    );
+}
+
+/// Adds a condition past all rules.
+pub(super) fn add_condition(
+    store: &mut Store,
+    name: &str,
+    kind: &str,
+    reason: &str,
+    message: &str,
+) {
+    let Ok(request) = store.get(&REQUESTS, "", name) else {
+        return;
+    };
+    let mut request = (*request).clone();
+    let now = timestamp(now());
+    let condition = json!({
+        "type": kind, "status": "True", "reason": reason, "message": message,
+        "lastUpdateTime": now, "lastTransitionTime": now,
+    });
+    match request
+        .pointer_mut("/status/conditions")
+        .and_then(Value::as_array_mut)
+    {
+        Some(conditions) => conditions.push(condition),
+        None => request["status"]["conditions"] = json!([condition]),
+    }
+    store.replace(&REQUESTS, request);
+}
+
+/// Sets the certificate past all rules.
+pub(super) fn set_certificate(store: &mut Store, name: &str, pem: &str) {
+    let Ok(request) = store.get(&REQUESTS, "", name) else {
+        return;
+    };
+    let mut request = (*request).clone();
+    request["status"]["certificate"] = STANDARD.encode(pem).into();
+    store.replace(&REQUESTS, request);
+}
+
+fn certificate(request: &Value, issuance: &Issuance, authority: &CertificateAuthority) -> String {
+    let encoded = request["spec"]["request"].as_str().unwrap_or_default();
+    let bytes = STANDARD.decode(encoded).unwrap();
+    let (block, _) = first_block(&bytes).unwrap();
+    let (_, parsed) = X509CertificationRequest::from_der(&block.contents).unwrap();
+    let asked = request["spec"]["expirationSeconds"]
+        .as_u64()
+        .map(Duration::from_secs);
+    let lifetime = issuance.lifetime.or(asked).unwrap_or(YEAR);
+    let mut contents = Contents::client(subject(&parsed));
+    contents.subject.uid.clone_from(&issuance.uid);
+    contents.not_before = now() - issuance.backdate;
+    contents.not_after = now() + lifetime;
+    contents.provider_id = provider_id(&parsed);
+    let public_key = parsed.certification_request_info.subject_pki.raw;
+    let issue = |contents: &Contents, authority: &CertificateAuthority| {
+        authority.issue_for(contents, public_key).unwrap()
+    };
+    let Some(flaw) = issuance.flaw else {
+        return issue(&contents, authority);
+    };
+    match flaw {
+        Flaw::AnotherKey => authority.issue(&contents).certificate_pem,
+        Flaw::AnotherName => {
+            contents.subject.common_name = "system:node:another".into();
+            issue(&contents, authority)
+        }
+        Flaw::AnotherUsage => {
+            contents.purpose = Purpose::Server;
+            issue(&contents, authority)
+        }
+        Flaw::Expired => issue(&contents.expired(), authority),
+        Flaw::NotYetValid => {
+            contents.not_before = now() + HOUR;
+            contents.not_after = now() + HOUR + lifetime;
+            issue(&contents, authority)
+        }
+        Flaw::AnotherIssuer => issue(&contents, &CertificateAuthority::new("another")),
+        Flaw::Garbage => {
+            let body = STANDARD.encode("no certificate");
+            format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
+        }
+        Flaw::NoPem => "not PEM\n".into(),
+    }
+}
+
+fn subject(request: &X509CertificationRequest<'_>) -> Subject {
+    let subject = &request.certification_request_info.subject;
+    let text = |value: Option<&x509_parser::x509::AttributeTypeAndValue<'_>>| {
+        value
+            .and_then(|value| value.as_str().ok())
+            .map(str::to_owned)
+    };
+    Subject {
+        organization: text(subject.iter_organization().next()),
+        common_name: text(subject.iter_common_name().next()).unwrap_or_default(),
+        uid: None,
+    }
+}
+
+fn provider_id(request: &X509CertificationRequest<'_>) -> Option<Vec<u8>> {
+    request
+        .certification_request_info
+        .iter_attributes()
+        .find_map(|attribute| match attribute.parsed_attribute() {
+            ParsedCriAttribute::ExtensionRequest(requested) => requested
+                .extensions
+                .iter()
+                .find(|extension| extension.oid.to_id_string() == PROVIDER_ID)
+                .map(|extension| extension.value.to_vec()),
+            _ => None,
+        })
+}

@@ -1,0 +1,302 @@
+//! Objects, their versions, and the history that watches are served from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::resource::{Resource, Target};
+use super::status::Refusal;
+use super::timestamp;
+
+/// What happened to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Happened {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl Happened {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One change of one object.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) happened: Happened,
+    pub(super) resource: &'static Resource,
+    pub(super) object: Arc<Value>,
+}
+
+type Key = (&'static str, &'static str, String, String);
+
+/// All objects and all that ever happened to them.
+#[derive(Debug)]
+pub(super) struct Store {
+    version: u64,
+    compacted: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
+    history: Vec<Change>,
+    latest: watch::Sender<u64>,
+}
+
+impl Store {
+    pub(super) fn new() -> Self {
+        // A real server has written a few hundred objects of its own before anybody asks.
+        let version = 300;
+        Self {
+            version,
+            compacted: version,
+            objects: BTreeMap::new(),
+            history: Vec::new(),
+            latest: watch::Sender::new(version),
+        }
+    }
+
+    /// The version of the last change.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Follows [`Store::version`].
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.latest.subscribe()
+    }
+
+    /// Forgets the history: whoever asks for an older version is told that it is gone.
+    pub(super) fn compact(&mut self) {
+        self.version += 1;
+        self.compacted = self.version;
+        self.history.clear();
+    }
+
+    pub(super) fn get(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Value>, Refusal> {
+        self.objects
+            .get(&key(resource, namespace, name))
+            .cloned()
+            .ok_or_else(|| Refusal::not_found(resource, name))
+    }
+
+    /// Stores a new object under its own name, and gives it what the server gives.
+    pub(super) fn create(
+        &mut self,
+        resource: &'static Resource,
+        mut object: Value,
+    ) -> Result<Arc<Value>, Refusal> {
+        let (namespace, name) = names(&object);
+        let key = key(resource, &namespace, &name);
+        if self.objects.contains_key(&key) {
+            return Err(Refusal::already_exists(resource, &name));
+        }
+        object["metadata"]["uid"] = super::random_uid().into();
+        object["metadata"]["creationTimestamp"] = timestamp(crate::clock::now()).into();
+        Ok(self.record(resource, key, object, Happened::Added))
+    }
+
+    /// Stores an object over the one of its name; nothing happens where nothing differs.
+    pub(super) fn replace(&mut self, resource: &'static Resource, object: Value) -> Arc<Value> {
+        let (namespace, name) = names(&object);
+        let key = key(resource, &namespace, &name);
+        match self.objects.get(&key) {
+            Some(stored) if **stored == object => stored.clone(),
+            Some(_) => self.record(resource, key, object, Happened::Modified),
+            None => self.record(resource, key, object, Happened::Added),
+        }
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Value>, Refusal> {
+        let object = self
+            .objects
+            .remove(&key(resource, namespace, name))
+            .ok_or_else(|| Refusal::not_found(resource, name))?;
+        let mut object = (*object).clone();
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let object = Arc::new(object);
+        self.publish(resource, Happened::Deleted, object.clone());
+        Ok(object)
+    }
+
+    pub(super) fn list(&self, selection: &Selection) -> Vec<Arc<Value>> {
+        self.objects
+            .iter()
+            .filter(|((group, plural, ..), object)| {
+                (*group, *plural) == (selection.resource.group, selection.resource.plural)
+                    && selection.matches(object)
+            })
+            .map(|(_, object)| object.clone())
+            .collect()
+    }
+
+    /// What happened to the selected after `version`.
+    pub(super) fn changes(
+        &self,
+        selection: &Selection,
+        version: u64,
+    ) -> Result<Vec<Change>, Refusal> {
+        if version < self.compacted {
+            return Err(Refusal::expired(version, self.compacted));
+        }
+        let from = self
+            .history
+            .partition_point(|change| change.version <= version);
+        let later = self.history.get(from..).unwrap_or_default();
+        Ok(later
+            .iter()
+            .filter(|change| {
+                change.resource == selection.resource && selection.matches(&change.object)
+            })
+            .cloned()
+            .collect())
+    }
+
+    fn record(
+        &mut self,
+        resource: &'static Resource,
+        key: Key,
+        mut object: Value,
+        happened: Happened,
+    ) -> Arc<Value> {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        object["kind"] = resource.kind.into();
+        object["apiVersion"] = resource.api_version().into();
+        let object = Arc::new(object);
+        self.objects.insert(key, object.clone());
+        self.publish(resource, happened, object.clone());
+        object
+    }
+
+    fn publish(&mut self, resource: &'static Resource, happened: Happened, object: Arc<Value>) {
+        self.history.push(Change {
+            version: self.version,
+            happened,
+            resource,
+            object,
+        });
+        self.latest.send_replace(self.version);
+    }
+}
+
+/// Which objects a list or a watch is about.
+#[derive(Debug, Clone)]
+pub(super) struct Selection {
+    pub(super) resource: &'static Resource,
+    namespace: String,
+    fields: Vec<(String, String, bool)>,
+    labels: Vec<(String, String)>,
+}
+
+impl Selection {
+    /// Reads namespace, field selector and label selector (equalities only).
+    pub(super) fn parse(resource: &'static Resource, target: &Target) -> Result<Self, Refusal> {
+        let mut fields = Vec::new();
+        for term in terms(target.parameter("fieldSelector")) {
+            let (field, value, equal) = match term.split_once("!=") {
+                Some((field, value)) => (field, value, false),
+                None => {
+                    let Some((field, value)) = term.split_once('=') else {
+                        let message = format!("invalid selector: '{term}'; can't understand it");
+                        return Err(Refusal::bad_request(&message));
+                    };
+                    (field, value.trim_start_matches('='), true)
+                }
+            };
+            if !resource.fields.contains(&field) {
+                let message = format!("field label not supported: {field}");
+                return Err(Refusal::bad_request(&message));
+            }
+            fields.push((field.to_owned(), value.to_owned(), equal));
+        }
+        let labels = terms(target.parameter("labelSelector"))
+            .filter_map(|term| term.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.trim_start_matches('=').to_owned()))
+            .collect();
+        Ok(Self {
+            resource,
+            namespace: target.namespace.clone(),
+            fields,
+            labels,
+        })
+    }
+
+    /// Everything of one kind.
+    pub(super) fn everything(resource: &'static Resource) -> Self {
+        Self {
+            resource,
+            namespace: String::new(),
+            fields: Vec::new(),
+            labels: Vec::new(),
+        }
+    }
+
+    fn matches(&self, object: &Value) -> bool {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let in_namespace =
+            self.namespace.is_empty() || text(&object["metadata"]["namespace"]) == self.namespace;
+        in_namespace
+            && self.fields.iter().all(|(field, value, equal)| {
+                let found = field.split('.').fold(object, |object, part| &object[part]);
+                (text(found) == *value) == *equal
+            })
+            && self
+                .labels
+                .iter()
+                .all(|(key, value)| text(&object["metadata"]["labels"][key]) == *value)
+    }
+}
+
+fn terms(selector: Option<&str>) -> impl Iterator<Item = &str> {
+    selector
+        .unwrap_or_default()
+        .split(',')
+        .filter(|term| !term.is_empty())
+}
+
+fn key(resource: &'static Resource, namespace: &str, name: &str) -> Key {
+    (
+        resource.group,
+        resource.plural,
+        namespace.to_owned(),
+        name.to_owned(),
+    )
+}
+
+fn names(object: &Value) -> (String, String) {
+    let text = |field: &str| {
+        object["metadata"][field]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    (text("namespace"), text("name"))
+}
+
+/// A list of objects, as the API server wraps it.
+pub(super) fn wrap(resource: &Resource, version: u64, items: &[Arc<Value>]) -> Value {
+    json!({
+        "kind": format!("{}List", resource.kind),
+        "apiVersion": resource.api_version(),
+        "metadata": {"resourceVersion": version.to_string()},
+        "items": items.iter().map(|item| (**item).clone()).collect::<Vec<Value>>(),
+    })
+}

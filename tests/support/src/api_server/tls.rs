@@ -1,0 +1,68 @@
+//! The server's side of TLS.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use tokio_rustls::TlsAcceptor;
+
+use super::auth::AnyClient;
+use super::faults::ConnectionFault;
+use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
+
+/// The one name of the certificate that [`ConnectionFault::AnotherName`] shows.
+pub const OTHER_NAME: &str = "another-server.test";
+
+/// The names of the server's own certificate.
+const NAMES: [&str; 4] = [
+    "127.0.0.1",
+    "localhost",
+    "kubernetes",
+    "kubernetes.default.svc",
+];
+
+/// One way of answering for each certificate.
+pub(super) struct Acceptors {
+    good: TlsAcceptor,
+    another_authority: TlsAcceptor,
+    another_name: TlsAcceptor,
+    expired: TlsAcceptor,
+}
+
+impl Acceptors {
+    pub(super) fn new(authority: &CertificateAuthority, provider: &Arc<CryptoProvider>) -> Self {
+        let acceptor = |pair: &KeyAndCertificate| {
+            let clients = AnyClient::new(&authority.certificate_der(), provider);
+            let mut config = ServerConfig::builder_with_provider(provider.clone())
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_client_cert_verifier(Arc::new(clients))
+                .with_single_cert(vec![pair.certificate_der()], pair.key_der())
+                .unwrap();
+            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            TlsAcceptor::from(Arc::new(config))
+        };
+        let contents = Contents::server(&NAMES);
+        Self {
+            good: acceptor(&authority.issue(&contents)),
+            another_authority: acceptor(&CertificateAuthority::new("another").issue(&contents)),
+            another_name: acceptor(&authority.issue(&Contents::server(&[OTHER_NAME]))),
+            expired: acceptor(&authority.issue(&contents.expired())),
+        }
+    }
+
+    /// The one to use; none where the handshake is never to be answered.
+    pub(super) fn choose(&self, fault: Option<ConnectionFault>) -> Option<&TlsAcceptor> {
+        match fault {
+            None => Some(&self.good),
+            Some(ConnectionFault::AnotherAuthority) => Some(&self.another_authority),
+            Some(ConnectionFault::AnotherName) => Some(&self.another_name),
+            Some(ConnectionFault::ExpiredCertificate) => Some(&self.expired),
+            Some(
+                ConnectionFault::SilentAtTcp
+                | ConnectionFault::SilentAtTls
+                | ConnectionFault::Close,
+            ) => None,
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Where the simulators' time comes from.
+
+use std::time::SystemTime;
+
+/// The machine's time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where time comes from in the simulators"
+)]
+pub fn now() -> SystemTime {
+    SystemTime::now()
+}

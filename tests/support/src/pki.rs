@@ -1,0 +1,311 @@
+//! A certificate authority for tests: server, client and requested certificates.
+//!
+//! Keys are ECDSA P-256, key files PKCS#8. Nothing here is shared with the code under test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+
+use crate::clock::now;
+
+/// Kubernetes' certificate UID, a subject attribute (`AllowParsingUserUIDFromCertAuth`).
+pub const SUBJECT_UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
+
+/// The provider identifier of the kubelet authentication proposal, an extension.
+pub const PROVIDER_ID: &[u64] = &[1, 3, 6, 1, 4, 1, 11129, 2, 1, 21];
+
+/// How long the authorities and the certificates of a test live where it says nothing else.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Signers of Kubernetes date a certificate this far back.
+pub const BACKDATED: Duration = Duration::from_secs(5 * 60);
+
+/// A certificate and its private key, both PEM.
+#[derive(Clone)]
+pub struct KeyAndCertificate {
+    /// The certificate.
+    pub certificate_pem: String,
+    /// The key, PKCS#8.
+    pub key_pem: String,
+}
+
+impl std::fmt::Debug for KeyAndCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyAndCertificate").finish_non_exhaustive()
+    }
+}
+
+impl KeyAndCertificate {
+    /// The certificate as DER.
+    pub fn certificate_der(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.certificate_pem.as_bytes()).unwrap()
+    }
+
+    /// The key as rustls takes it.
+    pub fn key_der(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).unwrap()
+    }
+
+    /// Writes `<name>.crt` and `<name>.key` (0600) into `dir`.
+    pub fn write(&self, dir: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let certificate = dir.join(format!("{name}.crt"));
+        let key = dir.join(format!("{name}.key"));
+        fs::write(&certificate, &self.certificate_pem).unwrap();
+        write_private(&key, &self.key_pem);
+        (certificate, key)
+    }
+}
+
+/// Who a certificate is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The organisation, Kubernetes' group, if any.
+    pub organization: Option<String>,
+    /// The common name, Kubernetes' user name.
+    pub common_name: String,
+    /// The certificate UID, if any.
+    pub uid: Option<String>,
+}
+
+impl Subject {
+    /// A subject with a common name alone.
+    pub fn user(common_name: &str) -> Self {
+        Self {
+            organization: None,
+            common_name: common_name.into(),
+            uid: None,
+        }
+    }
+
+    /// The subject of a node's client certificate.
+    pub fn node(name: &str) -> Self {
+        Self {
+            organization: Some("system:nodes".into()),
+            common_name: format!("system:node:{name}"),
+            uid: None,
+        }
+    }
+
+    /// The same subject with a certificate UID.
+    pub fn with_uid(mut self, uid: &str) -> Self {
+        self.uid = Some(uid.into());
+        self
+    }
+
+    fn to_name(&self) -> DistinguishedName {
+        let mut name = DistinguishedName::new();
+        if let Some(organization) = &self.organization {
+            name.push(DnType::OrganizationName, organization.as_str());
+        }
+        name.push(DnType::CommonName, self.common_name.as_str());
+        if let Some(uid) = &self.uid {
+            name.push(DnType::from_oid(SUBJECT_UID), uid.as_str());
+        }
+        name
+    }
+}
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To prove who a client is.
+    Client,
+    /// To prove who a server is.
+    Server,
+}
+
+/// What a certificate says, but for its key and its issuer.
+#[derive(Debug, Clone)]
+pub struct Contents {
+    /// Its subject.
+    pub subject: Subject,
+    /// Its extended key usage.
+    pub purpose: Purpose,
+    /// First moment of its validity.
+    pub not_before: SystemTime,
+    /// Last moment of its validity.
+    pub not_after: SystemTime,
+    /// DNS names and IP addresses.
+    pub alternative_names: Vec<String>,
+    /// DER of the provider identifier extension's value, if it has one.
+    pub provider_id: Option<Vec<u8>>,
+    /// Whether that extension is marked critical.
+    pub provider_id_critical: bool,
+}
+
+impl Contents {
+    /// A client certificate, valid since five minutes ago and for a day.
+    pub fn client(subject: Subject) -> Self {
+        Self::new(subject, Purpose::Client)
+    }
+
+    /// A server certificate for these DNS names and IP addresses, valid like [`Contents::client`].
+    pub fn server(alternative_names: &[&str]) -> Self {
+        let mut contents = Self::new(Subject::user("kube-apiserver"), Purpose::Server);
+        contents.alternative_names = alternative_names.iter().map(ToString::to_string).collect();
+        contents
+    }
+
+    /// The same contents, over since an hour.
+    pub fn expired(mut self) -> Self {
+        self.not_before = now() - 2 * DAY;
+        self.not_after = now() - DAY / 24;
+        self
+    }
+
+    fn new(subject: Subject, purpose: Purpose) -> Self {
+        Self {
+            subject,
+            purpose,
+            not_before: now() - BACKDATED,
+            not_after: now() + DAY,
+            alternative_names: Vec::new(),
+            provider_id: None,
+            provider_id_critical: false,
+        }
+    }
+
+    fn to_params(&self) -> CertificateParams {
+        let mut params = CertificateParams::new(self.alternative_names.clone()).unwrap();
+        params.distinguished_name = self.subject.to_name();
+        params.not_before = self.not_before.into();
+        params.not_after = self.not_after.into();
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![match self.purpose {
+            Purpose::Client => ExtendedKeyUsagePurpose::ClientAuth,
+            Purpose::Server => ExtendedKeyUsagePurpose::ServerAuth,
+        }];
+        params.use_authority_key_identifier_extension = true;
+        if let Some(value) = &self.provider_id {
+            let mut extension = CustomExtension::from_oid_content(PROVIDER_ID, value.clone());
+            extension.set_criticality(self.provider_id_critical);
+            params.custom_extensions.push(extension);
+        }
+        params
+    }
+}
+
+/// A certificate authority.
+pub struct CertificateAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    pair: KeyAndCertificate,
+}
+
+impl std::fmt::Debug for CertificateAuthority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CertificateAuthority")
+            .finish_non_exhaustive()
+    }
+}
+
+impl CertificateAuthority {
+    /// Makes an authority with this common name, valid for a year.
+    pub fn new(common_name: &str) -> Self {
+        Self::with_key(common_name, KeyPair::generate().unwrap())
+    }
+
+    /// Like [`CertificateAuthority::new`], with a key of the caller's choice.
+    pub fn with_key(common_name: &str, key: KeyPair) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = Subject::user(common_name).to_name();
+        params.not_before = (now() - BACKDATED).into();
+        params.not_after = (now() + 365 * DAY).into();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyCertSign,
+        ];
+        let certificate = params.self_signed(&key).unwrap();
+        let pair = KeyAndCertificate {
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        };
+        Self {
+            issuer: Issuer::new(params, key),
+            pair,
+        }
+    }
+
+    /// Its certificate, PEM.
+    pub fn certificate_pem(&self) -> &str {
+        &self.pair.certificate_pem
+    }
+
+    /// Its certificate, DER.
+    pub fn certificate_der(&self) -> CertificateDer<'static> {
+        self.pair.certificate_der()
+    }
+
+    /// Its certificate and key.
+    pub fn pair(&self) -> &KeyAndCertificate {
+        &self.pair
+    }
+
+    /// A certificate with these contents for a new key.
+    pub fn issue(&self, contents: &Contents) -> KeyAndCertificate {
+        let key = KeyPair::generate().unwrap();
+        KeyAndCertificate {
+            certificate_pem: self.sign(contents, &key),
+            key_pem: key.serialize_pem(),
+        }
+    }
+
+    /// A PEM certificate with these contents for a public key (DER of its SubjectPublicKeyInfo).
+    pub fn issue_for(
+        &self,
+        contents: &Contents,
+        public_key: &[u8],
+    ) -> Result<String, rcgen::Error> {
+        let key = rcgen::SubjectPublicKeyInfo::from_der(public_key)?;
+        Ok(self.sign(contents, &key))
+    }
+
+    fn sign(&self, contents: &Contents, key: &impl PublicKeyData) -> String {
+        contents
+            .to_params()
+            .signed_by(key, &self.issuer)
+            .unwrap()
+            .pem()
+    }
+}
+
+/// A certificate request in PEM for a new key, and that key (PKCS#8 PEM).
+///
+/// The provider identifier, if given, is requested as the DER UTF8String extension.
+pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = subject.to_name();
+    if let Some(provider_id) = provider_id {
+        let length = u8::try_from(provider_id.len()).expect("short form of a DER length");
+        let value = [&[0x0c, length], provider_id.as_bytes()].concat();
+        params
+            .custom_extensions
+            .push(CustomExtension::from_oid_content(PROVIDER_ID, value));
+    }
+    let request = params.serialize_request(&key).unwrap();
+    (request.pem().unwrap(), key.serialize_pem())
+}
+
+/// Writes a file that only its owner can read.
+pub fn write_private(path: &Path, contents: &str) {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .unwrap();
+    file.write_all(contents.as_bytes()).unwrap();
+}

@@ -1,0 +1,198 @@
+//! A plain client of the server.
+
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};
+use kubelet_authenticator_test_support::pki::{KeyAndCertificate, Subject, certificate_request};
+use reqwest::blocking::{Client, ClientBuilder, RequestBuilder, Response};
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use serde_json::{Value, json};
+
+/// Longer than anything a test waits for takes.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Path of the certificate requests.
+pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+
+/// A signer of ours.
+pub const SIGNER: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
+
+/// A client with one way of saying who it is.
+pub struct Caller {
+    client: Client,
+    url: String,
+    token: Option<String>,
+}
+
+impl Caller {
+    /// Somebody with the bootstrap token.
+    pub fn bootstrap(server: &ApiServer) -> Self {
+        Self::with_token(server, TOKEN)
+    }
+
+    /// Somebody with a token.
+    pub fn with_token(server: &ApiServer, token: &str) -> Self {
+        Self {
+            client: build(server, None),
+            url: server.url(),
+            token: Some(token.into()),
+        }
+    }
+
+    /// Somebody with a client certificate.
+    pub fn with_certificate(server: &ApiServer, pair: &KeyAndCertificate) -> Self {
+        Self {
+            client: build(server, Some(pair)),
+            url: server.url(),
+            token: None,
+        }
+    }
+
+    /// An administrator.
+    pub fn admin(server: &ApiServer) -> Self {
+        Self::with_certificate(server, &server.admin_certificate())
+    }
+
+    /// A node.
+    pub fn node(server: &ApiServer, name: &str) -> Self {
+        Self::with_certificate(server, &server.client_certificate(Subject::node(name)))
+    }
+
+    /// Somebody of whom nothing is known.
+    pub fn anonymous(server: &ApiServer) -> Self {
+        Self {
+            client: build(server, None),
+            url: server.url(),
+            token: None,
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Response {
+        self.try_get(path).unwrap()
+    }
+
+    pub fn try_get(&self, path: &str) -> reqwest::Result<Response> {
+        self.send(self.client.get(format!("{}{path}", self.url)))
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Response {
+        self.try_post(path, body).unwrap()
+    }
+
+    pub fn try_post(&self, path: &str, body: &Value) -> reqwest::Result<Response> {
+        self.send(self.client.post(format!("{}{path}", self.url)).json(body))
+    }
+
+    pub fn put(&self, path: &str, body: &Value) -> Response {
+        self.send(self.client.put(format!("{}{path}", self.url)).json(body))
+            .unwrap()
+    }
+
+    pub fn patch(&self, path: &str, kind: &str, body: &Value) -> Response {
+        let request = self.client.patch(format!("{}{path}", self.url));
+        let request = request.header("content-type", format!("application/{kind}-patch+json"));
+        self.send(request.body(body.to_string())).unwrap()
+    }
+
+    pub fn delete(&self, path: &str, body: &Value) -> Response {
+        self.send(self.client.delete(format!("{}{path}", self.url)).json(body))
+            .unwrap()
+    }
+
+    pub fn watch(&self, query: &str) -> Events {
+        let path = format!("{CSRS}?watch=true&{query}");
+        Events {
+            lines: BufReader::new(self.get(&path)),
+        }
+    }
+
+    fn send(&self, request: RequestBuilder) -> reqwest::Result<Response> {
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+        .send()
+    }
+}
+
+fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
+    let mut roots = RootCertStore::empty();
+    roots.add(server.authority().certificate_der()).unwrap();
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let config = ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match identity {
+        Some(pair) => config
+            .with_client_auth_cert(vec![pair.certificate_der()], pair.key_der())
+            .unwrap(),
+        None => config.with_no_client_auth(),
+    };
+    ClientBuilder::new()
+        .tls_backend_preconfigured(config)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(DEADLINE)
+        .build()
+        .unwrap()
+}
+
+/// The events of a watch.
+pub struct Events {
+    lines: BufReader<Response>,
+}
+
+impl Events {
+    /// The next line, absent at the end; an error where the connection was cut.
+    pub fn next_line(&mut self) -> std::io::Result<Option<String>> {
+        let mut line = String::new();
+        let read = self.lines.read_line(&mut line)?;
+        Ok((read > 0).then_some(line))
+    }
+
+    /// Type and object of the next event.
+    pub fn next(&mut self) -> (String, Value) {
+        let line = self.next_line().unwrap().expect("the watch has not ended");
+        let mut event: Value = serde_json::from_str(&line).unwrap();
+        (
+            event["type"].as_str().unwrap().to_owned(),
+            event["object"].take(),
+        )
+    }
+}
+
+/// A request's body, right in every way.
+pub fn csr(name: &str, node: &str) -> Value {
+    let (pem, _) = certificate_request(&Subject::node(node), Some("test:///machine-1"));
+    csr_of(name, pem.as_bytes())
+}
+
+/// A request's body around these bytes.
+pub fn csr_of(name: &str, request: &[u8]) -> Value {
+    json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": {
+            "request": STANDARD.encode(request),
+            "signerName": SIGNER,
+            "usages": ["digital signature", "client auth"],
+            "expirationSeconds": 3600,
+        },
+    })
+}
+
+/// Status code and JSON body.
+pub fn read(response: Response) -> (u16, Value) {
+    (response.status().as_u16(), response.json().unwrap())
+}
+
+/// The message of a `Status`.
+pub fn message(response: Response) -> String {
+    read(response).1["message"].as_str().unwrap().to_owned()
+}
