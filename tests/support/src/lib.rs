@@ -3,6 +3,7 @@
 pub mod api_server;
 pub mod binaries;
 pub mod clock;
+pub mod connect_proxy;
 pub mod control_plane;
 pub mod kubelet;
 pub mod pki;

@@ -43,12 +43,13 @@ pub struct Request {
     pub code: Option<u16>,
     /// From arrival to the answer's head.
     pub took: Option<Duration>,
+    arrived: Instant,
 }
 
 /// All requests, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    entries: Mutex<Vec<(Request, Instant)>>,
+    entries: Mutex<Vec<Request>>,
     changed: Condvar,
 }
 
@@ -80,23 +81,24 @@ impl Log {
             body: body.to_vec(),
             code: None,
             took: None,
+            arrived: Instant::now(),
         };
-        entries.push((request, Instant::now()));
+        entries.push(request);
         drop(entries);
         self.changed.notify_all();
         number
     }
 
     pub(super) fn authenticated(&self, number: usize, user: &str) {
-        if let Some((request, _)) = lock(&self.entries).get_mut(number) {
+        if let Some(request) = lock(&self.entries).get_mut(number) {
             request.user = Some(user.to_owned());
         }
     }
 
     pub(super) fn answered(&self, number: usize, code: u16) {
-        if let Some((request, arrived)) = lock(&self.entries).get_mut(number) {
+        if let Some(request) = lock(&self.entries).get_mut(number) {
             request.code = Some(code);
-            request.took = Some(arrived.elapsed());
+            request.took = Some(request.arrived.elapsed());
         }
         self.changed.notify_all();
     }
@@ -115,8 +117,7 @@ impl Log {
         mut pick: impl FnMut(&[Request]) -> Option<T>,
     ) -> Option<T> {
         wait_until(&self.entries, &self.changed, deadline, |entries| {
-            let requests: Vec<Request> = entries.iter().map(|(it, _)| it.clone()).collect();
-            pick(&requests)
+            pick(entries)
         })
     }
 }

@@ -8,6 +8,7 @@
 //! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from
 //! any thread. It is gone when it is dropped.
 
+mod answer;
 mod auth;
 mod csr;
 mod discovery;

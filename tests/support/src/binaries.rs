@@ -1,0 +1,53 @@
+//! Where the programs of the real control plane are.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+/// Names the directory with the programs; the Makefile sets it.
+pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
+
+static DIRECTORY: LazyLock<PathBuf> =
+    LazyLock::new(|| std::env::var_os(DIRECTORY_VARIABLE).map_or_else(build, PathBuf::from));
+
+/// One of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kubelet`, `kubectl`
+/// or `fakecri`.
+///
+/// They are in the directory that `KUBELET_AUTHENTICATOR_CONTROL_PLANE` names; without it
+/// `tests/control-plane/build` says where, and builds them first if no one has yet.
+///
+/// # Panics
+///
+/// If they cannot be built or the program is not among them: a test that needs it cannot pass.
+#[track_caller]
+pub fn control_plane_binary(name: &str) -> PathBuf {
+    let path = DIRECTORY.join(name);
+    assert!(
+        path.is_file(),
+        "no {name} in {}: unset {DIRECTORY_VARIABLE} to have it built",
+        DIRECTORY.display()
+    );
+    path
+}
+
+fn build() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build");
+    // Standard error is the terminal's: a first build takes minutes and says so.
+    let output = Command::new(&script)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output();
+    let output = output.unwrap_or_else(|error| panic!("cannot run {}: {error}", script.display()));
+    assert!(
+        output.status.success(),
+        "{} failed ({}); its messages are above",
+        script.display(),
+        output.status
+    );
+    let mut printed = output.stdout;
+    while printed.pop_if(|byte| byte.is_ascii_whitespace()).is_some() {}
+    PathBuf::from(<OsString as std::os::unix::ffi::OsStringExt>::from_vec(
+        printed,
+    ))
+}

@@ -1,0 +1,228 @@
+//! A real control plane: etcd, kube-apiserver, kube-controller-manager, on loopback.
+//!
+//! ```no_run
+//! use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
+//!
+//! let cluster = ControlPlane::builder().controllers(Controllers::Certificates).start();
+//! cluster.install_kubeadm_bindings();
+//! let token = cluster.add_bootstrap_token("abcdef", "0123456789abcdef");
+//! let kubelet = cluster
+//!     .kubelet("node-a")
+//!     .bootstrap_kubeconfig(cluster.bootstrap_kubeconfig(&token))
+//!     .start();
+//! cluster.wait_for_node_ready("node-a");
+//! drop(kubelet);
+//! ```
+//!
+//! Starting takes about three seconds and half a gigabyte: tests that can, share one in a `static`
+//! and keep apart by names.
+//!
+//! # Panics
+//!
+//! Where something does not come to pass, with what was expected and the end of the log concerned.
+
+mod bootstrap;
+mod builder;
+mod kubeconfig;
+mod kubectl;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub use self::bootstrap::{BOOTSTRAPPERS, BootstrapToken, KubeadmBinding};
+pub use self::builder::{CaKey, ControlPlaneBuilder, Controllers};
+pub(crate) use self::kubeconfig::unverified;
+pub use self::kubeconfig::{Exec, Kubeconfig, User};
+pub use self::kubectl::Kubectl;
+use crate::kubelet::KubeletBuilder;
+use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
+use crate::process::{Process, Scratch};
+
+/// How long anything may take that takes a second: the machines that tests run on are busy.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A running control plane; ends, and leaves nothing behind, when it is dropped.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // Processes first: fields are dropped in order, and they write into the directory.
+    controller_manager: Option<Process>,
+    apiserver: Process,
+    etcd: Process,
+    server: String,
+    ca: CertificateAuthority,
+    admin: Kubectl,
+    made: AtomicU32,
+    scratch: Scratch,
+}
+
+impl ControlPlane {
+    /// Starts one without controllers.
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// What kind of control plane to start.
+    pub fn builder() -> ControlPlaneBuilder {
+        ControlPlaneBuilder::default()
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// The cluster's certificate authority, which API server and kubelets trust for clients too.
+    pub fn ca(&self) -> &CertificateAuthority {
+        &self.ca
+    }
+
+    /// Its certificate, a PEM file.
+    pub fn ca_cert_path(&self) -> PathBuf {
+        self.scratch.join("ca.crt")
+    }
+
+    /// Its private key, a PKCS#8 PEM file.
+    pub fn ca_key_path(&self) -> PathBuf {
+        self.scratch.join("ca.key")
+    }
+
+    /// A kubeconfig of a member of `system:masters`.
+    pub fn admin_kubeconfig(&self) -> &Path {
+        self.admin.kubeconfig()
+    }
+
+    /// kubectl as a member of `system:masters`.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.admin
+    }
+
+    /// kubectl with another kubeconfig.
+    pub fn kubectl_with(&self, kubeconfig: impl Into<PathBuf>) -> Kubectl {
+        Kubectl::new(kubeconfig, self.scratch.path())
+    }
+
+    /// Writes a kubeconfig for this API server.
+    pub fn kubeconfig(&self, user: User) -> PathBuf {
+        self.describe(user).write(&self.new_file("kubeconfig"))
+    }
+
+    /// Writes a kubeconfig for this API server that refers to files for everything.
+    pub fn kubeconfig_with_files(&self, user: User) -> PathBuf {
+        self.describe(user)
+            .with_files()
+            .write(&self.new_file("kubeconfig"))
+    }
+
+    /// Writes a kubeconfig whose user is an exec credential plugin.
+    pub fn exec_kubeconfig(&self, exec: Exec) -> PathBuf {
+        self.kubeconfig(User::Exec(exec))
+    }
+
+    /// Writes a kubeconfig with a client certificate of the cluster's authority, good for a day.
+    pub fn client_cert_kubeconfig(&self, common_name: &str, group: Option<&str>) -> PathBuf {
+        self.kubeconfig(User::Certificate(
+            self.client_certificate(common_name, group),
+        ))
+    }
+
+    /// Issues a client certificate, good for a day, for a user and at most one group.
+    pub fn client_certificate(&self, common_name: &str, group: Option<&str>) -> KeyAndCertificate {
+        let mut subject = Subject::user(common_name);
+        subject.organization = group.map(str::to_owned);
+        self.ca.issue(&Contents::client(subject))
+    }
+
+    /// A real kubelet for this cluster, to be started.
+    pub fn kubelet(&self, name: &str) -> KubeletBuilder {
+        KubeletBuilder::new(self, name)
+    }
+
+    /// A directory of a test's own, removed with the control plane.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let unique = self.made.fetch_add(1, Ordering::Relaxed);
+        self.scratch.directory(&format!("{name}-{unique}"))
+    }
+
+    /// Waits until the Node is registered.
+    #[track_caller]
+    pub fn wait_for_node(&self, name: &str) -> Value {
+        let selector = format!("metadata.name={name}");
+        let resource = ["nodes", "--field-selector", &selector];
+        self.admin
+            .wait_for(&resource, &format!("named {name}"), DEADLINE, |_| true)
+    }
+
+    /// Waits until the Node says that it is ready.
+    #[track_caller]
+    pub fn wait_for_node_ready(&self, name: &str) -> Value {
+        let selector = format!("metadata.name={name}");
+        let resource = ["nodes", "--field-selector", &selector];
+        self.admin.wait_for(
+            &resource,
+            &format!("named {name} and ready"),
+            DEADLINE,
+            |node| has_condition(node, "Ready"),
+        )
+    }
+
+    /// Waits for a certificate signing request that satisfies `condition`; `what` describes it.
+    #[track_caller]
+    pub fn wait_for_csr(&self, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
+        self.admin
+            .wait_for(&["certificatesigningrequests"], what, DEADLINE, condition)
+    }
+
+    /// The certificate signing requests there are.
+    #[track_caller]
+    pub fn csrs(&self) -> Vec<Value> {
+        let list = self.admin.json(["get", "certificatesigningrequests"]);
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Starts kube-apiserver again, on the same port; its clients' connections and watches break.
+    #[track_caller]
+    pub fn restart_apiserver(&mut self) {
+        self.apiserver.kill();
+        self.apiserver = self.apiserver.start_again();
+        self.wait_until_ready();
+    }
+
+    /// etcd's process.
+    pub fn etcd(&self) -> &Process {
+        &self.etcd
+    }
+
+    /// kube-apiserver's process.
+    pub fn apiserver(&self) -> &Process {
+        &self.apiserver
+    }
+
+    /// kube-controller-manager's process, where there is one.
+    pub fn controller_manager(&self) -> Option<&Process> {
+        self.controller_manager.as_ref()
+    }
+
+    pub(crate) fn new_file(&self, extension: &str) -> PathBuf {
+        let unique = self.made.fetch_add(1, Ordering::Relaxed);
+        self.scratch.join(&format!("{unique}.{extension}"))
+    }
+
+    fn describe(&self, user: User) -> Kubeconfig {
+        Kubeconfig::new(&self.server, self.ca.certificate_pem(), user)
+    }
+}
+
+/// Whether an object's status has this condition with status True.
+pub fn has_condition(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|conditions| {
+        conditions
+            .iter()
+            .any(|one| one["type"] == condition && one["status"] == "True")
+    })
+}

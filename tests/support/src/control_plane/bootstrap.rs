@@ -1,0 +1,219 @@
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::{ControlPlane, DEADLINE, User};
+use crate::process::poll;
+
+/// The group of kubeadm's bootstrap tokens.
+pub const BOOTSTRAPPERS: &str = "system:bootstrappers:kubeadm:default-node-token";
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// A bootstrap token of the cluster.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BootstrapToken {
+    id: String,
+    secret: String,
+}
+
+impl std::fmt::Debug for BootstrapToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BootstrapToken")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BootstrapToken {
+    /// The public half; the user is `system:bootstrap:<id>`.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The whole token, as a client sends it.
+    pub fn bearer(&self) -> String {
+        format!("{}.{}", self.id, self.secret)
+    }
+}
+
+/// What kubeadm grants to bootstrap tokens and nodes, binding by binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KubeadmBinding {
+    /// `kubeadm:kubelet-bootstrap`: tokens may create and read certificate signing requests.
+    KubeletBootstrap,
+    /// `kubeadm:get-nodes`: tokens may read Nodes.
+    GetNodes,
+    /// `kubeadm:node-autoapprove-bootstrap`: whoever has a token gets any node's certificate.
+    NodeAutoapproveBootstrap,
+    /// `kubeadm:node-autoapprove-certificate-rotation`: nodes get their own again, unseen.
+    NodeAutoapproveCertificateRotation,
+}
+
+impl KubeadmBinding {
+    /// All that `kubeadm init` makes.
+    pub const ALL: [Self; 4] = [
+        Self::KubeletBootstrap,
+        Self::GetNodes,
+        Self::NodeAutoapproveBootstrap,
+        Self::NodeAutoapproveCertificateRotation,
+    ];
+
+    /// The name of the ClusterRoleBinding.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KubeletBootstrap => "kubeadm:kubelet-bootstrap",
+            Self::GetNodes => "kubeadm:get-nodes",
+            Self::NodeAutoapproveBootstrap => "kubeadm:node-autoapprove-bootstrap",
+            Self::NodeAutoapproveCertificateRotation => {
+                "kubeadm:node-autoapprove-certificate-rotation"
+            }
+        }
+    }
+
+    fn role(self) -> &'static str {
+        match self {
+            Self::KubeletBootstrap => "system:node-bootstrapper",
+            Self::GetNodes => "kubeadm:get-nodes",
+            Self::NodeAutoapproveBootstrap => {
+                "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
+            }
+            Self::NodeAutoapproveCertificateRotation => {
+                "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
+            }
+        }
+    }
+
+    fn group(self) -> &'static str {
+        match self {
+            Self::KubeletBootstrap | Self::GetNodes | Self::NodeAutoapproveBootstrap => {
+                BOOTSTRAPPERS
+            }
+            Self::NodeAutoapproveCertificateRotation => "system:nodes",
+        }
+    }
+
+    /// Verb and resource of something that only this binding allows.
+    fn effect(self) -> [&'static str; 2] {
+        match self {
+            Self::KubeletBootstrap => ["create", "certificatesigningrequests"],
+            Self::GetNodes => ["get", "nodes"],
+            Self::NodeAutoapproveBootstrap => ["create", "certificatesigningrequests/nodeclient"],
+            Self::NodeAutoapproveCertificateRotation => {
+                ["create", "certificatesigningrequests/selfnodeclient"]
+            }
+        }
+    }
+
+    fn manifest(self) -> Value {
+        json!({
+            "apiVersion": format!("{RBAC}/v1"),
+            "kind": "ClusterRoleBinding",
+            "metadata": { "name": self.name() },
+            "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": self.role() },
+            "subjects": [{ "apiGroup": RBAC, "kind": "Group", "name": self.group() }],
+        })
+    }
+}
+
+impl ControlPlane {
+    /// Adds a bootstrap token of kubeadm's group: an `id` of 6 and a `secret` of 16 lower-case
+    /// letters and digits. It is good when this returns.
+    #[track_caller]
+    pub fn add_bootstrap_token(&self, id: &str, secret: &str) -> BootstrapToken {
+        let token = BootstrapToken {
+            id: id.to_owned(),
+            secret: secret.to_owned(),
+        };
+        self.kubectl().apply_object(&json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": { "name": format!("bootstrap-token-{id}"), "namespace": "kube-system" },
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": id,
+                "token-secret": secret,
+                "usage-bootstrap-authentication": "true",
+                "usage-bootstrap-signing": "true",
+                "auth-extra-groups": BOOTSTRAPPERS,
+            },
+        }));
+        let holder = self.kubectl_with(self.bootstrap_kubeconfig(&token));
+        let good = || {
+            holder
+                .run(["auth", "whoami"])
+                .status
+                .success()
+                .then_some(())
+        };
+        poll(DEADLINE, good).unwrap_or_else(|| {
+            panic!(
+                "bootstrap token {id} is not accepted{}",
+                self.apiserver().log()
+            )
+        });
+        token
+    }
+
+    /// Writes a kubeconfig with the token in it.
+    pub fn bootstrap_kubeconfig(&self, token: &BootstrapToken) -> PathBuf {
+        self.kubeconfig(User::Token(token.bearer()))
+    }
+
+    /// Grants what `kubeadm init` grants.
+    #[track_caller]
+    pub fn install_kubeadm_bindings(&self) {
+        for binding in KubeadmBinding::ALL {
+            self.install_binding(binding);
+        }
+    }
+
+    /// Makes one of kubeadm's bindings; it is in force when this returns.
+    #[track_caller]
+    pub fn install_binding(&self, binding: KubeadmBinding) {
+        if binding == KubeadmBinding::GetNodes {
+            self.kubectl().apply_object(&json!({
+                "apiVersion": format!("{RBAC}/v1"),
+                "kind": "ClusterRole",
+                "metadata": { "name": binding.role() },
+                "rules": [{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] }],
+            }));
+        }
+        self.kubectl().apply_object(&binding.manifest());
+        self.wait_for_effect(binding, true);
+    }
+
+    /// Removes one of kubeadm's bindings; it is out of force when this returns.
+    #[track_caller]
+    pub fn remove_binding(&self, binding: KubeadmBinding) {
+        self.kubectl()
+            .ok(["delete", "clusterrolebinding", binding.name()]);
+        self.wait_for_effect(binding, false);
+    }
+
+    /// The API server's authorizer learns of a change by a watch of its own.
+    #[track_caller]
+    fn wait_for_effect(&self, binding: KubeadmBinding, expected: bool) {
+        let group = format!("--as-group={}", binding.group());
+        let [verb, resource] = binding.effect();
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let subresource = format!("--subresource={subresource}");
+        let question = [
+            "auth",
+            "can-i",
+            verb,
+            resource,
+            &subresource,
+            "--as=system:probe",
+            &group,
+        ];
+        let answer = poll(DEADLINE, || {
+            (self.kubectl().run(question).status.success() == expected).then_some(())
+        });
+        assert!(
+            answer.is_some(),
+            "{}: in force should be {expected}",
+            binding.name()
+        );
+    }
+}

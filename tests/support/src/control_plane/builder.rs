@@ -1,0 +1,318 @@
+use std::path::Path;
+use std::sync::atomic::AtomicU32;
+
+use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
+
+use super::{ControlPlane, DEADLINE, Kubeconfig, Kubectl, User};
+use crate::binaries::control_plane_binary;
+use crate::pki::{CertificateAuthority, Contents, Subject};
+use crate::process::{Launch, Process, Scratch, free_port, poll};
+
+/// How often a control plane is started before the test fails, another process having taken one
+/// of its ports each time.
+const ATTEMPTS: usize = 5;
+
+/// What every component says when its port is taken.
+const PORT_TAKEN: &str = "address already in use";
+
+/// Names that the API server is known by.
+const SERVER_NAMES: &[&str] = &[
+    "127.0.0.1",
+    "10.96.0.1",
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+];
+
+/// The controllers that decide about certificates, and those that tokens and roots need.
+const CERTIFICATES: &str = "certificatesigningrequest-signing-controller,\
+    certificatesigningrequest-approving-controller,\
+    certificatesigningrequest-cleaner-controller,\
+    bootstrap-signer-controller,token-cleaner-controller,\
+    serviceaccount-controller,serviceaccount-token-controller,\
+    root-ca-certificate-publisher-controller";
+
+/// What kubeadm has it run.
+const DEFAULT: &str = "*,bootstrap-signer-controller,token-cleaner-controller";
+
+/// Which of kube-controller-manager's controllers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Controllers {
+    /// None: there is no kube-controller-manager.
+    #[default]
+    None,
+    /// Those for certificate signing requests, bootstrap tokens and service accounts.
+    Certificates,
+    /// All that kubeadm's clusters run.
+    Default,
+}
+
+/// The kind of key of the cluster's certificate authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CaKey {
+    /// ECDSA P-256.
+    #[default]
+    Ecdsa,
+    /// RSA, 2048 bits.
+    Rsa,
+}
+
+/// What kind of control plane to start.
+#[derive(Debug, Clone, Default)]
+#[must_use = "nothing is started before `start`"]
+pub struct ControlPlaneBuilder {
+    controllers: Controllers,
+    ca_key: CaKey,
+    apiserver_args: Vec<String>,
+    controller_manager_args: Vec<String>,
+}
+
+/// Another process took a port between its choice and its use.
+struct PortTaken;
+
+impl ControlPlaneBuilder {
+    /// Chooses the controllers; none by default.
+    pub fn controllers(mut self, controllers: Controllers) -> Self {
+        self.controllers = controllers;
+        self
+    }
+
+    /// Chooses the kind of the certificate authority's key.
+    pub fn ca_key(mut self, kind: CaKey) -> Self {
+        self.ca_key = kind;
+        self
+    }
+
+    /// Adds a flag of kube-apiserver, after the fixture's own, so that it wins.
+    pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
+        self.apiserver_args.push(argument.into());
+        self
+    }
+
+    /// Adds a flag of kube-controller-manager, after the fixture's own, so that it wins.
+    pub fn controller_manager_arg(mut self, argument: impl Into<String>) -> Self {
+        self.controller_manager_args.push(argument.into());
+        self
+    }
+
+    /// Starts it, and waits until all of it is ready.
+    #[track_caller]
+    pub fn start(self) -> ControlPlane {
+        for _ in 0..ATTEMPTS {
+            if let Ok(started) = self.attempt() {
+                return started;
+            }
+        }
+        panic!("no control plane in {ATTEMPTS} attempts: each found a port taken by then");
+    }
+
+    #[track_caller]
+    fn attempt(&self) -> Result<ControlPlane, PortTaken> {
+        let scratch = Scratch::new("cluster");
+        let ca = self.certificate_authority();
+        ca.pair().write(scratch.path(), "ca");
+
+        let etcd_url = format!("http://127.0.0.1:{}", free_port());
+        let port = free_port();
+        let server = format!("https://127.0.0.1:{port}");
+        let etcd = etcd(&scratch, &etcd_url);
+        let apiserver = self.apiserver(&scratch, &ca, &etcd_url, port);
+
+        let admin = ca.issue(&Contents::client(Subject {
+            organization: Some("system:masters".to_owned()),
+            ..Subject::user("admin")
+        }));
+        let kubeconfig = Kubeconfig::new(&server, ca.certificate_pem(), User::Certificate(admin));
+        let kubeconfig = kubeconfig.write(&scratch.join("admin.kubeconfig"));
+        let mut cluster = ControlPlane {
+            controller_manager: None,
+            apiserver,
+            etcd,
+            server,
+            admin: Kubectl::new(kubeconfig, scratch.path()),
+            ca,
+            made: AtomicU32::new(0),
+            scratch,
+        };
+        cluster.become_ready()?;
+        if self.controllers != Controllers::None {
+            self.start_controllers(&mut cluster)?;
+        }
+        Ok(cluster)
+    }
+
+    fn certificate_authority(&self) -> CertificateAuthority {
+        let key = match self.ca_key {
+            CaKey::Ecdsa => KeyPair::generate(),
+            CaKey::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+        };
+        CertificateAuthority::with_key("kubernetes", key.expect("a key can be generated"))
+    }
+
+    fn apiserver(
+        &self,
+        scratch: &Scratch,
+        ca: &CertificateAuthority,
+        etcd_url: &str,
+        port: u16,
+    ) -> Process {
+        let serving = ca.issue(&Contents::server(SERVER_NAMES));
+        let (certificate, key) = serving.write(scratch.path(), "apiserver");
+        let accounts = KeyPair::generate().expect("a key can be generated");
+        let public = scratch.write("service-accounts.pub", accounts.public_key_pem());
+        let accounts = scratch.write("service-accounts.key", accounts.serialize_pem());
+
+        Launch::new("kube-apiserver", control_plane_binary("kube-apiserver"))
+            .arg(format!("--etcd-servers={etcd_url}"))
+            .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+            .arg(format!("--secure-port={port}"))
+            .arg("--endpoint-reconciler-type=none")
+            .args([
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
+            ])
+            .args(["--enable-bootstrap-token-auth", "--anonymous-auth=false"])
+            .arg("--service-cluster-ip-range=10.96.0.0/24")
+            .arg("--service-account-issuer=https://kubernetes.default.svc")
+            .arg(flag("--service-account-key-file", &public))
+            .arg(flag("--service-account-signing-key-file", &accounts))
+            .arg(flag("--client-ca-file", &scratch.join("ca.crt")))
+            .arg(flag("--tls-cert-file", &certificate))
+            .arg(flag("--tls-private-key-file", &key))
+            .arg(flag("--cert-dir", scratch.path()))
+            .arg("--profiling=false")
+            .args(&self.apiserver_args)
+            .spawn(&scratch.join("kube-apiserver.log"))
+    }
+
+    #[track_caller]
+    fn start_controllers(&self, cluster: &mut ControlPlane) -> Result<(), PortTaken> {
+        let controllers = match self.controllers {
+            Controllers::None => return Ok(()),
+            Controllers::Certificates => CERTIFICATES,
+            Controllers::Default => DEFAULT,
+        };
+        let kubeconfig = cluster.client_cert_kubeconfig("system:kube-controller-manager", None);
+        let port = free_port();
+        let launch = Launch::new(
+            "kube-controller-manager",
+            control_plane_binary("kube-controller-manager"),
+        );
+        let process = launch
+            .arg(flag("--kubeconfig", &kubeconfig))
+            .arg(flag("--authentication-kubeconfig", &kubeconfig))
+            .arg(flag("--authorization-kubeconfig", &kubeconfig))
+            .args(["--bind-address=127.0.0.1", &format!("--secure-port={port}")])
+            .args([
+                "--leader-elect=false",
+                "--use-service-account-credentials=true",
+            ])
+            .arg(format!("--controllers={controllers}"))
+            .arg(flag("--cluster-signing-cert-file", &cluster.ca_cert_path()))
+            .arg(flag("--cluster-signing-key-file", &cluster.ca_key_path()))
+            .arg(flag("--root-ca-file", &cluster.ca_cert_path()))
+            .arg(flag(
+                "--service-account-private-key-file",
+                &cluster.scratch.join("service-accounts.key"),
+            ))
+            .arg(flag("--cert-dir", cluster.scratch.path()))
+            .arg("--profiling=false")
+            .args(&self.controller_manager_args)
+            .spawn(&cluster.scratch.join("kube-controller-manager.log"));
+
+        let health = super::unverified(
+            &format!("https://127.0.0.1:{port}"),
+            &cluster.client_certificate("admin", Some("system:masters")),
+            &cluster.new_file("kubeconfig"),
+        );
+        let health = cluster.kubectl_with(health);
+        let manager = cluster.controller_manager.insert(process);
+        ready("kube-controller-manager", &mut [manager], || {
+            answers_ok(&health, "/healthz")
+        })
+    }
+}
+
+impl ControlPlane {
+    #[track_caller]
+    pub(super) fn wait_until_ready(&mut self) {
+        assert!(
+            self.become_ready().is_ok(),
+            "the API server's port was taken meanwhile"
+        );
+    }
+
+    /// The namespace is made after the API server calls itself ready, and bootstrap tokens are
+    /// kept in it.
+    #[track_caller]
+    fn become_ready(&mut self) -> Result<(), PortTaken> {
+        let admin = &self.admin;
+        ready(
+            "the API server",
+            &mut [&mut self.etcd, &mut self.apiserver],
+            || {
+                answers_ok(admin, "/readyz")
+                    && admin
+                        .run(["get", "namespace", "kube-system"])
+                        .status
+                        .success()
+            },
+        )
+    }
+}
+
+/// Waits until `condition` holds, as long as all `processes` run.
+#[track_caller]
+fn ready(
+    what: &str,
+    processes: &mut [&mut Process],
+    condition: impl Fn() -> bool,
+) -> Result<(), PortTaken> {
+    let outcome = poll(DEADLINE, || {
+        for process in &mut *processes {
+            if let Some(status) = process.exit_status() {
+                let taken = process
+                    .log()
+                    .since(process.log_start())
+                    .contains(PORT_TAKEN);
+                assert!(
+                    taken,
+                    "{} ended ({status}){}",
+                    process.name(),
+                    process.log()
+                );
+                return Some(Err(PortTaken));
+            }
+        }
+        condition().then_some(Ok(()))
+    });
+    outcome.unwrap_or_else(|| {
+        let logs: Vec<_> = processes
+            .iter()
+            .map(|process| process.log().to_string())
+            .collect();
+        panic!("{what} was not ready within {DEADLINE:?}{}", logs.concat())
+    })
+}
+
+fn answers_ok(kubectl: &Kubectl, path: &str) -> bool {
+    kubectl.run(["get", "--raw", path]).stdout == b"ok"
+}
+
+fn etcd(scratch: &Scratch, url: &str) -> Process {
+    let peer = format!("http://127.0.0.1:{}", free_port());
+    Launch::new("etcd", control_plane_binary("etcd"))
+        .args(["--name=test", "--unsafe-no-fsync", "--log-level=warn"])
+        .arg(flag("--data-dir", &scratch.join("etcd")))
+        .arg(format!("--listen-client-urls={url}"))
+        .arg(format!("--advertise-client-urls={url}"))
+        .arg(format!("--listen-peer-urls={peer}"))
+        .arg(format!("--initial-advertise-peer-urls={peer}"))
+        .arg(format!("--initial-cluster=test={peer}"))
+        .spawn(&scratch.join("etcd.log"))
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    let path = path.to_str().expect("TMPDIR is UTF-8");
+    format!("{name}={path}")
+}

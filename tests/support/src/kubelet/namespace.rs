@@ -1,0 +1,105 @@
+//! The mount namespace in which a kubelet runs.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use crate::process::Scratch;
+
+/// What a kubelet sets as root, and to what (pkg/kubelet/cm/container_manager_linux.go,
+/// `setupKernelTunables`). It writes only what differs; here nothing does.
+const SYSCTLS: [(&str, &str); 6] = [
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("kernel/keys/root_maxkeys", "1000000"),
+    ("kernel/keys/root_maxbytes", "25000000"),
+];
+
+/// What is the node's own in `/var/lib`; all else there is the machine's.
+const OF_THE_NODE: [&str; 2] = ["kubelet", "kubelet-authenticator"];
+
+/// Mounts triples of flag, source and target up to `--`, and becomes the rest.
+const MOUNT: &str = r#"while [ "$1" != -- ]; do mount -n "$1" "$2" "$3"; shift 3; done
+shift
+exec "$@""#;
+
+static UNSHARE: LazyLock<Vec<OsString>> = LazyLock::new(|| {
+    let mut words = vec!["unshare", "--mount", "--propagation", "private"];
+    if !is_root() {
+        words.extend(["--user", "--map-root-user"]);
+    }
+    words.push("--");
+    words.into_iter().map(OsString::from).collect()
+});
+
+pub(super) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Fails the test where no namespace can be had.
+#[track_caller]
+pub(super) fn require() {
+    let (unshare, arguments) = UNSHARE.split_first().expect("it has a program");
+    let tried = Command::new(unshare).args(arguments).arg("true").output();
+    let trouble = match tried {
+        Ok(output) if output.status.success() => return,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    panic!(
+        "a kubelet needs a mount namespace of its own: run as root with CAP_SYS_ADMIN, or allow \
+         user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces): \
+         {trouble}"
+    );
+}
+
+/// What the kubelet of this directory sees as `/var/lib`.
+pub(super) fn var_lib(scratch: &Scratch) -> PathBuf {
+    scratch.join("var-lib")
+}
+
+/// Prepares the directories, and returns the command that executes its last arguments with them
+/// in place.
+pub(super) fn enter(scratch: &Scratch) -> Vec<OsString> {
+    let var_lib = scratch.directory("var-lib");
+    let machines = scratch.directory("machine-var-lib");
+    share_with_machine(&var_lib, &machines);
+
+    let mut command = UNSHARE.clone();
+    command.extend(["sh", "-euc", MOUNT, "kubelet-namespace"].map(OsString::from));
+    let mut mount = |flag: &str, source: PathBuf, target: PathBuf| {
+        command.extend([
+            flag.into(),
+            source.into_os_string(),
+            target.into_os_string(),
+        ]);
+    };
+    mount("--rbind", "/var/lib".into(), machines);
+    mount("--bind", var_lib, "/var/lib".into());
+    mount("--bind", scratch.directory("var-log"), "/var/log".into());
+    scratch.directory("sysctl");
+    for (name, value) in SYSCTLS {
+        let target = Path::new("/proc/sys").join(name);
+        if target.exists() {
+            let file = format!("sysctl/{}", name.replace('/', "."));
+            mount("--bind", scratch.write(&file, format!("{value}\n")), target);
+        }
+    }
+    command.push("--".into());
+    command
+}
+
+/// Makes the rest of `/var/lib` reachable by its usual paths: the checkout may be there.
+fn share_with_machine(var_lib: &Path, machines: &Path) {
+    for entry in fs::read_dir("/var/lib").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if OF_THE_NODE.iter().all(|own| name != *own) {
+            symlink(machines.join(&name), var_lib.join(&name)).expect("a new directory is empty");
+        }
+    }
+}

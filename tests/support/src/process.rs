@@ -1,0 +1,288 @@
+//! Child processes that cannot outlive the test.
+//!
+//! # Guarantees
+//!
+//! - A [`Process`] dies when it is dropped, and also when the test process dies in any other way,
+//!   SIGKILL included: the kernel sends it the parent-death signal.
+//! - Its environment is `PATH` and what the test gave, nothing of the developer's.
+//! - Its output is in a log file; a failed wait panics with the end of that log.
+
+mod log;
+mod port;
+mod scratch;
+mod spawner;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+pub use self::log::{Log, Mark};
+pub use self::port::free_port;
+pub use self::scratch::Scratch;
+
+/// How often a condition that no one announces is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What is started: program, arguments, environment.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    name: String,
+    wrapper: Vec<OsString>,
+    command: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+}
+
+impl Launch {
+    /// A start of `program`; `name` stands for it in messages.
+    pub fn new(name: &str, program: impl AsRef<OsStr>) -> Self {
+        Self {
+            name: name.to_owned(),
+            wrapper: Vec::new(),
+            command: vec![program.as_ref().to_owned()],
+            environment: Vec::new(),
+            directory: None,
+        }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.command.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(self, arguments: impl IntoIterator<Item = A>) -> Self {
+        arguments.into_iter().fold(self, Launch::arg)
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment
+            .push((key.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets the working directory.
+    pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.directory = Some(directory.as_ref().to_owned());
+        self
+    }
+
+    /// Starts it, its output appended to the file `log`.
+    #[track_caller]
+    pub fn spawn(&self, log: &Path) -> Process {
+        self.spawn_under(&[], log)
+    }
+
+    /// Starts it through `wrapper`, a command that executes its last arguments in its own place.
+    ///
+    /// The parent-death signal is set by the innermost command, since entering a user namespace
+    /// clears it.
+    #[track_caller]
+    pub(crate) fn spawn_under(&self, wrapper: &[OsString], log: &Path) -> Process {
+        let launch = Self {
+            wrapper: wrapper.to_vec(),
+            ..self.clone()
+        };
+        launch.spawn_into(Log::new(log))
+    }
+
+    #[track_caller]
+    fn spawn_into(self, log: Log) -> Process {
+        let mut command = guarded(&self.wrapper, &self.command);
+        command
+            .envs(self.environment.iter().map(|(key, value)| (key, value)))
+            .stdout(log.writer())
+            .stderr(log.writer());
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        let start = log.mark();
+        let child = spawner::spawn(command)
+            .unwrap_or_else(|error| panic!("cannot start {} (with setpriv): {error}", self.name));
+        Process {
+            launch: self,
+            child,
+            log,
+            start,
+        }
+    }
+}
+
+/// A running child process, leader of a process group of its own.
+#[derive(Debug)]
+pub struct Process {
+    launch: Launch,
+    child: Child,
+    log: Log,
+    start: Mark,
+}
+
+impl Process {
+    /// What it is called in messages.
+    pub fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// Starts the same once more, into the same log; this one should have ended.
+    #[track_caller]
+    pub fn start_again(&self) -> Self {
+        self.launch.clone().spawn_into(self.log.clone())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its output.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Where in the log file, which may be older, this process began.
+    pub fn log_start(&self) -> Mark {
+        self.start
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.exit_status().is_none()
+    }
+
+    /// How it ended, if it has.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child
+            .try_wait()
+            .unwrap_or_else(|error| panic!("cannot wait for {}: {error}", self.name()))
+    }
+
+    /// Waits until it ends by itself.
+    #[track_caller]
+    pub fn wait(&mut self, deadline: Duration) -> ExitStatus {
+        self.poll("end", deadline, Process::exit_status)
+    }
+
+    /// Waits until its output, since it was started, has a line that contains `needle`.
+    ///
+    /// Returns that line.
+    #[track_caller]
+    pub fn wait_for_log(&mut self, needle: &str, deadline: Duration) -> String {
+        self.wait_for_log_after(self.start, needle, deadline)
+    }
+
+    /// Like [`Process::wait_for_log`], for lines after `mark`.
+    #[track_caller]
+    pub fn wait_for_log_after(&mut self, mark: Mark, needle: &str, deadline: Duration) -> String {
+        let what = format!("say {needle:?}");
+        self.poll_alive(&what, deadline, |process| {
+            process.log.find_after(mark, needle)
+        })
+    }
+
+    /// Waits until `condition` gives a value; panics at once if the process ends before.
+    #[track_caller]
+    pub fn poll_alive<T>(
+        &mut self,
+        what: &str,
+        deadline: Duration,
+        mut condition: impl FnMut(&mut Self) -> Option<T>,
+    ) -> T {
+        self.poll(what, deadline, |process| {
+            // Asked before the condition: what it wrote last still counts.
+            let ended = process.exit_status();
+            let value = condition(process);
+            if let (None, Some(status)) = (&value, ended) {
+                panic!(
+                    "{} ended ({status}) before it did {what}{}",
+                    process.name(),
+                    process.log
+                );
+            }
+            value
+        })
+    }
+
+    #[track_caller]
+    fn poll<T>(
+        &mut self,
+        what: &str,
+        deadline: Duration,
+        mut condition: impl FnMut(&mut Self) -> Option<T>,
+    ) -> T {
+        poll(deadline, || condition(self)).unwrap_or_else(|| {
+            panic!(
+                "{} did not {what} within {deadline:?}{}",
+                self.name(),
+                self.log
+            )
+        })
+    }
+
+    /// Sends a signal to this process alone.
+    pub fn signal(&self, signal: Signal) {
+        // Failure means that it has ended, which the caller sees by other means.
+        kill_process(self.group(), signal).ok();
+    }
+
+    /// Asks it to end, and waits for that; kills it at the deadline.
+    pub fn terminate(&mut self, deadline: Duration) {
+        self.signal(Signal::TERM);
+        poll(deadline, || self.exit_status());
+        self.kill();
+    }
+
+    /// Kills it and all of its process group, and waits for it.
+    pub fn kill(&mut self) {
+        // The group outlives its leader only while it has members; its number is not used again
+        // before the leader is waited for, or while there are.
+        kill_process_group(self.group(), Signal::KILL).ok();
+        self.child.wait().ok();
+    }
+
+    fn group(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A command that dies with the thread that starts it, and has only `PATH` for its environment.
+pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Command {
+    let guard = ["setpriv", "--pdeathsig", "KILL", "--"].map(OsStr::new);
+    let mut all = wrapper
+        .iter()
+        .map(AsRef::as_ref)
+        .chain(guard)
+        .chain(words.iter().map(AsRef::as_ref));
+    let mut command = Command::new(all.next().expect("the guard is never empty"));
+    command
+        .args(all)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .stdin(Stdio::null());
+    command
+}
+
+/// Looks at `condition` until it gives a value or the deadline is over.
+pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return Some(value);
+        }
+        if started.elapsed() >= deadline {
+            return None;
+        }
+        thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,79 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+
+use super::spawner;
+
+/// Waits for the end of its standard input, which comes with the end of the test process, and
+/// removes the directory; a few tries, since processes may be dying in it.
+const REMOVER: &str = r#"cat; for try in 1 2 3 4 5 6 7 8 9 10; do
+    rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2
+done"#;
+
+/// The directory of all scratch directories of this test process.
+///
+/// A `static` is not dropped and a killed process drops nothing, so that a child removes it.
+static BASE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let base = tempfile::Builder::new()
+        .prefix("kubelet-authenticator-")
+        .tempdir();
+    let base = base.expect("a directory can be made in TMPDIR").keep();
+    let mut remover = Command::new("sh");
+    remover
+        .args(["-c", REMOVER, "remover"])
+        .arg(&base)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut remover = spawner::spawn(remover).expect("sh can be started");
+    // Open until this process ends. The remover outlives us: there is nothing to wait for.
+    std::mem::forget(remover.stdin.take());
+    base
+});
+
+/// A directory of a fixture's own, removed with it, or at the latest with the test process.
+#[derive(Debug)]
+pub struct Scratch {
+    directory: TempDir,
+}
+
+impl Scratch {
+    /// Makes the directory; `name` is the beginning of its name.
+    pub fn new(name: &str) -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix(&format!("{name}-"))
+            .tempdir_in(&*BASE);
+        Self {
+            directory: directory.expect("a directory can be made in TMPDIR"),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The path of `name` in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Makes the directory `name` in it.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.join(name);
+        fs::create_dir_all(&path)
+            .unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
+        path
+    }
+
+    /// Writes the file `name` in it.
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        fs::write(&path, contents)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        path
+    }
+}

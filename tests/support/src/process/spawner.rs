@@ -1,0 +1,42 @@
+//! The one thread that starts processes.
+//!
+//! The kernel sends the parent-death signal when the *thread* that started a process ends, and a
+//! test's thread ends with the test, while what it started may be shared with the next one. This
+//! thread ends with the test process.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{LazyLock, Mutex};
+use std::thread;
+
+type Order = (Command, Sender<io::Result<Child>>);
+
+static ORDERS: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
+    let (orders, taken) = mpsc::channel::<Order>();
+    thread::Builder::new()
+        .name("spawner".to_owned())
+        .spawn(move || {
+            for (mut command, answer) in taken {
+                // Who ordered is waiting for the answer.
+                answer.send(command.spawn()).ok();
+            }
+        })
+        .expect("a thread can be started");
+    Mutex::new(orders)
+});
+
+/// Starts `command` as the leader of its own process group.
+pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
+    command.process_group(0);
+    let (answer, started) = mpsc::channel();
+    let orders = ORDERS
+        .lock()
+        .expect("nothing panics while it holds the lock")
+        .clone();
+    orders
+        .send((command, answer))
+        .expect("the spawner never ends");
+    started.recv().expect("the spawner always answers")
+}

@@ -1,0 +1,251 @@
+//! The real control plane and the real kubelet, by themselves: what the other suites build on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use kubelet_authenticator_test_support::control_plane::{
+    CaKey, ControlPlane, Controllers, DEADLINE, KubeadmBinding,
+};
+use kubelet_authenticator_test_support::process::poll;
+use serde_json::Value;
+
+/// A cluster as kubeadm leaves it.
+static STOCK: LazyLock<ControlPlane> = LazyLock::new(|| {
+    let cluster = ControlPlane::builder()
+        .controllers(Controllers::Certificates)
+        .start();
+    cluster.install_kubeadm_bindings();
+    cluster
+});
+
+#[test]
+fn a_stock_kubelet_joins_and_leaves_the_machine_as_it_was() {
+    let before = machine();
+    let token = STOCK.add_bootstrap_token("stock1", "0123456789abcdef");
+    let bootstrap = STOCK.bootstrap_kubeconfig(&token);
+
+    let started = Instant::now();
+    let mut kubelet = STOCK
+        .kubelet("stock-1")
+        .bootstrap_kubeconfig(bootstrap)
+        .start();
+    let csr = STOCK.wait_for_csr("of stock1 with a certificate", |csr| {
+        csr["spec"]["username"] == "system:bootstrap:stock1"
+            && csr["status"]["certificate"].is_string()
+    });
+    let issued = started.elapsed();
+    let node = STOCK.wait_for_node("stock-1");
+    let registered = started.elapsed();
+    STOCK.wait_for_node_ready("stock-1");
+    println!(
+        "issued {issued:?}, registered {registered:?}, ready {:?}",
+        started.elapsed()
+    );
+
+    assert_eq!(
+        csr["spec"]["signerName"],
+        "kubernetes.io/kube-apiserver-client-kubelet"
+    );
+    assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], "v1.36.3");
+    assert!(
+        fs::read_to_string(kubelet.kubeconfig())
+            .unwrap()
+            .contains("kubelet-client-current.pem")
+    );
+    assert!(
+        kubelet
+            .var_lib()
+            .join("kubelet/pki/kubelet-client-current.pem")
+            .is_symlink()
+    );
+    kubelet.wait_for_log("Successfully registered node");
+    assert!(
+        kubelet
+            .metrics()
+            .sum("rest_client_requests_total", &[("code", "201")])
+            >= 2.0
+    );
+
+    drop(kubelet);
+    assert_eq!(machine(), before);
+}
+
+#[test]
+fn a_restarted_kubelet_keeps_its_certificate() {
+    let token = STOCK.add_bootstrap_token("stock2", "0123456789abcdef");
+    let bootstrap = STOCK.bootstrap_kubeconfig(&token);
+    let mut kubelet = STOCK
+        .kubelet("stock-2")
+        .bootstrap_kubeconfig(bootstrap)
+        .start();
+    STOCK.wait_for_node_ready("stock-2");
+    let first = kubelet.pid();
+
+    kubelet.restart();
+    kubelet.wait_for_log("Successfully registered node");
+
+    assert_ne!(kubelet.pid(), first);
+    let by_token = |csr: &&Value| csr["spec"]["username"] == "system:bootstrap:stock2";
+    assert_eq!(STOCK.csrs().iter().filter(by_token).count(), 1);
+}
+
+/// Runs the test above in a process of its own, and kills that once its kubelet is up.
+#[test]
+fn nothing_survives_a_test_that_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut test = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_restarted_kubelet_keeps_its_certificate"])
+        .env("TMPDIR", directory.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let children = poll(DEADLINE, || {
+        let children = children_of(test.id());
+        let has_kubelet = children.iter().any(|pid| program(*pid) == "kubelet");
+        has_kubelet.then_some(children)
+    });
+
+    test.kill().unwrap();
+    test.wait().unwrap();
+
+    // etcd, the API server, the controller manager, the runtime, the kubelet, and who cleans up.
+    let children = children.expect("the test starts a kubelet");
+    assert!(children.len() >= 6, "{children:?}");
+    let gone = poll(DEADLINE, || {
+        let alive = children
+            .iter()
+            .any(|pid| Path::new(&format!("/proc/{pid}")).exists());
+        let left = fs::read_dir(directory.path()).unwrap().count();
+        (!alive && left == 0).then_some(())
+    });
+    assert!(
+        gone.is_some(),
+        "left: {:?}",
+        children.iter().map(|pid| program(*pid)).collect::<Vec<_>>()
+    );
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let of_parent = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status
+            .lines()
+            .any(|line| *line == format!("PPid:\t{parent}"))
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(of_parent).collect()
+}
+
+fn program(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .unwrap_or_default()
+        .trim_end()
+        .to_owned()
+}
+
+#[test]
+fn two_control_planes_run_side_by_side_and_end_with_their_fixtures() {
+    let rsa = ControlPlane::builder().ca_key(CaKey::Rsa).start();
+    let other = ControlPlane::start();
+
+    rsa.kubectl().ok(["create", "namespace", "only-here"]);
+
+    assert!(
+        !other
+            .kubectl()
+            .run(["get", "namespace", "only-here"])
+            .status
+            .success()
+    );
+    assert!(
+        fs::read_to_string(rsa.ca_key_path())
+            .unwrap()
+            .starts_with("-----BEGIN PRIVATE KEY")
+    );
+    let processes = [rsa.etcd(), rsa.apiserver(), other.etcd(), other.apiserver()].map(|p| p.pid());
+    let directory = rsa.ca_cert_path().parent().unwrap().to_owned();
+    drop((rsa, other));
+    assert!(
+        processes
+            .iter()
+            .all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    );
+    assert!(!directory.exists());
+}
+
+#[test]
+fn a_binding_that_was_removed_is_out_of_force() {
+    let cluster = ControlPlane::start();
+    let token = cluster.add_bootstrap_token("abcdef", "0123456789abcdef");
+    let holder = cluster.kubectl_with(cluster.bootstrap_kubeconfig(&token));
+
+    cluster.install_kubeadm_bindings();
+    assert!(
+        holder
+            .run(["get", "certificatesigningrequests"])
+            .status
+            .success()
+    );
+
+    cluster.remove_binding(KubeadmBinding::KubeletBootstrap);
+    assert!(
+        !holder
+            .run(["get", "certificatesigningrequests"])
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn an_api_server_that_starts_again_keeps_its_address_and_its_objects() {
+    let mut cluster = ControlPlane::start();
+    cluster.kubectl().ok(["create", "namespace", "kept"]);
+    let first = cluster.apiserver().pid();
+
+    cluster.restart_apiserver();
+
+    assert_ne!(cluster.apiserver().pid(), first);
+    cluster.kubectl().ok(["get", "namespace", "kept"]);
+}
+
+/// What a kubelet with fewer walls around it changes.
+fn machine() -> BTreeMap<String, String> {
+    let files = [
+        "/proc/sys/vm/overcommit_memory",
+        "/proc/sys/vm/panic_on_oom",
+        "/proc/sys/kernel/panic",
+        "/proc/sys/kernel/panic_on_oops",
+        "/proc/sys/kernel/keys/root_maxkeys",
+        "/proc/sys/kernel/keys/root_maxbytes",
+        "/proc/self/mounts",
+    ];
+    let read = |path: &str| {
+        (
+            path.to_owned(),
+            fs::read_to_string(path).unwrap_or_default(),
+        )
+    };
+    let directories = [
+        "/var/lib",
+        "/var/lib/kubelet",
+        "/var/log",
+        "/var/log/containers",
+    ];
+    let list = |path: &str| {
+        let names = fs::read_dir(path).into_iter().flatten().flatten();
+        let mut names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+        names.sort();
+        (path.to_owned(), format!("{names:?}"))
+    };
+    files
+        .map(read)
+        .into_iter()
+        .chain(directories.map(list))
+        .collect()
+}
