@@ -1,0 +1,47 @@
+//! As whom to talk to the API server.
+
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::endpoint::certificates;
+use super::error::Refused;
+use crate::secret::Secret;
+
+/// As whom to talk to the API server.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "whoever keeps a login handles each kind")]
+pub enum Login {
+    /// A bearer token.
+    Token(Secret<String>),
+    /// A client certificate.
+    ClientCertificate {
+        /// The certificate and its chain in PEM, leaf first.
+        chain_pem: String,
+        /// Its key in PEM.
+        key_pem: Secret<String>,
+    },
+}
+
+/// What a TLS client presents.
+pub(in crate::kube) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// Reads what a TLS client presents. The error names the half that is wrong.
+pub(in crate::kube) fn identity(
+    chain_pem: &str,
+    key_pem: &Secret<String>,
+) -> Result<Identity, (&'static str, Refused)> {
+    let chain = certificates(chain_pem).map_err(|_| ("client-certificate", Refused::NotCertificates))?;
+    let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
+        .map_err(|_| ("client-key", Refused::NotAKey))?;
+    Ok((chain, key))
+}
+
+/// A token as a header can carry it, without the line end that files have.
+pub(super) fn token(text: &str) -> Result<Secret<String>, Refused> {
+    let token = text.trim();
+    if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(Secret::new(token.to_owned()))
+    } else {
+        Err(Refused::NotAToken)
+    }
+}

@@ -1,0 +1,13 @@
+//! The cluster's API server, as far as a node needs it: certificate signing requests and nothing else.
+
+mod client;
+mod error;
+pub mod kubeconfig;
+mod proxy;
+mod types;
+mod watch;
+
+pub use client::{ApiClient, Created};
+pub use error::{ApiError, TlsFault};
+pub use types::{CsrObject, CsrState, Malformed, NewCsr};
+pub use watch::Waited;

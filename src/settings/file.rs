@@ -1,0 +1,135 @@
+//! The file, its drop-ins, and YAML errors that say where.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
+
+use serde::Deserialize as _;
+use serde_path_to_error::Track;
+use serde_saphyr::Error;
+
+use super::error::{Document, Origin, SettingsError};
+use super::layer::Layer;
+
+/// A hundred times what all the keys take.
+const MAX_FILE_LEN: u64 = 256 * 1024;
+
+/// More than any configuration management splits so few keys into.
+const MAX_DROP_INS: usize = 64;
+
+/// What the file and its drop-ins say; later names win over earlier ones, and all of them over the file.
+///
+/// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
+pub(super) fn read(named: Option<&Path>, default: &Path) -> Result<Layer, SettingsError> {
+    let path = named.unwrap_or(default);
+    let main = match (load(path), named) {
+        (Err(SettingsError::Unreadable { source, .. }), None) if is_absent(&source) => {
+            Layer::default()
+        }
+        (loaded, _) => loaded?,
+    };
+    drop_ins(&path.with_extension("d"))?
+        .iter()
+        .try_fold(main, |lower, path| Ok(load(path)?.over(lower)))
+}
+
+fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, SettingsError> {
+    let failed = |source| SettingsError::Unreadable { path: folder.to_owned(), source };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if is_absent(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if path.extension().is_some_and(|extension| extension == "yaml") && !hidden {
+            paths.push(path);
+        }
+        if paths.len() > MAX_DROP_INS {
+            return Err(SettingsError::TooManyDropIns { path: folder.to_owned(), limit: MAX_DROP_INS });
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn load(path: &Path) -> Result<Layer, SettingsError> {
+    let failed = |source| SettingsError::Unreadable { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes))
+        .map_err(failed)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE_LEN {
+        return Err(SettingsError::TooLarge { path: path.to_owned(), limit: MAX_FILE_LEN });
+    }
+    let document = Document::File(path.to_owned());
+    let text = String::from_utf8(bytes).map_err(|error| not_text(&document, &error))?;
+    let layer = parse(&text, &document)?;
+    match layer.missing_header() {
+        Some((key, why)) => {
+            let origin = Origin::Document { document, line: None, key: key.to_owned() };
+            Err(SettingsError::Value { origin, why: why.to_string() })
+        }
+        None => Ok(layer),
+    }
+}
+
+fn not_text(document: &Document, error: &FromUtf8Error) -> SettingsError {
+    let text = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+    let start = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let lines = text.iter().filter(|byte| **byte == b'\n').count();
+    let from_one = |count| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
+    SettingsError::NotYaml {
+        document: document.clone(),
+        line: from_one(lines),
+        column: from_one(text.len() - start),
+        why: "it is not UTF-8".to_owned(),
+    }
+}
+
+/// Reads one document.
+pub(super) fn parse(text: &str, document: &Document) -> Result<Layer, SettingsError> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let mut track = Track::new();
+    let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
+        Layer::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
+    });
+    parsed.map_err(|error| explain(error, &track.path().to_string(), document))
+}
+
+/// Tells a key that is wrong from a document that is none.
+fn explain(error: Error, path: &str, document: &Document) -> SettingsError {
+    let location = error.location();
+    let origin = |key: &str| Origin::Document {
+        document: document.clone(),
+        line: location.map(|location| location.line()),
+        key: key.to_owned(),
+    };
+    // Serde's paths of the document as a whole, and of a place between two keys.
+    let at_a_key = !matches!(path, "." | "?");
+    match error {
+        Error::SerdeUnknownField { expected, .. } => {
+            SettingsError::UnknownKey { origin: origin(path), known: expected }
+        }
+        Error::DuplicateMappingKey { key, .. } => {
+            SettingsError::DuplicateKey { origin: origin(key.as_deref().unwrap_or(path)) }
+        }
+        Error::Message { msg, .. } if at_a_key => {
+            SettingsError::Value { origin: origin(path), why: msg }
+        }
+        other if at_a_key => SettingsError::Value { origin: origin(path), why: other.to_string() },
+        other => SettingsError::NotYaml {
+            document: document.clone(),
+            line: location.map_or(1, |location| location.line()),
+            column: location.map_or(1, |location| location.column()),
+            why: other.to_string(),
+        },
+    }
+}
