@@ -38,6 +38,7 @@ pub use self::builder::{CaKey, ControlPlaneBuilder, Controllers};
 pub(crate) use self::kubeconfig::unverified;
 pub use self::kubeconfig::{Exec, Kubeconfig, User};
 pub use self::kubectl::Kubectl;
+pub use self::watch::{Event, Watch};
 use crate::kubelet::KubeletBuilder;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Process, Scratch};

@@ -26,7 +26,7 @@ use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
 use crate::binaries::control_plane_binary;
-use crate::control_plane::{ControlPlane, DEADLINE, Kubectl, unverified};
+use crate::control_plane::{ControlPlane, DEADLINE, Kubectl, Watch, has_condition, unverified};
 use crate::process::{Launch, Mark, Process, Scratch, free_port, poll};
 
 pub use self::metrics::Metrics;
@@ -34,12 +34,16 @@ pub use self::metrics::Metrics;
 /// How long a kubelet that is asked to end may take before it is killed.
 const TERMINATION: Duration = Duration::from_secs(10);
 
+/// The namespace of the nodes' Leases; kubectl ignores it for Nodes.
+const LEASES: &str = "kube-node-lease";
+
 /// A kubelet to be started.
 #[derive(Debug)]
 #[must_use = "nothing is started before `start`"]
 pub struct KubeletBuilder {
     name: String,
     scratch: Scratch,
+    admin: Kubectl,
     api: Kubectl,
     port: u16,
     kubeconfig: Option<PathBuf>,
@@ -60,6 +64,7 @@ impl KubeletBuilder {
             configuration::standard(port, &scratch.join("cri.sock"), &cluster.ca_cert_path());
         Self {
             name: name.to_owned(),
+            admin: cluster.kubectl().clone(),
             api: Kubectl::new(api, scratch.path()),
             scratch,
             port,
@@ -104,6 +109,8 @@ impl KubeletBuilder {
     }
 
     /// Asks for its serving certificate with a certificate signing request.
+    ///
+    /// Until that is approved its own API, and with it [`Kubelet::metrics`], is not served.
     pub fn server_tls_bootstrap(self) -> Self {
         self.configuration("serverTLSBootstrap", json!(true))
     }
@@ -164,6 +171,7 @@ impl KubeletBuilder {
             name: self.name,
             kubeconfig,
             port: self.port,
+            admin: self.admin,
             api: self.api,
             scratch: self.scratch,
         }
@@ -190,6 +198,7 @@ pub struct Kubelet {
     name: String,
     kubeconfig: PathBuf,
     port: u16,
+    admin: Kubectl,
     api: Kubectl,
     scratch: Scratch,
 }
@@ -246,6 +255,35 @@ impl Kubelet {
     /// Lets it run on.
     pub fn resume(&self) {
         self.process.signal(Signal::CONT);
+    }
+
+    /// Waits until its Node is registered, and returns that.
+    #[track_caller]
+    pub fn wait_until_registered(&self) -> Value {
+        self.wait_for("nodes", "registered", |_| true)
+    }
+
+    /// Waits until its Node is ready, and returns that.
+    #[track_caller]
+    pub fn wait_until_ready(&self) -> Value {
+        self.wait_for("nodes", "ready", |node| has_condition(node, "Ready"))
+    }
+
+    /// Waits until its Lease was renewed after it was first seen, and returns that.
+    #[track_caller]
+    pub fn wait_for_lease_renewal(&self) -> Value {
+        let mut first = None;
+        self.wait_for("leases", "renewed", |lease| {
+            let renewed = &lease["spec"]["renewTime"];
+            first.get_or_insert_with(|| renewed.clone()) != renewed
+        })
+    }
+
+    /// Watches its Lease; events are far between, a lease duration's quarter.
+    pub fn watch_lease(&self) -> Watch {
+        let selector = format!("metadata.name={}", self.name);
+        self.admin
+            .watch(&["leases", "-n", LEASES, "--field-selector", &selector])
     }
 
     /// All that it and its exec plugin have said, since the first start.
@@ -318,6 +356,15 @@ impl Kubelet {
             condition(last).then_some(last)
         });
         reached.unwrap_or_else(|| self.fail(&format!("has {name}{labels:?} = {last}")))
+    }
+
+    #[track_caller]
+    fn wait_for(&self, resource: &str, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
+        let selector = format!("metadata.name={}", self.name);
+        let resource = [resource, "-n", LEASES, "--field-selector", &selector];
+        self.admin
+            .try_wait_for(&resource, what, DEADLINE, condition)
+            .unwrap_or_else(|failure| panic!("{failure}{}", self.process.log()))
     }
 
     #[track_caller]

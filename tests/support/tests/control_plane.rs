@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Instant;
 
 use kubelet_authenticator_test_support::control_plane::{
-    CaKey, ControlPlane, Controllers, DEADLINE, KubeadmBinding,
+    CaKey, ControlPlane, Controllers, DEADLINE, Exec, KubeadmBinding,
 };
 use kubelet_authenticator_test_support::process::poll;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A cluster as kubeadm leaves it.
 static STOCK: LazyLock<ControlPlane> = LazyLock::new(|| {
@@ -149,6 +150,80 @@ fn program(pid: u32) -> String {
         .to_owned()
 }
 
+/// An exec plugin in the fewest lines: tells what it was told, then prints a credential or fails.
+fn plugin(cluster: &ControlPlane, node: &str) -> PathBuf {
+    let pair = cluster.client_certificate(&format!("system:node:{node}"), Some("system:nodes"));
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {
+            "clientCertificateData": pair.certificate_pem,
+            "clientKeyData": pair.key_pem,
+        },
+    });
+    let directory = cluster.directory("plugin");
+    fs::write(directory.join("credential"), credential.to_string()).unwrap();
+    let script = directory.join("plugin");
+    let text = "#!/bin/sh\necho \"plugin: $1 $COLOUR ${HOME-homeless} $KUBERNETES_EXEC_INFO\" >&2\n\
+        cat \"${0%/*}/credential\" || exit 7\n";
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    script
+}
+
+#[test]
+fn a_kubelet_joins_with_what_its_exec_plugin_gives_it() {
+    let cluster = ControlPlane::builder()
+        .controllers(Controllers::Default)
+        .start();
+    let exec = Exec::new(plugin(&cluster, "exec-1"))
+        .arg("argument")
+        .env("COLOUR", "green")
+        .config(json!({ "shape": "round" }));
+
+    let mut kubelet = cluster
+        .kubelet("exec-1")
+        .kubeconfig(cluster.exec_kubeconfig(exec))
+        .lease_duration(4)
+        .server_tls_bootstrap()
+        .start();
+
+    let said = kubelet.wait_for_log("plugin: ");
+    assert!(said.contains("plugin: argument green homeless {"), "{said}");
+    assert!(said.contains(r#""config":{"shape":"round"}"#), "{said}");
+    kubelet.wait_until_ready();
+    kubelet.wait_for_lease_renewal();
+    let csr = cluster.wait_for_csr("of a serving certificate", |_| true);
+    assert_eq!(csr["spec"]["signerName"], "kubernetes.io/kubelet-serving");
+    assert_eq!(csr["spec"]["username"], "system:node:exec-1");
+    let csr = csr["metadata"]["name"].as_str().unwrap();
+    cluster.kubectl().ok(["certificate", "approve", csr]);
+    let calls = kubelet.metrics().sum(
+        "rest_client_exec_plugin_call_total",
+        &[("call_status", "no_error")],
+    );
+    assert!(calls >= 1.0, "{calls}");
+}
+
+#[test]
+fn a_failing_exec_plugin_shows_in_the_metrics_and_the_kubelet_goes_on_when_it_recovers() {
+    let plugin = plugin(&STOCK, "exec-2");
+    let credential = plugin.with_file_name("credential");
+    let kept = plugin.with_file_name("kept");
+    fs::rename(&credential, &kept).unwrap();
+    let kubeconfig = STOCK.exec_kubeconfig(Exec::new(plugin));
+
+    let kubelet = STOCK.kubelet("exec-2").kubeconfig(kubeconfig).start();
+    kubelet.wait_for_metric(
+        "rest_client_exec_plugin_call_total",
+        &[("code", "7")],
+        |n| n > 0.0,
+    );
+    fs::rename(kept, credential).unwrap();
+
+    kubelet.wait_until_registered();
+}
+
 #[test]
 fn two_control_planes_run_side_by_side_and_end_with_their_fixtures() {
     let rsa = ControlPlane::builder().ca_key(CaKey::Rsa).start();
@@ -223,29 +298,19 @@ fn machine() -> BTreeMap<String, String> {
         "/proc/sys/kernel/panic_on_oops",
         "/proc/sys/kernel/keys/root_maxkeys",
         "/proc/sys/kernel/keys/root_maxbytes",
-        "/proc/self/mounts",
     ];
     let read = |path: &str| {
-        (
-            path.to_owned(),
-            fs::read_to_string(path).unwrap_or_default(),
-        )
+        let contents = fs::read_to_string(path).unwrap_or_default();
+        (path.to_owned(), contents)
     };
-    let directories = [
-        "/var/lib",
-        "/var/lib/kubelet",
-        "/var/log",
-        "/var/log/containers",
-    ];
+    let directories = ["/var/lib/kubelet", "/var/log/containers", "/var/log/pods"];
     let list = |path: &str| {
-        let names = fs::read_dir(path).into_iter().flatten().flatten();
-        let mut names: Vec<_> = names.map(|entry| entry.file_name()).collect();
-        names.sort();
-        (path.to_owned(), format!("{names:?}"))
+        let entries = fs::read_dir(path).map(|entries| entries.flatten().count());
+        (path.to_owned(), format!("{:?}", entries.ok()))
     };
-    files
-        .map(read)
-        .into_iter()
-        .chain(directories.map(list))
-        .collect()
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = mounts.lines().filter(|line| line.contains("kubelet"));
+    let mounts = ("mounts".to_owned(), mounts.collect());
+    let all = files.map(read).into_iter().chain(directories.map(list));
+    all.chain([mounts]).collect()
 }

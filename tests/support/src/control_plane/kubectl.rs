@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::watch;
+use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
@@ -98,7 +98,24 @@ impl Kubectl {
         deadline: Duration,
         condition: impl FnMut(&Value) -> bool,
     ) -> Value {
+        self.try_wait_for(resource, what, deadline, condition)
+            .unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Like [`Kubectl::wait_for`], for a caller with more to say about the failure.
+    pub(crate) fn try_wait_for(
+        &self,
+        resource: &[&str],
+        what: &str,
+        deadline: Duration,
+        condition: impl FnMut(&Value) -> bool,
+    ) -> Result<Value, String> {
         watch::wait_for(self, resource, what, deadline, condition)
+    }
+
+    /// Watches `resource`; objects that are there already come first.
+    pub fn watch(&self, resource: &[&str]) -> Watch {
+        Watch::start(self, resource)
     }
 
     #[track_caller]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::process::{Child, ChildStdout, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,45 +17,35 @@ const WATCH: [&str; 4] = ["--watch", "--output-watch-events", "-o", "json"];
 /// Between two watches, so that a server that is away is not asked all the time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-#[track_caller]
+/// Waits for an object that satisfies `condition`; the error says what there was instead.
 pub(super) fn wait_for(
     kubectl: &Kubectl,
     resource: &[&str],
     what: &str,
     deadline: Duration,
     mut condition: impl FnMut(&Value) -> bool,
-) -> Value {
+) -> Result<Value, String> {
     let end = Instant::now() + deadline;
     let mut seen = BTreeMap::new();
     loop {
         let mut watch = Watch::start(kubectl, resource);
-        while let Some(event) = watch.next_before(end) {
-            let object = &event["object"];
-            let name = object["metadata"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
-            if event["type"] == "DELETED" {
-                seen.remove(&name);
-            } else if condition(object) {
-                return event["object"].clone();
+        while let Some(event) = watch.next(end.saturating_duration_since(Instant::now())) {
+            if event.deleted {
+                seen.remove(event.name());
+            } else if condition(&event.object) {
+                return Ok(event.object);
             } else {
-                seen.insert(name, summary(object));
+                seen.insert(event.name().to_owned(), summary(&event.object));
             }
         }
         let trouble = watch.end();
         if Instant::now() >= end {
             let resource = resource.join(" ");
-            let seen: Vec<_> = seen
-                .iter()
-                .map(|(name, state)| format!("{name}: {state}"))
-                .collect();
-            let seen = if seen.is_empty() {
-                "none".to_owned()
-            } else {
-                seen.join("\n")
-            };
-            panic!("no {resource} {what} within {deadline:?}; seen:\n{seen}\n{trouble}");
+            let mut message = format!("no {resource} {what} within {deadline:?}; seen:");
+            for (name, state) in &seen {
+                message.push_str(&format!("\n{name}: {state}"));
+            }
+            return Err(format!("{message}\n{trouble}"));
         }
         thread::sleep(PAUSE);
     }
@@ -87,14 +77,39 @@ fn summary(object: &Value) -> String {
     Value::Object(shown).to_string()
 }
 
-struct Watch {
+/// A running watch by kubectl.
+#[derive(Debug)]
+pub struct Watch {
     child: Child,
-    events: Receiver<Value>,
+    events: Receiver<Event>,
+}
+
+/// Something that happened to an object, its being there at first included.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// The object, as it is now or as it was last.
+    pub object: Value,
+    /// Whether it is gone.
+    pub deleted: bool,
+}
+
+impl Event {
+    /// The object's name.
+    pub fn name(&self) -> &str {
+        self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    fn parse(mut document: Value) -> Self {
+        let deleted = document["type"] == "DELETED";
+        Self {
+            object: document["object"].take(),
+            deleted,
+        }
+    }
 }
 
 impl Watch {
-    #[track_caller]
-    fn start(kubectl: &Kubectl, resource: &[&str]) -> Self {
+    pub(super) fn start(kubectl: &Kubectl, resource: &[&str]) -> Self {
         let mut command = kubectl.command(["get"].iter().chain(resource), &WATCH);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("setpriv can be started");
@@ -102,15 +117,9 @@ impl Watch {
         Self { child, events }
     }
 
-    /// The next event; `None` when the watch is cut and at the deadline.
-    fn next_before(&mut self, end: Instant) -> Option<Value> {
-        match self
-            .events
-            .recv_timeout(end.saturating_duration_since(Instant::now()))
-        {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+    /// The next event; `None` when there is none within `deadline`, or the watch was cut.
+    pub fn next(&mut self, deadline: Duration) -> Option<Event> {
+        self.events.recv_timeout(deadline).ok()
     }
 
     /// Ends the watch, and returns what kubectl had to complain about.
@@ -132,12 +141,12 @@ impl Drop for Watch {
 }
 
 /// A thread, since a pipe cannot be read with a deadline; it ends with kubectl.
-fn read(stdout: ChildStdout) -> Receiver<Value> {
+fn read(stdout: ChildStdout) -> Receiver<Event> {
     let (sender, events) = mpsc::channel();
     thread::spawn(move || {
         let documents = serde_json::Deserializer::from_reader(BufReader::new(stdout));
-        for event in documents.into_iter().map_while(Result::ok) {
-            if sender.send(event).is_err() {
+        for document in documents.into_iter().map_while(Result::ok) {
+            if sender.send(Event::parse(document)).is_err() {
                 return;
             }
         }

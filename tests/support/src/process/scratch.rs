@@ -1,6 +1,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 use tempfile::TempDir;
@@ -16,23 +16,30 @@ done"#;
 /// The directory of all scratch directories of this test process.
 ///
 /// A `static` is not dropped and a killed process drops nothing, so that a child removes it.
-static BASE: LazyLock<PathBuf> = LazyLock::new(|| {
+static BASE: LazyLock<Base> = LazyLock::new(|| {
     let base = tempfile::Builder::new()
         .prefix("kubelet-authenticator-")
         .tempdir();
-    let base = base.expect("a directory can be made in TMPDIR").keep();
+    let path = base.expect("a directory can be made in TMPDIR").keep();
     let mut remover = Command::new("sh");
     remover
         .args(["-c", REMOVER, "remover"])
-        .arg(&base)
+        .arg(&path)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut remover = spawner::spawn(remover).expect("sh can be started");
-    // Open until this process ends. The remover outlives us: there is nothing to wait for.
-    std::mem::forget(remover.stdin.take());
-    base
+    let remover = spawner::spawn(remover).expect("sh can be started");
+    Base {
+        path,
+        _remover: remover,
+    }
 });
+
+struct Base {
+    path: PathBuf,
+    // Its standard input is open until this process ends; it outlives us, and is not waited for.
+    _remover: Child,
+}
 
 /// A directory of a fixture's own, removed with it, or at the latest with the test process.
 #[derive(Debug)]
@@ -45,7 +52,7 @@ impl Scratch {
     pub fn new(name: &str) -> Self {
         let directory = tempfile::Builder::new()
             .prefix(&format!("{name}-"))
-            .tempdir_in(&*BASE);
+            .tempdir_in(&BASE.path);
         Self {
             directory: directory.expect("a directory can be made in TMPDIR"),
         }
