@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+};
 use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -171,11 +175,17 @@ fn client_verifier(
 
 /// Takes any client certificate in the handshake: the API server refuses in its answer, with 401.
 #[derive(Debug)]
-pub(super) struct AnyClient(Arc<dyn ClientCertVerifier>);
+pub(super) struct AnyClient {
+    verifier: Arc<dyn ClientCertVerifier>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
 
 impl AnyClient {
     pub(super) fn new(authority: &CertificateDer<'static>, provider: &Arc<CryptoProvider>) -> Self {
-        Self(client_verifier(authority, provider))
+        Self {
+            verifier: client_verifier(authority, provider),
+            algorithms: provider.signature_verification_algorithms,
+        }
     }
 }
 
@@ -185,7 +195,7 @@ impl ClientCertVerifier for AnyClient {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -203,7 +213,7 @@ impl ClientCertVerifier for AnyClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        self.verifier.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -212,11 +222,15 @@ impl ClientCertVerifier for AnyClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        // By the bare key: what is wrong with the certificate itself is for the answer to say.
+        let (_, parsed) = X509Certificate::from_der(cert)
+            .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let key = SubjectPublicKeyInfoDer::from(parsed.public_key().raw);
+        verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }
 

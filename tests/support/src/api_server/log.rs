@@ -104,10 +104,7 @@ impl Log {
     }
 
     pub(super) fn all(&self) -> Vec<Request> {
-        lock(&self.entries)
-            .iter()
-            .map(|(request, _)| request.clone())
-            .collect()
+        lock(&self.entries).clone()
     }
 
     /// Waits until `pick` finds something among the requests.

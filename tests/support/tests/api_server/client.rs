@@ -1,6 +1,7 @@
 //! A plain client of the server.
 
 use std::io::{BufRead, BufReader};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -8,8 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};
 use kubelet_authenticator_test_support::pki::{KeyAndCertificate, Subject, certificate_request};
 use reqwest::blocking::{Client, ClientBuilder, RequestBuilder, Response};
-use rustls::ClientConfig;
-use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 
 /// Longer than anything a test waits for takes.
@@ -128,9 +130,12 @@ fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
         .unwrap()
         .with_root_certificates(roots);
     let config = match identity {
-        Some(pair) => config
-            .with_client_auth_cert(vec![pair.certificate_der()], pair.key_der())
-            .unwrap(),
+        Some(pair) => {
+            // Unlike the usual way, this shows certificates that rustls would not parse.
+            let key = any_supported_type(&pair.key_der()).unwrap();
+            let shown = CertifiedKey::new(vec![pair.certificate_der()], key);
+            config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown)))
+        }
         None => config.with_no_client_auth(),
     };
     ClientBuilder::new()

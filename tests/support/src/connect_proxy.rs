@@ -1,0 +1,113 @@
+//! A tiny HTTP proxy that knows CONNECT alone, and remembers what it was asked for.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A client that says nothing for so long is not waited for.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// A running proxy; gone when dropped.
+#[derive(Debug)]
+pub struct ConnectProxy {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<String>>>,
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Default for ConnectProxy {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
+impl ConnectProxy {
+    /// Starts a proxy on a free port of 127.0.0.1.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (asked, stopped) = (asked.clone(), stopped.clone());
+            move || {
+                for client in listener.incoming().flatten() {
+                    if stopped.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let asked = asked.clone();
+                    std::thread::spawn(move || serve(client, &asked));
+                }
+            }
+        });
+        Self {
+            address,
+            asked,
+            stopped,
+            thread: Some(thread),
+        }
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The `host:port` of every CONNECT so far, oldest first.
+    pub fn connects(&self) -> Vec<String> {
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Drop for ConnectProxy {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        // Wakes the thread, which is waiting for a client.
+        let woken = TcpStream::connect(self.address);
+        if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(client: TcpStream, asked: &Mutex<Vec<String>>) -> io::Result<()> {
+    client.set_read_timeout(Some(IDLE))?;
+    let mut reader = BufReader::new(client.try_clone()?);
+    let mut request = String::new();
+    reader.read_line(&mut request)?;
+    let mut line = String::new();
+    while reader.read_line(&mut line)? > 2 {
+        line.clear();
+    }
+    let mut client = client;
+    let mut words = request.split_whitespace();
+    let (Some("CONNECT"), Some(target)) = (words.next(), words.next()) else {
+        return client.write_all(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
+    };
+    asked
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(target.to_owned());
+    let Ok(server) = TcpStream::connect(target) else {
+        return client.write_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n");
+    };
+    client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?;
+    client.set_read_timeout(None)?;
+    let (from_server, to_client) = (server.try_clone()?, client.try_clone()?);
+    std::thread::spawn(move || pipe(from_server, to_client));
+    // Through the reader: it may have read ahead.
+    pipe(reader, server);
+    Ok(())
+}
+
+fn pipe(mut from: impl io::Read, mut to: TcpStream) {
+    let _ = io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+}
