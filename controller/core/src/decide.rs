@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{Audience, Provider};
@@ -11,7 +11,7 @@ use kubelet_attestation::names::{Audience, Provider};
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
-use crate::request::IssuedCertificate;
+use crate::request::{Dismissal, IssuedCertificate, RawRequest};
 use crate::signer::Signer;
 use crate::verifier::Verifier;
 
@@ -105,6 +105,21 @@ impl From<Refusal> for Decision {
     }
 }
 
+impl From<Denial> for Decision {
+    fn from(denial: Denial) -> Self {
+        Self::Deny(denial)
+    }
+}
+
+impl From<Dismissal> for Decision {
+    fn from(dismissal: Dismissal) -> Self {
+        match dismissal {
+            Dismissal::Ignore(ignored) => Self::Ignore(ignored),
+            Dismissal::Deny(denial) => Self::Deny(denial),
+        }
+    }
+}
+
 /// A decision, and how it was reached.
 #[derive(Debug)]
 pub struct Decided {
@@ -169,16 +184,88 @@ impl fmt::Display for Check {
 
 /// Decides about `request` at `now`.
 ///
-/// Writes nothing but the ledger's record, and can be repeated: the same request finds the same record.
+/// Writes nothing but the ledger's record, and can be repeated: the same request finds the same record. The traits that
+/// `context` holds bring their own deadlines.
 pub async fn decide(
     request: &CertificateSigningRequest,
-    _context: &Context,
-    _now: SystemTime,
+    context: &Context,
+    now: SystemTime,
 ) -> Decided {
+    let mut steps = Steps::default();
+    let decision = match issue(request, context, now, &mut steps).await {
+        Ok(certificate) => Decision::Issue(certificate),
+        Err(decision) => decision,
+    };
     Decided {
-        decision: Decision::Ignore(Ignored::AnotherSigner {
-            signer: request.spec.signer_name.clone(),
-        }),
-        steps: Vec::new(),
+        decision,
+        steps: steps.0,
     }
 }
+
+async fn issue(
+    request: &CertificateSigningRequest,
+    context: &Context,
+    now: SystemTime,
+    steps: &mut Steps,
+) -> Result<IssuedCertificate, Decision> {
+    let Context {
+        verifiers,
+        audiences,
+        inventory,
+        ledger,
+        signer,
+        lifetimes,
+    } = context;
+    let raw = steps.take(Check::Triage, || RawRequest::triage(request, verifiers))?;
+    let Some(verifier) = verifiers.of(raw.provider()) else {
+        return Err(Decision::Ignore(Ignored::AnotherSigner {
+            signer: request.spec.signer_name.clone(),
+        }));
+    };
+    let csr = steps.take(Check::Parse, || raw.parse())?;
+    let csr = steps.take(Check::ConformClient, || {
+        csr.conform_client(verifier, lifetimes)
+    })?;
+    let csr = steps
+        .wait(Check::Locate, csr.locate(inventory.as_ref()))
+        .await?;
+    let csr = steps
+        .wait(Check::Attest, csr.attest(verifier, audiences, now))
+        .await?;
+    let csr = steps
+        .wait(Check::Settle, csr.settle(inventory.as_ref()))
+        .await?;
+    let csr = steps
+        .wait(Check::Claim, csr.claim(ledger.as_ref(), now))
+        .await?;
+    Ok(steps.take(Check::Sign, || csr.sign(signer, now))?)
+}
+
+#[derive(Default)]
+struct Steps(Vec<Step>);
+
+impl Steps {
+    fn take<T>(&mut self, check: Check, make: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let result = make();
+        self.took(check, begin);
+        result
+    }
+
+    async fn wait<T>(&mut self, check: Check, made: impl Future<Output = T>) -> T {
+        let begin = Instant::now();
+        let result = made.await;
+        self.took(check, begin);
+        result
+    }
+
+    fn took(&mut self, check: Check, begin: Instant) {
+        let took = begin.elapsed();
+        self.0.push(Step { check, took });
+    }
+}
+
+#[cfg(test)]
+mod attacks;
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,87 @@
 //! The cluster's CA.
+//!
+//! Certificates are encoded here, field by field, so that the issuer is the CA's subject byte for byte: a library that
+//! keeps names in a map drops repeated attributes, and the chain of such a CA does not verify.
+
+mod ca;
+mod certificate;
+mod key;
 
 use std::fmt;
+use std::time::SystemTime;
+
+use crate::refusal::{Deferral, Failure, Refusal};
+use crate::request::ClaimedCsr;
+use ca::CaCertificate;
+use key::CaKey;
+
+pub use ca::InvalidCa;
 
 /// Signs node certificates with one cluster's CA.
-pub struct Signer {}
+///
+/// It does not change; where the CA is replaced, so is its signer.
+pub struct Signer {
+    ca: CaCertificate,
+    key: CaKey,
+}
+
+/// A certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignError {
+    /// The system gave no random bytes.
+    #[error("the system has no random bytes for a serial number")]
+    Entropy,
+    /// A field has no encoding.
+    #[error("the certificate cannot be encoded")]
+    Encoding(#[from] x509_cert::der::Error),
+    /// The CA's key did not sign.
+    #[error("the CA's key did not sign")]
+    Key,
+}
+
+/// A signed certificate.
+pub(crate) struct Signed {
+    pub(crate) pem: String,
+    pub(crate) serial: String,
+    pub(crate) not_after: SystemTime,
+}
+
+impl Signer {
+    /// Signs with this CA, given as PEM: one certificate, and its key as PKCS#8, PKCS#1 or SEC1.
+    ///
+    /// # Errors
+    ///
+    /// A certificate that is no CA's, a key of another kind, or one that is not the certificate's.
+    pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, InvalidCa> {
+        let ca = CaCertificate::from_pem(certificate)?;
+        let key = CaKey::from_pem(key, &ca)?;
+        Ok(Self { ca, key })
+    }
+
+    /// When the CA's certificate ends; no certificate of its outlives it.
+    pub fn not_after(&self) -> SystemTime {
+        self.ca.not_after
+    }
+
+    /// DER of the CA's certificate.
+    pub fn ca_der(&self) -> &[u8] {
+        &self.ca.der
+    }
+
+    /// Makes the certificate of a request that passed every check.
+    ///
+    /// # Errors
+    ///
+    /// A CA that is not valid now is a retry: replacing it cures every request that waits.
+    pub(crate) fn certificate(&self, csr: &ClaimedCsr, now: SystemTime) -> Result<Signed, Refusal> {
+        if now < self.ca.not_before || now > self.ca.not_after {
+            return Err(Deferral::CaNotValid.into());
+        }
+        certificate::signed(&self.ca, &self.key, csr, now)
+            .map_err(|source| Failure::SigningImpossible { source }.into())
+    }
+}
 
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -11,27 +89,5 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// A CA's certificate or key cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidCa {
-    /// Not one PEM certificate.
-    #[error("the CA certificate is not one PEM certificate")]
-    Certificate,
-}
-
-/// A certificate could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SignError {
-    /// The CA's key did not sign.
-    #[error("the CA's key did not sign")]
-    Key,
-}
-
-impl Signer {
-    /// Signs with this CA, given as PEM: a certificate, and its key as PKCS#8, PKCS#1 or SEC1.
-    pub fn from_pem(_certificate: &[u8], _key: &[u8]) -> Result<Self, InvalidCa> {
-        Err(InvalidCa::Certificate)
-    }
-}
+#[cfg(test)]
+mod tests;

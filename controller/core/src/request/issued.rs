@@ -4,16 +4,31 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use super::ClaimedCsr;
 use crate::ledger::CertificateUid;
+use crate::refusal::Refusal;
+use crate::signer::Signer;
 
-/// A certificate for a machine that passed every check; not yet approved nor published.
+/// A certificate for a machine that passed every check; neither approved nor published yet.
 #[derive(Debug)]
 pub struct IssuedCertificate {
+    csr: ClaimedCsr,
     pem: String,
-    node_name: NodeName,
-    provider_id: ProviderId,
-    uid: CertificateUid,
+    serial: String,
     not_after: SystemTime,
+}
+
+impl ClaimedCsr {
+    /// Has the CA sign a certificate that is built from what was verified; of the request it carries only the key.
+    pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
+        let signed = signer.certificate(&self, now)?;
+        Ok(IssuedCertificate {
+            csr: self,
+            pem: signed.pem,
+            serial: signed.serial,
+            not_after: signed.not_after,
+        })
+    }
 }
 
 impl IssuedCertificate {
@@ -22,23 +37,28 @@ impl IssuedCertificate {
         &self.pem
     }
 
-    /// The node that it names.
-    pub fn node_name(&self) -> &NodeName {
-        &self.node_name
-    }
-
-    /// The machine that it names.
-    pub fn provider_id(&self) -> &ProviderId {
-        &self.provider_id
-    }
-
-    /// The ledger's record, as the certificate carries it.
-    pub fn uid(&self) -> CertificateUid {
-        self.uid
+    /// Its serial number in lower-case hexadecimal.
+    pub fn serial(&self) -> &str {
+        &self.serial
     }
 
     /// When it ends.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
+    }
+
+    /// The node that it names.
+    pub fn node_name(&self) -> &NodeName {
+        self.csr.request().node_name()
+    }
+
+    /// The machine that it names.
+    pub fn provider_id(&self) -> &ProviderId {
+        &self.csr.identity().provider_id
+    }
+
+    /// The ledger's record, as the certificate carries it.
+    pub fn uid(&self) -> CertificateUid {
+        self.csr.uid()
     }
 }

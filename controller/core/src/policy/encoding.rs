@@ -1,0 +1,40 @@
+//! What a malformed encoding is refused as.
+
+use kubelet_attestation::csr::envelope::InvalidEnvelope;
+use kubelet_attestation::csr::parse::InvalidRequest;
+
+use crate::refusal::Denial;
+
+/// The denial for `spec.request` of `len` bytes that is no envelope.
+pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
+    match error {
+        InvalidEnvelope::TooLarge => Denial::RequestTooLarge { len },
+        InvalidEnvelope::NoPem => Denial::NoPemBlock,
+        InvalidEnvelope::NotFirst => Denial::NotARequestFirst,
+        InvalidEnvelope::SecondRequest => Denial::SecondRequest,
+        InvalidEnvelope::DuplicateBlock => Denial::DuplicateBlock,
+        InvalidEnvelope::UnknownBlock => Denial::UnknownBlock,
+        InvalidEnvelope::EvidenceWithoutProvider => Denial::EvidenceWithoutProvider,
+        InvalidEnvelope::TextOutside => Denial::TextOutsideBlocks,
+        InvalidEnvelope::Provider => Denial::ProviderMalformed,
+        InvalidEnvelope::EvidenceTooLarge => Denial::EvidenceTooLarge,
+        // `NotStrict`, and whatever a later rule adds: no other encoding is accepted.
+        _ => Denial::NotStrictPem,
+    }
+}
+
+/// The denial for DER that is no certification request.
+pub(crate) fn request(error: InvalidRequest) -> Denial {
+    match error {
+        InvalidRequest::Der(source) => Denial::NotStrictDer {
+            detail: source.to_string(),
+        },
+        InvalidRequest::UnknownAttribute => Denial::UnknownAttribute,
+        InvalidRequest::DuplicateAttribute => Denial::DuplicateAttribute,
+        InvalidRequest::DuplicateExtension => Denial::DuplicateExtension,
+        // `NotCanonical`, and whatever a later rule adds.
+        other => Denial::NotStrictDer {
+            detail: other.to_string(),
+        },
+    }
+}

@@ -1,0 +1,54 @@
+//! The provider, and what evidence it must bring.
+
+use kubelet_attestation::evidence::version_of;
+use kubelet_attestation::names::Provider;
+
+use crate::refusal::{Denial, Failure, Refusal};
+use crate::verifier::Verifier;
+
+/// Checks that the signer, the provider block and the verifier are of one provider.
+///
+/// Otherwise evidence of a weak provider could be had for a strong one's signer. Without evidence the block may be
+/// absent.
+pub(crate) fn of_signer(
+    signer: &Provider,
+    claimed: Option<&Provider>,
+    verifier: &dyn Verifier,
+) -> Result<(), Denial> {
+    let claims_signer = match claimed {
+        Some(claimed) => claimed == signer,
+        None => verifier.versions().is_empty(),
+    };
+    if claims_signer && verifier.provider() == signer {
+        Ok(())
+    } else {
+        Err(Denial::ProviderMismatch {
+            signer: signer.clone(),
+            claimed: claimed.cloned(),
+        })
+    }
+}
+
+/// Checks that there is evidence exactly where the provider has some, and in a version that its verifier reads.
+pub(crate) fn readable(evidence: Option<&[u8]>, verifier: &dyn Verifier) -> Result<(), Refusal> {
+    let supported = verifier.versions();
+    match evidence {
+        None if supported.is_empty() => Ok(()),
+        None => Err(Denial::EvidenceMissing.into()),
+        Some(_) if supported.is_empty() => Err(Denial::EvidenceUnexpected.into()),
+        Some(evidence) => {
+            let version = version_of(evidence).map_err(|error| Denial::EvidenceMalformed {
+                detail: error.to_string(),
+            })?;
+            if supported.contains(&version) {
+                Ok(())
+            } else {
+                Err(Failure::UnsupportedAttestationVersion {
+                    version,
+                    supported: supported.to_vec(),
+                }
+                .into())
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The extensions that the certification request asks for.
+
+use kubelet_attestation::csr::oid;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::names::ProviderId;
+use x509_cert::der::Decode as _;
+use x509_cert::der::asn1::AnyRef;
+use x509_cert::ext::Extension;
+use x509_cert::ext::pkix::BasicConstraints;
+
+use crate::refusal::{Denial, SubjectAltNameKind};
+
+/// The claimed provider ID, if that is the only extension.
+///
+/// Nothing else is copied into the certificate, and a request for it says that the requester expects it to be.
+pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Denial> {
+    for extension in csr.extensions() {
+        accepted(extension)?;
+    }
+    if csr.extension(oid::PROVIDER_ID).is_none() {
+        return Err(Denial::ProviderIdMissing);
+    }
+    csr.claimed_provider_id().ok_or(Denial::ProviderIdMalformed)
+}
+
+fn accepted(extension: &Extension) -> Result<(), Denial> {
+    let value = extension.extn_value.as_bytes();
+    match extension.extn_id {
+        oid::SUBJECT_ALT_NAME => Err(Denial::SubjectAltNameRequested {
+            kind: first_name(value),
+        }),
+        oid::BASIC_CONSTRAINTS => Err(Denial::BasicConstraintsRequested {
+            // What cannot be read could be read as a CA's by somebody else.
+            ca: BasicConstraints::from_der(value).map_or(true, |constraints| constraints.ca),
+        }),
+        oid::KEY_USAGE | oid::EXTENDED_KEY_USAGE => Err(Denial::UsageExtensionRequested),
+        oid if extension.critical => Err(Denial::CriticalExtension { oid }),
+        oid::PROVIDER_ID => Ok(()),
+        oid => Err(Denial::UnknownExtension { oid }),
+    }
+}
+
+/// The kind of the first `GeneralName` (RFC 5280 section 4.2.1.6): its context-specific tag.
+fn first_name(value: &[u8]) -> SubjectAltNameKind {
+    let names = AnyRef::from_der(value).ok();
+    let first = names.and_then(|names| names.value().first().copied());
+    match first.map(|tag| tag & 0b1101_1111) {
+        Some(0x80) => SubjectAltNameKind::Other,
+        Some(0x81) => SubjectAltNameKind::Email,
+        Some(0x82) => SubjectAltNameKind::Dns,
+        Some(0x83) => SubjectAltNameKind::X400,
+        Some(0x84) => SubjectAltNameKind::Directory,
+        Some(0x85) => SubjectAltNameKind::EdiParty,
+        Some(0x86) => SubjectAltNameKind::Uri,
+        Some(0x87) => SubjectAltNameKind::Ip,
+        Some(0x88) => SubjectAltNameKind::RegisteredId,
+        _ => SubjectAltNameKind::Malformed,
+    }
+}

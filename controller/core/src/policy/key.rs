@@ -1,0 +1,37 @@
+//! The key that is asked for, and the proof that the requester has it.
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
+use kubelet_attestation::csr::oid;
+use kubelet_attestation::csr::parse::CertificationRequest;
+
+use crate::refusal::Denial;
+
+/// An uncompressed point (SEC 1 section 2.3.3): this byte, then two coordinates of the field's 32 bytes.
+const UNCOMPRESSED: u8 = 4;
+const POINT_LEN: usize = 65;
+
+/// Accepts an ECDSA key on the named curve P-256 and no other: one algorithm has no downgrade, and neither RSA's odd
+/// sizes nor a curve's explicit parameters are ever computed with.
+pub(crate) fn accepted(csr: &CertificationRequest) -> Result<ParsedPublicKey, Denial> {
+    let (algorithm, curve) = csr.key_algorithm();
+    if algorithm != oid::EC_PUBLIC_KEY || curve != Some(oid::P256) {
+        return Err(Denial::KeyNotAccepted {
+            algorithm: curve.unwrap_or(algorithm),
+        });
+    }
+    let point = csr
+        .key_bits()
+        .filter(|point| point.len() == POINT_LEN && point.first() == Some(&UNCOMPRESSED))
+        .ok_or(Denial::KeyNotOnCurve)?;
+    ParsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point).map_err(|_| Denial::KeyNotOnCurve)
+}
+
+/// Checks that the request is signed with its own key.
+pub(crate) fn signed_by(csr: &CertificationRequest, key: &ParsedPublicKey) -> Result<(), Denial> {
+    if csr.signature_algorithm() != Some(oid::ECDSA_WITH_SHA256) {
+        return Err(Denial::SignatureAlgorithmNotAccepted);
+    }
+    let signature = csr.signature().ok_or(Denial::SelfSignatureInvalid)?;
+    key.verify_sig(csr.signed_bytes(), signature)
+        .map_err(|_| Denial::SelfSignatureInvalid)
+}

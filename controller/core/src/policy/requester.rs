@@ -1,0 +1,82 @@
+//! Who may ask.
+
+use kubelet_attestation::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
+
+use crate::inventory::TokenId;
+use crate::ledger::CertificateUid;
+use crate::refusal::Denial;
+use crate::request::Requester;
+
+/// Of a bootstrap token's user name; its ID follows.
+const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
+
+/// The group of all bootstrap tokens; those that a token names itself begin with it.
+const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
+
+/// The group that the API server gives to everybody it knows.
+const AUTHENTICATED_GROUP: &str = "system:authenticated";
+
+/// Accepts a bootstrap token, or the node itself by a certificate of ours.
+///
+/// The proposal asks for `CN == spec.username`; a machine that joins has no name yet, so that holds for renewals.
+pub(crate) fn accepted(
+    username: &str,
+    groups: &[String],
+    uid: Option<&str>,
+    node_name: &NodeName,
+) -> Result<Requester, Denial> {
+    if let Some(token) = username.strip_prefix(BOOTSTRAP_USER_PREFIX) {
+        let token = TokenId::parse(token).map_err(|_| not_accepted(username))?;
+        has_groups(groups, &[BOOTSTRAPPERS_GROUP], is_bootstrappers)?;
+        Ok(Requester::First { token })
+    } else if username.starts_with(NODE_USER_PREFIX) {
+        let requester = NodeName::from_user_name(username).ok_or_else(|| not_accepted(username))?;
+        has_groups(groups, &[NODES_GROUP, AUTHENTICATED_GROUP], |_| false)?;
+        if requester != *node_name {
+            return Err(Denial::RequesterIsAnotherNode {
+                requester,
+                asked: node_name.clone(),
+            });
+        }
+        let uid = uid
+            .and_then(|uid| CertificateUid::parse(uid).ok())
+            .ok_or(Denial::RequesterUidMissing)?;
+        Ok(Requester::Renewal { uid })
+    } else {
+        Err(not_accepted(username))
+    }
+}
+
+/// Checks that all `required` groups are there, and otherwise only the group of everybody and those that `may_be`.
+fn has_groups(
+    groups: &[String],
+    required: &[&str],
+    may_be: impl Fn(&str) -> bool,
+) -> Result<(), Denial> {
+    let complete = required
+        .iter()
+        .all(|required| groups.iter().any(|group| group == required));
+    let no_other = groups.iter().all(|group| {
+        group == AUTHENTICATED_GROUP || required.contains(&group.as_str()) || may_be(group)
+    });
+    if complete && no_other {
+        Ok(())
+    } else {
+        Err(Denial::RequesterGroups {
+            groups: groups.to_vec(),
+        })
+    }
+}
+
+fn is_bootstrappers(group: &str) -> bool {
+    group
+        .strip_prefix(BOOTSTRAPPERS_GROUP)
+        .and_then(|rest| rest.strip_prefix(':'))
+        .is_some_and(|name| !name.is_empty())
+}
+
+fn not_accepted(username: &str) -> Denial {
+    Denial::RequesterNotAccepted {
+        username: username.to_owned(),
+    }
+}

@@ -1,0 +1,43 @@
+//! Limits, before anything is read.
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
+
+use crate::refusal::Denial;
+
+/// `system:node:` and the longest node name are 265 bytes.
+const MAX_USERNAME_LEN: usize = 512;
+
+/// A UID of ours is at most 53 bytes; service accounts and providers of users have longer ones.
+const MAX_UID_LEN: usize = 256;
+
+/// A bootstrap token has a few groups of its own.
+const MAX_GROUPS: usize = 32;
+
+/// `system:bootstrappers:` and a name.
+const MAX_GROUP_LEN: usize = 256;
+
+/// The API server knows 23 usages, and refuses one that stands twice.
+const MAX_USAGES: usize = 32;
+
+/// Checks the fields that the chain reads. `spec.extra` is not one of them.
+pub(crate) fn within_limits(spec: &CertificateSigningRequestSpec) -> Result<(), Denial> {
+    let len = spec.request.0.len();
+    if len > MAX_REQUEST_LEN {
+        return Err(Denial::RequestTooLarge { len });
+    }
+    if spec.usages.as_ref().map_or(0, Vec::len) > MAX_USAGES {
+        return Err(Denial::UsagesNotExact);
+    }
+    let groups = spec.groups.as_deref().unwrap_or_default();
+    let field = if spec.username.as_ref().map_or(0, String::len) > MAX_USERNAME_LEN {
+        "username"
+    } else if spec.uid.as_ref().map_or(0, String::len) > MAX_UID_LEN {
+        "uid"
+    } else if groups.len() > MAX_GROUPS || groups.iter().any(|group| group.len() > MAX_GROUP_LEN) {
+        "groups"
+    } else {
+        return Ok(());
+    };
+    Err(Denial::RequesterTooLarge { field })
+}

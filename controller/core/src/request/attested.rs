@@ -1,0 +1,91 @@
+//! A request that was made by the machine it names.
+
+use std::time::SystemTime;
+
+use kubelet_attestation::names::Audience;
+
+use super::{ConformantClientCsr, LocatedCsr, Requester};
+use crate::inventory::Machine;
+use crate::ledger::CertificateUid;
+use crate::policy::{evidence, machine};
+use crate::refusal::{Denial, Refusal};
+use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
+
+/// A request of a machine that proved what it is, or that need not.
+#[derive(Debug)]
+pub struct AttestedCsr {
+    csr: LocatedCsr,
+    standing: Standing,
+}
+
+/// By what right a certificate is asked for. Only a proved identity can renew.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// It joins.
+    Joining(Identity),
+    /// It goes on with the record of this certificate.
+    Renewing(AttestedIdentity, CertificateUid),
+}
+
+impl LocatedCsr {
+    /// Has `verifier` appraise the evidence, and checks that it is about the machine that was located.
+    pub async fn attest(
+        self,
+        verifier: &dyn Verifier,
+        audiences: &[Audience],
+        now: SystemTime,
+    ) -> Result<AttestedCsr, Refusal> {
+        let request = self.request();
+        evidence::of_signer(request.provider(), Some(request.provider()), verifier)?;
+        let appraisal = Appraisal {
+            evidence: request.evidence(),
+            audiences,
+            provider_id: request.provider_id(),
+            node_name: request.node_name(),
+            spki: request.spki_der(),
+            machine: self.machine(),
+        };
+        let assurance = verifier.verify(appraisal, now).await?;
+        machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
+        let standing = match (request.requester(), assurance) {
+            (Requester::First { .. }, Assurance::None(identity)) => Standing::Joining(identity),
+            (Requester::First { .. }, Assurance::Attested(identity)) => {
+                Standing::Joining(identity.identity().clone())
+            }
+            (Requester::Renewal { uid }, Assurance::Attested(identity)) => {
+                Standing::Renewing(identity, *uid)
+            }
+            (Requester::Renewal { .. }, Assurance::None(_)) => {
+                return Err(Denial::UnattestedRenewal.into());
+            }
+        };
+        Ok(AttestedCsr {
+            csr: self,
+            standing,
+        })
+    }
+}
+
+impl AttestedCsr {
+    /// What is asked for.
+    pub fn request(&self) -> &ConformantClientCsr {
+        self.csr.request()
+    }
+
+    /// The machine, as the inventory has it.
+    pub fn machine(&self) -> &Machine {
+        self.csr.machine()
+    }
+
+    /// The identity that was proved or, without evidence, taken from the token.
+    pub fn identity(&self) -> &Identity {
+        match &self.standing {
+            Standing::Joining(identity) => identity,
+            Standing::Renewing(identity, _) => identity.identity(),
+        }
+    }
+
+    pub(super) fn standing(&self) -> &Standing {
+        &self.standing
+    }
+}

@@ -1,0 +1,73 @@
+//! A request that holds its name.
+
+use std::time::SystemTime;
+
+use super::attested::Standing;
+use super::{ConformantClientCsr, SettledCsr};
+use crate::ledger::{CertificateUid, Claim, KeyDigest, Ledger, Renewal};
+use crate::refusal::Refusal;
+use crate::verifier::Identity;
+
+/// A request whose machine holds the record of its node name: all that was left to check.
+#[derive(Debug)]
+pub struct ClaimedCsr {
+    csr: SettledCsr,
+    uid: CertificateUid,
+    not_after: SystemTime,
+}
+
+impl SettledCsr {
+    /// Claims the name's record, or finds the one that is being renewed.
+    pub async fn claim(self, ledger: &dyn Ledger, now: SystemTime) -> Result<ClaimedCsr, Refusal> {
+        let request = self.request();
+        let not_after = now + request.lifetime();
+        let node_name = request.node_name().clone();
+        let uid = match self.standing() {
+            Standing::Joining(identity) => {
+                let claim = Claim {
+                    node_name,
+                    identity: identity.clone(),
+                    key: KeyDigest::of(request.spki_der()),
+                    not_after,
+                };
+                ledger.claim(&claim, now).await?
+            }
+            Standing::Renewing(identity, uid) => {
+                let renewal = Renewal {
+                    node_name,
+                    identity: identity.clone(),
+                    uid: *uid,
+                    not_after,
+                };
+                ledger.renew(&renewal, now).await?
+            }
+        };
+        Ok(ClaimedCsr {
+            csr: self,
+            uid,
+            not_after,
+        })
+    }
+}
+
+impl ClaimedCsr {
+    /// What is asked for.
+    pub fn request(&self) -> &ConformantClientCsr {
+        self.csr.request()
+    }
+
+    /// Whose it is.
+    pub fn identity(&self) -> &Identity {
+        self.csr.identity()
+    }
+
+    /// The record, as the certificate is to carry it.
+    pub fn uid(&self) -> CertificateUid {
+        self.uid
+    }
+
+    /// The end of validity that the record allows for.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+}

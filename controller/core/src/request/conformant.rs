@@ -1,0 +1,110 @@
+//! A request for what a kubelet may have.
+
+use std::time::Duration;
+
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+
+use super::ParsedCsr;
+use crate::decide::Lifetimes;
+use crate::inventory::TokenId;
+use crate::ledger::CertificateUid;
+use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
+use crate::refusal::Refusal;
+use crate::verifier::Verifier;
+
+/// A request for a kubelet's client certificate, by somebody who may ask for one.
+#[derive(Debug)]
+pub struct ConformantClientCsr {
+    provider: Provider,
+    requester: Requester,
+    node_name: NodeName,
+    provider_id: ProviderId,
+    spki: Vec<u8>,
+    evidence: Option<Vec<u8>>,
+    lifetime: Duration,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Requester {
+    /// A machine that has no certificate yet, by its bootstrap token.
+    First {
+        /// The token's ID.
+        token: TokenId,
+    },
+    /// The node itself, by its certificate.
+    Renewal {
+        /// The certificate's UID.
+        uid: CertificateUid,
+    },
+}
+
+impl ParsedCsr {
+    /// Checks what is asked for, and by whom. Everything that can be refused without asking anybody is refused here.
+    ///
+    /// `verifier` is the one of the request's provider.
+    ///
+    /// # Errors
+    ///
+    /// A version of evidence that `verifier` does not read fails; everything else is a denial.
+    pub fn conform_client(
+        self,
+        verifier: &dyn Verifier,
+        lifetimes: &Lifetimes,
+    ) -> Result<ConformantClientCsr, Refusal> {
+        let raw = self.raw();
+        let node_name = subject::node_name(self.csr())?;
+        usages::exact(raw.usages())?;
+        let provider_id = extensions::provider_id(self.csr())?;
+        evidence::of_signer(raw.provider(), self.claimed_provider(), verifier)?;
+        let requester = requester::accepted(raw.username(), raw.groups(), raw.uid(), &node_name)?;
+        evidence::readable(self.evidence(), verifier)?;
+        Ok(ConformantClientCsr {
+            provider: raw.provider().clone(),
+            requester,
+            node_name,
+            provider_id,
+            spki: self.csr().spki_der().to_vec(),
+            evidence: self.evidence().map(<[u8]>::to_vec),
+            lifetime: lifetime::granted(raw.expiration(), verifier, lifetimes),
+        })
+    }
+}
+
+impl ConformantClientCsr {
+    /// The provider whose signer is asked.
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// Who asks.
+    pub fn requester(&self) -> &Requester {
+        &self.requester
+    }
+
+    /// The node name that is asked for.
+    pub fn node_name(&self) -> &NodeName {
+        &self.node_name
+    }
+
+    /// The provider ID that the request claims.
+    pub fn provider_id(&self) -> &ProviderId {
+        &self.provider_id
+    }
+
+    /// DER of the key's `SubjectPublicKeyInfo`.
+    pub fn spki_der(&self) -> &[u8] {
+        &self.spki
+    }
+
+    /// The evidence; `None` where the provider has none.
+    pub fn evidence(&self) -> Option<&[u8]> {
+        self.evidence.as_deref()
+    }
+
+    /// How long the certificate may be valid.
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+}

@@ -1,0 +1,96 @@
+//! The CA's certificate.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::time::ASN1Time;
+
+/// A CA's certificate or key cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidCa {
+    /// Not exactly one certificate.
+    #[error("the CA certificate is not exactly one PEM block of a certificate")]
+    NotOneCertificate,
+    /// The certificate cannot be read.
+    #[error("the CA certificate cannot be read")]
+    Certificate,
+    /// The certificate may not sign others.
+    #[error(
+        "the CA certificate is not a CA's: it lacks CA:TRUE, or the key usage to sign certificates"
+    )]
+    NotACa,
+    /// The key is not in a form that is read.
+    #[error("the CA key is not one unencrypted PEM block of PKCS#8, PKCS#1 or SEC1")]
+    KeyForm,
+    /// The key is of another kind than those that sign here.
+    #[error("the CA key is neither RSA of 2048 to 4096 bits nor ECDSA on P-256, P-384 or P-521")]
+    KeyKind,
+    /// The key is not the certificate's.
+    #[error("the CA key is not that of the CA certificate")]
+    KeyMismatch,
+}
+
+/// What certificates take over from the CA's.
+#[derive(Debug)]
+pub(super) struct CaCertificate {
+    pub(super) der: Vec<u8>,
+    /// DER of the subject, as it stands in the certificate.
+    pub(super) subject: Vec<u8>,
+    /// The subject key identifier, where there is one.
+    pub(super) key_id: Option<Vec<u8>>,
+    /// The key, as its kind encodes it: an RSA key's DER or a curve's point.
+    pub(super) public_key: Vec<u8>,
+    pub(super) not_before: SystemTime,
+    pub(super) not_after: SystemTime,
+}
+
+impl CaCertificate {
+    pub(super) fn from_pem(text: &[u8]) -> Result<Self, InvalidCa> {
+        let blocks = pem::parse_many(text).map_err(|_| InvalidCa::NotOneCertificate)?;
+        let [block] = blocks.as_slice() else {
+            return Err(InvalidCa::NotOneCertificate);
+        };
+        if block.tag() != "CERTIFICATE" {
+            return Err(InvalidCa::NotOneCertificate);
+        }
+        Self::from_der(block.contents())
+    }
+
+    fn from_der(der: &[u8]) -> Result<Self, InvalidCa> {
+        let (rest, certificate) =
+            X509Certificate::from_der(der).map_err(|_| InvalidCa::Certificate)?;
+        if !rest.is_empty() {
+            return Err(InvalidCa::Certificate);
+        }
+        let may_sign = certificate
+            .key_usage()
+            .map_err(|_| InvalidCa::Certificate)?
+            .is_none_or(|usage| usage.value.key_cert_sign());
+        if !certificate.is_ca() || !may_sign {
+            return Err(InvalidCa::NotACa);
+        }
+        let key_id = certificate.iter_extensions().find_map(|extension| {
+            match extension.parsed_extension() {
+                ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+                _ => None,
+            }
+        });
+        let validity = certificate.validity();
+        Ok(Self {
+            der: der.to_vec(),
+            subject: certificate.subject().as_raw().to_vec(),
+            key_id,
+            public_key: certificate.public_key().subject_public_key.data.to_vec(),
+            not_before: system_time(validity.not_before)?,
+            not_after: system_time(validity.not_after)?,
+        })
+    }
+}
+
+fn system_time(time: ASN1Time) -> Result<SystemTime, InvalidCa> {
+    let seconds = u64::try_from(time.timestamp()).map_err(|_| InvalidCa::Certificate)?;
+    Ok(UNIX_EPOCH + Duration::from_secs(seconds))
+}

@@ -1,0 +1,158 @@
+//! The encoding of a node's certificate (RFC 5280 section 4).
+
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::csr::oid;
+use kubelet_attestation::names::NODES_GROUP;
+use x509_cert::attr::AttributeTypeAndValue;
+use x509_cert::certificate::Rfc5280;
+use x509_cert::der::asn1::{Any, BitString, ObjectIdentifier, OctetString, Utf8StringRef};
+use x509_cert::der::{self, Encode, Tag};
+use x509_cert::ext::Extension;
+use x509_cert::ext::pkix::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages,
+};
+use x509_cert::name::{RdnSequence, RelativeDistinguishedName};
+use x509_cert::serial_number::SerialNumber;
+use x509_cert::time::{Time, Validity};
+
+use super::ca::CaCertificate;
+use super::key::CaKey;
+use super::{SignError, Signed};
+use crate::request::ClaimedCsr;
+
+/// As kube-controller-manager does, so that clocks need not agree to the second.
+const BACKDATED: Duration = Duration::from_secs(5 * 60);
+
+/// `version [0] EXPLICIT INTEGER`, v3.
+const V3: [u8; 5] = [0xa0, 0x03, 0x02, 0x01, 0x02];
+
+/// `extensions [3] EXPLICIT`.
+const EXTENSIONS_TAG: Tag = Tag::ContextSpecific {
+    constructed: true,
+    number: der::TagNumber(3),
+};
+
+/// Authority key identifier (RFC 5280 section 4.2.1.1).
+const AUTHORITY_KEY_IDENTIFIER: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.35");
+
+/// TLS client authentication (RFC 5280 section 4.2.1.12).
+const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.2");
+
+/// 128 random bits, as RFC 5280's 20 octets and the demand for unpredictable numbers allow.
+const SERIAL_LEN: usize = 16;
+
+/// Encodes and signs the certificate: the key is the request's, everything else comes from what was verified.
+pub(super) fn signed(
+    ca: &CaCertificate,
+    key: &CaKey,
+    csr: &ClaimedCsr,
+    now: SystemTime,
+) -> Result<Signed, SignError> {
+    let serial = serial()?;
+    let not_after = csr.not_after().min(ca.not_after);
+    let certificate = encoded(ca, key, csr, &serial, (now - BACKDATED, not_after))?;
+    let block = pem::Pem::new("CERTIFICATE", certificate);
+    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    Ok(Signed {
+        pem: pem::encode_config(&block, config),
+        serial: data_encoding::HEXLOWER.encode(&serial),
+        not_after,
+    })
+}
+
+fn encoded(
+    ca: &CaCertificate,
+    key: &CaKey,
+    csr: &ClaimedCsr,
+    serial: &[u8],
+    (not_before, not_after): (SystemTime, SystemTime),
+) -> Result<Vec<u8>, SignError> {
+    let algorithm = key.algorithm().to_der()?;
+    let validity: Validity<Rfc5280> =
+        Validity::new(Time::try_from(not_before)?, Time::try_from(not_after)?);
+    let extensions = Any::new(EXTENSIONS_TAG, extensions(ca, csr)?.to_der()?)?;
+    let to_be_signed = sequence(&[
+        &V3,
+        &SerialNumber::<Rfc5280>::new(serial)?.to_der()?,
+        &algorithm,
+        &ca.subject,
+        &validity.to_der()?,
+        &subject(csr)?.to_der()?,
+        csr.request().spki_der(),
+        &extensions.to_der()?,
+    ])?;
+    let signature = key.sign(&to_be_signed)?;
+    let signature = BitString::from_bytes(&signature)?.to_der()?;
+    Ok(sequence(&[&to_be_signed, &algorithm, &signature])?)
+}
+
+/// `O=system:nodes, CN=system:node:<name>`, and the UID that the API server hands on as the user's.
+fn subject(csr: &ClaimedCsr) -> der::Result<RdnSequence> {
+    let mut subject = RdnSequence::default();
+    for (oid, text) in [
+        (oid::ORGANIZATION, NODES_GROUP),
+        (oid::COMMON_NAME, &csr.request().node_name().user_name()),
+        (oid::KUBERNETES_USER_UID, &csr.uid().to_string()),
+    ] {
+        let mut part = RelativeDistinguishedName::default();
+        part.insert(AttributeTypeAndValue {
+            oid,
+            value: Any::from(Utf8StringRef::new(text)?),
+        })?;
+        subject.push(part);
+    }
+    Ok(subject)
+}
+
+fn extensions(ca: &CaCertificate, csr: &ClaimedCsr) -> der::Result<Vec<Extension>> {
+    let provider_id = Utf8StringRef::new(csr.identity().provider_id.as_str())?;
+    let constraints = BasicConstraints {
+        ca: false,
+        path_len_constraint: None,
+    };
+    let mut extensions = vec![
+        extension(oid::BASIC_CONSTRAINTS, true, &constraints)?,
+        extension(
+            oid::KEY_USAGE,
+            true,
+            &KeyUsage(KeyUsages::DigitalSignature.into()),
+        )?,
+        extension(
+            oid::EXTENDED_KEY_USAGE,
+            false,
+            &ExtendedKeyUsage(vec![CLIENT_AUTH]),
+        )?,
+        extension(oid::PROVIDER_ID, false, &provider_id)?,
+    ];
+    if let Some(key_id) = &ca.key_id {
+        let authority = AuthorityKeyIdentifier {
+            key_identifier: Some(OctetString::new(key_id.as_slice())?),
+            ..AuthorityKeyIdentifier::default()
+        };
+        extensions.push(extension(AUTHORITY_KEY_IDENTIFIER, false, &authority)?);
+    }
+    Ok(extensions)
+}
+
+fn extension(
+    extn_id: ObjectIdentifier,
+    critical: bool,
+    value: &impl Encode,
+) -> der::Result<Extension> {
+    Ok(Extension {
+        extn_id,
+        critical,
+        extn_value: OctetString::new(value.to_der()?)?,
+    })
+}
+
+fn sequence(parts: &[&[u8]]) -> der::Result<Vec<u8>> {
+    Any::new(Tag::Sequence, parts.concat())?.to_der()
+}
+
+fn serial() -> Result<[u8; SERIAL_LEN], SignError> {
+    let mut serial = [0; SERIAL_LEN];
+    aws_lc_rs::rand::fill(&mut serial).map_err(|_| SignError::Entropy)?;
+    Ok(serial)
+}

@@ -1,0 +1,126 @@
+//! The CA's key.
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, ECDSA_P521_SHA512_ASN1_SIGNING,
+    EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair,
+};
+use x509_cert::der::asn1::{Any, Null, ObjectIdentifier};
+use x509_cert::spki::AlgorithmIdentifierOwned;
+use zeroize::Zeroizing;
+
+use super::SignError;
+use super::ca::{CaCertificate, InvalidCa};
+
+/// ECDSA with SHA-256, SHA-384 and SHA-512 (RFC 5758 section 3.2), each for the curve of its strength.
+const CURVES: [(&EcdsaSigningAlgorithm, &str); 3] = [
+    (&ECDSA_P256_SHA256_ASN1_SIGNING, "1.2.840.10045.4.3.2"),
+    (&ECDSA_P384_SHA384_ASN1_SIGNING, "1.2.840.10045.4.3.3"),
+    (&ECDSA_P521_SHA512_ASN1_SIGNING, "1.2.840.10045.4.3.4"),
+];
+
+/// RSA with SHA-256 (RFC 4055 section 5).
+const RSA_WITH_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");
+
+/// From what is not broken to what Cluster API makes; larger keys make signing slow and chains long.
+const RSA_MODULUS_LEN: std::ops::RangeInclusive<usize> = 256..=512;
+
+/// A key that signs certificates. It has no `Debug`, and the library wipes it when it is dropped.
+pub(super) enum CaKey {
+    Ecdsa(EcdsaKeyPair, ObjectIdentifier),
+    Rsa(RsaKeyPair),
+}
+
+impl CaKey {
+    /// Reads the key of `ca`.
+    pub(super) fn from_pem(text: &[u8], ca: &CaCertificate) -> Result<Self, InvalidCa> {
+        let key = Self::read(text)?;
+        if key.public_key() == ca.public_key {
+            Ok(key)
+        } else {
+            Err(InvalidCa::KeyMismatch)
+        }
+    }
+
+    fn read(text: &[u8]) -> Result<Self, InvalidCa> {
+        let mut keys = pem::parse_many(text)
+            .map_err(|_| InvalidCa::KeyForm)?
+            .into_iter()
+            // `openssl ecparam -genkey` writes the curve before the key.
+            .filter(|block| block.tag() != "EC PARAMETERS");
+        let (Some(block), None) = (keys.next(), keys.next()) else {
+            return Err(InvalidCa::KeyForm);
+        };
+        if block.headers().iter().next().is_some() {
+            return Err(InvalidCa::KeyForm);
+        }
+        let tag = block.tag().to_owned();
+        let der = Zeroizing::new(block.into_contents());
+        match tag.as_str() {
+            "PRIVATE KEY" => match RsaKeyPair::from_pkcs8(&der) {
+                Ok(key) => Self::rsa(key),
+                Err(_) => Self::ecdsa(&der),
+            },
+            "RSA PRIVATE KEY" => {
+                Self::rsa(RsaKeyPair::from_der(&der).map_err(|_| InvalidCa::KeyKind)?)
+            }
+            "EC PRIVATE KEY" => Self::ecdsa(&der),
+            _ => Err(InvalidCa::KeyForm),
+        }
+    }
+
+    fn rsa(key: RsaKeyPair) -> Result<Self, InvalidCa> {
+        if RSA_MODULUS_LEN.contains(&key.public_modulus_len()) {
+            Ok(Self::Rsa(key))
+        } else {
+            Err(InvalidCa::KeyKind)
+        }
+    }
+
+    fn ecdsa(der: &[u8]) -> Result<Self, InvalidCa> {
+        CURVES
+            .into_iter()
+            .find_map(|(algorithm, signature)| {
+                let key = EcdsaKeyPair::from_private_key_der(algorithm, der).ok()?;
+                Some(Self::Ecdsa(key, ObjectIdentifier::new(signature).ok()?))
+            })
+            .ok_or(InvalidCa::KeyKind)
+    }
+
+    fn public_key(&self) -> &[u8] {
+        match self {
+            Self::Ecdsa(key, _) => key.public_key().as_ref(),
+            Self::Rsa(key) => key.public_key().as_ref(),
+        }
+    }
+
+    /// What signatures are made with, as certificates name it: RSA has a `NULL` (RFC 4055), ECDSA has nothing.
+    pub(super) fn algorithm(&self) -> AlgorithmIdentifierOwned {
+        match self {
+            Self::Ecdsa(_, oid) => AlgorithmIdentifierOwned {
+                oid: *oid,
+                parameters: None,
+            },
+            Self::Rsa(_) => AlgorithmIdentifierOwned {
+                oid: RSA_WITH_SHA256,
+                parameters: Some(Any::from(Null)),
+            },
+        }
+    }
+
+    pub(super) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        let random = SystemRandom::new();
+        match self {
+            Self::Ecdsa(key, _) => key
+                .sign(&random, message)
+                .map(|signature| signature.as_ref().to_vec())
+                .map_err(|_| SignError::Key),
+            Self::Rsa(key) => {
+                let mut signature = vec![0; key.public_modulus_len()];
+                key.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature)
+                    .map_err(|_| SignError::Key)?;
+                Ok(signature)
+            }
+        }
+    }
+}
