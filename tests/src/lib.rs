@@ -1,1 +1,24 @@
-//! Placeholder.
+//! What the suites, the demo and the benchmarks share.
+
+use std::path::PathBuf;
+
+/// One of our programs, built in the profile of the running one.
+///
+/// # Panics
+///
+/// If it has not been built: `cargo build --workspace` does that.
+#[track_caller]
+pub fn program(name: &str) -> PathBuf {
+    let this = std::env::current_exe().expect("the running program has a path");
+    let mut folder = this.parent().expect("it is in a folder");
+    if folder.ends_with("deps") {
+        folder = folder.parent().expect("cargo puts it below another");
+    }
+    let program = folder.join(name);
+    assert!(
+        program.is_file(),
+        "{} is missing: cargo build --workspace --bins",
+        program.display()
+    );
+    program
+}

@@ -1,0 +1,176 @@
+//! The plugin with a valid credential in its store: what every kubelet runs once an hour.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
+
+use crate::measure::{Cost, Program, interleaved, percentile};
+use crate::report::{Suite, print_table};
+
+/// How often each program is run for its wall time.
+const RUNS: usize = 300;
+
+const MAX_SIZE: f64 = 6.5e6;
+const MAX_INSTRUCTIONS: f64 = 450_000.0;
+const MAX_SYSTEM_CALLS: f64 = 60.0;
+const MAX_OPENS: f64 = 6.0;
+const MAX_PEAK_KIB: f64 = 2.5 * 1024.0;
+
+const PLUGIN: &str = "kubelet-authenticator-insecure";
+
+/// A node that has enrolled: its state, and the environment in which client-go runs the plugin.
+pub struct Node {
+    /// The plugin's environment.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Node {
+    /// A machine with nothing in its store yet.
+    pub fn new(server: &ApiServer, folder: &Path, name: &str, token: &str) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        let bootstrap = server.write_bootstrap_kubeconfig(folder, token);
+        let variable = |name: &str, value: OsString| {
+            (
+                OsString::from(format!("KUBELET_AUTHENTICATOR_{name}")),
+                value,
+            )
+        };
+        let exec_info = server.exec_info("client.authentication.k8s.io/v1", true);
+        let env = vec![
+            ("KUBERNETES_EXEC_INFO".into(), exec_info.into()),
+            variable("STATE_DIRECTORY", folder.join("state").into()),
+            variable("BOOTSTRAP_KUBECONFIG", bootstrap.into()),
+            variable("NODE_NAME", name.into()),
+            variable("PROVIDER_ID", format!("bench:///{name}").into()),
+        ];
+        Self { env }
+    }
+}
+
+/// Measures, prints the table, and returns the values.
+pub fn run(programs: &Path, limits_only: bool) -> Suite {
+    let folder = tempfile::tempdir().unwrap();
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue_for(Duration::from_secs(365 * 24 * 3600)));
+    let node = Node::new(&server, folder.path(), "bench", TOKEN);
+    let plugin = Program::new(PLUGIN, programs.join(PLUGIN)).with_env(node.env);
+    assert!(is_static(&plugin.path), "{PLUGIN} is not statically linked");
+    plugin.time();
+    let requests = server.requests().len();
+
+    let credential = folder.path().join("state/kubelet-client.pem");
+    let all = [
+        Program::new("does nothing", programs.join("floor")),
+        Program::new("reads and prints the file", programs.join("floor-read"))
+            .with_args([&credential]),
+        Program::new("cat", "/bin/cat").with_args([&credential]),
+        plugin,
+    ];
+    let peak_memory = programs.join("peak-memory");
+    let costs: Vec<Cost> = all
+        .iter()
+        .map(|program| program.cost(&peak_memory))
+        .collect();
+    let times = if limits_only {
+        vec![]
+    } else {
+        interleaved(&all, RUNS)
+    };
+    assert_eq!(
+        server.requests().len(),
+        requests,
+        "the cached path used the network"
+    );
+
+    print(&all, &costs, &times);
+    values(&all, &costs, &times)
+}
+
+fn values(programs: &[Program], costs: &[Cost], times: &[Vec<Duration>]) -> Suite {
+    let mut suite = Suite::new("cached-path");
+    for (index, (program, cost)) in programs.iter().zip(costs).enumerate() {
+        let limit = |limit: f64| (program.name == PLUGIN).then_some(limit);
+        let mut add = |what: &str, value: f64, unit, limit| {
+            suite.add(format!("{}: {what}", program.name), value, unit, limit)
+        };
+        add("size", cost.size as f64, "B", limit(MAX_SIZE));
+        add(
+            "instructions",
+            cost.instructions as f64,
+            "instructions",
+            limit(MAX_INSTRUCTIONS),
+        );
+        add(
+            "system calls",
+            cost.system_calls as f64,
+            "calls",
+            limit(MAX_SYSTEM_CALLS),
+        );
+        add("files opened", cost.opens as f64, "files", limit(MAX_OPENS));
+        add(
+            "peak memory",
+            cost.peak_kib as f64,
+            "KiB",
+            limit(MAX_PEAK_KIB),
+        );
+        if let Some(times) = times.get(index) {
+            add("wall p50", micros(percentile(times, 50)), "us", None);
+            add("wall p95", micros(percentile(times, 95)), "us", None);
+        }
+    }
+    suite
+}
+
+fn print(programs: &[Program], costs: &[Cost], times: &[Vec<Duration>]) {
+    let rows: Vec<Vec<String>> = programs
+        .iter()
+        .zip(costs)
+        .enumerate()
+        .map(|(index, (program, cost))| {
+            let wall = |percent| {
+                times.get(index).map_or("-".to_owned(), |times| {
+                    format!("{:.0}", micros(percentile(times, percent)))
+                })
+            };
+            vec![
+                program.name.to_owned(),
+                cost.size.to_string(),
+                cost.instructions.to_string(),
+                cost.system_calls.to_string(),
+                cost.opens.to_string(),
+                cost.peak_kib.to_string(),
+                wall(50),
+                wall(95),
+            ]
+        })
+        .collect();
+    let header = [
+        "cached path",
+        "size, B",
+        "instructions",
+        "system calls",
+        "opens",
+        "peak, KiB",
+        "p50, us",
+        "p95, us",
+    ];
+    print_table(&header, &rows);
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Whether the dynamic loader has nothing to do for this program.
+fn is_static(program: &Path) -> bool {
+    let output = Command::new("ldd")
+        .arg(program)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    text.contains("statically linked") || text.contains("not a dynamic executable")
+}

@@ -1,0 +1,131 @@
+//! One enrolment: the plugin with an empty store, an API server in memory, and the real controller.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, Verb};
+
+use crate::cached_path::Node;
+use crate::measure::{Program, percentile};
+use crate::report::{Suite, print_table};
+
+const NODES: usize = 60;
+const PLUGIN: &str = "kubelet-authenticator-insecure";
+const START: Duration = Duration::from_secs(20);
+
+/// The controller; gone when this is dropped.
+struct Controller(Child);
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures, prints the table, and returns the values.
+pub fn run(programs: &Path, controller: &Path) -> Suite {
+    let folder = tempfile::tempdir().unwrap();
+    let server = ApiServer::start();
+    let _controller = start(controller, &server, folder.path());
+    server.wait_for_request(Verb::Watch, 1, START);
+
+    let peak_memory = programs.join("peak-memory");
+    let (mut wall, mut cpu) = (Vec::new(), Vec::new());
+    let requests_before = server.creates() + server.watches() + server.gets();
+    for index in 0..NODES {
+        let name = format!("n{index}");
+        let node = |run: &str| {
+            let node = Node::new(
+                &server,
+                &folder.path().join(run).join(&name),
+                &name,
+                &token(index),
+            );
+            Program::new(PLUGIN, programs.join(PLUGIN)).with_env(node.env)
+        };
+        // One run is timed; the CPU time needs a parent of its own, and another machine.
+        if index % 2 == 0 {
+            wall.push(node("wall").time());
+        } else {
+            cpu.push(node("cpu").peak_memory(&peak_memory).1);
+        }
+    }
+    let requests = server.creates() + server.watches() + server.gets() - requests_before;
+    wall.sort_unstable();
+    cpu.sort_unstable();
+
+    let millis = |time: Duration| time.as_secs_f64() * 1e3;
+    let values = [
+        ("wall p50", millis(percentile(&wall, 50)), "ms", None),
+        ("wall p95", millis(percentile(&wall, 95)), "ms", None),
+        ("CPU p50", millis(percentile(&cpu, 50)), "ms", None),
+        (
+            "requests",
+            requests as f64 / NODES as f64,
+            "requests",
+            Some(2.0),
+        ),
+    ];
+    let rows: Vec<Vec<String>> = values
+        .iter()
+        .map(|(name, value, unit, _)| {
+            vec![
+                (*name).to_owned(),
+                format!("{value:.2}"),
+                (*unit).to_owned(),
+            ]
+        })
+        .collect();
+    println!();
+    print_table(&["one enrolment", "value", "unit"], &rows);
+    let mut suite = Suite::new("enrolment");
+    for (name, value, unit, limit) in values {
+        suite.add(name, value, unit, limit);
+    }
+    suite
+}
+
+/// A machine's own bootstrap token.
+fn token(index: usize) -> String {
+    format!("t{index:05}.0123456789abcdef")
+}
+
+fn start(controller: &Path, server: &ApiServer, folder: &Path) -> Controller {
+    let mut inventory = String::from(
+        "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
+    );
+    for index in 0..NODES {
+        let token = token(index);
+        let (id, secret) = token.split_once('.').unwrap();
+        server.add_token(id, secret);
+        writeln!(
+            inventory,
+            "- {{name: n{index}, providerID: \"bench:///n{index}\", tokenID: \"{id}\"}}"
+        )
+        .unwrap();
+    }
+    let inventory_path = folder.join("machines.yaml");
+    std::fs::write(&inventory_path, inventory).unwrap();
+    let (certificate, key) = server.write_ca(folder);
+    let kubeconfig = server.write_admin_kubeconfig(folder);
+    let child = Command::new(controller)
+        .arg("run")
+        .arg("--workload-kubeconfig")
+        .arg(kubeconfig)
+        .arg("--ca-cert")
+        .arg(certificate)
+        .arg("--ca-key")
+        .arg(key)
+        .arg("--inventory")
+        .arg(inventory_path)
+        .arg("--allow-insecure")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Controller(child)
+}

@@ -1,0 +1,191 @@
+//! What one run of a program costs.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program with its arguments and environment, run with nothing else of ours.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// What the tables call it.
+    pub name: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Its whole environment.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// The cost of one run but for the time, which needs many.
+#[derive(Debug, Clone, Copy)]
+pub struct Cost {
+    /// Bytes of the file.
+    pub size: u64,
+    /// User-space instructions, by callgrind.
+    pub instructions: u64,
+    /// System calls, by strace.
+    pub system_calls: u64,
+    /// Of them, those that open a file, whether there is one or not.
+    pub opens: u64,
+    /// Peak resident memory in KiB.
+    pub peak_kib: u64,
+}
+
+impl Program {
+    /// A program without arguments or environment.
+    pub fn new(name: &'static str, path: impl Into<PathBuf>) -> Self {
+        Self {
+            name,
+            path: path.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+        }
+    }
+
+    /// The same with these arguments.
+    pub fn with_args<T: Into<OsString>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// The same with these variables.
+    pub fn with_env<T: Into<OsString>>(mut self, env: impl IntoIterator<Item = (T, T)>) -> Self {
+        self.env.extend(
+            env.into_iter()
+                .map(|(name, value)| (name.into(), value.into())),
+        );
+        self
+    }
+
+    fn command(&self) -> Command {
+        self.under::<&str>(None, &[])
+    }
+
+    /// The program under a tool that starts it.
+    fn under<T: AsRef<std::ffi::OsStr>>(&self, tool: Option<&Path>, tool_args: &[T]) -> Command {
+        let mut command = match tool {
+            Some(tool) => {
+                let mut command = Command::new(tool);
+                command.args(tool_args).arg(&self.path);
+                command
+            }
+            None => Command::new(&self.path),
+        };
+        command
+            .args(&self.args)
+            .env_clear()
+            .envs(self.env.iter().cloned());
+        command
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command
+    }
+
+    /// Runs it once and times it.
+    pub fn time(&self) -> Duration {
+        let mut command = self.command();
+        command.stderr(Stdio::null());
+        let start = Instant::now();
+        let status = command.status().unwrap();
+        let elapsed = start.elapsed();
+        assert!(status.success(), "{} failed: {status}", self.name);
+        elapsed
+    }
+
+    /// Measures everything but the time; `peak_memory` is the program of that name.
+    pub fn cost(&self, peak_memory: &Path) -> Cost {
+        let (system_calls, opens) = self.system_calls();
+        let (peak_kib, _) = self.peak_memory(peak_memory);
+        Cost {
+            size: std::fs::metadata(&self.path).unwrap().len(),
+            instructions: self.instructions(),
+            system_calls,
+            opens,
+            peak_kib,
+        }
+    }
+
+    fn instructions(&self) -> u64 {
+        let args = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+        let output = self
+            .under(Some(Path::new("valgrind")), &args)
+            .output()
+            .unwrap();
+        let report = String::from_utf8_lossy(&output.stderr).into_owned();
+        let collected = report
+            .lines()
+            .find_map(|line| line.split_once("Collected :"));
+        let (_, count) =
+            collected.unwrap_or_else(|| panic!("{} under callgrind: {report}", self.name));
+        count.trim().parse().unwrap()
+    }
+
+    fn system_calls(&self) -> (u64, u64) {
+        let trace = tempfile::NamedTempFile::new().unwrap();
+        let args = [
+            OsString::from("-f"),
+            "-qq".into(),
+            "-o".into(),
+            trace.path().into(),
+        ];
+        let output = self
+            .under(Some(Path::new("strace")), &args)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "strace: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let trace = std::fs::read_to_string(trace.path()).unwrap();
+        // A line is a process ID and a call; "+++" and "---" lines are exits and signals.
+        let calls = trace
+            .lines()
+            .filter_map(|line| line.split_once(char::is_whitespace))
+            .map(|(_, call)| call.trim());
+        let calls: Vec<&str> = calls
+            .filter(|call| call.contains('(') && !call.starts_with(['+', '-']))
+            .collect();
+        let opens = calls.iter().filter(|call| call.starts_with("open")).count();
+        (calls.len().try_into().unwrap(), opens.try_into().unwrap())
+    }
+
+    /// Peak memory in KiB and the CPU time of one run.
+    pub fn peak_memory(&self, peak_memory: &Path) -> (u64, Duration) {
+        let output = self.under::<&str>(Some(peak_memory), &[]).output().unwrap();
+        let report = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.success(),
+            "{} failed under {}: {report}",
+            self.name,
+            peak_memory.display()
+        );
+        let (kib, micros) = report.trim().split_once(' ').unwrap();
+        (
+            kib.parse().unwrap(),
+            Duration::from_micros(micros.parse().unwrap()),
+        )
+    }
+}
+
+/// The wall times of programs run in turn, so that a noisy moment hits them all alike: sorted, one list a program.
+pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
+    let mut times = vec![Vec::with_capacity(runs); programs.len()];
+    for _ in 0..runs {
+        for (program, times) in programs.iter().zip(&mut times) {
+            times.push(program.time());
+        }
+    }
+    for times in &mut times {
+        times.sort_unstable();
+    }
+    times
+}
+
+/// The value below which this share of the sorted times lies.
+pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}

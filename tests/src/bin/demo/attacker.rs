@@ -1,0 +1,230 @@
+//! Somebody who holds a bootstrap token and writes requests by hand.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair, SanType};
+use serde_json::{Value, json};
+
+/// How long an answer may take: a refusal comes at once, and "not decided" has to be seen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a request that nobody decides is watched.
+const UNDECIDED: Duration = Duration::from_secs(2);
+
+const CSRS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
+
+/// The signer of kubelets that prove nothing.
+pub const INSECURE: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure";
+
+/// Kubernetes' own signer of kubelets' client certificates.
+pub const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// What became of a request.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// A certificate, PEM.
+    Issued(String),
+    /// A condition of this type, with its reason and message.
+    Refused {
+        kind: String,
+        reason: String,
+        message: String,
+    },
+    /// Nothing, for as long as was waited.
+    Undecided,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// Organization of the subject.
+    pub organization: &'static str,
+    /// The node's name.
+    pub node: &'static str,
+    /// The provider ID claimed.
+    pub provider_id: String,
+    /// An address smuggled in as a subject alternative name.
+    pub address: Option<Ipv4Addr>,
+    /// Who is to sign.
+    pub signer: &'static str,
+}
+
+impl Wish {
+    /// What a node of this name may ask for.
+    pub fn node(node: &'static str, signer: &'static str) -> Self {
+        let provider_id = crate::cluster::provider_id(node);
+        Self {
+            organization: "system:nodes",
+            node,
+            provider_id,
+            address: None,
+            signer,
+        }
+    }
+
+    /// `spec.request` and the private key of this wish, both PEM.
+    pub fn request(&self) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, self.organization);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("system:node:{}", self.node));
+        params.subject_alt_names = self
+            .address
+            .map(|ip| SanType::IpAddress(IpAddr::V4(ip)))
+            .into_iter()
+            .collect();
+        let id = self.provider_id.as_bytes();
+        let utf8_string = [&[0x0c, u8::try_from(id.len()).unwrap()], id].concat();
+        let oid = [1, 3, 6, 1, 4, 1, 11129, 2, 1, 21];
+        params.custom_extensions = vec![CustomExtension::from_oid_content(&oid, utf8_string)];
+        let request = params
+            .serialize_request(&key)
+            .unwrap()
+            .pem()
+            .unwrap()
+            .replace("\r\n", "\n");
+        (request, key.serialize_pem())
+    }
+}
+
+/// A client of the API server with a bootstrap token.
+pub struct Attacker {
+    client: reqwest::blocking::Client,
+    server: String,
+    token: String,
+    filed: u32,
+}
+
+impl Attacker {
+    /// Speaks to `server`, whose CA is `ca_pem`, as the holder of `token`.
+    pub fn new(server: &str, ca_pem: &str, token: &str) -> Self {
+        let ca = reqwest::Certificate::from_pem(ca_pem.as_bytes()).unwrap();
+        let client = reqwest::blocking::Client::builder()
+            .tls_certs_only([ca])
+            .no_proxy()
+            .build()
+            .unwrap();
+        Self {
+            client,
+            server: server.to_owned(),
+            token: token.to_owned(),
+            filed: 0,
+        }
+    }
+
+    /// Files a request and waits for what becomes of it.
+    pub fn ask(&mut self, wish: &Wish) -> Verdict {
+        self.file(wish.signer, &wish.request().0)
+    }
+
+    /// Files these bytes as `spec.request`.
+    pub fn file(&mut self, signer: &str, request: &str) -> Verdict {
+        self.filed += 1;
+        let name = format!(
+            "kubelet-authenticator-attack-{}-{}",
+            self.filed,
+            std::process::id()
+        );
+        let body = json!({
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": name},
+            "spec": {
+                "request": base64(request.as_bytes()),
+                "signerName": signer,
+                "usages": ["digital signature", "client auth"],
+            },
+        });
+        let url = format!("{}/{CSRS}", self.server);
+        let answer = self
+            .client
+            .post(url)
+            .bearer_auth(&self.token)
+            .body(body.to_string());
+        let answer = answer
+            .header("content-type", "application/json")
+            .send()
+            .unwrap();
+        let status = answer.status();
+        let body: Value = serde_json::from_str(&answer.text().unwrap()).unwrap();
+        if !status.is_success() {
+            let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
+            return Verdict::Refused {
+                kind: format!("HTTP {}", status.as_u16()),
+                reason: text("reason"),
+                message: text("message"),
+            };
+        }
+        self.await_verdict(&name)
+    }
+
+    /// The bytes of somebody else's request: every holder of a token can read them.
+    pub fn read_request(&self, name: &str) -> String {
+        let csr = self.get(&format!("{CSRS}/{name}"));
+        let request = csr["spec"]["request"]
+            .as_str()
+            .expect("the request is readable");
+        String::from_utf8(unbase64(request)).unwrap()
+    }
+
+    fn await_verdict(&self, name: &str) -> Verdict {
+        let start = Instant::now();
+        loop {
+            let csr = self.get(&format!("{CSRS}/{name}"));
+            if let Some(certificate) = csr["status"]["certificate"].as_str() {
+                return Verdict::Issued(String::from_utf8(unbase64(certificate)).unwrap());
+            }
+            let conditions = csr["status"]["conditions"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let refusal = conditions
+                .iter()
+                .find(|condition| condition["type"] != "Approved");
+            if let Some(refusal) = refusal {
+                let text = |field: &str| refusal[field].as_str().unwrap_or_default().to_owned();
+                return Verdict::Refused {
+                    kind: text("type"),
+                    reason: text("reason"),
+                    message: text("message"),
+                };
+            }
+            let patience = if conditions.is_empty() {
+                UNDECIDED
+            } else {
+                PATIENCE
+            };
+            if start.elapsed() > patience {
+                return Verdict::Undecided;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let url = format!("{}/{path}", self.server);
+        let answer = self
+            .client
+            .get(url)
+            .bearer_auth(&self.token)
+            .send()
+            .unwrap();
+        serde_json::from_str(&answer.text().unwrap()).unwrap()
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::prelude::*;
+    BASE64_STANDARD.encode(bytes)
+}
+
+fn unbase64(text: &str) -> Vec<u8> {
+    use base64::prelude::*;
+    BASE64_STANDARD.decode(text).unwrap()
+}

@@ -1,0 +1,114 @@
+//! What a token holder tries, and how it ends.
+
+use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
+
+/// The machine whose bootstrap token leaked; it has not joined yet.
+pub const LEAKED: &str = "worker-2";
+
+/// What a signer must make of an attack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Refused, for this reason.
+    Denied(&'static str),
+    /// The limit of a provider without proof: it succeeds.
+    NotStopped,
+}
+
+/// An attack by whoever holds the leaked token.
+pub struct Attack {
+    /// In a few words.
+    pub what: &'static str,
+    /// How it ends on a cluster with kubeadm's bindings.
+    pub stock: &'static str,
+    /// How it ends with us.
+    pub expected: Expected,
+    kind: Kind,
+}
+
+enum Kind {
+    Wish(fn(&'static str) -> Wish),
+    Copy,
+}
+
+/// The attacks, in the order in which the story tells them.
+pub const ATTACKS: [Attack; 5] = [
+    Attack {
+        what: "a control-plane node's name",
+        stock: "issued",
+        expected: Expected::Denied("TokenOfAnotherMachine"),
+        kind: Kind::Wish(|signer| Wish::node("control-plane-1", signer)),
+    },
+    Attack {
+        what: "an address smuggled in as a SAN",
+        stock: "undecided",
+        expected: Expected::Denied("SubjectAltNameRequested"),
+        kind: Kind::Wish(|signer| Wish {
+            address: Some([10, 96, 0, 1].into()),
+            ..Wish::node(LEAKED, signer)
+        }),
+    },
+    Attack {
+        what: "O=system:masters",
+        stock: "undecided",
+        expected: Expected::Denied("SubjectOrganization"),
+        kind: Kind::Wish(|signer| Wish {
+            organization: "system:masters",
+            ..Wish::node(LEAKED, signer)
+        }),
+    },
+    Attack {
+        what: "a copy of worker-1's request",
+        stock: "issued",
+        expected: Expected::Denied("TokenOfAnotherMachine"),
+        kind: Kind::Copy,
+    },
+    Attack {
+        what: "worker-2's own name, before worker-2 joins",
+        stock: "issued",
+        expected: Expected::NotStopped,
+        kind: Kind::Wish(|signer| Wish::node(LEAKED, signer)),
+    },
+];
+
+impl Attack {
+    /// Tries it on our signer; `victim` is the name of worker-1's request.
+    pub fn on_us(&self, attacker: &mut Attacker, victim: &str) -> Verdict {
+        match self.kind {
+            Kind::Wish(wish) => attacker.ask(&wish(INSECURE)),
+            Kind::Copy => {
+                let request = attacker.read_request(victim);
+                attacker.file(INSECURE, &request)
+            }
+        }
+    }
+
+    /// Tries it on Kubernetes' own signer; `victim` is somebody else's `spec.request`.
+    pub fn on_stock(&self, attacker: &mut Attacker, victim: &str) -> Verdict {
+        match self.kind {
+            Kind::Wish(wish) => attacker.ask(&wish(BUILT_IN)),
+            Kind::Copy => attacker.file(BUILT_IN, victim),
+        }
+    }
+
+    /// Whether it ended with us as it must.
+    pub fn as_expected(&self, verdict: &Verdict) -> bool {
+        match (self.expected, verdict) {
+            (Expected::Denied(expected), Verdict::Refused { kind, reason, .. }) => {
+                kind == "Denied" && reason == expected
+            }
+            (Expected::NotStopped, Verdict::Issued(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Verdict {
+    /// In a few words, for a table.
+    pub fn summary(&self) -> String {
+        match self {
+            Self::Issued(_) => "issued".to_owned(),
+            Self::Refused { kind, reason, .. } => format!("{kind}: {reason}"),
+            Self::Undecided => "undecided".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The cluster of the demo: in this process, or real.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kubelet_authenticator_test_support::api_server::ApiServer;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
+use serde_json::Value;
+
+/// The machines, each with the public half of its bootstrap token.
+pub const MACHINES: [(&str, &str); 4] = [
+    ("worker-1", "worke1"),
+    ("worker-2", "worke2"),
+    ("worker-3", "worke3"),
+    ("control-plane-1", "contr1"),
+];
+
+/// The secret half of every token of the demo.
+const TOKEN_SECRET: &str = "0123456789abcdef";
+
+/// What the infrastructure calls the machine of this name.
+pub fn provider_id(machine: &str) -> String {
+    format!("demo:///{machine}")
+}
+
+/// The bootstrap token that was made for this machine.
+pub fn token(machine: &str) -> String {
+    let (_, id) = MACHINES
+        .iter()
+        .find(|(name, _)| *name == machine)
+        .expect("a machine of the demo");
+    format!("{id}.{TOKEN_SECRET}")
+}
+
+/// The inventory file of the controller.
+pub fn inventory() -> String {
+    let mut text = String::from(
+        "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
+    );
+    for (name, token) in MACHINES {
+        let id = provider_id(name);
+        writeln!(
+            text,
+            "- {{name: {name}, providerID: \"{id}\", tokenID: {token}}}"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// A cluster with a bootstrap token for each machine.
+pub enum Cluster {
+    /// In this process.
+    Embedded(ApiServer),
+    /// Real Kubernetes.
+    Real(Box<ControlPlane>),
+}
+
+impl Cluster {
+    /// Makes the machines' tokens known.
+    pub fn add_tokens(&self) {
+        for (_, id) in MACHINES {
+            match self {
+                Self::Embedded(server) => server.add_token(id, TOKEN_SECRET),
+                Self::Real(plane) => {
+                    plane.add_bootstrap_token(id, TOKEN_SECRET);
+                }
+            }
+        }
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> String {
+        match self {
+            Self::Embedded(server) => server.url(),
+            Self::Real(plane) => plane.server().to_owned(),
+        }
+    }
+
+    /// The cluster's CA certificate.
+    pub fn ca_pem(&self) -> String {
+        match self {
+            Self::Embedded(server) => server.ca_pem().to_owned(),
+            Self::Real(plane) => plane.ca().certificate_pem().to_owned(),
+        }
+    }
+
+    /// The files of the cluster's CA: certificate and key.
+    pub fn ca_files(&self, folder: &Path) -> (PathBuf, PathBuf) {
+        match self {
+            Self::Embedded(server) => server.write_ca(folder),
+            Self::Real(plane) => (plane.ca_cert_path(), plane.ca_key_path()),
+        }
+    }
+
+    /// A kubeconfig that may do everything.
+    pub fn admin_kubeconfig(&self, folder: &Path) -> PathBuf {
+        match self {
+            Self::Embedded(server) => server.write_admin_kubeconfig(folder),
+            Self::Real(plane) => plane.admin_kubeconfig().to_owned(),
+        }
+    }
+
+    /// The kubeconfig that a machine boots with.
+    pub fn bootstrap_kubeconfig(&self, folder: &Path, machine: &str) -> PathBuf {
+        match self {
+            Self::Embedded(server) => server.write_bootstrap_kubeconfig(folder, &token(machine)),
+            Self::Real(plane) => plane.kubeconfig(User::Token(token(machine))),
+        }
+    }
+
+    /// What client-go says to the plugin.
+    pub fn exec_info(&self) -> String {
+        const V1: &str = "client.authentication.k8s.io/v1";
+        match self {
+            Self::Embedded(server) => server.exec_info(V1, true),
+            Self::Real(plane) => {
+                use base64::prelude::*;
+                let ca = BASE64_STANDARD.encode(plane.ca().certificate_pem());
+                let cluster = serde_json::json!({
+                    "server": plane.server(), "certificate-authority-data": ca, "config": null,
+                });
+                kubelet_authenticator_test_support::api_server::exec_info(V1, Some(cluster))
+            }
+        }
+    }
+
+    /// All certificate signing requests.
+    pub fn csrs(&self) -> Vec<Value> {
+        match self {
+            Self::Embedded(server) => server.csrs(),
+            Self::Real(plane) => plane.csrs(),
+        }
+    }
+
+    /// Waits for a request of this token that carries our name.
+    pub fn wait_for_request_of(&self, machine: &str) -> Value {
+        let id = token(machine);
+        let user = format!(
+            "system:bootstrap:{}",
+            id.split('.').next().unwrap_or_default()
+        );
+        let start = Instant::now();
+        loop {
+            let ours = self
+                .csrs()
+                .into_iter()
+                .find(|csr| csr["spec"]["username"] == user.as_str());
+            if let Some(csr) = ours {
+                return csr;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "no request of {machine} within 30 s"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

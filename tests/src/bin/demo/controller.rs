@@ -1,0 +1,121 @@
+//! The real controller, and what it logs.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kubelet_authenticator_test_support::process::{Launch, Process};
+use kubelet_authenticator_tests::program;
+use serde_json::Value;
+
+use crate::cluster::{self, Cluster};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `node-attestation-controller run`; it ends with this value.
+pub struct Controller {
+    process: Process,
+}
+
+/// One check of a request.
+pub struct Check {
+    /// Its name.
+    pub name: String,
+    /// How long it took.
+    pub millis: f64,
+}
+
+/// How a request was decided.
+pub struct Decision {
+    /// The checks that were made, in order.
+    pub checks: Vec<Check>,
+    /// What was decided.
+    pub outcome: String,
+    /// In full.
+    pub detail: String,
+    /// How long it took in all.
+    pub millis: f64,
+}
+
+impl Controller {
+    /// Starts it for this cluster and waits until it watches.
+    pub fn start(cluster: &Cluster, folder: &Path) -> Self {
+        let inventory = folder.join("machines.yaml");
+        std::fs::write(&inventory, cluster::inventory()).unwrap();
+        let (certificate, key) = cluster.ca_files(folder);
+        let launch = Launch::new(
+            "node-attestation-controller",
+            program("node-attestation-controller"),
+        )
+        .arg("run")
+        .arg("--workload-kubeconfig")
+        .arg(cluster.admin_kubeconfig(folder))
+        .arg("--ca-cert")
+        .arg(certificate)
+        .arg("--ca-key")
+        .arg(key)
+        .arg("--inventory")
+        .arg(inventory)
+        .args(["--allow-insecure", "--log-format", "json", "-v"]);
+        let process = launch.spawn(&folder.join("controller.log"));
+        Self { process }
+    }
+
+    /// Stops it in its tracks, until [`Controller::resume`].
+    pub fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.pid().to_string();
+        let status = std::process::Command::new("kill")
+            .args(["-s", signal, &pid])
+            .status()
+            .unwrap();
+        assert!(status.success(), "kill -s {signal} failed");
+    }
+
+    /// What it said about the request of this name, or last about one of this node.
+    pub fn decision(&self, matches: impl Fn(&Value) -> bool) -> Decision {
+        let start = Instant::now();
+        loop {
+            if let Some(decision) = find(&self.process.log().text(), &matches) {
+                return decision;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the controller logged no decision; its log:\n{}",
+                self.process.log().text()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn find(log: &str, matches: &impl Fn(&Value) -> bool) -> Option<Decision> {
+    let lines: Vec<Value> = log
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let fields = |line: &Value| line["fields"].clone();
+    let decided = lines
+        .iter()
+        .map(fields)
+        .rfind(|fields| fields["message"] == "decided" && matches(fields))?;
+    let of_it = |fields: &Value| fields["message"] == "checked" && fields["csr"] == decided["csr"];
+    let checks = lines.iter().map(fields).filter(of_it).map(|fields| Check {
+        name: fields["check"].as_str().unwrap_or_default().to_owned(),
+        millis: fields["millis"].as_f64().unwrap_or_default(),
+    });
+    let text = |field: &str| decided[field].as_str().unwrap_or_default().to_owned();
+    Some(Decision {
+        checks: checks.collect(),
+        outcome: text("outcome"),
+        detail: text("detail"),
+        millis: decided["millis"].as_f64().unwrap_or_default(),
+    })
+}

@@ -1,0 +1,122 @@
+//! A controller for the rubber-stamp provider `null`, and the example of how an infrastructure provider embeds ours.
+//!
+//! All that such a program brings is a [`verifier`]; the checks, the records, the signing and the answers are the
+//! library's. Beside that, tests have it crash, panic, and issue certificates that end within seconds.
+
+mod crash;
+mod verifier;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Parser, ValueEnum};
+use kubelet_attestation::names::{Audience, NodeName};
+use node_attestation_controller::decide::{Lifetimes, Verifiers};
+use node_attestation_controller::logs::error_chain;
+use node_attestation_controller::standalone::{Settings, Standalone, StandaloneError};
+use node_attestation_controller::verifier::Verifier;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
+
+use crash::{CrashPoint, CrashingLedger, CrashingStore};
+use verifier::RubberStamp;
+
+/// Checks, approves and signs the requests of kubelets that come with a rubber stamp.
+#[derive(Debug, Parser)]
+#[command(name = "null-attestation-controller")]
+enum Cli {
+    /// Serve one workload cluster
+    Run(Run),
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    #[arg(long)]
+    workload_kubeconfig: PathBuf,
+    #[arg(long)]
+    ca_cert: PathBuf,
+    #[arg(long)]
+    ca_key: PathBuf,
+    #[arg(long)]
+    inventory: PathBuf,
+    /// May be shorter than a Kubernetes signer's 600 s
+    #[arg(long, default_value = "168h", value_parser = humantime::parse_duration)]
+    certificate_duration: Duration,
+    #[arg(long = "audience", value_parser = Audience::parse)]
+    audiences: Vec<Audience>,
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    #[arg(short, long)]
+    verbose: bool,
+    /// Die, as by kill -9, when this has been done and before anything follows it
+    #[arg(long, value_enum)]
+    crash_after: Option<CrashPoint>,
+    /// Panic while the evidence of this node is appraised
+    #[arg(long, value_parser = NodeName::parse)]
+    panic_for: Option<NodeName>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Cli::Run(run) = Cli::parse();
+    let level = if run.verbose { Level::DEBUG } else { Level::INFO };
+    let log = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(false);
+    // The libraries below are told nothing: only our own lines are read.
+    let filter = tracing_subscriber::filter::Targets::new()
+        .with_target("node_attestation_controller", level);
+    {
+        use tracing_subscriber::layer::SubscriberExt as _;
+        use tracing_subscriber::util::SubscriberInitExt as _;
+        let log = log.with_max_level(level);
+        match run.log_format {
+            LogFormat::Text => log.finish().with(filter).init(),
+            LogFormat::Json => log.json().flatten_event(true).finish().with(filter).init(),
+        }
+    }
+    match serve(run).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", error_chain(&error));
+            ExitCode::from(3)
+        }
+    }
+}
+
+async fn serve(run: Run) -> Result<(), StandaloneError> {
+    let stamp: Arc<dyn Verifier> = Arc::new(RubberStamp::new(run.panic_for));
+    let settings = Settings {
+        workload_kubeconfig: run.workload_kubeconfig,
+        ca_cert: run.ca_cert,
+        ca_key: run.ca_key,
+        inventory: run.inventory,
+        audiences: run.audiences,
+        lifetimes: Lifetimes {
+            attested: run.certificate_duration,
+            ..Lifetimes::default()
+        },
+    };
+    let mut controller = Standalone::load(settings, Verifiers::from_iter([stamp])).await?;
+    if let Some(point) = run.crash_after {
+        controller = controller
+            .with_store(|store| Arc::new(CrashingStore::new(store, point)))
+            .with_ledger(|ledger| Arc::new(CrashingLedger::new(ledger, point)));
+    }
+    let mut terminate = signal(SignalKind::terminate()).expect("a handler for SIGTERM");
+    controller
+        .run(async {
+            terminate.recv().await;
+        })
+        .await;
+    Ok(())
+}
