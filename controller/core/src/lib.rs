@@ -9,11 +9,20 @@
 //! - A denial is a contradiction; an outage never ends in one.
 //! - Nothing in a request is copied into a certificate but the public key; the rest is built from what was verified.
 
+pub mod clock;
+pub mod clusters;
 pub mod decide;
+pub mod events;
 pub mod inventory;
 pub mod ledger;
+pub mod logs;
+pub mod machine_list;
+pub mod pipeline;
 mod policy;
+pub mod preflight;
 pub mod refusal;
 pub mod request;
 pub mod signer;
+pub mod standalone;
+pub mod status;
 pub mod verifier;

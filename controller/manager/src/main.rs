@@ -1,3 +1,91 @@
-//! Placeholder.
+//! The node-attestation-controller: it checks, approves and signs the certificate requests of kubelets.
+//!
+//! ```text
+//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F --allow-insecure
+//! node-attestation-controller version
+//! ```
+//!
+//! # Contract
+//!
+//! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no proxy.
+//! - Standard input is not read. Standard output has what `version` and `--help` print, and nothing else.
+//! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or the bytes of a request.
+//!   Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it), `provider`, `outcome`
+//!   (`issued`, `denied`, `failed`, `deferred`, `ignored`), `reason`, `check` (the one that decided), `millis`, `requester`
+//!   and `detail`. With `-v` each check of it is a line before, `checked`, with `csr`, `check` and `millis`.
+//! - SIGTERM and SIGINT stop it: requests that are being answered are answered first, within 20 seconds.
+//!
+//! # Exit codes
+//!
+//! | code | meaning |
+//! | --- | --- |
+//! | 0 | stopped by a signal, or printed what was asked for |
+//! | 1 | internal error |
+//! | 2 | usage |
+//! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
 
-fn main() {}
+mod logging;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+
+use logging::LogFormat;
+use node_attestation_controller::logs::error_chain;
+
+/// Checks, approves and signs the certificate requests of kubelets.
+#[derive(Debug, Parser)]
+#[command(name = "node-attestation-controller", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve one workload cluster, without Cluster API
+    Run(RunCommand),
+    /// Print the version
+    Version,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunCommand {
+    #[command(flatten)]
+    settings: run::Arguments,
+    /// How the log is written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    /// Log every check, not only every decision
+    #[arg(short, long, action = ArgAction::SetTrue)]
+    verbose: bool,
+}
+
+/// A file or an option cannot be used.
+const CONFIGURATION: u8 = 3;
+
+fn main() -> anyhow::Result<ExitCode> {
+    // clap ends the process itself with 2 on wrong usage, and with 0 on --help.
+    let command = match Cli::parse().command {
+        Command::Run(command) => command,
+        Command::Version => {
+            use std::io::Write as _;
+            let version = env!("CARGO_PKG_VERSION");
+            writeln!(std::io::stdout(), "node-attestation-controller {version}")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    logging::start(command.log_format, command.verbose);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    match runtime.block_on(run::run(command.settings)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            let error = error_chain(&error);
+            tracing::error!(error, "cannot run");
+            Ok(ExitCode::from(CONFIGURATION))
+        }
+    }
+}

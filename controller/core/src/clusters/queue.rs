@@ -173,7 +173,13 @@ impl Queue {
         }
         let name = self.ready.pop_front()?;
         let entry = self.entries.get_mut(&name)?;
-        let state = std::mem::replace(&mut entry.state, State::Running { again: false, gone: false });
+        let state = std::mem::replace(
+            &mut entry.state,
+            State::Running {
+                again: false,
+                gone: false,
+            },
+        );
         let object = match state {
             State::Ready(object) => object,
             State::Running { .. } | State::Waiting(_) | State::Settled => None,

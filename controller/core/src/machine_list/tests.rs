@@ -71,9 +71,21 @@ fn one_thing_wrong_is_named() {
             "kind: Inventory",
             "machines.yaml: kind is not MachineInventory",
         ),
-        ("nodeName: node-1", "nodeName: Node", "machines.yaml: machines[0].nodeName: a node name"),
-        ("name: worker-2", "name: Worker", "machines.yaml: machines[1].name: a node name"),
-        ("name: worker-2", "name: ''", "machines.yaml: machines[1].name: empty"),
+        (
+            "nodeName: node-1",
+            "nodeName: Node",
+            "machines.yaml: machines[0].nodeName: a node name",
+        ),
+        (
+            "name: worker-2",
+            "name: Worker",
+            "machines.yaml: machines[1].name: a node name",
+        ),
+        (
+            "name: worker-2",
+            "name: ''",
+            "machines.yaml: machines[1].name: empty",
+        ),
         (
             "providerID: demo:///worker-2",
             "providerID: worker-2",
@@ -84,7 +96,11 @@ fn one_thing_wrong_is_named() {
             "192.0.2.700",
             "machines.yaml: machines[0].addresses: not an IP address",
         ),
-        ("tokenID: abcdef", "tokenID: abc", "machines.yaml: machines[0].tokenID: a bootstrap"),
+        (
+            "tokenID: abcdef",
+            "tokenID: abc",
+            "machines.yaml: machines[0].tokenID: a bootstrap",
+        ),
         (
             "demo:///worker-2",
             "demo:///worker-1",
@@ -95,9 +111,21 @@ fn one_thing_wrong_is_named() {
             "nodeName: worker-2",
             "machines.yaml is ambiguous: machines worker-1 and worker-2 have the same node name",
         ),
-        ("tokenID: abcdef", "token: abcdef", "machines.yaml is no list of machines: "),
-        ("machines:", "machines", "machines.yaml is no list of machines: "),
-        ("name: worker-2", "name: worker-2\n  name: x", "machines.yaml is no list of machines: "),
+        (
+            "tokenID: abcdef",
+            "token: abcdef",
+            "machines.yaml is no list of machines: ",
+        ),
+        (
+            "machines:",
+            "machines",
+            "machines.yaml is no list of machines: ",
+        ),
+        (
+            "name: worker-2",
+            "name: worker-2\n  name: x",
+            "machines.yaml is no list of machines: ",
+        ),
     ] {
         let text = VALID.replacen(from, to, 1);
         assert_ne!(text, VALID, "{from}");
@@ -130,7 +158,11 @@ fn a_changed_file_is_seen_at_the_next_look_up() {
     let list = MachineList::open(&path).unwrap();
     assert_eq!(by_id(&list, "demo:///worker-3"), None);
 
-    fs::write(&path, format!("{VALID}- name: worker-3\n  providerID: demo:///worker-3\n")).unwrap();
+    fs::write(
+        &path,
+        format!("{VALID}- name: worker-3\n  providerID: demo:///worker-3\n"),
+    )
+    .unwrap();
 
     assert_eq!(by_id(&list, "demo:///worker-3").unwrap().name, "worker-3");
 }
@@ -158,11 +190,17 @@ fn a_file_that_is_no_list_is_refused_at_the_start() {
     let path = dir.path().join("machines.yaml");
 
     let missing = MachineList::open(&path).unwrap_err();
-    assert!(matches!(missing, MachineListError::Read { .. }), "{missing:?}");
+    assert!(
+        matches!(missing, MachineListError::Read { .. }),
+        "{missing:?}"
+    );
 
     fs::write(&path, [0xff, 0xfe, 0]).unwrap();
     let binary = MachineList::open(&path).unwrap_err();
-    assert!(matches!(binary, MachineListError::Read { .. }), "{binary:?}");
+    assert!(
+        matches!(binary, MachineListError::Read { .. }),
+        "{binary:?}"
+    );
 
     let long = File::create(&path).unwrap();
     long.set_len(MAX_FILE_LEN + 1).unwrap();

@@ -1,0 +1,237 @@
+//! One workload cluster: its requests are watched, and each has its turn.
+//!
+//! # Guarantees
+//!
+//! - An API server that is down delays, and changes nothing: the watches come back by themselves.
+//! - A request that panics or is slow does not stop the others; no request is worked on twice at once.
+//! - On a stop, what is being answered is answered first.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::stream::{self, Stream, StreamExt as _};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::logs::error_chain;
+use crate::pipeline::{Next, Pipeline};
+
+mod kubeconfig;
+mod queue;
+
+pub use kubeconfig::{ClusterAccess, ClusterAccessError};
+
+use queue::{Queue, Source};
+
+/// How many requests of one cluster are worked on at once: enough that some slow ones do not hold the others up, and
+/// few enough to spare the API server. kube-controller-manager takes five.
+const CONCURRENCY: usize = 16;
+
+/// The API server ends a watch after this many seconds, so a connection that died silently is found out soon after.
+const WATCH_SECONDS: u32 = 120;
+
+/// The first wait before a watch that failed is begun again.
+const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
+
+/// The longest such wait.
+const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
+
+/// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a Pod to end.
+const STOP_DEADLINE: Duration = Duration::from_secs(20);
+
+/// When nothing waits; any event comes sooner.
+const IDLE: Duration = Duration::from_hours(1);
+
+/// Answers the requests of the cluster that `client` speaks to, until `stop` is ready.
+pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = ()>) {
+    let signers = pipeline.signers();
+    let mut worker = Worker {
+        pipeline,
+        queue: Queue::default(),
+        tasks: JoinSet::new(),
+        names: HashMap::new(),
+    };
+    let watches: Vec<_> = signers
+        .iter()
+        .enumerate()
+        .map(|(source, signer)| watch(client.clone(), source, signer).boxed())
+        .collect();
+    let mut events = stream::select_all(watches);
+    let mut stop = pin!(stop);
+    loop {
+        worker.start_ready();
+        let turn = worker.queue.next_turn();
+        let turn = turn.unwrap_or_else(|| Instant::now() + IDLE);
+        tokio::select! {
+            () = &mut stop => break,
+            Some((source, event)) = events.next() => worker.watched(source, event),
+            Some(ended) = worker.tasks.join_next_with_id() => worker.ended(ended),
+            () = sleep_until(turn) => {}
+        }
+    }
+    drop(events);
+    worker.finish().await;
+}
+
+struct Worker {
+    pipeline: Pipeline,
+    queue: Queue,
+    tasks: JoinSet<Next>,
+    names: HashMap<Id, String>,
+}
+
+impl Worker {
+    fn start_ready(&mut self) {
+        while self.tasks.len() < CONCURRENCY
+            && let Some(work) = self.queue.next(Instant::now())
+        {
+            let pipeline = self.pipeline.clone();
+            let name = work.name.clone();
+            let task = self.tasks.spawn(async move {
+                pipeline
+                    .process(&work.name, work.object, work.attempts)
+                    .await
+            });
+            self.names.insert(task.id(), name);
+        }
+    }
+
+    fn watched(&mut self, source: Source, event: Event<CertificateSigningRequest>) {
+        match event {
+            Event::Init => self.queue.listing(source),
+            Event::InitApply(csr) | Event::Apply(csr) => self.queue.seen(source, csr),
+            Event::InitDone => self.queue.listed(source),
+            Event::Delete(csr) => {
+                if let Some(name) = &csr.metadata.name {
+                    self.queue.gone(name);
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Id, Next), JoinError>) {
+        let (id, next) = match &ended {
+            Ok((id, next)) => (*id, *next),
+            Err(error) => (error.id(), Next::Retry),
+        };
+        let Some(name) = self.names.remove(&id) else {
+            return;
+        };
+        if ended.is_err() {
+            // What it panicked with may be anything, so it is not repeated here.
+            tracing::error!(
+                csr = name,
+                "the checks panicked; the request is tried again later"
+            );
+        }
+        match next {
+            Next::Done => self.queue.settled(&name),
+            Next::Retry => self.queue.retry(&name, Instant::now()),
+        }
+    }
+
+    async fn finish(mut self) {
+        let rest = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(STOP_DEADLINE, rest).await.is_err() {
+            let open = self.tasks.len();
+            tracing::warn!(
+                open,
+                "stopped before all answers were written; the next run writes them"
+            );
+        }
+    }
+}
+
+/// The requests to one signer, for ever.
+fn watch(
+    client: Client,
+    source: Source,
+    signer: &str,
+) -> impl Stream<Item = (Source, Event<CertificateSigningRequest>)> + Send + use<> {
+    let selected = watcher::Config::default()
+        .fields(&format!("spec.signerName={signer}"))
+        .timeout(WATCH_SECONDS);
+    let mut told = WatchState::new(signer);
+    watcher(Api::all(client), selected)
+        .backoff(Doubling::default())
+        .filter_map(move |event| {
+            told.observe(&event);
+            std::future::ready(event.ok().map(|event| (source, event)))
+        })
+}
+
+/// Tells when a watch begins, is lost, and is there again: once each.
+struct WatchState {
+    signer: String,
+    last: Option<bool>,
+}
+
+impl WatchState {
+    fn new(signer: &str) -> Self {
+        Self {
+            signer: signer.to_owned(),
+            last: None,
+        }
+    }
+
+    fn observe(&mut self, event: &watcher::Result<Event<CertificateSigningRequest>>) {
+        let signer = self.signer.as_str();
+        let now = match event {
+            // The first event comes before anything was asked.
+            Ok(Event::Init) => return,
+            Ok(_) => true,
+            Err(_) => false,
+        };
+        let before = self.last.replace(now);
+        match event {
+            Ok(_) if before != Some(true) => tracing::info!(signer, "watching"),
+            Ok(_) => {}
+            Err(error) => {
+                let error = error_chain(error);
+                if before == Some(false) {
+                    tracing::debug!(signer, error, "the watch failed again");
+                } else {
+                    tracing::warn!(
+                        signer,
+                        error,
+                        "the watch failed; it is tried again until it holds"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Waits that double up to a limit.
+#[derive(Debug)]
+struct Doubling(Duration);
+
+impl Default for Doubling {
+    fn default() -> Self {
+        Self(FIRST_WATCH_RETRY)
+    }
+}
+
+impl Iterator for Doubling {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = self.0;
+        self.0 = wait.saturating_mul(2).min(LAST_WATCH_RETRY);
+        Some(wait)
+    }
+}
+
+impl Backoff for Doubling {
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,133 @@
+//! Access to a workload cluster, from a kubeconfig that the operator of this controller wrote.
+//!
+//! It may do what a kubeconfig can: files, `exec`, a proxy. A tenant's kubeconfig must not come here.
+
+use std::fmt::{self, Debug};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+
+/// Longer than a watch lasts without a word (the API server sends bookmarks each minute and ends it after two).
+const READ_TIMEOUT: Duration = Duration::from_secs(150);
+
+/// A kubeconfig could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterAccessError {
+    /// It could not be read.
+    #[error("cannot read the kubeconfig {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<KubeconfigError>,
+    },
+    /// Its current context is no access to a cluster.
+    #[error("the kubeconfig {} is incomplete", path.display())]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        source: Box<KubeconfigError>,
+    },
+    /// The server is spoken to without TLS.
+    #[error("the kubeconfig {}: server is not an https URL", path.display())]
+    NotHttps {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Whoever answers is believed to be the API server.
+    #[error("the kubeconfig {}: insecure-skip-tls-verify is not accepted", path.display())]
+    SkipsVerification {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It names no CA.
+    #[error("the kubeconfig {}: certificate-authority and certificate-authority-data are missing", path.display())]
+    NoCa {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The credentials in it cannot be used.
+    #[error("the kubeconfig {} gives no client", path.display())]
+    Client {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+}
+
+/// A client of one workload cluster, and the CA certificates that it trusts.
+#[derive(Clone)]
+pub struct ClusterAccess {
+    client: Client,
+    server: String,
+    ca_certificates: Vec<Vec<u8>>,
+}
+
+impl ClusterAccess {
+    /// Reads the kubeconfig; nothing is asked of the cluster.
+    pub async fn from_kubeconfig(path: &Path) -> Result<Self, ClusterAccessError> {
+        let here = || path.to_owned();
+        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| ClusterAccessError::Read {
+            path: here(),
+            source: Box::new(error),
+        })?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(|error| ClusterAccessError::Incomplete {
+                path: here(),
+                source: Box::new(error),
+            })?;
+        if config.cluster_url.scheme_str() != Some("https") {
+            return Err(ClusterAccessError::NotHttps { path: here() });
+        }
+        if config.accept_invalid_certs {
+            return Err(ClusterAccessError::SkipsVerification { path: here() });
+        }
+        let ca_certificates = config.root_cert.clone().unwrap_or_default();
+        if ca_certificates.is_empty() {
+            return Err(ClusterAccessError::NoCa { path: here() });
+        }
+        config.read_timeout = Some(READ_TIMEOUT);
+        config.reset_reader_on_write = true;
+        // The queue tries again, with the state of the world that there is then.
+        config.default_retry = false;
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config).map_err(|error| ClusterAccessError::Client {
+            path: here(),
+            source: Box::new(error),
+        })?;
+        Ok(Self {
+            client,
+            server,
+            ca_certificates,
+        })
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// DER of the certificates in the kubeconfig's CA data.
+    pub fn ca_certificates(&self) -> &[Vec<u8>] {
+        &self.ca_certificates
+    }
+}
+
+impl Debug for ClusterAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterAccess")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}

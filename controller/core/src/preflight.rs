@@ -1,0 +1,230 @@
+//! What is asked of a workload cluster before its first request: is it new enough, and may we do our work there?
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::apimachinery::pkg::version::Info;
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+/// The first version that hands a certificate's UID on, on which a renewal rests (Kubernetes'
+/// `AllowParsingUserUIDFromCertAuth`, on by default since).
+const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
+
+const GROUP: &str = "certificates.k8s.io";
+const REQUESTS: &str = "certificatesigningrequests";
+
+/// What was found out about a workload cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Findings {
+    /// The API server's version.
+    pub version: ServerVersion,
+    /// The rights without which requests cannot be answered, and that are missing.
+    pub missing: Vec<Right>,
+    /// The rights without which something less than an answer is missed.
+    pub missing_optional: Vec<Right>,
+}
+
+/// An API server's version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerVersion {
+    /// As it calls itself.
+    pub name: String,
+    /// Major and minor, where they can be read.
+    pub number: Option<(u32, u32)>,
+}
+
+impl ServerVersion {
+    /// Whether the API server hands the UID of a client certificate on, so that a node can renew its own.
+    pub fn hands_uids_on(&self) -> bool {
+        self.number.is_some_and(|number| number >= FIRST_WITH_UIDS)
+    }
+}
+
+impl From<Info> for ServerVersion {
+    fn from(info: Info) -> Self {
+        // A vendor may append a sign: `33+`.
+        let minor = info.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let number = info.major.parse().ok().zip(minor.parse().ok());
+        Self {
+            name: info.git_version,
+            number,
+        }
+    }
+}
+
+/// One thing that a role must allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Right {
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    name: String,
+    namespace: &'static str,
+}
+
+impl Right {
+    fn on_requests(verb: &'static str, subresource: &'static str) -> Self {
+        Self {
+            verb,
+            group: GROUP,
+            resource: REQUESTS,
+            subresource,
+            name: String::new(),
+            namespace: "",
+        }
+    }
+
+    fn on_signer(verb: &'static str, signer: &str) -> Self {
+        Self {
+            verb,
+            group: GROUP,
+            resource: "signers",
+            subresource: "",
+            name: signer.to_owned(),
+            namespace: "",
+        }
+    }
+
+    fn on_events(verb: &'static str) -> Self {
+        Self {
+            verb,
+            group: "events.k8s.io",
+            resource: "events",
+            subresource: "",
+            name: String::new(),
+            namespace: "default",
+        }
+    }
+
+    fn review(&self) -> SelfSubjectAccessReview {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: some(self.verb),
+                    group: some(self.group),
+                    resource: some(self.resource),
+                    subresource: some(self.subresource),
+                    name: some(&self.name),
+                    namespace: some(self.namespace),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        }
+    }
+}
+
+impl std::fmt::Display for Right {
+    /// As an operator would write it down: `approve signers.certificates.k8s.io/<signer>`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}.{}", self.verb, self.resource, self.group)?;
+        for part in [self.subresource, &self.name] {
+            if !part.is_empty() {
+                write!(f, "/{part}")?;
+            }
+        }
+        if !self.namespace.is_empty() {
+            write!(f, " in namespace {}", self.namespace)?;
+        }
+        Ok(())
+    }
+}
+
+/// The rights that answering these signers' requests takes.
+pub fn required_rights(signers: &[String]) -> Vec<Right> {
+    let mut rights = vec![
+        Right::on_requests("get", ""),
+        Right::on_requests("list", ""),
+        Right::on_requests("watch", ""),
+        Right::on_requests("update", "approval"),
+        Right::on_requests("update", "status"),
+    ];
+    for signer in signers {
+        rights.push(Right::on_signer("approve", signer));
+        rights.push(Right::on_signer("sign", signer));
+    }
+    rights
+}
+
+/// Asks the API server for its version, and whether it lets us do our work.
+///
+/// # Errors
+///
+/// It could not be asked.
+pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, kube::Error> {
+    let version = client.apiserver_version().await?.into();
+    let missing = denied(client, required_rights(signers)).await?;
+    let events = vec![Right::on_events("create"), Right::on_events("patch")];
+    let missing_optional = denied(client, events).await?;
+    Ok(Findings {
+        version,
+        missing,
+        missing_optional,
+    })
+}
+
+async fn denied(client: &Client, rights: Vec<Right>) -> Result<Vec<Right>, kube::Error> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let mut denied = Vec::new();
+    for right in rights {
+        let answer = reviews
+            .create(&PostParams::default(), &right.review())
+            .await?;
+        if !answer.status.is_some_and(|status| status.allowed) {
+            denied.push(right);
+        }
+    }
+    Ok(denied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(major: &str, minor: &str) -> ServerVersion {
+        ServerVersion::from(Info {
+            major: major.to_owned(),
+            minor: minor.to_owned(),
+            ..Info::default()
+        })
+    }
+
+    #[test]
+    fn uids_are_handed_on_from_1_33() {
+        for (major, minor, expected) in [
+            ("1", "32", false),
+            ("1", "33", true),
+            ("1", "33+", true),
+            ("1", "36", true),
+            ("2", "0", true),
+            ("", "", false),
+            ("1", "x", false),
+        ] {
+            let version = version(major, minor);
+            assert_eq!(version.hands_uids_on(), expected, "{major}.{minor}");
+        }
+    }
+
+    #[test]
+    fn the_rights_name_exactly_the_signers() {
+        let rights = required_rights(&["a.b/c".to_owned()]);
+
+        let rights: Vec<String> = rights.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            rights,
+            [
+                "get certificatesigningrequests.certificates.k8s.io",
+                "list certificatesigningrequests.certificates.k8s.io",
+                "watch certificatesigningrequests.certificates.k8s.io",
+                "update certificatesigningrequests.certificates.k8s.io/approval",
+                "update certificatesigningrequests.certificates.k8s.io/status",
+                "approve signers.certificates.k8s.io/a.b/c",
+                "sign signers.certificates.k8s.io/a.b/c",
+            ]
+        );
+    }
+}

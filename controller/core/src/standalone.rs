@@ -1,0 +1,257 @@
+//! The controller for one cluster without Cluster API: everything from files, records in memory.
+//!
+//! An infrastructure provider embeds it with verifiers of its own:
+//!
+//! ```no_run
+//! # use std::path::PathBuf;
+//! # use std::sync::Arc;
+//! # use node_attestation_controller::decide::{Lifetimes, Verifiers};
+//! # use node_attestation_controller::standalone::{Settings, Standalone, StandaloneError};
+//! # use node_attestation_controller::verifier::Verifier;
+//! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
+//! let settings = Settings {
+//!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
+//!     ca_cert: PathBuf::from("ca.crt"),
+//!     ca_key: PathBuf::from("ca.key"),
+//!     inventory: PathBuf::from("machines.yaml"),
+//!     audiences: Vec::new(),
+//!     lifetimes: Lifetimes::default(),
+//! };
+//! let controller = Standalone::load(settings, Verifiers::from_iter([verifier])).await?;
+//! controller.run(std::future::pending()).await;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_attestation::names::Audience;
+use zeroize::Zeroizing;
+
+use crate::clock::now;
+use crate::clusters::{self, ClusterAccess, ClusterAccessError};
+use crate::decide::{Context, Lifetimes, Verifiers};
+use crate::events::Events;
+use crate::ledger::{Ledger, MemoryLedger};
+use crate::logs::error_chain;
+use crate::machine_list::{MachineList, MachineListError};
+use crate::pipeline::Pipeline;
+use crate::preflight::{self, Findings};
+use crate::signer::{InvalidCa, Signer};
+use crate::status::{KubeStore, RequestStore};
+
+/// Some hundred certificates, or any key; a limit, so that a wrong file is not read whole.
+const MAX_PEM_LEN: u64 = 256 * 1024;
+
+/// The wait before an API server that could not be asked is asked again.
+const EXAMINE_RETRY: Duration = Duration::from_secs(5);
+
+/// What an operator says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The workload cluster.
+    pub workload_kubeconfig: PathBuf,
+    /// Certificate of the CA that its API server accepts client certificates of.
+    pub ca_cert: PathBuf,
+    /// The CA's private key.
+    pub ca_key: PathBuf,
+    /// The machines ([`MachineList`]).
+    pub inventory: PathBuf,
+    /// Audiences beside the digests of the CA certificates.
+    pub audiences: Vec<Audience>,
+    /// The longest validity that is granted.
+    pub lifetimes: Lifetimes,
+}
+
+/// The controller cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StandaloneError {
+    /// The workload cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterAccessError),
+    /// The inventory.
+    #[error(transparent)]
+    Inventory(#[from] MachineListError),
+    /// A file of the CA could not be read.
+    #[error("cannot read the CA's {what} {}", path.display())]
+    ReadCa {
+        /// Certificate or key.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The CA cannot sign.
+    #[error("the CA in {} and {} cannot be used", cert.display(), key.display())]
+    Ca {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// Why.
+        source: InvalidCa,
+    },
+}
+
+/// A controller that is ready to run.
+#[derive(Debug)]
+pub struct Standalone {
+    access: ClusterAccess,
+    context: Context,
+    store: Arc<dyn RequestStore>,
+    ca_is_known: bool,
+}
+
+impl Standalone {
+    /// Reads all files and checks them; nothing is asked of the cluster.
+    pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
+        let certificate = read_pem("certificate", &settings.ca_cert)?;
+        let key = read_pem("key", &settings.ca_key)?;
+        let signer =
+            Signer::from_pem(&certificate, &key).map_err(|source| StandaloneError::Ca {
+                cert: settings.ca_cert.clone(),
+                key: settings.ca_key.clone(),
+                source,
+            })?;
+        let inventory = MachineList::open(&settings.inventory)?;
+        let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
+
+        let signing: Vec<Vec<u8>> = pem::parse_many(&certificate)
+            .unwrap_or_default()
+            .into_iter()
+            .map(pem::Pem::into_contents)
+            .collect();
+        let trusted = access.ca_certificates();
+        let ca_is_known = signing.iter().any(|ca| trusted.contains(ca));
+        let audiences: BTreeSet<Audience> = signing
+            .iter()
+            .chain(trusted)
+            .map(|der| Audience::of_ca(der))
+            .chain(settings.audiences)
+            .collect();
+        let context = Context {
+            verifiers,
+            audiences: audiences.into_iter().collect(),
+            inventory: Arc::new(inventory),
+            ledger: Arc::new(MemoryLedger::default()),
+            signer: Arc::new(signer),
+            lifetimes: settings.lifetimes,
+        };
+        let store = Arc::new(KubeStore::new(access.client().clone()));
+        Ok(Self {
+            access,
+            context,
+            store,
+            ca_is_known,
+        })
+    }
+
+    /// Writes through what `wrap` makes of the store: for tests that have a write fail.
+    #[must_use]
+    pub fn with_store(
+        mut self,
+        wrap: impl FnOnce(Arc<dyn RequestStore>) -> Arc<dyn RequestStore>,
+    ) -> Self {
+        self.store = wrap(self.store);
+        self
+    }
+
+    /// Keeps its records in what `wrap` makes of the ledger: one that lasts, or one that fails.
+    #[must_use]
+    pub fn with_ledger(mut self, wrap: impl FnOnce(Arc<dyn Ledger>) -> Arc<dyn Ledger>) -> Self {
+        self.context.ledger = wrap(self.context.ledger);
+        self
+    }
+
+    /// Answers requests until `stop` is ready.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        self.tell_of_settings();
+        let client = self.access.client().clone();
+        let events = Events::new(client.clone());
+        let pipeline = Pipeline::new(self.context, self.store, events, now);
+        let signers = pipeline.signers();
+        let examination = tokio::spawn(examine(client.clone(), signers));
+        clusters::run(client, pipeline, stop).await;
+        examination.abort();
+        tracing::info!("stopped");
+    }
+
+    fn tell_of_settings(&self) {
+        for audience in &self.context.audiences {
+            tracing::info!(
+                audience = audience.as_str(),
+                "evidence for this audience is accepted"
+            );
+        }
+        tracing::warn!(
+            "the ledger is in memory: after a restart every node name is free to the first machine that claims it, \
+             and no certificate of before can be renewed"
+        );
+        if !self.ca_is_known {
+            tracing::warn!(
+                "the CA is not among the certificates that the kubeconfig trusts: \
+                 kube-apiserver must have it in its --client-ca-file, or it refuses what is issued"
+            );
+        }
+    }
+}
+
+/// Asks until there is an answer, and tells of it.
+async fn examine(client: kube::Client, signers: Vec<String>) {
+    loop {
+        match preflight::examine(&client, &signers).await {
+            Ok(findings) => return tell_of(&findings),
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::debug!(error, "the API server could not be asked about our rights");
+            }
+        }
+        tokio::time::sleep(EXAMINE_RETRY).await;
+    }
+}
+
+fn tell_of(findings: &Findings) {
+    let version = findings.version.name.as_str();
+    tracing::info!(version, "the API server answers");
+    if !findings.version.hands_uids_on() {
+        tracing::warn!(
+            version,
+            "the API server is older than 1.33 and does not hand the UID of a certificate on: renewals will be denied"
+        );
+    }
+    for right in &findings.missing {
+        let right = right.to_string();
+        tracing::error!(
+            right,
+            "a right is missing without which requests cannot be answered"
+        );
+    }
+    for right in &findings.missing_optional {
+        let right = right.to_string();
+        tracing::warn!(
+            right,
+            "a right is missing; the controller works, and writes no events"
+        );
+    }
+}
+
+fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, StandaloneError> {
+    let failed = |source| StandaloneError::ReadCa {
+        what,
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Zeroizing::new(Vec::new());
+    File::open(path)
+        .and_then(|file| file.take(MAX_PEM_LEN).read_to_end(&mut bytes))
+        .map_err(failed)?;
+    Ok(bytes)
+}

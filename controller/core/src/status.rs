@@ -1,0 +1,184 @@
+//! The only writer: a decision becomes a condition, or a certificate.
+//!
+//! | decision | written |
+//! | --- | --- |
+//! | issue | condition `Approved` through `/approval`, then the certificate through `/status` |
+//! | deny | condition `Denied` through `/approval`; `Failed` on a request that somebody approved |
+//! | fail | condition `Failed` through `/status`, with the annotation that belongs to the reason |
+//! | retry, ignore | nothing: a pending request with a condition of ours would never be collected as garbage |
+//!
+//! # Guarantees
+//!
+//! - Every write carries the `resourceVersion` of what was decided on: it changes that very object, or nothing
+//!   ([`StoreError::Conflict`], after which the fresh object must be decided on).
+//! - Every step can be repeated. After a crash between two of them the request is approved and unissued, and goes
+//!   through every check again.
+//! - No request that is ours stays approved and unissued: it gets its certificate or `Failed`.
+
+use std::fmt::Debug;
+
+use futures::future::BoxFuture;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+};
+
+use crate::decide::Decision;
+use crate::refusal::{Denial, Failure};
+use crate::request::IssuedCertificate;
+
+mod kube_store;
+
+pub use kube_store::{KubeStore, StoreError};
+
+/// The reason on the `Approved` condition: the name in the certificate has a record in the ledger, and it is the
+/// requesting machine's.
+pub const APPROVED_REASON: &str = "NodeNameClaimed";
+
+const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
+
+/// Where a cluster's requests are kept.
+///
+/// A test, or an infrastructure provider with needs of its own, can wrap [`KubeStore`].
+pub trait RequestStore: Debug + Send + Sync {
+    /// Reads the request of this name; `None` if there is none.
+    fn get<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>>;
+
+    /// Replaces the request through `/approval`, if its version is still the one given; returns what it is now.
+    fn update_approval<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>>;
+
+    /// Replaces the request through `/status`, if its version is still the one given; returns what it is now.
+    fn update_status<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>>;
+}
+
+/// A type of condition that ends a request, or lets it be signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConditionType {
+    Approved,
+    Denied,
+    Failed,
+}
+
+impl ConditionType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Approved => "Approved",
+            Self::Denied => "Denied",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// Answers `request`, which is the object that `decision` was made about.
+///
+/// # Errors
+///
+/// Nothing is known of what was written after any error but [`StoreError::Conflict`]; decide on the fresh object.
+pub async fn answer(
+    store: &dyn RequestStore,
+    request: CertificateSigningRequest,
+    decision: &Decision,
+) -> Result<(), StoreError> {
+    match decision {
+        Decision::Ignore(_) | Decision::Retry(_) => Ok(()),
+        Decision::Deny(denial) => deny(store, request, denial).await,
+        Decision::Fail(failure) => fail(store, request, failure).await,
+        Decision::Issue(certificate) => issue(store, request, certificate).await,
+    }
+}
+
+async fn deny(
+    store: &dyn RequestStore,
+    mut request: CertificateSigningRequest,
+    denial: &Denial,
+) -> Result<(), StoreError> {
+    let (reason, message) = (denial.reason(), denial.message());
+    if has_condition(&request, ConditionType::Approved) {
+        // An approval cannot be taken back, nor be followed by a denial.
+        add_condition(&mut request, ConditionType::Failed, reason, message);
+        store.update_status(&request).await?;
+    } else {
+        add_condition(&mut request, ConditionType::Denied, reason, message);
+        store.update_approval(&request).await?;
+    }
+    Ok(())
+}
+
+async fn fail(
+    store: &dyn RequestStore,
+    mut request: CertificateSigningRequest,
+    failure: &Failure,
+) -> Result<(), StoreError> {
+    if let Some((name, value)) = failure.annotation() {
+        request
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(name.to_owned(), value);
+    }
+    let (reason, message) = (failure.reason(), failure.message());
+    add_condition(&mut request, ConditionType::Failed, reason, message);
+    store.update_status(&request).await?;
+    Ok(())
+}
+
+async fn issue(
+    store: &dyn RequestStore,
+    mut request: CertificateSigningRequest,
+    certificate: &IssuedCertificate,
+) -> Result<(), StoreError> {
+    let mut approved = if has_condition(&request, ConditionType::Approved) {
+        request
+    } else {
+        let kind = ConditionType::Approved;
+        add_condition(&mut request, kind, APPROVED_REASON, APPROVED_MESSAGE);
+        store.update_approval(&request).await?
+    };
+    status_of(&mut approved).certificate = Some(ByteString(certificate.pem().into()));
+    store.update_status(&approved).await?;
+    Ok(())
+}
+
+fn has_condition(request: &CertificateSigningRequest, kind: ConditionType) -> bool {
+    request
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .any(|condition| condition.type_ == kind.name())
+}
+
+/// The API server fills the times in.
+fn add_condition(
+    request: &mut CertificateSigningRequest,
+    kind: ConditionType,
+    reason: &str,
+    message: &str,
+) {
+    let condition = CertificateSigningRequestCondition {
+        type_: kind.name().to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        ..CertificateSigningRequestCondition::default()
+    };
+    status_of(request)
+        .conditions
+        .get_or_insert_default()
+        .push(condition);
+}
+
+fn status_of(request: &mut CertificateSigningRequest) -> &mut CertificateSigningRequestStatus {
+    request.status.get_or_insert_default()
+}
+
+#[cfg(test)]
+mod tests;

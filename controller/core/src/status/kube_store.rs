@@ -1,0 +1,129 @@
+//! Requests in a Kubernetes API server.
+
+use std::error::Error;
+use std::fmt::{self, Debug};
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::api::{Api, PostParams};
+use kube::{Client, Error as KubeError};
+
+use super::RequestStore;
+
+/// For one call. An API server under load answers within its own limit of 60 s for others, not for three small objects.
+const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// A request could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It has changed since it was read; nothing was written.
+    #[error("the request has changed meanwhile")]
+    Conflict,
+    /// There is no such request; nothing was written.
+    #[error("the request exists no longer")]
+    Gone,
+    /// The API server refused; nothing was written.
+    #[error("the API server refused with {code} {reason}: {message}")]
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// `reason` of the answer.
+        reason: String,
+        /// `message` of the answer.
+        message: String,
+    },
+    /// The API server gave no answer, or none that says what it did.
+    #[error("the API server gave no answer")]
+    Unavailable {
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// There was no answer in time.
+    #[error("the API server gave no answer in {} s", CALL_DEADLINE.as_secs())]
+    Deadline,
+}
+
+impl From<KubeError> for StoreError {
+    fn from(error: KubeError) -> Self {
+        match error {
+            KubeError::Api(status) if status.is_conflict() => Self::Conflict,
+            KubeError::Api(status) if status.is_not_found() => Self::Gone,
+            KubeError::Api(status) => Self::Refused {
+                code: status.code,
+                reason: status.reason.clone(),
+                message: status.message.clone(),
+            },
+            other => Self::Unavailable {
+                source: Box::new(other),
+            },
+        }
+    }
+}
+
+/// The requests of one Kubernetes API server.
+#[derive(Clone)]
+pub struct KubeStore {
+    api: Api<CertificateSigningRequest>,
+}
+
+impl KubeStore {
+    /// The requests of the API server that `client` speaks to.
+    pub fn new(client: Client) -> Self {
+        Self {
+            api: Api::all(client),
+        }
+    }
+
+    async fn replace(
+        &self,
+        subresource: &str,
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, StoreError> {
+        let name = request.metadata.name.as_deref().unwrap_or_default();
+        let options = PostParams::default();
+        in_time(
+            self.api
+                .replace_subresource(subresource, name, &options, request),
+        )
+        .await
+    }
+}
+
+impl Debug for KubeStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeStore").finish_non_exhaustive()
+    }
+}
+
+impl RequestStore for KubeStore {
+    fn get<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
+        Box::pin(in_time(self.api.get_opt(name)))
+    }
+
+    fn update_approval<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+        Box::pin(self.replace("approval", request))
+    }
+
+    fn update_status<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+        Box::pin(self.replace("status", request))
+    }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, KubeError>>) -> Result<T, StoreError> {
+    tokio::time::timeout(CALL_DEADLINE, call)
+        .await
+        .map_err(|_| StoreError::Deadline)?
+        .map_err(StoreError::from)
+}
