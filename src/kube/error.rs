@@ -3,7 +3,7 @@
 use std::io;
 use std::time::SystemTime;
 
-use super::kubeconfig::KubeconfigError;
+use super::kubeconfig::Refused;
 use super::types::Malformed;
 
 /// The API server did not do what it was asked.
@@ -129,12 +129,14 @@ pub enum ApiError {
         ours: SystemTime,
     },
     /// The endpoint or the credential cannot be used.
-    #[error("cannot use the credential for {server}")]
-    Credential {
+    #[error("cannot talk to {server}: {field}: {why}")]
+    Unusable {
         /// The API server's URL.
         server: String,
+        /// What cannot be used.
+        field: &'static str,
         /// Why.
-        source: KubeconfigError,
+        why: Refused,
     },
     /// The client could not be made.
     #[error("cannot start the client for {server}")]
@@ -165,10 +167,10 @@ pub enum TlsFault {
     /// A certificate that has not begun, or a clock that is behind.
     #[error("the server's certificate is not valid yet, or our clock is behind")]
     NotYetValid,
-    /// The server does not take our certificate.
-    #[error("the server refuses our certificate ({alert})")]
-    Refused {
-        /// The server's alert.
+    /// The server broke off, as a rule because it does not take our certificate.
+    #[error("the server broke off with the alert {alert}")]
+    Alert {
+        /// The alert.
         alert: String,
     },
     /// Anything else.

@@ -12,3 +12,5 @@ pub use endpoint::{ClusterEndpoint, EndpointFields};
 pub use error::{KubeconfigError, Place, Refused};
 pub use file::Kubeconfig;
 pub use login::Login;
+
+pub(super) use login::{Identity, identity};

@@ -4,6 +4,8 @@ mod client;
 mod error;
 pub mod kubeconfig;
 mod proxy;
+mod tls;
+mod transport;
 mod types;
 mod watch;
 

@@ -261,5 +261,17 @@ pub(super) struct WireEvent<'a> {
     pub(super) object: &'a serde_json::value::RawValue,
 }
 
+/// The object of a bookmark, which is a version and nothing else.
+#[derive(Deserialize)]
+pub(super) struct WireBookmark {
+    pub(super) metadata: WireVersion,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WireVersion {
+    pub(super) resource_version: String,
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,21 @@
 //! Waiting for a decision.
 
-use super::types::CsrObject;
+use std::thread;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+
+use super::client::ApiClient;
+use super::error::ApiError;
+use super::transport::{Answer, Lines, Next, failure};
+use super::types::{CsrObject, CsrState, WireBookmark, WireEvent, WireFailure};
+use crate::clock::Deadline;
+
+/// The first pause before a watch is taken up again; each further one is twice as long, until something comes.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest: ten times within the shortest minute that anybody waits.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a wait ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,4 +27,160 @@ pub enum Waited {
     Undecided(CsrObject),
     /// The request was deleted, or another of its name was made.
     Gone,
+}
+
+/// A wait, with what is known so far.
+pub(super) struct Watch<'a> {
+    client: &'a ApiClient,
+    seen: CsrObject,
+    /// What the next watch goes on from: bookmarks move it further than the object's own version.
+    version: String,
+    deadline: Deadline,
+    pause: Duration,
+}
+
+/// What one watch came to.
+enum Ended {
+    With(Waited),
+    /// It ended or was cut: another one goes on from the last version.
+    Cut(Option<ApiError>),
+    /// The server no longer knows the version: the object has to be read.
+    Expired,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(client: &'a ApiClient, csr: &CsrObject, deadline: Deadline) -> Self {
+        let version = csr.resource_version.clone();
+        Self { client, seen: csr.clone(), version, deadline, pause: FIRST_PAUSE }
+    }
+
+    pub(super) fn run(mut self) -> Result<Waited, ApiError> {
+        if self.seen.state != CsrState::Pending {
+            return Ok(Waited::Decided(self.seen));
+        }
+        loop {
+            let trouble = match self.once() {
+                Ok(Ended::With(waited)) => return Ok(waited),
+                Ok(Ended::Cut(trouble)) => trouble,
+                Ok(Ended::Expired) => match self.read_again() {
+                    Ok(Some(waited)) => return Ok(waited),
+                    Ok(None) => None,
+                    Err(error) if is_passing(&error) => Some(error),
+                    Err(error) => return Err(error),
+                },
+                Err(error) if is_passing(&error) => Some(error),
+                Err(error) => return Err(error),
+            };
+            if self.pause >= self.deadline.remaining() {
+                return trouble.map_or(Ok(Waited::Undecided(self.seen)), Err);
+            }
+            thread::sleep(self.pause);
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn once(&mut self) -> Result<Ended, ApiError> {
+        match self.client.watch(&self.seen.name, &self.version, self.deadline)? {
+            Ok(lines) => self.follow(&lines),
+            Err(answer) => self.turned_away(&answer),
+        }
+    }
+
+    fn turned_away(&self, answer: &Answer) -> Result<Ended, ApiError> {
+        if answer.status == StatusCode::GONE || failure(&answer.body).code == 410 {
+            return Ok(Ended::Expired);
+        }
+        Err(self.client.refusal(answer))
+    }
+
+    fn follow(&mut self, lines: &Lines) -> Result<Ended, ApiError> {
+        loop {
+            let line = match lines.next(self.deadline) {
+                Ok(Next::Line(line)) => line,
+                Ok(Next::End) => return Ok(Ended::Cut(None)),
+                // A watch that was up and found nothing is no trouble: the last word is "undecided".
+                Ok(Next::Deadline) => {
+                    return Ok(Ended::With(Waited::Undecided(self.seen.clone())));
+                }
+                Err(error) if self.deadline.passed() && is_passing(&error) => {
+                    return Ok(Ended::With(Waited::Undecided(self.seen.clone())));
+                }
+                Err(error) if is_passing(&error) => return Ok(Ended::Cut(None)),
+                Err(error) => return Err(error),
+            };
+            if let Some(ended) = self.take(&line)? {
+                return Ok(ended);
+            }
+            self.pause = FIRST_PAUSE;
+        }
+    }
+
+    /// Takes in one event.
+    fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, ApiError> {
+        let Ok(event) = serde_json::from_slice::<WireEvent<'_>>(line) else {
+            // The rest of a line that was cut; whatever it was, the next watch brings it again.
+            return Ok(Some(Ended::Cut(None)));
+        };
+        match event.kind.as_ref() {
+            "ADDED" | "MODIFIED" => {
+                let object = self.client.object(event.object.get().as_bytes())?;
+                Ok(self.see(object).map(Ended::With))
+            }
+            "DELETED" => Ok(Some(Ended::With(Waited::Gone))),
+            "BOOKMARK" => {
+                let bookmark: WireBookmark = serde_json::from_str(event.object.get())
+                    .map_err(|source| self.client.not_an_object(source))?;
+                self.version = bookmark.metadata.resource_version;
+                Ok(None)
+            }
+            "ERROR" => {
+                let failure: WireFailure =
+                    serde_json::from_str(event.object.get()).unwrap_or_default();
+                Ok(Some(if failure.code == 410 { Ended::Expired } else { Ended::Cut(None) }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn read_again(&mut self) -> Result<Option<Waited>, ApiError> {
+        match self.client.get(&self.seen.name, self.deadline)? {
+            Some(object) => Ok(self.see(object)),
+            None => Ok(Some(Waited::Gone)),
+        }
+    }
+
+    fn see(&mut self, object: CsrObject) -> Option<Waited> {
+        if object.uid != self.seen.uid {
+            return Some(Waited::Gone);
+        }
+        self.version.clone_from(&object.resource_version);
+        self.seen = object;
+        match self.seen.state {
+            CsrState::Pending => None,
+            CsrState::Denied { .. } | CsrState::Failed { .. } | CsrState::Issued { .. } => {
+                Some(Waited::Decided(self.seen.clone()))
+            }
+        }
+    }
+}
+
+/// Whether another attempt may go better.
+fn is_passing(error: &ApiError) -> bool {
+    match error {
+        ApiError::Unreachable { .. }
+        | ApiError::TimedOut { .. }
+        | ApiError::TooManyRequests { .. }
+        | ApiError::Server { .. } => true,
+        ApiError::Tls { .. }
+        | ApiError::Unauthorized { .. }
+        | ApiError::Forbidden { .. }
+        | ApiError::Refused { .. }
+        | ApiError::NotAnApiServer { .. }
+        | ApiError::TooLarge { .. }
+        | ApiError::NotAnObject { .. }
+        | ApiError::Malformed { .. }
+        | ApiError::ClockSkew { .. }
+        | ApiError::Unusable { .. }
+        | ApiError::Client { .. } => false,
+    }
 }

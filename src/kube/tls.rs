@@ -1,0 +1,68 @@
+//! TLS with an API server: the cluster's CA and nothing else.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls_pki_types::CertificateDer;
+
+use super::error::TlsFault;
+use super::kubeconfig::Identity;
+
+/// A configuration that trusts `ca` and presents `identity`.
+pub(super) fn configure(
+    ca: &[CertificateDer<'static>],
+    identity: Option<Identity>,
+) -> Result<ClientConfig, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in ca {
+        roots.add(certificate.clone())?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    match identity {
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key),
+        None => Ok(builder.with_no_client_auth()),
+    }
+}
+
+/// What was wrong with TLS, if that is why `error` came about.
+pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<TlsFault> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<rustls::Error>() {
+            return Some(classify(error, name));
+        }
+        // An I/O error does not name what it wraps as its source, only the source of that.
+        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+fn classify(error: &rustls::Error, name: &str) -> TlsFault {
+    match error {
+        rustls::Error::InvalidCertificate(why) => match why {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                TlsFault::UnknownAuthority
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                TlsFault::WrongName { name: name.to_owned() }
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                TlsFault::Expired
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                TlsFault::NotYetValid
+            }
+            other => TlsFault::Other { why: format!("the server's certificate is unusable: {other}") },
+        },
+        rustls::Error::AlertReceived(alert) => TlsFault::Alert { alert: format!("{alert:?}") },
+        other => TlsFault::Other { why: other.to_string() },
+    }
+}

@@ -1,0 +1,365 @@
+//! Requests and answers, each within its limits.
+//!
+//! Every exchange runs on a thread of its own, and the caller waits for that no longer than its deadline: neither a
+//! resolver that hangs nor a server that sends a byte a second can hold it up.
+
+use std::error::Error;
+use std::io::{self, BufRead, BufReader, Read};
+use std::mem::ManuallyDrop;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
+use reqwest::{Method, StatusCode, Url};
+
+use super::error::ApiError;
+use super::tls;
+use super::types::WireFailure;
+use crate::clock::{self, Deadline};
+
+/// A request with the largest evidence takes a tenth of it; etcd takes no object of more than 1.5 MiB.
+pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
+
+/// What certificates are issued to bear, ours and kube-controller-manager's alike: they are back-dated by as much.
+const MAX_SKEW: Duration = Duration::from_mins(5);
+
+/// A server that asks a fourth time for patience has none of ours left.
+const MAX_PAUSES: u32 = 3;
+
+/// Enough for any sentence of an API server, and no more for a journal.
+const MAX_MESSAGE_LEN: usize = 1024;
+
+const JSON: &str = "application/json";
+
+/// The way to one API server.
+#[derive(Debug)]
+pub(super) struct Transport {
+    // Dropping the client would wait for its thread, and that may be waiting for a resolver that never answers.
+    client: ManuallyDrop<Client>,
+    server: String,
+    name: String,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    pub(super) method: Method,
+    pub(super) url: Url,
+    pub(super) body: Option<Vec<u8>>,
+    /// What is being done, for people.
+    pub(super) what: &'static str,
+}
+
+/// A good answer, or one whose status the caller knows what to do with.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) body: Vec<u8>,
+}
+
+/// What an exchange's thread reports.
+enum Report {
+    Head(Head),
+    Body(Vec<u8>),
+    Failed(ApiError),
+}
+
+struct Head {
+    status: StatusCode,
+    date: Option<SystemTime>,
+    retry_after: Option<Duration>,
+}
+
+/// The lines of an answer that goes on.
+#[derive(Debug)]
+pub(super) struct Lines {
+    reports: Receiver<Report>,
+}
+
+/// What comes next in an answer that goes on.
+#[derive(Debug)]
+pub(super) enum Next {
+    Line(Vec<u8>),
+    End,
+    Deadline,
+}
+
+impl Transport {
+    /// `name` is what the server's certificate has to be for.
+    pub(super) fn new(client: Client, server: String, name: String) -> Self {
+        Self { client: ManuallyDrop::new(client), server, name }
+    }
+
+    pub(super) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Asks and reads the whole answer. Pauses where the server asks for it, as long as the deadline allows.
+    pub(super) fn exchange(
+        &self,
+        question: &Question,
+        deadline: Deadline,
+    ) -> Result<Answer, ApiError> {
+        let (head, reports) = self.patiently(question, deadline, Reading::Whole)?;
+        let body = match self.report(&reports, question.what, deadline)? {
+            Report::Body(body) => body,
+            Report::Failed(error) => return Err(error),
+            Report::Head(_) => Vec::new(),
+        };
+        Ok(Answer { status: head.status, body })
+    }
+
+    /// Asks for an answer that goes on line by line; an answer that says no is read whole.
+    pub(super) fn stream(
+        &self,
+        question: &Question,
+        deadline: Deadline,
+    ) -> Result<Result<Lines, Answer>, ApiError> {
+        let (head, reports) = self.patiently(question, deadline, Reading::Lines)?;
+        if head.status == StatusCode::OK {
+            return Ok(Ok(Lines { reports }));
+        }
+        match self.report(&reports, question.what, deadline)? {
+            Report::Body(body) => Ok(Err(Answer { status: head.status, body })),
+            Report::Failed(error) => Err(error),
+            Report::Head(_) => Ok(Err(Answer { status: head.status, body: Vec::new() })),
+        }
+    }
+
+    fn patiently(
+        &self,
+        question: &Question,
+        deadline: Deadline,
+        reading: Reading,
+    ) -> Result<(Head, Receiver<Report>), ApiError> {
+        let mut pauses = 0;
+        loop {
+            let reports = self.start(question.clone(), deadline, reading)?;
+            let head = match self.report(&reports, question.what, deadline)? {
+                Report::Head(head) => head,
+                Report::Failed(error) => return Err(error),
+                Report::Body(_) => continue,
+            };
+            self.compare_clocks(&head)?;
+            match head.retry_after {
+                Some(pause) if pauses < MAX_PAUSES && pause < deadline.remaining() => {
+                    pauses += 1;
+                    thread::sleep(pause);
+                }
+                Some(_) | None => return Ok((head, reports)),
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        question: Question,
+        deadline: Deadline,
+        reading: Reading,
+    ) -> Result<Receiver<Report>, ApiError> {
+        let (sender, reports) = sync_channel(1);
+        let exchange = Exchange {
+            client: Client::clone(&self.client),
+            server: self.server.clone(),
+            name: self.name.clone(),
+            what: question.what,
+            reading,
+        };
+        thread::Builder::new()
+            .name("exchange".to_owned())
+            .spawn(move || exchange.run(question, deadline, &sender))
+            .map_err(|source| ApiError::Client { server: self.server.clone(), source })?;
+        Ok(reports)
+    }
+
+    fn report(
+        &self,
+        reports: &Receiver<Report>,
+        what: &'static str,
+        deadline: Deadline,
+    ) -> Result<Report, ApiError> {
+        reports.recv_timeout(deadline.remaining()).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                ApiError::TimedOut { server: self.server.clone(), what }
+            }
+            RecvTimeoutError::Disconnected => ApiError::Client {
+                server: self.server.clone(),
+                source: io::Error::other("its thread has ended"),
+            },
+        })
+    }
+
+    fn compare_clocks(&self, head: &Head) -> Result<(), ApiError> {
+        let Some(theirs) = head.date else { return Ok(()) };
+        let ours = clock::now();
+        let apart = ours.duration_since(theirs).unwrap_or_else(|error| error.duration());
+        if apart > MAX_SKEW {
+            return Err(ApiError::ClockSkew { server: self.server.clone(), theirs, ours });
+        }
+        Ok(())
+    }
+
+    /// What an answer that is no success means.
+    pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
+        let server = self.server.clone();
+        let failure = failure(&answer.body);
+        let message = shortened(&failure.message);
+        let status = answer.status.as_u16();
+        match status {
+            401 => ApiError::Unauthorized { server, message },
+            403 => ApiError::Forbidden { server, message },
+            429 => ApiError::TooManyRequests { server, message },
+            400..=499 => {
+                ApiError::Refused { server, status, reason: shortened(&failure.reason), message }
+            }
+            500..=599 => ApiError::Server { server, status, message },
+            _ => ApiError::NotAnApiServer { server, status },
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn next(&self, deadline: Deadline) -> Result<Next, ApiError> {
+        match self.reports.recv_timeout(deadline.remaining()) {
+            Ok(Report::Body(line)) => Ok(Next::Line(line)),
+            Ok(Report::Failed(error)) => Err(error),
+            Ok(Report::Head(_)) | Err(RecvTimeoutError::Disconnected) => Ok(Next::End),
+            Err(RecvTimeoutError::Timeout) => Ok(Next::Deadline),
+        }
+    }
+}
+
+/// The `Status` in an answer that says no, or an empty one.
+pub(super) fn failure(body: &[u8]) -> WireFailure {
+    serde_json::from_slice(body).unwrap_or_default()
+}
+
+/// A foreign text, safe for a journal.
+fn shortened(text: &str) -> String {
+    text.chars()
+        .take(MAX_MESSAGE_LEN)
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect()
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Reading {
+    Whole,
+    Lines,
+}
+
+/// One question on its way, on its own thread. Whoever asked may have gone; then nobody listens, and it ends.
+struct Exchange {
+    client: Client,
+    server: String,
+    name: String,
+    what: &'static str,
+    reading: Reading,
+}
+
+impl Exchange {
+    fn run(self, question: Question, deadline: Deadline, reports: &SyncSender<Report>) {
+        if let Err(error) = self.converse(question, deadline, reports) {
+            // Nobody listens any more: the deadline has passed.
+            drop(reports.send(Report::Failed(error)));
+        }
+    }
+
+    fn converse(
+        &self,
+        question: Question,
+        deadline: Deadline,
+        reports: &SyncSender<Report>,
+    ) -> Result<(), ApiError> {
+        let mut request = self
+            .client
+            .request(question.method, question.url)
+            .header(ACCEPT, JSON)
+            .timeout(deadline.remaining());
+        if let Some(body) = question.body {
+            request = request.header(CONTENT_TYPE, JSON).body(body);
+        }
+        let response = request.send().map_err(|error| self.explain(&error))?;
+        let head = Head::of(&response);
+        let lines = matches!(self.reading, Reading::Lines) && head.status == StatusCode::OK;
+        if reports.send(Report::Head(head)).is_err() {
+            return Ok(());
+        }
+        if lines { self.lines(response, reports) } else { self.whole(response, reports) }
+    }
+
+    fn whole(&self, response: Response, reports: &SyncSender<Report>) -> Result<(), ApiError> {
+        let mut body = Vec::new();
+        response
+            .take(MAX_ANSWER_LEN + 1)
+            .read_to_end(&mut body)
+            .map_err(|error| self.explain(&error))?;
+        self.within_limit(&body)?;
+        drop(reports.send(Report::Body(body)));
+        Ok(())
+    }
+
+    fn lines(&self, response: Response, reports: &SyncSender<Report>) -> Result<(), ApiError> {
+        let mut reader = BufReader::new(response);
+        loop {
+            let mut line = Vec::new();
+            (&mut reader)
+                .take(MAX_ANSWER_LEN + 1)
+                .read_until(b'\n', &mut line)
+                .map_err(|error| self.explain(&error))?;
+            self.within_limit(&line)?;
+            if line.is_empty() || reports.send(Report::Body(line)).is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn within_limit(&self, bytes: &[u8]) -> Result<(), ApiError> {
+        if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_ANSWER_LEN) {
+            return Ok(());
+        }
+        Err(ApiError::TooLarge { server: self.server.clone(), limit: MAX_ANSWER_LEN })
+    }
+
+    fn explain(&self, error: &(dyn Error + 'static)) -> ApiError {
+        let server = self.server.clone();
+        if let Some(fault) = tls::fault(error, &self.name) {
+            return ApiError::Tls { server, fault };
+        }
+        if error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_timeout) {
+            return ApiError::TimedOut { server, what: self.what };
+        }
+        ApiError::Unreachable { server, why: innermost(error) }
+    }
+}
+
+impl Head {
+    fn of(response: &Response) -> Self {
+        let status = response.status();
+        let asks_for_patience =
+            matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        Self {
+            status,
+            date: text(response.headers(), &DATE).and_then(|date| httpdate::parse_http_date(date).ok()),
+            retry_after: text(response.headers(), &RETRY_AFTER)
+                .filter(|_| asks_for_patience)
+                .and_then(|seconds| seconds.parse().ok())
+                .map(Duration::from_secs),
+        }
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &reqwest::header::HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// What the system said: the errors around it repeat the URL and say that an error occurred.
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
