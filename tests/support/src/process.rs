@@ -199,7 +199,7 @@ impl Process {
             let value = condition(process);
             if let (None, Some(status)) = (&value, ended) {
                 panic!(
-                    "{} ended ({status}) before it did {what}{}",
+                    "{} ended ({status}) before it could {what}{}",
                     process.name(),
                     process.log
                 );

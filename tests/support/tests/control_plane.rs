@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use kubelet_authenticator_test_support::control_plane::{
-    CaKey, ControlPlane, Controllers, DEADLINE, Exec, KubeadmBinding,
+    CaKey, ControlPlane, Controllers, DEADLINE, Exec, KubeadmBinding, User,
 };
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
@@ -252,6 +252,25 @@ fn two_control_planes_run_side_by_side_and_end_with_their_fixtures() {
             .all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
     );
     assert!(!directory.exists());
+}
+
+#[test]
+fn every_kind_of_kubeconfig_authenticates() {
+    let token = STOCK.add_bootstrap_token("files1", "0123456789abcdef");
+    let node = STOCK.client_certificate("system:node:files-1", Some("system:nodes"));
+
+    for (user, name) in [
+        (User::Token(token.bearer()), "system:bootstrap:files1"),
+        (User::Certificate(node), "system:node:files-1"),
+    ] {
+        for kubeconfig in [
+            STOCK.kubeconfig(user.clone()),
+            STOCK.kubeconfig_with_files(user),
+        ] {
+            let user = STOCK.kubectl_with(kubeconfig).json(["auth", "whoami"]);
+            assert_eq!(user["status"]["userInfo"]["username"], name);
+        }
+    }
 }
 
 #[test]

@@ -116,6 +116,16 @@ impl KubeadmBinding {
     }
 }
 
+/// The only role of kubeadm's own.
+fn get_nodes_role() -> Value {
+    json!({
+        "apiVersion": format!("{RBAC}/v1"),
+        "kind": "ClusterRole",
+        "metadata": { "name": KubeadmBinding::GetNodes.role() },
+        "rules": [{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] }],
+    })
+}
+
 impl ControlPlane {
     /// Adds a bootstrap token of kubeadm's group: an `id` of 6 and a `secret` of 16 lower-case
     /// letters and digits. It is good when this returns.
@@ -163,24 +173,24 @@ impl ControlPlane {
     /// Grants what `kubeadm init` grants.
     #[track_caller]
     pub fn install_kubeadm_bindings(&self) {
-        for binding in KubeadmBinding::ALL {
-            self.install_binding(binding);
-        }
+        self.install_bindings(&KubeadmBinding::ALL);
     }
 
-    /// Makes one of kubeadm's bindings; it is in force when this returns.
+    /// Makes some of kubeadm's bindings; they are in force when this returns.
     #[track_caller]
-    pub fn install_binding(&self, binding: KubeadmBinding) {
-        if binding == KubeadmBinding::GetNodes {
-            self.kubectl().apply_object(&json!({
-                "apiVersion": format!("{RBAC}/v1"),
-                "kind": "ClusterRole",
-                "metadata": { "name": binding.role() },
-                "rules": [{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] }],
-            }));
+    pub fn install_bindings(&self, bindings: &[KubeadmBinding]) {
+        let bindings_and_role = bindings
+            .iter()
+            .map(|binding| binding.manifest())
+            .chain([get_nodes_role()]);
+        self.kubectl().apply_object(&json!({
+            "apiVersion": "v1",
+            "kind": "List",
+            "items": bindings_and_role.collect::<Vec<_>>(),
+        }));
+        for binding in bindings {
+            self.wait_for_effect(*binding, true);
         }
-        self.kubectl().apply_object(&binding.manifest());
-        self.wait_for_effect(binding, true);
     }
 
     /// Removes one of kubeadm's bindings; it is out of force when this returns.

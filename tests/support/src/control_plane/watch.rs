@@ -27,6 +27,7 @@ pub(super) fn wait_for(
 ) -> Result<Value, String> {
     let end = Instant::now() + deadline;
     let mut seen = BTreeMap::new();
+    let mut trouble = String::new();
     loop {
         let mut watch = Watch::start(kubectl, resource);
         while let Some(event) = watch.next(end.saturating_duration_since(Instant::now())) {
@@ -38,7 +39,10 @@ pub(super) fn wait_for(
                 seen.insert(event.name().to_owned(), summary(&event.object));
             }
         }
-        let trouble = watch.end();
+        let complaint = watch.end();
+        if !complaint.is_empty() {
+            trouble = complaint;
+        }
         if Instant::now() >= end {
             let resource = resource.join(" ");
             let mut message = format!("no {resource} {what} within {deadline:?}; seen:");

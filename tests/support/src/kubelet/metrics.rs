@@ -21,7 +21,8 @@ impl Metrics {
         self.text
             .lines()
             .filter_map(|line| sample(line, name, labels))
-            .sum()
+            // Not `sum`: that of nothing is minus zero.
+            .fold(0.0, |sum, value| sum + value)
     }
 }
 
