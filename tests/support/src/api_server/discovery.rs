@@ -49,10 +49,11 @@ fn list(group: &str) -> Value {
         "create", "delete", "get", "list", "patch", "update", "watch",
     ];
     let entry = |resource: &Resource, name: String| {
+        let short = (name == "certificatesigningrequests").then_some("csr");
         json!({
             "name": name, "singularName": resource.kind.to_lowercase(), "kind": resource.kind,
             "namespaced": resource.namespaced, "verbs": verbs,
-            "shortNames": if resource.kind == "CertificateSigningRequest" { vec!["csr"] } else { vec![] },
+            "shortNames": short.map(|short| vec![short]).unwrap_or_default(),
         })
     };
     let mut resources: Vec<Value> = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::auth::{User, admit_node, authorize};
+use super::auth::{User, admit_node, asks_who, authorize};
 use super::csr::{self, Part};
 use super::resource::{NODES, REQUESTS, Resource, Target, Verb};
 use super::signer::{Signer, decide};
@@ -43,6 +43,13 @@ pub(super) fn handle(
 ) -> Result<Reply, Refusal> {
     let target = call.target;
     authorize(call.user, target)?;
+    // client-go's typed clients speak protobuf unless they are told otherwise.
+    if call.content_type == "application/vnd.kubernetes.protobuf" {
+        return Err(Refusal::unsupported_media_type(call.content_type));
+    }
+    if asks_who(target) {
+        return Ok(Reply::Json(201, who(call.user)));
+    }
     let Some(resource) = target.resource() else {
         return Ok(without_resource(target));
     };
@@ -86,6 +93,15 @@ pub(super) fn handle(
             Value::Null,
         )),
     }
+}
+
+fn who(user: &User) -> Value {
+    json!({
+        "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
+        "status": {"userInfo": {
+            "username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
+        }},
+    })
 }
 
 fn without_resource(target: &Target) -> Reply {

@@ -7,6 +7,21 @@
 //!
 //! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from
 //! any thread. It is gone when it is dropped.
+//!
+//! ```
+//! use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Signer, Times};
+//!
+//! let server = ApiServer::start();
+//! server.set_signer(Signer::issue());
+//! server.inject(Route::create(), Times::once(), Fault::LoseAnswer);
+//!
+//! let environment = server.exec_info("v1", true);
+//! // ... a client runs, creates its request twice, and watches it once ...
+//! assert_eq!((server.creates(), server.watches()), (0, 0));
+//! ```
+//!
+//! What it does not do: protobuf bodies (415), server-side apply, chunked lists (`limit` is taken
+//! and ignored), merging of lists in strategic merge patches, garbage collection, tables.
 
 mod answer;
 mod auth;
@@ -16,6 +31,7 @@ mod faults;
 mod files;
 mod handlers;
 mod log;
+mod observe;
 mod pem;
 mod resource;
 mod serve;
@@ -279,96 +295,6 @@ impl ApiServer {
         self.shared.drops.send_replace(());
     }
 
-    /// Holds matching requests at a step until the gate is opened, cut or dropped.
-    pub fn hold(&self, route: Route, step: Step) -> Gate {
-        let gate = Gate::new(route, step);
-        lock(&self.shared.gates).push(gate.shared.clone());
-        gate
-    }
-
-    /// All requests so far, oldest first.
-    pub fn requests(&self) -> Vec<Request> {
-        self.shared.log.all()
-    }
-
-    /// How many creations of certificate requests were asked for, whatever was answered.
-    pub fn creates(&self) -> usize {
-        self.count(Verb::Create)
-    }
-
-    /// How many watches on certificate requests were asked for.
-    pub fn watches(&self) -> usize {
-        self.count(Verb::Watch)
-    }
-
-    /// How many reads of one certificate request were asked for.
-    pub fn gets(&self) -> usize {
-        self.count(Verb::Get)
-    }
-
-    /// How many lists of certificate requests were asked for.
-    pub fn lists(&self) -> usize {
-        self.count(Verb::List)
-    }
-
-    /// The bodies of all creations of certificate requests.
-    pub fn created_bodies(&self) -> Vec<Vec<u8>> {
-        self.requests()
-            .into_iter()
-            .filter(|request| is_csr(request, Verb::Create))
-            .map(|request| request.body)
-            .collect()
-    }
-
-    /// How many connections were accepted, faulty ones included.
-    pub fn connections(&self) -> usize {
-        lock(&self.shared.connections).len()
-    }
-
-    /// Waits until `count` requests that `matches` accepts have come, and gives the last of them.
-    ///
-    /// # Panics
-    ///
-    /// When they have not come within `deadline`.
-    pub fn wait_for(
-        &self,
-        count: usize,
-        deadline: Duration,
-        matches: impl Fn(&Request) -> bool,
-    ) -> Request {
-        let nth = |requests: &[Request]| {
-            requests
-                .iter()
-                .filter(|it| matches(it))
-                .nth(count.saturating_sub(1))
-                .cloned()
-        };
-        self.shared.log.wait(deadline, nth).unwrap_or_else(|| {
-            let seen: Vec<String> = self
-                .requests()
-                .iter()
-                .map(|it| format!("{} {}", it.method, it.path))
-                .collect();
-            panic!("{count} requests did not come in {deadline:?}; these did: {seen:?}")
-        })
-    }
-
-    /// Waits until `count` requests of this verb on certificate requests have come.
-    ///
-    /// # Panics
-    ///
-    /// When they have not come within `deadline`.
-    pub fn wait_for_request(&self, verb: Verb, count: usize, deadline: Duration) -> Request {
-        self.wait_for(count, deadline, |request| is_csr(request, verb))
-    }
-
-    fn count(&self, verb: Verb) -> usize {
-        self.requests()
-            .iter()
-            .filter(|request| is_csr(request, verb))
-            .count()
-    }
-
     fn objects(&self, resource: &'static Resource) -> Vec<Value> {
         let state = lock(&self.shared.state);
         let found = state.store.list(&Selection::everything(resource));
@@ -404,10 +330,6 @@ impl Shared {
             drops: tokio::sync::watch::Sender::new(()),
         }
     }
-}
-
-fn is_csr(request: &Request, verb: Verb) -> bool {
-    request.verb == verb && request.resource == REQUESTS.plural && request.subresource.is_empty()
 }
 
 /// Locks, whatever a panicking test left behind.

@@ -61,7 +61,10 @@ pub(super) static CORE_EVENTS: Resource = Resource {
     fields: &[
         "metadata.name",
         "metadata.namespace",
+        "involvedObject.kind",
+        "involvedObject.namespace",
         "involvedObject.name",
+        "involvedObject.uid",
         "reason",
     ],
 };

@@ -234,6 +234,21 @@ fn anybody_known_reads_version_health_and_discovery() {
 }
 
 #[test]
+fn anybody_known_learns_who_they_are() {
+    let server = ApiServer::start();
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let pair = server.client_certificate(Subject::node("n1").with_uid("0123.1"));
+
+    let (code, review) = read(Caller::with_certificate(&server, &pair).post(path, &json!({})));
+
+    let user = &review["status"]["userInfo"];
+    assert_eq!(
+        (code, &user["username"], &user["uid"]),
+        (201, &json!("system:node:n1"), &json!("0123.1"))
+    );
+}
+
+#[test]
 fn events_of_both_groups_are_kept() {
     let server = ApiServer::start();
     let admin = Caller::admin(&server);

@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::api_server::{
-    ApiServer, ConnectionFault, Fault, OTHER_NAME, Route, TOKEN, Times,
+    ApiServer, ConnectionFault, Fault, OTHER_NAME, Route, TOKEN, Times, Verb,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::json;
 
-use crate::client::{CSRS, Caller, csr, read};
+use crate::client::{CSRS, Caller, DEADLINE, csr, read};
 
 /// Long enough to tell slow from absent, short enough to wait for.
 const PACE: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ fn connect(server: &ApiServer, name: &str) -> Tls {
         .with_no_client_auth();
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let tcp = TcpStream::connect(server.address()).unwrap();
-    tcp.set_read_timeout(Some(SILENCE)).unwrap();
+    tcp.set_read_timeout(Some(DEADLINE)).unwrap();
     StreamOwned::new(ClientConnection::new(config.into(), name).unwrap(), tcp)
 }
 
@@ -81,7 +81,9 @@ fn connections_that_never_speak() {
     for fault in [ConnectionFault::SilentAtTcp, ConnectionFault::SilentAtTls] {
         let server = ApiServer::start();
         server.inject_connection(Times::once(), fault);
-        let error = connect(&server, "localhost").write_all(b"x").unwrap_err();
+        let mut stream = connect(&server, "localhost");
+        stream.sock.set_read_timeout(Some(SILENCE)).unwrap();
+        let error = stream.write_all(b"x").unwrap_err();
         assert!(
             matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
             "{error}"
@@ -103,7 +105,10 @@ fn a_request_that_is_never_answered() {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::once(), Fault::Hang);
 
-    let error = ask(&server).read(&mut [0; 1]).unwrap_err();
+    let mut stream = ask(&server);
+    server.wait_for_request(Verb::Get, 1, DEADLINE);
+    stream.sock.set_read_timeout(Some(SILENCE)).unwrap();
+    let error = stream.read(&mut [0; 1]).unwrap_err();
 
     assert!(
         matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),

@@ -1,0 +1,104 @@
+//! Looking at what the server is asked, and stopping it there.
+
+use std::time::Duration;
+
+use super::faults::Route;
+use super::log::{Gate, Request, Step};
+use super::resource::{REQUESTS, Verb};
+use super::{ApiServer, lock};
+
+impl ApiServer {
+    /// Holds matching requests at a step until the gate is opened, cut or dropped.
+    pub fn hold(&self, route: Route, step: Step) -> Gate {
+        let gate = Gate::new(route, step);
+        lock(&self.shared.gates).push(gate.shared.clone());
+        gate
+    }
+
+    /// All requests so far, oldest first.
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.log.all()
+    }
+
+    /// How many creations of certificate requests were asked for, whatever was answered.
+    pub fn creates(&self) -> usize {
+        self.count(Verb::Create)
+    }
+
+    /// How many watches on certificate requests were asked for.
+    pub fn watches(&self) -> usize {
+        self.count(Verb::Watch)
+    }
+
+    /// How many reads of one certificate request were asked for.
+    pub fn gets(&self) -> usize {
+        self.count(Verb::Get)
+    }
+
+    /// How many lists of certificate requests were asked for.
+    pub fn lists(&self) -> usize {
+        self.count(Verb::List)
+    }
+
+    /// The bodies of all creations of certificate requests.
+    pub fn created_bodies(&self) -> Vec<Vec<u8>> {
+        self.requests()
+            .into_iter()
+            .filter(|request| is_csr(request, Verb::Create))
+            .map(|request| request.body)
+            .collect()
+    }
+
+    /// How many connections were accepted, faulty ones included.
+    pub fn connections(&self) -> usize {
+        lock(&self.shared.connections).len()
+    }
+
+    /// Waits until `count` requests that `matches` accepts have come, and gives the last of them.
+    ///
+    /// # Panics
+    ///
+    /// When they have not come within `deadline`.
+    pub fn wait_for(
+        &self,
+        count: usize,
+        deadline: Duration,
+        matches: impl Fn(&Request) -> bool,
+    ) -> Request {
+        let nth = |requests: &[Request]| {
+            requests
+                .iter()
+                .filter(|it| matches(it))
+                .nth(count.saturating_sub(1))
+                .cloned()
+        };
+        self.shared.log.wait(deadline, nth).unwrap_or_else(|| {
+            let seen: Vec<String> = self
+                .requests()
+                .iter()
+                .map(|it| format!("{} {}", it.method, it.path))
+                .collect();
+            panic!("{count} requests did not come in {deadline:?}; these did: {seen:?}")
+        })
+    }
+
+    /// Waits until `count` requests of this verb on certificate requests have come.
+    ///
+    /// # Panics
+    ///
+    /// When they have not come within `deadline`.
+    pub fn wait_for_request(&self, verb: Verb, count: usize, deadline: Duration) -> Request {
+        self.wait_for(count, deadline, |request| is_csr(request, verb))
+    }
+
+    fn count(&self, verb: Verb) -> usize {
+        self.requests()
+            .iter()
+            .filter(|request| is_csr(request, verb))
+            .count()
+    }
+}
+
+fn is_csr(request: &Request, verb: Verb) -> bool {
+    request.verb == verb && request.resource == REQUESTS.plural && request.subresource.is_empty()
+}
