@@ -1,5 +1,7 @@
 //! What the suites, the demo and the benchmarks share.
 
+pub mod controller;
+
 use std::path::PathBuf;
 
 /// One of our programs, built in the profile of the running one.

@@ -207,13 +207,18 @@ impl Standalone {
 /// Asks until there is an answer, and tells of it.
 async fn examine(client: kube::Client, signers: Vec<String>) {
     loop {
-        match preflight::examine(&client, &signers).await {
+        let error = match preflight::examine(&client, &signers).await {
             Ok(findings) => return tell_of(&findings),
-            Err(error) => {
-                let error = error_chain(&error);
-                tracing::debug!(error, "the API server could not be asked about our rights");
-            }
+            Err(error) => error,
+        };
+        let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);
+        let error = error_chain(&error);
+        if refused {
+            tracing::warn!(error, "the API server does not say what we may do");
+            return;
         }
+        // The watches tell of an API server that is down.
+        tracing::debug!(error, "the API server could not be asked what we may do");
         tokio::time::sleep(EXAMINE_RETRY).await;
     }
 }

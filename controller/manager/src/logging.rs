@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub(crate) enum LogFormat {
     /// For people.
     Text,
-    /// For machines: one JSON object a line, with the fields at its top.
+    /// For machines: one JSON object a line; what an event has is below `fields`.
     Json,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
     let layer = fmt::layer().with_writer(io::stderr).with_target(false);
     let layer = match format {
         LogFormat::Text => layer.with_ansi(false).boxed(),
-        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        LogFormat::Json => layer.json().boxed(),
     };
     tracing_subscriber::registry()
         .with(layer.with_filter(filter))

@@ -1,1 +1,76 @@
+//! The valid requests, and the order of the steps.
 
+use futures::executor::block_on;
+
+use super::*;
+use crate::request::forge::{now, UID, cluster, decided, insecure, renewal, valid};
+
+fn issued(decision: Decision) -> IssuedCertificate {
+    match decision {
+        Decision::Issue(certificate) => certificate,
+        other => panic!("not issued: {other:?}"),
+    }
+}
+
+#[test]
+fn a_machine_that_joins_gets_its_certificate() {
+    let certificate = issued(decided(&valid(), &cluster()));
+
+    assert_eq!(certificate.node_name().as_str(), "n1");
+    assert_eq!(certificate.provider_id().as_str(), "metal:///rack/m1");
+    assert_eq!(certificate.uid().to_string(), UID);
+    assert_eq!(certificate.not_after(), now() + Lifetimes::default().attested);
+}
+
+#[test]
+fn a_machine_without_evidence_gets_its_certificate_by_its_token() {
+    let certificate = issued(decided(&insecure(), &cluster()));
+
+    assert_eq!(certificate.node_name().as_str(), "n1");
+    assert_eq!(certificate.not_after(), now() + Lifetimes::default().insecure);
+}
+
+#[test]
+fn a_node_renews_with_another_key() {
+    let cluster = cluster();
+    let first = issued(decided(&valid(), &cluster));
+
+    let second = issued(decided(&renewal(UID), &cluster));
+
+    assert_eq!(second.uid(), first.uid());
+    assert_ne!(second.serial(), first.serial());
+}
+
+#[test]
+fn the_same_request_is_decided_again_as_before() {
+    let (cluster, request) = (cluster(), valid());
+    let first = issued(decided(&request, &cluster));
+
+    let again = issued(decided(&request, &cluster));
+
+    assert_eq!(again.uid(), first.uid());
+}
+
+#[test]
+fn every_check_is_a_step_and_the_last_one_decided() {
+    let cluster = cluster();
+    let checks = |request: &CertificateSigningRequest| -> Vec<_> {
+        let decided = block_on(decide(request, &cluster, now()));
+        decided.steps.iter().map(|step| step.check.name()).collect()
+    };
+
+    let all = [
+        "triage",
+        "parse",
+        "conform_client",
+        "locate",
+        "attest",
+        "settle",
+        "claim",
+        "sign",
+    ];
+    assert_eq!(checks(&valid()), all);
+    let mut other = valid();
+    other.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+    assert_eq!(checks(&other), all[..4]);
+}

@@ -32,3 +32,6 @@ pub use located::LocatedCsr;
 pub use parsed::ParsedCsr;
 pub use raw::{Dismissal, RawRequest};
 pub use settled::SettledCsr;
+
+#[cfg(test)]
+pub(crate) mod forge;

@@ -81,7 +81,7 @@ async fn main() -> ExitCode {
         let log = log.with_max_level(level);
         match run.log_format {
             LogFormat::Text => log.finish().with(filter).init(),
-            LogFormat::Json => log.json().flatten_event(true).finish().with(filter).init(),
+            LogFormat::Json => log.json().finish().with(filter).init(),
         }
     }
     match serve(run).await {
