@@ -3,7 +3,7 @@
 use futures::executor::block_on;
 
 use super::*;
-use crate::request::forge::{now, UID, cluster, decided, insecure, renewal, valid};
+use crate::request::forge::{UID, cluster, decided, insecure, now, renewal, valid};
 
 fn issued(decision: Decision) -> IssuedCertificate {
     match decision {
@@ -19,7 +19,10 @@ fn a_machine_that_joins_gets_its_certificate() {
     assert_eq!(certificate.node_name().as_str(), "n1");
     assert_eq!(certificate.provider_id().as_str(), "metal:///rack/m1");
     assert_eq!(certificate.uid().to_string(), UID);
-    assert_eq!(certificate.not_after(), now() + Lifetimes::default().attested);
+    assert_eq!(
+        certificate.not_after(),
+        now() + Lifetimes::default().attested
+    );
 }
 
 #[test]
@@ -27,7 +30,10 @@ fn a_machine_without_evidence_gets_its_certificate_by_its_token() {
     let certificate = issued(decided(&insecure(), &cluster()));
 
     assert_eq!(certificate.node_name().as_str(), "n1");
-    assert_eq!(certificate.not_after(), now() + Lifetimes::default().insecure);
+    assert_eq!(
+        certificate.not_after(),
+        now() + Lifetimes::default().insecure
+    );
 }
 
 #[test]

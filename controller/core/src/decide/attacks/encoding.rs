@@ -1,0 +1,279 @@
+//! PEM and DER.
+
+use kubelet_attestation::names::Provider;
+
+use crate::refusal::Denial;
+use crate::request::forge::{
+    Csr, EVIDENCE, block, denied, der, envelope, evidence_block, insecure, object, provider_block,
+    texts,
+};
+
+fn csr_block() -> String {
+    block("CERTIFICATE REQUEST", &Csr::valid().der())
+}
+
+#[track_caller]
+fn denied_request(request: &str) -> Denial {
+    denied(&object(request))
+}
+
+#[track_caller]
+fn denied_der(csr: &[u8]) {
+    let denial = denied_request(&envelope(csr));
+
+    assert!(matches!(denial, Denial::NotStrictDer { .. }), "{denial:?}");
+}
+
+#[test]
+fn a01_a_first_block_that_is_no_request_is_denied() {
+    for request in [
+        block("CERTIFICATE", b"x") + &csr_block(),
+        block("NEW CERTIFICATE REQUEST", &Csr::valid().der()),
+        provider_block("null") + &csr_block(),
+    ] {
+        assert_eq!(denied_request(&request), Denial::NotARequestFirst);
+    }
+}
+
+#[test]
+fn a02_two_request_blocks_are_denied() {
+    let request = csr_block() + &csr_block() + &provider_block("null") + &evidence_block(EVIDENCE);
+
+    assert_eq!(denied_request(&request), Denial::SecondRequest);
+}
+
+#[test]
+fn a02_a_second_request_after_the_evidence_is_denied() {
+    let request = envelope(&Csr::valid().der()) + &csr_block();
+
+    assert_eq!(denied_request(&request), Denial::SecondRequest);
+}
+
+#[test]
+fn a03_text_after_the_last_block_is_denied() {
+    for rest in ["x\n", "\n", " ", "x"] {
+        let request = envelope(&Csr::valid().der()) + rest;
+
+        assert_eq!(
+            denied_request(&request),
+            Denial::TextOutsideBlocks,
+            "{rest:?}"
+        );
+    }
+}
+
+#[test]
+fn a04_a_request_without_pem_is_denied() {
+    for request in ["", "garbage", "-----BEGIN", "{}"] {
+        assert_eq!(denied_request(request), Denial::NoPemBlock, "{request:?}");
+    }
+    assert_eq!(denied(&object(Csr::valid().der())), Denial::NoPemBlock);
+}
+
+#[test]
+fn a05_a_provider_or_evidence_block_twice_is_denied() {
+    let valid = envelope(&Csr::valid().der());
+    for second in [provider_block("null"), evidence_block(EVIDENCE)] {
+        let request = valid.clone() + &second;
+
+        assert_eq!(denied_request(&request), Denial::DuplicateBlock);
+    }
+}
+
+#[test]
+fn a06_an_unknown_block_is_denied() {
+    let valid = envelope(&Csr::valid().der());
+    for label in ["ATTESTATION DATA", "CERTIFICATE", "certificate request"] {
+        let request = valid.clone() + &block(label, b"x");
+
+        assert_eq!(denied_request(&request), Denial::UnknownBlock, "{label}");
+    }
+}
+
+#[test]
+fn a06_text_before_or_between_blocks_is_denied() {
+    let valid = envelope(&Csr::valid().der());
+    let between = valid.replacen(
+        "-----END CERTIFICATE REQUEST-----\n",
+        "-----END CERTIFICATE REQUEST-----\nx\n",
+        1,
+    );
+
+    assert_eq!(denied_request(&between), Denial::TextOutsideBlocks);
+    assert_eq!(
+        denied_request(&("x\n".to_owned() + &valid)),
+        Denial::NotARequestFirst
+    );
+}
+
+#[test]
+fn a06_another_layout_of_the_same_blocks_is_denied() {
+    let valid = envelope(&Csr::valid().der());
+    let headers = valid.replacen(
+        "REQUEST-----\n",
+        "REQUEST-----\nProc-Type: 4,ENCRYPTED\n\n",
+        1,
+    );
+    let carriage_returns = valid.replace('\n', "\r\n");
+    let (first, rest) = valid.split_at(valid.find('\n').unwrap() + 11);
+    let short_line = format!("{first}\n{rest}");
+    let no_last_newline = valid.trim_end().to_owned();
+    let indented = valid.replacen('M', " M", 1);
+    let other_end = valid.replacen("END CERTIFICATE REQUEST", "END CERTIFICATE", 1);
+
+    for request in [
+        headers,
+        carriage_returns,
+        short_line,
+        no_last_newline,
+        indented,
+        other_end,
+    ] {
+        assert_eq!(denied_request(&request), Denial::NotStrictPem, "{request}");
+    }
+}
+
+#[test]
+fn a06_evidence_before_its_provider_is_denied() {
+    let request = csr_block() + &evidence_block(EVIDENCE) + &provider_block("null");
+
+    assert_eq!(denied_request(&request), Denial::EvidenceWithoutProvider);
+}
+
+#[test]
+fn a07_another_provider_than_the_signers_is_denied() {
+    let request = csr_block() + &provider_block("insecure") + &evidence_block(EVIDENCE);
+
+    assert_eq!(
+        denied_request(&request),
+        Denial::ProviderMismatch {
+            signer: Provider::NULL,
+            claimed: Some(Provider::INSECURE)
+        }
+    );
+}
+
+#[test]
+fn a07_a_signer_with_evidence_is_denied_a_request_without_provider() {
+    assert_eq!(
+        denied_request(&csr_block()),
+        Denial::ProviderMismatch {
+            signer: Provider::NULL,
+            claimed: None
+        }
+    );
+}
+
+#[test]
+fn a07_an_insecure_request_with_another_provider_is_denied() {
+    let mut request = insecure();
+    request.spec.request.0 = (csr_block() + &provider_block("null")).into_bytes();
+
+    assert_eq!(
+        denied(&request),
+        Denial::ProviderMismatch {
+            signer: Provider::INSECURE,
+            claimed: Some(Provider::NULL)
+        }
+    );
+}
+
+#[test]
+fn a07_evidence_is_required_where_the_provider_has_some_and_denied_where_not() {
+    let without = csr_block() + &provider_block("null");
+    let mut insecure = insecure();
+    insecure.spec.request.0 =
+        (csr_block() + &provider_block("insecure") + &evidence_block(EVIDENCE)).into_bytes();
+
+    assert_eq!(denied_request(&without), Denial::EvidenceMissing);
+    assert_eq!(denied(&insecure), Denial::EvidenceUnexpected);
+}
+
+#[test]
+fn a07_a_provider_block_that_holds_no_name_is_denied() {
+    for name in ["", "null\n", "NULL", "null,aws", "\u{0}null"] {
+        let request = csr_block() + &provider_block(name) + &evidence_block(EVIDENCE);
+
+        assert_eq!(
+            denied_request(&request),
+            Denial::ProviderMalformed,
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn a08_bytes_after_the_request_are_denied() {
+    let csr = Csr::valid().der();
+
+    denied_der(&[&csr[..], &[0]].concat());
+    denied_der(&[&csr[..], &csr[..]].concat());
+}
+
+#[test]
+fn a08_a_length_in_more_bytes_than_it_needs_is_denied() {
+    let csr = Csr::valid().der();
+    let [0x30, 0x82, len @ ..] = csr.as_slice() else {
+        panic!("a request has two bytes of length");
+    };
+
+    denied_der(&[&[0x30, 0x83, 0x00], len].concat());
+}
+
+#[test]
+fn a08_an_indefinite_length_is_denied() {
+    let csr = Csr::valid().der();
+
+    denied_der(&[&[0x30, 0x80], &csr[4..], &[0, 0]].concat());
+}
+
+#[test]
+fn a08_ber_in_the_value_of_an_attribute_is_denied() {
+    // A boolean of DER is 0 or 255.
+    let mut csr = Csr::valid();
+    let other_true = [0x01, 0x01, 0x01];
+    csr.extensions.push(der::sequence(&[
+        der::oid("1.2.3"),
+        other_true.to_vec(),
+        der::octets(b""),
+    ]));
+
+    denied_der(&csr.der());
+}
+
+#[test]
+fn a08_a_truncated_request_is_denied() {
+    let csr = Csr::valid().der();
+
+    for len in [0, 1, 2, 4, csr.len() / 2, csr.len() - 1] {
+        denied_der(&csr[..len]);
+    }
+}
+
+#[test]
+fn evidence_that_is_not_json_of_a_version_is_denied() {
+    for evidence in [
+        "",
+        "[]",
+        "{}",
+        r#"{"version":1}"#,
+        r#"{"version":"v1","version":"v1"}"#,
+    ] {
+        let request = csr_block() + &provider_block("null") + &evidence_block(evidence.as_bytes());
+        let denial = denied_request(&request);
+
+        assert!(
+            matches!(denial, Denial::EvidenceMalformed { .. }),
+            "{evidence}: {denial:?}"
+        );
+    }
+}
+
+#[test]
+fn the_messages_for_a_requester_repeat_nothing_of_the_request() {
+    let mut request = object(envelope(&Csr::valid().der()));
+    request.spec.username = Some("system:admin-of-elsewhere".to_owned());
+    request.spec.groups = Some(texts(&["system:masters"]));
+
+    assert!(!denied(&request).message().contains("elsewhere"));
+}

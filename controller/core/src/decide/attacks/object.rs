@@ -1,0 +1,256 @@
+//! What stands beside the request in the object.
+
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestStatus,
+};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+
+use crate::decide::{Decision, Lifetimes};
+use crate::inventory::TokenId;
+use crate::refusal::{Denial, Ignored};
+use crate::request::forge::{Csr, der, envelope, object};
+use crate::request::forge::{
+    UID, block, cluster, condition, decided, denied, insecure, now, renewal, texts, valid,
+};
+
+#[track_caller]
+fn ignored(request: &CertificateSigningRequest) -> Ignored {
+    match decided(request, &cluster()) {
+        Decision::Ignore(ignored) => ignored,
+        other => panic!("not ignored: {other:?}"),
+    }
+}
+
+#[test]
+fn a21_other_usages_are_denied() {
+    for usages in [
+        &[][..],
+        &["digital signature"],
+        &["client auth"],
+        &["digital signature", "server auth"],
+        &["digital signature", "client auth", "server auth"],
+        &["digital signature", "client auth", "key encipherment"],
+        &["digital signature", "client auth", "client auth"],
+        &["client auth", "client auth"],
+        &["digital signature", "any"],
+        &["Digital Signature", "client auth"],
+    ] {
+        let mut request = valid();
+        request.spec.usages = Some(texts(usages));
+
+        assert_eq!(denied(&request), Denial::UsagesNotExact, "{usages:?}");
+    }
+}
+
+#[test]
+fn a21_missing_usages_are_denied() {
+    let mut request = valid();
+    request.spec.usages = None;
+
+    assert_eq!(denied(&request), Denial::UsagesNotExact);
+}
+
+#[test]
+fn a21_the_order_of_usages_means_nothing() {
+    let mut request = valid();
+    request.spec.usages = Some(texts(&["client auth", "digital signature"]));
+
+    assert!(matches!(decided(&request, &cluster()), Decision::Issue(_)));
+}
+
+fn lifetime_of(seconds: Option<i32>, lifetimes: Lifetimes) -> Duration {
+    let mut cluster = cluster();
+    cluster.lifetimes = lifetimes;
+    let mut request = valid();
+    request.spec.expiration_seconds = seconds;
+
+    match decided(&request, &cluster) {
+        Decision::Issue(certificate) => certificate.not_after().duration_since(now()).unwrap(),
+        other => panic!("not issued: {other:?}"),
+    }
+}
+
+#[test]
+fn a26_a_lifetime_beyond_policy_is_cut() {
+    let week = Lifetimes::default();
+
+    for (asked, granted) in [
+        (None, 604_800),
+        (Some(604_800), 604_800),
+        (Some(604_801), 604_800),
+        (Some(i32::MAX), 604_800),
+        (Some(3600), 3600),
+        (Some(600), 600),
+        (Some(599), 600),
+        (Some(0), 600),
+        (Some(-1), 600),
+        (Some(i32::MIN), 600),
+    ] {
+        assert_eq!(lifetime_of(asked, week).as_secs(), granted, "{asked:?}");
+    }
+}
+
+#[test]
+fn a26_a_policy_below_what_can_be_asked_for_holds() {
+    let minute = Lifetimes {
+        attested: Duration::from_secs(60),
+        ..Lifetimes::default()
+    };
+
+    assert_eq!(lifetime_of(None, minute).as_secs(), 60);
+    assert_eq!(lifetime_of(Some(600), minute).as_secs(), 60);
+}
+
+#[test]
+fn a27_a_request_to_another_signer_is_ignored() {
+    for signer in [
+        "",
+        "kubernetes.io/kube-apiserver-client-kubelet",
+        "kubernetes.io/kubelet-serving",
+        "cluster.x-k8s.io/kubelet-serving-null",
+        "cluster.x-k8s.io/kube-apiserver-client-kubelet-null ",
+        "CLUSTER.x-k8s.io/kube-apiserver-client-kubelet-null",
+        "example.com/cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
+    ] {
+        let mut request = valid();
+        signer.clone_into(&mut request.spec.signer_name);
+
+        let expected = Ignored::AnotherSigner {
+            signer: signer.to_owned(),
+        };
+        assert_eq!(ignored(&request), expected);
+    }
+}
+
+#[test]
+fn a27_a_provider_that_the_cluster_does_not_admit_is_ignored() {
+    let mut request = valid();
+    request.spec.signer_name = Provider::AWS.client_signer();
+
+    assert!(matches!(ignored(&request), Ignored::AnotherSigner { .. }));
+}
+
+fn with_status(conditions: &[&str], certificate: Option<&str>) -> CertificateSigningRequest {
+    let mut request = valid();
+    request.status = Some(CertificateSigningRequestStatus {
+        certificate: certificate.map(|text| ByteString(text.into())),
+        conditions: Some(conditions.iter().map(|kind| condition(kind)).collect()),
+    });
+    request
+}
+
+#[test]
+fn a28_a_request_that_was_answered_is_ignored() {
+    assert_eq!(
+        ignored(&with_status(&["Denied"], None)),
+        Ignored::AlreadyDenied
+    );
+    assert_eq!(
+        ignored(&with_status(&["Failed"], None)),
+        Ignored::AlreadyFailed
+    );
+    assert_eq!(
+        ignored(&with_status(&["Approved", "Failed"], None)),
+        Ignored::AlreadyFailed
+    );
+    assert_eq!(
+        ignored(&with_status(&["Approved"], Some("pem"))),
+        Ignored::AlreadyIssued
+    );
+}
+
+#[test]
+fn a28_an_approval_by_somebody_else_spares_no_check() {
+    let mut request = with_status(&["Approved"], None);
+    assert!(matches!(decided(&request, &cluster()), Decision::Issue(_)));
+
+    request.spec.usages = Some(texts(&["server auth"]));
+    assert_eq!(denied(&request), Denial::UsagesNotExact);
+}
+
+#[test]
+fn a_copied_request_with_another_machines_token_is_denied() {
+    let mut request = valid();
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+
+    assert_eq!(
+        denied(&request),
+        Denial::TokenOfAnotherMachine {
+            token: TokenId::parse("ghijkl").unwrap(),
+            machine: "m1".to_owned(),
+        }
+    );
+}
+
+#[test]
+fn a_token_that_is_not_the_machines_own_is_denied() {
+    let mut request = valid();
+    request.spec.username = Some("system:bootstrap:zzzzzz".to_owned());
+
+    assert!(matches!(
+        denied(&request),
+        Denial::TokenOfAnotherMachine { .. }
+    ));
+}
+
+fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
+    let mut csr = Csr::with_subject(&[
+        ("2.5.4.10", der::utf8("system:nodes")),
+        ("2.5.4.3", der::utf8(&format!("system:node:{node}"))),
+    ]);
+    csr.extensions = vec![crate::request::forge::extension(
+        crate::request::forge::PROVIDER_ID_OID,
+        false,
+        &der::utf8(provider_id),
+    )];
+    csr.der()
+}
+
+#[test]
+fn a_machine_without_a_token_of_its_own_joins_with_a_shared_one() {
+    let mut request = object(envelope(&for_machine("metal:///rack/m3", "n3")));
+    request.spec.username = Some("system:bootstrap:shared".to_owned());
+
+    assert!(matches!(decided(&request, &cluster()), Decision::Issue(_)));
+}
+
+#[test]
+fn another_nodes_name_is_denied() {
+    let expected = Denial::NodeNameMismatch {
+        asked: NodeName::parse("n2").unwrap(),
+        settled: NodeName::parse("n1").unwrap(),
+    };
+    let csr = for_machine("metal:///rack/m1", "n2");
+    let mut insecure = insecure();
+    insecure.spec.request.0 = block("CERTIFICATE REQUEST", &csr).into_bytes();
+
+    assert_eq!(denied(&object(envelope(&csr))), expected);
+    assert_eq!(denied(&insecure), expected);
+}
+
+#[test]
+fn another_machines_provider_id_with_ones_own_token_is_denied() {
+    let mut request = insecure();
+    let csr = for_machine("metal:///rack/m2", "n2");
+    request.spec.request.0 = block("CERTIFICATE REQUEST", &csr).into_bytes();
+
+    assert_eq!(
+        denied(&request),
+        Denial::ProviderIdOfAnotherMachine {
+            claimed: ProviderId::parse("metal:///rack/m2").unwrap(),
+            machine: "m1".to_owned(),
+        }
+    );
+}
+
+#[test]
+fn an_unattested_certificate_cannot_be_renewed() {
+    let mut request = renewal(UID);
+    request.spec.signer_name = Provider::INSECURE.client_signer();
+    request.spec.request = insecure().spec.request;
+
+    assert_eq!(denied(&request), Denial::UnattestedRenewal);
+}

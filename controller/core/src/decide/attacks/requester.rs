@@ -1,0 +1,148 @@
+//! Who asks.
+
+use kubelet_attestation::names::NodeName;
+
+use crate::decide::Decision;
+use crate::ledger::CertificateUid;
+use crate::refusal::Denial;
+use crate::request::forge::{UID, cluster, decided, denied, renewal, texts, valid};
+
+#[test]
+fn a29_a_user_that_is_neither_token_nor_node_is_denied() {
+    for username in [
+        "",
+        "kubernetes-admin",
+        "system:masters",
+        "system:anonymous",
+        "system:serviceaccount:kube-system:default",
+        "system:bootstrap:",
+        "system:bootstrap:abcde",
+        "system:bootstrap:abcdefg",
+        "system:bootstrap:ABCDEF",
+        "system:bootstrap:abc/ef",
+        "system:bootstrappers:abcdef",
+        "system:node:",
+        "system:node:N1",
+        "System:Node:n1",
+    ] {
+        let mut request = valid();
+        request.spec.username = Some(username.to_owned());
+
+        assert_eq!(
+            denied(&request),
+            Denial::RequesterNotAccepted {
+                username: username.to_owned()
+            }
+        );
+    }
+}
+
+#[test]
+fn a29_a_missing_user_is_denied() {
+    let mut request = valid();
+    request.spec.username = None;
+
+    assert!(matches!(
+        denied(&request),
+        Denial::RequesterNotAccepted { .. }
+    ));
+}
+
+#[test]
+fn a29_a_tokens_groups_without_that_of_tokens_or_with_another_are_denied() {
+    for groups in [
+        &[][..],
+        &["system:authenticated"],
+        &["system:bootstrappers:kubeadm:default-node-token"],
+        &["system:bootstrappers", "system:masters"],
+        &["system:bootstrappers", "system:nodes"],
+        &["system:bootstrappers", "system:bootstrappersx"],
+        &["system:bootstrappers", "system:bootstrappers:"],
+        &["system:bootstrappers", "system:unauthenticated"],
+    ] {
+        let mut request = valid();
+        request.spec.groups = Some(texts(groups));
+
+        let groups = texts(groups);
+        assert_eq!(denied(&request), Denial::RequesterGroups { groups });
+    }
+}
+
+#[test]
+fn a29_a_nodes_groups_without_that_of_nodes_or_with_another_are_denied() {
+    for groups in [
+        &[][..],
+        &["system:nodes"],
+        &["system:authenticated"],
+        &["system:nodes", "system:authenticated", "system:masters"],
+        &[
+            "system:nodes",
+            "system:authenticated",
+            "system:bootstrappers",
+        ],
+    ] {
+        let mut request = renewal(UID);
+        request.spec.groups = Some(texts(groups));
+
+        let groups = texts(groups);
+        assert_eq!(denied(&request), Denial::RequesterGroups { groups });
+    }
+}
+
+#[test]
+fn a17_a_node_that_asks_for_another_nodes_certificate_is_denied() {
+    let mut request = renewal(UID);
+    request.spec.username = Some("system:node:n2".to_owned());
+
+    assert_eq!(
+        denied(&request),
+        Denial::RequesterIsAnotherNode {
+            requester: NodeName::parse("n2").unwrap(),
+            asked: NodeName::parse("n1").unwrap(),
+        }
+    );
+}
+
+#[test]
+fn a_node_whose_certificate_carries_no_uid_of_ours_is_denied() {
+    for uid in [
+        "",
+        "8b0d0f3e-1b1f-4a6a-9b60-0d7f2f3a8f11",
+        &UID[..32],
+        "x.1",
+    ] {
+        assert_eq!(
+            denied(&renewal(uid)),
+            Denial::RequesterUidMissing,
+            "{uid:?}"
+        );
+    }
+    let mut request = renewal(UID);
+    request.spec.uid = None;
+    assert_eq!(denied(&request), Denial::RequesterUidMissing);
+}
+
+#[test]
+fn a_renewal_without_a_record_is_denied() {
+    let node_name = NodeName::parse("n1").unwrap();
+
+    assert_eq!(denied(&renewal(UID)), Denial::RecordMissing { node_name });
+}
+
+#[test]
+fn a_renewal_by_a_former_certificate_is_denied() {
+    let cluster = cluster();
+    assert!(matches!(decided(&valid(), &cluster), Decision::Issue(_)));
+    let former = CertificateUid::parse(UID).unwrap().next();
+
+    match decided(&renewal(&former.to_string()), &cluster) {
+        Decision::Deny(denial) => assert_eq!(
+            denial,
+            Denial::FormerCertificate {
+                node_name: NodeName::parse("n1").unwrap(),
+                presented: former,
+            }
+        ),
+        other => panic!("not denied: {other:?}"),
+    }
+}

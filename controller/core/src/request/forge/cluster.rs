@@ -1,0 +1,109 @@
+//! A cluster of two machines, `m1` and `m2`, with their own tokens, and one without.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::executor::block_on;
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+
+use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
+use crate::inventory::{Machine, MachineState, StaticInventory, TokenId};
+use crate::ledger::MemoryLedger;
+use crate::refusal::{Denial, Refusal};
+use crate::signer::Signer;
+use crate::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier,
+};
+
+/// Some day in 2027.
+pub(crate) fn now() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+}
+
+/// Vouches for the machine it is told, or for whatever is claimed.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    pub(crate) sees: Option<ProviderId>,
+    pub(crate) versions: Vec<EvidenceVersion>,
+}
+
+impl Verifier for Witness {
+    fn provider(&self) -> &Provider {
+        &Provider::NULL
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &self.versions
+    }
+
+    fn verify<'a>(
+        &'a self,
+        appraisal: Appraisal<'a>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        let provider_id = self.sees.as_ref().unwrap_or(appraisal.provider_id).clone();
+        let identity = AttestedIdentity::vouched(Identity { provider_id });
+        ready(Ok(Assurance::Attested(identity))).boxed()
+    }
+}
+
+pub(crate) fn machine(name: &str, node: &str, token: Option<&str>) -> Machine {
+    Machine {
+        name: name.to_owned(),
+        state: MachineState::Ready,
+        provider_id: Some(ProviderId::parse(&format!("metal:///rack/{name}")).unwrap()),
+        node_name: Some(NodeName::parse(node).unwrap()),
+        addresses: Vec::new(),
+        token_id: token.map(|token| TokenId::parse(token).unwrap()),
+    }
+}
+
+pub(crate) fn cluster() -> Context {
+    cluster_seen_by(Witness {
+        sees: None,
+        versions: vec![EvidenceVersion::v1()],
+    })
+}
+
+pub(crate) fn cluster_seen_by(witness: Witness) -> Context {
+    let machines = vec![
+        machine("m1", "n1", Some("abcdef")),
+        machine("m2", "n2", Some("ghijkl")),
+        machine("m3", "n3", None),
+    ];
+    let verifiers: [Arc<dyn Verifier>; 2] = [Arc::new(witness), Arc::new(InsecureVerifier)];
+    let uid = std::array::from_fn(|index| u8::try_from(index).unwrap());
+    Context {
+        verifiers: Verifiers::from_iter(verifiers),
+        audiences: Vec::new(),
+        inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+        ledger: Arc::new(MemoryLedger::with_entropy(move || Some(uid))),
+        signer: CA.clone(),
+        lifetimes: Lifetimes::default(),
+    }
+}
+
+static CA: LazyLock<Arc<Signer>> = LazyLock::new(|| {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap();
+    let signer = Signer::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes());
+    Arc::new(signer.unwrap())
+});
+
+pub(crate) fn decided(request: &CertificateSigningRequest, context: &Context) -> Decision {
+    block_on(decide(request, context, now())).decision
+}
+
+/// The denial of this request by the cluster.
+#[track_caller]
+pub(crate) fn denied(request: &CertificateSigningRequest) -> Denial {
+    match decided(request, &cluster()) {
+        Decision::Deny(denial) => denial,
+        other => panic!("not denied: {other:?}"),
+    }
+}
