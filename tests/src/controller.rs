@@ -13,8 +13,8 @@ use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
 use rustix::process::Signal;
-use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use serde_json::{Value, json};
 
 /// For what takes milliseconds; long, since the machine may be busy.
@@ -24,8 +24,11 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const USAGES: [&str; 2] = ["digital signature", "client auth"];
 
 /// The machines of the tests' inventory, each with the public half of its bootstrap token.
-pub const MACHINES: [(&str, &str); 3] =
-    [("worker-1", "token1"), ("worker-2", "token2"), ("worker-3", "token3")];
+pub const MACHINES: [(&str, &str); 3] = [
+    ("worker-1", "token1"),
+    ("worker-2", "token2"),
+    ("worker-3", "token3"),
+];
 
 /// What the infrastructure calls the machine of this name.
 pub fn provider_id(machine: &str) -> String {
@@ -91,13 +94,17 @@ impl Setup {
     /// Starts it.
     #[track_caller]
     pub fn start(&self) -> Controller {
-        Controller { process: self.launch.spawn(&self.log()) }
+        Controller {
+            process: self.launch.spawn(&self.log()),
+        }
     }
 
     /// Starts it with more arguments, only this time.
     #[track_caller]
     pub fn start_with(&self, arguments: &[&str]) -> Controller {
-        Controller { process: self.launch.clone().args(arguments).spawn(&self.log()) }
+        Controller {
+            process: self.launch.clone().args(arguments).spawn(&self.log()),
+        }
     }
 
     fn log(&self) -> PathBuf {

@@ -32,7 +32,11 @@ impl Bed {
         let kubeconfig = server.write_admin_kubeconfig(files.path());
         let (ca_cert, ca_key) = server.write_ca(files.path());
         let setup = Setup::new(program, &kubeconfig, &ca_cert, &ca_key);
-        Self { server, setup, _files: files }
+        Self {
+            server,
+            setup,
+            _files: files,
+        }
     }
 
     fn args(mut self, arguments: &[&str]) -> Self {
@@ -43,7 +47,9 @@ impl Bed {
 
 fn answered(csr: &Value) -> bool {
     certificate_of(csr).is_some()
-        || ["Denied", "Failed"].iter().any(|kind| reason_of(csr, kind).is_some())
+        || ["Denied", "Failed"]
+            .iter()
+            .any(|kind| reason_of(csr, kind).is_some())
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = 
         tokio::select! {
             () = &mut stop => break,
             Some((source, event)) = events.next() => worker.watched(source, event),
-            Some(ended) = worker.tasks.join_next_with_id() => worker.ended(ended),
+            Some(ended) = worker.tasks.join_next_with_id() => worker.ended(&ended),
             () = sleep_until(turn) => {}
         }
     }
@@ -117,8 +117,8 @@ impl Worker {
         }
     }
 
-    fn ended(&mut self, ended: Result<(Id, Next), JoinError>) {
-        let (id, next) = match &ended {
+    fn ended(&mut self, ended: &Result<(Id, Next), JoinError>) {
+        let (id, next) = match ended {
             Ok((id, next)) => (*id, *next),
             Err(error) => (error.id(), Next::Retry),
         };

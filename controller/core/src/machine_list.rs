@@ -25,6 +25,7 @@ use serde::Deserialize;
 use crate::inventory::{
     AmbiguousMachines, InvalidTokenId, Inventory, Machine, MachineState, StaticInventory, TokenId,
 };
+use crate::logs::error_chain;
 use crate::refusal::Unavailable;
 
 /// The only version that is read.
@@ -190,7 +191,7 @@ impl MachineList {
                 }
                 Err(error) => {
                     tracing::error!(
-                        error = &error as &dyn std::error::Error,
+                        error = error_chain(&error),
                         "the changed inventory cannot be used; the former one holds"
                     );
                     current.version = version;

@@ -181,4 +181,4 @@ fn status_of(request: &mut CertificateSigningRequest) -> &mut CertificateSigning
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod memory_store;

@@ -64,7 +64,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     if !arguments.allow_insecure {
         return Err(RunError::NothingAdmitted);
     }
-    tracing::warn!("machines that prove nothing are admitted: a bootstrap token is all that one needs");
+    tracing::warn!(
+        "machines that prove nothing are admitted: a bootstrap token is all that one needs"
+    );
     let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
     let settings = Settings {
         workload_kubeconfig: arguments.workload_kubeconfig,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
 /// The longest such wait: the time a node gives its request before it collects the answer on its next run.
-const LAST_RETRY: Duration = Duration::from_secs(60);
+const LAST_RETRY: Duration = Duration::from_mins(1);
 
 /// So many queued requests are kept whole; of the others only the name is, so that a flood of large requests cannot
 /// take all memory. What is not kept is read again when its turn comes.

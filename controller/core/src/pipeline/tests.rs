@@ -1,1 +1,273 @@
+use std::panic::AssertUnwindSafe;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kubelet_attestation::names::ProviderId;
+use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
+
+use super::*;
+use crate::inventory::{Inventory, Machine, StaticInventory, TokenId};
+use crate::refusal::Unavailable;
+use crate::request::forge::cluster::{Witness, cluster_seen_by};
+use crate::request::forge::{cluster, now, valid};
+use crate::status::memory_store::{Fault, MemoryStore};
+
+fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
+    Pipeline::new(context, Arc::clone(store) as _, Events::none(), now)
+}
+
+async fn processed(context: Context, store: &Arc<MemoryStore>) -> Next {
+    let seen = Some(Box::new(store.request()));
+    pipeline(context, store).process("csr", seen, 0).await
+}
+
+fn reason(request: &CertificateSigningRequest, condition: &str) -> Option<String> {
+    let status = request.status.as_ref()?;
+    let conditions = status.conditions.as_ref()?;
+    let found = conditions.iter().find(|found| found.type_ == condition)?;
+    found.reason.clone()
+}
+
+fn is_issued(request: &CertificateSigningRequest) -> bool {
+    let status = request.status.as_ref();
+    status.is_some_and(|status| status.certificate.is_some())
+}
+
+/// A request with another machine's token.
+fn bad() -> CertificateSigningRequest {
+    let mut request = valid();
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+    request
+}
+
+fn approved_by_hand(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
+    let condition = k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("ByHand".to_owned()),
+        ..Default::default()
+    };
+    let status = request.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().push(condition);
+    request
+}
+
+#[tokio::test]
+async fn a_good_request_is_approved_and_gets_its_certificate_in_two_writes() {
+    let store = Arc::new(MemoryStore::new(valid()));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert_eq!(
+        reason(&request, "Approved").as_deref(),
+        Some("NodeNameClaimed")
+    );
+    assert!(is_issued(&request));
+    assert_eq!(store.writes(), 2);
+}
+
+#[tokio::test]
+async fn a_contradiction_is_denied_and_nothing_else_is_written() {
+    let store = Arc::new(MemoryStore::new(bad()));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert!(reason(&request, "Denied").is_some(), "{request:?}");
+    assert_eq!(reason(&request, "Approved"), None);
+    assert!(!is_issued(&request));
+    assert_eq!(store.writes(), 1);
+}
+
+#[tokio::test]
+async fn an_unsupported_version_fails_with_the_list_of_those_that_are() {
+    let newer = Witness {
+        sees: None,
+        versions: vec![
+            EvidenceVersion::parse("v8").unwrap(),
+            EvidenceVersion::parse("v9").unwrap(),
+        ],
+    };
+    let store = Arc::new(MemoryStore::new(valid()));
+
+    let next = processed(cluster_seen_by(newer), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    let failed = reason(&request, "Failed");
+    assert_eq!(failed.as_deref(), Some("UnsupportedAttestationVersion"));
+    let annotations = request.metadata.annotations.unwrap();
+    assert_eq!(annotations[SUPPORTED_VERSIONS_ANNOTATION], "v8,v9");
+    assert_eq!(store.writes(), 1);
+}
+
+#[tokio::test]
+async fn what_must_wait_stays_as_it_is() {
+    let unknown = Context {
+        inventory: Arc::new(StaticInventory::default()),
+        ..cluster()
+    };
+    let store = Arc::new(MemoryStore::new(valid()));
+    let before = store.request();
+
+    let next = processed(unknown, &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.request(), before);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn an_approval_by_another_gets_no_bad_request_signed_and_leaves_none_open() {
+    let store = Arc::new(MemoryStore::new(approved_by_hand(bad())));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert!(reason(&request, "Failed").is_some(), "{request:?}");
+    assert_eq!(reason(&request, "Denied"), None);
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn a_good_request_that_was_approved_already_gets_its_certificate_in_one_write() {
+    let store = Arc::new(MemoryStore::new(approved_by_hand(valid())));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert!(is_issued(&request));
+    assert_eq!(reason(&request, "Approved").as_deref(), Some("ByHand"));
+    assert_eq!(store.writes(), 1);
+}
+
+#[tokio::test]
+async fn what_was_answered_is_left_alone() {
+    let store = Arc::new(MemoryStore::new(valid()));
+    processed(cluster(), &store).await;
+    let before = store.request();
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    assert_eq!(store.request(), before);
+}
+
+#[tokio::test]
+async fn a_denial_by_another_under_our_hands_holds() {
+    let store = Arc::new(MemoryStore::new(valid()).with_fault(0, Fault::DeniedBefore));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert_eq!(reason(&request, "Denied").as_deref(), Some("ByHand"));
+    assert_eq!(reason(&request, "Approved"), None);
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn a_request_that_never_stands_still_does_not_keep_others_waiting() {
+    let store = Arc::new(MemoryStore::new(valid()).with_fault(0, Fault::AnnotatedBefore));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), MAX_ROUNDS);
+    assert!(!is_issued(&store.request()));
+}
+
+#[tokio::test]
+async fn a_request_that_is_deleted_under_our_hands_is_done_with() {
+    for write in [0, 1] {
+        let store = Arc::new(MemoryStore::new(valid()).with_fault(write, Fault::DeletedBefore));
+
+        assert_eq!(
+            processed(cluster(), &store).await,
+            Next::Done,
+            "write {write}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_fails_in_either_way_is_followed_by_one_that_does_not() {
+    for fault in [Fault::Lost, Fault::AnswerLost] {
+        for write in [0, 1] {
+            let store = Arc::new(MemoryStore::new(valid()).with_fault(write, fault));
+            let context = cluster();
+            let next = processed(context.clone(), &store).await;
+            assert_eq!(next, Next::Retry, "{fault:?} of write {write}");
+
+            let next = pipeline(context, &store).process("csr", None, 1).await;
+
+            assert_eq!(next, Next::Done, "{fault:?} of write {write}");
+            assert!(is_issued(&store.request()), "{fault:?} of write {write}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whatever_died_after_a_write_is_finished_by_its_successor() {
+    for (request, write) in [
+        (valid(), 0),
+        (valid(), 1),
+        (bad(), 0),
+        (approved_by_hand(bad()), 0),
+    ] {
+        let store = Arc::new(MemoryStore::new(request).with_fault(write, Fault::Death));
+        let died = AssertUnwindSafe(processed(cluster(), &store))
+            .catch_unwind()
+            .await;
+        assert!(died.is_err(), "write {write}");
+
+        // The successor's memory is empty.
+        let next = processed(cluster(), &store).await;
+
+        assert_eq!(next, Next::Done);
+        let request = store.request();
+        let open = reason(&request, "Approved").is_some()
+            && !is_issued(&request)
+            && reason(&request, "Failed").is_none();
+        assert!(!open, "{request:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_that_never_end_give_their_place_back() {
+    let stuck = Context {
+        inventory: Arc::new(Stuck),
+        ..cluster()
+    };
+    let store = Arc::new(MemoryStore::new(valid()));
+
+    let next = processed(stuck, &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+}
+
+/// An inventory that never answers.
+#[derive(Debug)]
+struct Stuck;
+
+impl Inventory for Stuck {
+    fn by_provider_id<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        _token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+}

@@ -67,7 +67,11 @@ enum LogFormat {
 #[tokio::main]
 async fn main() -> ExitCode {
     let Cli::Run(run) = Cli::parse();
-    let level = if run.verbose { Level::DEBUG } else { Level::INFO };
+    let level = if run.verbose {
+        Level::DEBUG
+    } else {
+        Level::INFO
+    };
     let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_target(false)

@@ -27,7 +27,11 @@ impl RubberStamp {
     }
 
     fn appraise(&self, appraisal: Appraisal<'_>) -> Result<Assurance, Refusal> {
-        assert_ne!(Some(appraisal.node_name), self.panic_for.as_ref(), "asked for");
+        assert_ne!(
+            Some(appraisal.node_name),
+            self.panic_for.as_ref(),
+            "asked for"
+        );
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
         let header = Header::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
             detail: error.to_string(),

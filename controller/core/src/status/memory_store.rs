@@ -1,0 +1,160 @@
+//! Requests in memory, by the API server's rules, with faults.
+
+use std::sync::{Mutex, MutexGuard};
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+
+use super::{ConditionType, RequestStore, StoreError, has_condition};
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct MemoryStore {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    request: Option<CertificateSigningRequest>,
+    version: u64,
+    writes: usize,
+    fault: Option<(usize, Fault)>,
+}
+
+/// What happens to a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It does not reach the server.
+    Lost,
+    /// It is done, and the answer is lost.
+    AnswerLost,
+    /// Somebody else denies the request just before.
+    DeniedBefore,
+    /// Somebody else annotates the request before this and every later write.
+    AnnotatedBefore,
+    /// Somebody deletes the request just before.
+    DeletedBefore,
+    /// It is done, and the writer dies.
+    Death,
+}
+
+impl MemoryStore {
+    pub(crate) fn new(mut request: CertificateSigningRequest) -> Self {
+        request.metadata.resource_version = Some("1".to_owned());
+        let state = State {
+            request: Some(request),
+            version: 1,
+            writes: 0,
+            fault: None,
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Has the write of this number, from 0, go wrong.
+    pub(crate) fn with_fault(self, write: usize, fault: Fault) -> Self {
+        self.lock().fault = Some((write, fault));
+        self
+    }
+
+    pub(crate) fn request(&self) -> CertificateSigningRequest {
+        self.lock().request.clone().unwrap()
+    }
+
+    /// How many writes were tried.
+    pub(crate) fn writes(&self) -> usize {
+        self.lock().writes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn update(
+        &self,
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, StoreError> {
+        let mut state = self.lock();
+        let fault = state.fault_of_this_write();
+        match fault {
+            Some(Fault::Lost) => return Err(StoreError::Deadline),
+            Some(Fault::DeniedBefore) => {
+                let mut other = state.request.clone().unwrap();
+                super::add_condition(&mut other, ConditionType::Denied, "ByHand", "");
+                state.put(other);
+            }
+            Some(Fault::AnnotatedBefore) => {
+                let mut other = state.request.clone().unwrap();
+                let value = state.writes.to_string();
+                let annotations = other.metadata.annotations.get_or_insert_default();
+                annotations.insert("a.b/c".to_owned(), value);
+                state.put(other);
+            }
+            Some(Fault::DeletedBefore) => state.request = None,
+            Some(Fault::AnswerLost | Fault::Death) | None => {}
+        }
+        let stored = state.request.as_ref().ok_or(StoreError::Gone)?;
+        if stored.metadata.resource_version != request.metadata.resource_version {
+            return Err(StoreError::Conflict);
+        }
+        let kinds = [ConditionType::Approved, ConditionType::Denied];
+        assert!(
+            !kinds.iter().all(|kind| has_condition(request, *kind)),
+            "the API server refuses a request that is approved and denied"
+        );
+        let updated = state.put(request.clone());
+        match fault {
+            Some(Fault::AnswerLost) => Err(StoreError::Deadline),
+            Some(Fault::Death) => panic!("dead"),
+            Some(
+                Fault::Lost | Fault::DeniedBefore | Fault::AnnotatedBefore | Fault::DeletedBefore,
+            )
+            | None => Ok(updated),
+        }
+    }
+}
+
+impl State {
+    fn fault_of_this_write(&mut self) -> Option<Fault> {
+        let this = self.writes;
+        self.writes += 1;
+        self.fault
+            .filter(|(write, fault)| {
+                this == *write || (this > *write && *fault == Fault::AnnotatedBefore)
+            })
+            .map(|(_, fault)| fault)
+    }
+
+    fn put(&mut self, mut request: CertificateSigningRequest) -> CertificateSigningRequest {
+        self.version += 1;
+        request.metadata.resource_version = Some(self.version.to_string());
+        self.request = Some(request.clone());
+        request
+    }
+}
+
+impl RequestStore for MemoryStore {
+    fn get<'a>(
+        &'a self,
+        _name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
+        ready(Ok(self.lock().request.clone())).boxed()
+    }
+
+    fn update_approval<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+        ready(self.update(request)).boxed()
+    }
+
+    fn update_status<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+        ready(self.update(request)).boxed()
+    }
+}
