@@ -1,0 +1,194 @@
+//! What a provider implements: how a machine proves what it is.
+
+use std::error::Error;
+use std::fmt;
+
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+
+use crate::clock::Deadline;
+use crate::failure::Code;
+use crate::kubelet::KubeletArguments;
+use crate::node_name::kubelets_provider_id;
+
+/// Seven days: renewed daily, so the management cluster may be away for six.
+const WEEK: u32 = 7 * 24 * 3600;
+
+/// Whether the controller renews this provider's certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the flow decides by it, so a new case must not pass unseen"
+)]
+pub enum Renewal {
+    /// They are renewed, and the machine proves itself each time.
+    Attested,
+    /// They cannot be renewed, because nothing would prove that the same machine asks.
+    Impossible,
+}
+
+/// A way to prove what machine this is.
+///
+/// Called from one thread at a time, and never while the stored credential is good enough. A call may be repeated
+/// after a crash; it must not change the machine.
+pub trait Attester: fmt::Debug + Send + Sync + 'static {
+    /// The provider's name, which selects its signer.
+    fn provider(&self) -> Provider;
+
+    /// Whether a certificate can be renewed.
+    fn renewal(&self) -> Renewal {
+        Renewal::Attested
+    }
+
+    /// The lifetime to ask for, in seconds, where the settings do not say.
+    fn expiration_seconds(&self) -> u32 {
+        WEEK
+    }
+
+    /// The versions of evidence that can be made, best first.
+    fn versions(&self) -> Vec<EvidenceVersion> {
+        vec![EvidenceVersion::v1()]
+    }
+
+    /// What its infrastructure calls this machine.
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError>;
+
+    /// Evidence that supports `claim` and no other, or none for a provider that has none.
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
+}
+
+/// What evidence is about. The key binding is made from it.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Claim<'a> {
+    /// The format to write.
+    pub version: &'a EvidenceVersion,
+    /// The cluster it is for.
+    pub audience: &'a Audience,
+    /// The machine.
+    pub provider_id: &'a ProviderId,
+    /// The node.
+    pub node_name: &'a NodeName,
+    /// DER of the `SubjectPublicKeyInfo` of the request's key.
+    pub spki: &'a [u8],
+    /// When the evidence has to be there.
+    pub deadline: Deadline,
+}
+
+/// What may say how this machine is called.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct ProviderIdSources<'a> {
+    /// `providerID` in the settings.
+    pub settings: Option<&'a ProviderId>,
+    /// The arguments of the kubelet that started us.
+    pub kubelet: Option<&'a KubeletArguments>,
+    /// The arguments that kubeadm wrote down for the kubelet.
+    pub kubeadm: Option<&'a KubeletArguments>,
+    /// When the answer has to be there.
+    pub deadline: Deadline,
+}
+
+impl ProviderIdSources<'_> {
+    /// The provider ID that somebody wrote down: in the settings, or else for the kubelet.
+    ///
+    /// # Errors
+    ///
+    /// Nobody did, or what the kubelet was told is no provider ID.
+    pub fn written(&self) -> Result<ProviderId, AttesterError> {
+        if let Some(id) = self.settings {
+            return Ok(id.clone());
+        }
+        match kubelets_provider_id(self.kubelet, self.kubeadm) {
+            Some(Ok(id)) => Ok(id),
+            Some(Err(error)) => Err(AttesterError::new(
+                Blame::Configuration,
+                "the kubelet's --provider-id cannot be used",
+                "correct the kubelet's --provider-id, or set providerID in the settings",
+            )
+            .because(error)),
+            None => Err(AttesterError::new(
+                Blame::Configuration,
+                "this machine's provider ID is not known",
+                "set providerID in the settings, or give the kubelet --provider-id",
+            )),
+        }
+    }
+}
+
+/// Whose fault it is that there is no evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blame {
+    /// A setting is missing or wrong.
+    Configuration,
+    /// The source of evidence does not answer.
+    Source,
+    /// The TPM cannot be used.
+    Tpm,
+    /// The evidence is there and no verifier would accept it.
+    Evidence,
+}
+
+impl Blame {
+    /// What the process exits with.
+    pub fn code(self) -> Code {
+        match self {
+            Self::Configuration => Code::Configuration,
+            Self::Source => Code::EvidenceUnavailable,
+            Self::Tpm => Code::TpmUnavailable,
+            Self::Evidence => Code::EvidenceInvalid,
+        }
+    }
+}
+
+/// A provider cannot say what this machine is, or not prove it.
+#[derive(Debug)]
+pub struct AttesterError {
+    blame: Blame,
+    what: String,
+    remedy: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl AttesterError {
+    /// An error that says what went wrong and what to do about it.
+    pub fn new(blame: Blame, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            blame,
+            what: what.into(),
+            remedy: remedy.into(),
+            source: None,
+        }
+    }
+
+    /// The same with its cause.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(cause.into());
+        self
+    }
+
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        self.blame
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+}
+
+impl fmt::Display for AttesterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Error for AttesterError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        let source = self.source.as_deref()?;
+        Some(source)
+    }
+}

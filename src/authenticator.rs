@@ -1,0 +1,352 @@
+//! The flow on one page: cache, and where that does not do, a bounded run that gets a new credential.
+
+mod attempt;
+mod blame;
+mod due;
+mod request;
+mod step;
+
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use crate::attester::{Attester, Renewal};
+use crate::backoff::{Circumstances, FailureRecord};
+use crate::clock::{self, Deadline};
+use crate::credential::Credential;
+use crate::exec::ExecCluster;
+use crate::failure::{Code, Failure};
+use crate::kube::kubeconfig::ClusterEndpoint;
+use crate::kubelet::KubeletArguments;
+use crate::log::Log;
+use crate::machine::Machine;
+use crate::node_name::NameSources;
+use crate::pending::Subject;
+use crate::settings::Settings;
+use crate::store::{Store, StoreFile};
+use crate::stored::Stored;
+
+use attempt::{Attempt, NotYet};
+pub(crate) use blame::store_failure;
+pub use due::Due;
+use due::ca_changed;
+pub use step::{Observer, Step};
+
+/// In all, where a valid credential is there: the kubelet's heartbeat gives up after ten seconds, and meanwhile
+/// client-go holds back every request.
+const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
+
+/// How long a run with a valid credential waits for another that renews it.
+const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
+
+/// What is kept of a run's time for ending it in good order.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// For whom a credential is got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Caller {
+    /// client-go, which asks again at every request: a remembered failure answers for it.
+    ClientGo,
+    /// A person, who has perhaps just mended what was broken: it is tried again, whatever is remembered.
+    Person,
+}
+
+/// All that the flow needs to know.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the command line writes one out")]
+pub struct Authenticator<'a> {
+    /// How this machine proves what it is.
+    pub attester: Arc<dyn Attester>,
+    /// What was set.
+    pub settings: Settings,
+    /// The cluster that client-go is about to talk to, where it says.
+    pub cluster: Option<&'a ExecCluster<'a>>,
+    /// This machine.
+    pub machine: Machine,
+    /// Who asks.
+    pub caller: Caller,
+    /// Where to say what happens.
+    pub log: Log,
+    /// Whom to tell each step that is done.
+    pub observer: Option<Observer>,
+}
+
+/// A credential to print, and when client-go shall ask again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Answer {
+    /// The credential.
+    pub credential: Credential,
+    /// When client-go shall ask again.
+    pub expiration: SystemTime,
+}
+
+impl Authenticator<'_> {
+    /// Gives the credential: the stored one while it is good, otherwise a new one, and the stored one again where a
+    /// new one is not to be had in time and the stored one still holds.
+    ///
+    /// # Guarantees
+    ///
+    /// Ends within the time of the settings, and within five seconds if a valid credential is stored, whatever hangs.
+    /// While the stored credential is good, no thread, connection or TLS is set up.
+    pub fn credential(&self) -> Result<Answer, Failure> {
+        let now = clock::now();
+        let store = self.open_store()?;
+        let stored = self.load(store.as_ref())?;
+        self.check_name(&stored)?;
+        match (self.due(&stored, now), store, stored.credential.is_some()) {
+            (Due::Nothing, Some(store), true) => {
+                self.note_boot(&store, &stored, now);
+                stored.credential.map_or_else(
+                    || Err(Failure::new(Code::Internal, "the credential is gone", "")),
+                    |credential| Ok(self.kept(credential, now)),
+                )
+            }
+            (Due::Renewal, Some(store), true) => {
+                let total = WITH_CREDENTIAL.min(self.settings.timeout);
+                match (self.replace(Some(&store), total, false), stored.credential) {
+                    (Ok(fresh), _) => Ok(self.kept(fresh, clock::now())),
+                    (Err(not_yet), Some(old)) => self.fall_back(old, &not_yet),
+                    (Err(not_yet), None) => Err(not_yet.failure),
+                }
+            }
+            (_, store, _) => self
+                .replace(store.as_ref(), self.settings.timeout, false)
+                .map(|fresh| self.kept(fresh, clock::now()))
+                .map_err(|not_yet| not_yet.failure),
+        }
+    }
+
+    /// Gets a new credential if one is due, or in any case if `force`. Returns whether it did.
+    pub fn renew(&self, force: bool) -> Result<(Answer, bool), Failure> {
+        let now = clock::now();
+        let store = self.open_store()?;
+        let stored = self.load(store.as_ref())?;
+        self.check_name(&stored)?;
+        if let (Due::Nothing, false) = (self.due(&stored, now), force)
+            && let Some(credential) = stored.credential
+        {
+            return Ok((self.kept(credential, now), false));
+        }
+        let fresh = self
+            .replace(store.as_ref(), self.settings.timeout, force)
+            .map_err(|not_yet| not_yet.failure)?;
+        Ok((self.kept(fresh, clock::now()), true))
+    }
+
+    /// The request that would be sent now, with a key that is thrown away; nothing is sent or written.
+    pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
+        let (_, stored) = self.stored()?;
+        let attempt = self
+            .attempt(self.settings.timeout, false)
+            .map_err(|not_yet| not_yet.failure)?;
+        attempt.dry_run(&stored)
+    }
+
+    /// Forgets all that is stored.
+    pub fn reset(&self) -> Result<(), Failure> {
+        let Some(store) = self.open_store()? else {
+            return Ok(());
+        };
+        let deadline = Deadline::after(self.settings.timeout);
+        store
+            .lock(deadline, &program(), clock::now())
+            .and_then(|lock| {
+                StoreFile::ALL
+                    .into_iter()
+                    .try_for_each(|file| store.remove(file, &lock))
+            })
+            .map_err(|error| store_failure(&error))
+    }
+
+    /// What the store holds, without changing it.
+    pub fn stored(&self) -> Result<(Option<Store>, Stored), Failure> {
+        let store = self.open_store()?;
+        let stored = self.load(store.as_ref())?;
+        Ok((store, stored))
+    }
+
+    /// What is to be done about what is stored.
+    pub fn due(&self, stored: &Stored, now: SystemTime) -> Due {
+        let changed = ca_changed(self.cluster, stored.origin.as_ref());
+        Due::of(stored, self.attester.renewal(), changed, now)
+    }
+
+    fn open_store(&self) -> Result<Option<Store>, Failure> {
+        Store::open(&self.settings.state_directory).map_err(|error| store_failure(&error))
+    }
+
+    fn load(&self, store: Option<&Store>) -> Result<Stored, Failure> {
+        store.map_or_else(
+            || Ok(Stored::default()),
+            |store| Stored::load(store, &self.machine).map_err(|error| store_failure(&error)),
+        )
+    }
+
+    /// A certificate under another name than the kubelet uses would be worse than none.
+    fn check_name(&self, stored: &Stored) -> Result<(), Failure> {
+        let Some(origin) = &stored.origin else {
+            return Ok(());
+        };
+        // Who cannot be read is not a kubelet that asks for another name.
+        let kubelet = KubeletArguments::of_parent().ok().flatten();
+        let sources = NameSources {
+            settings: self.settings.node_name.as_ref(),
+            stored: Some(&origin.node_name),
+            kubelet: kubelet.as_ref(),
+            ..NameSources::of_host("")
+        };
+        sources
+            .decide()
+            .map(drop)
+            .map_err(|error| blame::node_name_failure(&error))
+    }
+
+    fn kept(&self, credential: Credential, now: SystemTime) -> Answer {
+        let validity = credential.validity();
+        let until = match self.attester.renewal() {
+            Renewal::Attested => credential.renew_at(),
+            Renewal::Impossible => {
+                if validity.runs_out(now) {
+                    let end = humantime::format_rfc3339_seconds(validity.not_after);
+                    self.log.warn(&format!(
+                        "the credential ends at {end} and cannot be renewed; keep a bootstrap credential at {}",
+                        self.settings.bootstrap_kubeconfig.display()
+                    ));
+                }
+                validity.not_after
+            }
+        };
+        Answer {
+            expiration: validity.expiry_kept(now, until),
+            credential,
+        }
+    }
+
+    fn fall_back(&self, old: Credential, not_yet: &NotYet) -> Result<Answer, Failure> {
+        let now = clock::now();
+        match not_yet.failure.code() {
+            Code::Pending | Code::BackOff => self.log.step(not_yet.failure.what()),
+            Code::NodeName => {
+                return Err(not_yet.failure.clone());
+            }
+            _ => self.log.warn_of(
+                "the credential could not be renewed, and the old one still holds",
+                &not_yet.failure,
+            ),
+        }
+        let validity = old.validity();
+        Ok(Answer {
+            expiration: validity.expiry_awaiting_renewal(now, not_yet.next_attempt),
+            credential: old,
+        })
+    }
+
+    /// The firmware is compared once a boot: writes down that it was. Without the lock nothing is written.
+    fn note_boot(&self, store: &Store, stored: &Stored, now: SystemTime) {
+        let (Some(_), Some(origin)) = (&stored.machine, &stored.origin) else {
+            return;
+        };
+        let mut origin = origin.clone();
+        origin.boot_id.clone_from(&stored.boot_id);
+        if let Ok(lock) = store.lock(Deadline::after(Duration::ZERO), &program(), now) {
+            drop(store.replace(StoreFile::Origin, &origin.to_json(), &lock));
+        }
+    }
+
+    /// Gets a new credential in `total`, on a thread of its own: what hangs there is left behind.
+    ///
+    /// A run that is left behind does no more harm than one that is killed, because every step can be repeated.
+    fn replace(
+        &self,
+        store: Option<&Store>,
+        total: Duration,
+        force: bool,
+    ) -> Result<Credential, NotYet> {
+        let now = clock::now();
+        if let Some(active) = store.and_then(|store| self.remembered(store, now)) {
+            return Err(active);
+        }
+        let attempt = self.attempt(total, force)?;
+        let steps = attempt.steps.clone();
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let worker = thread::Builder::new().spawn(move || {
+            let result = attempt.run();
+            drop(sender.send(result));
+        });
+        if let Err(error) = worker {
+            let failure = Failure::of(Code::Internal, &error, "free some memory");
+            return Err(NotYet::at_once(failure));
+        }
+        match receiver.recv_timeout(total - margin(total)) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(NotYet::at_once(
+                steps.stuck(&self.settings.state_directory),
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err(NotYet::at_once(Failure::new(
+                Code::Internal,
+                "the run ended without a result",
+                "report this as a bug",
+            ))),
+        }
+    }
+
+    fn remembered(&self, store: &Store, now: SystemTime) -> Option<NotYet> {
+        if self.caller == Caller::Person {
+            return None;
+        }
+        let text = store.read(StoreFile::Failure).ok().flatten()?;
+        let record = FailureRecord::parse(&text)?;
+        NotYet::of_memory(&record, &self.circumstances(), now)
+    }
+
+    fn circumstances(&self) -> Circumstances {
+        Circumstances::new(self.machine.boot_id(), self.settings.digest())
+    }
+
+    fn attempt(&self, total: Duration, force: bool) -> Result<Attempt, NotYet> {
+        let endpoint = self
+            .cluster
+            .map(ClusterEndpoint::from_exec_info)
+            .transpose()
+            .map_err(|error| {
+                let remedy = "correct the cluster in the kubeconfig that runs this plugin";
+                NotYet::at_once(Failure::of(Code::Configuration, &error, remedy))
+            })?;
+        let deadline = Deadline::after(total.saturating_sub(2 * margin(total)));
+        let others = if total <= WITH_CREDENTIAL && !force {
+            deadline.within(WAIT_FOR_OTHERS)
+        } else {
+            deadline
+        };
+        Ok(Attempt {
+            attester: Arc::clone(&self.attester),
+            settings: self.settings.clone(),
+            endpoint,
+            machine: self.machine.clone(),
+            circumstances: self.circumstances(),
+            log: self.log,
+            insists: self.caller == Caller::Person,
+            force,
+            deadline,
+            lock_deadline: others,
+            steps: step::Steps::new(self.observer.clone()),
+        })
+    }
+}
+
+fn margin(total: Duration) -> Duration {
+    (MARGIN / 2).min(total / 20)
+}
+
+/// What this process was started as.
+fn program() -> String {
+    let name = std::env::args_os().next().unwrap_or_default();
+    Path::new(&name)
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}

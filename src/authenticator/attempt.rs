@@ -1,0 +1,495 @@
+//! One attempt to get a new credential, under the lock.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::csr::CLIENT_USAGES;
+use kubelet_attestation::version::EvidenceVersion;
+
+use super::blame::{
+    bootstrap_failure, enrolment_failure, issued_failure, kubeconfig_failure, store_failure,
+};
+use super::due::Due;
+use super::step::{Step, Steps};
+use crate::attester::{Attester, Renewal};
+use crate::backoff::{Circumstances, FailureRecord};
+use crate::clock::{self, Deadline};
+use crate::credential::{Credential, Expected};
+use crate::enrolment::{self, Decision};
+use crate::failure::{Code, Failure};
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, KubeconfigError, Login};
+use crate::kube::{ApiClient, NewCsr};
+use crate::log::Log;
+use crate::machine::Machine;
+use crate::origin::Origin;
+use crate::pending::{OpenRequest, Pending};
+use crate::secret::Secret;
+use crate::settings::Settings;
+use crate::store::{Store, StoreError, StoreFile, StoreLock};
+use crate::stored::Stored;
+
+/// When a run that was not held back by a memory may be followed by another.
+const SOON: Duration = Duration::from_secs(30);
+
+/// There is no new credential yet.
+#[derive(Debug)]
+pub(super) struct NotYet {
+    /// Why.
+    pub(super) failure: Failure,
+    /// When it is worth trying again.
+    pub(super) next_attempt: SystemTime,
+}
+
+impl NotYet {
+    /// Nothing is remembered of `failure`.
+    pub(super) fn at_once(failure: Failure) -> Self {
+        Self {
+            failure,
+            next_attempt: clock::now() + SOON,
+        }
+    }
+
+    /// The remembered failure still stands.
+    pub(super) fn of_memory(
+        record: &FailureRecord,
+        circumstances: &Circumstances,
+        now: SystemTime,
+    ) -> Option<Self> {
+        let until = record.holds(circumstances, now)?;
+        let what = format!(
+            "nothing is tried before {}, after {} failures like this (exit code {}): {}",
+            humantime::format_rfc3339_seconds(until),
+            record.count,
+            record.code,
+            record.message
+        );
+        let remedy = format!("{}; then run `renew`", record.remedy);
+        Some(Self {
+            failure: Failure::new(Code::BackOff, what, remedy),
+            next_attempt: until,
+        })
+    }
+}
+
+/// One attempt to get a new credential. Owns all it needs: its thread may be left behind.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) attester: Arc<dyn Attester>,
+    pub(super) settings: Settings,
+    pub(super) endpoint: Option<ClusterEndpoint>,
+    pub(super) machine: Machine,
+    pub(super) circumstances: Circumstances,
+    pub(super) log: Log,
+    pub(super) insists: bool,
+    pub(super) force: bool,
+    pub(super) deadline: Deadline,
+    pub(super) lock_deadline: Deadline,
+    pub(super) steps: Steps,
+}
+
+/// The store, and the right to write it.
+pub(super) struct Locked<'a> {
+    pub(super) store: &'a Store,
+    pub(super) lock: &'a StoreLock,
+}
+
+impl Attempt {
+    /// Gets a new credential, or the one that another run has got meanwhile.
+    pub(super) fn run(self) -> Result<Credential, NotYet> {
+        let store = Store::create(&self.settings.state_directory)
+            .map_err(|error| NotYet::at_once(store_failure(&error)))?;
+        let lock = store
+            .lock(self.lock_deadline, &super::program(), clock::now())
+            .map_err(|error| NotYet::at_once(Self::lock_failure(&store, &error)))?;
+        self.steps.done(Step::Locked);
+        let locked = Locked {
+            store: &store,
+            lock: &lock,
+        };
+        let stored = self.load(&locked).map_err(NotYet::at_once)?;
+        let due = self.due(&stored);
+        if let (Due::Nothing, false) = (due, self.force)
+            && let Some(credential) = stored.credential
+        {
+            return Ok(credential);
+        }
+        let record = locked.failure_record();
+        if let (Some(record), false) = (&record, self.insists)
+            && let Some(active) = NotYet::of_memory(record, &self.circumstances, clock::now())
+        {
+            return Err(active);
+        }
+        match self.enrol(&locked, &stored) {
+            Ok(credential) => {
+                drop(store.remove(StoreFile::Failure, &lock));
+                self.steps.done(Step::Cleared);
+                Ok(credential)
+            }
+            Err(failure) => Err(self.remember(&locked, record.as_ref(), failure)),
+        }
+    }
+
+    fn due(&self, stored: &Stored) -> Due {
+        let changed = match (&self.endpoint, &stored.origin) {
+            (Some(endpoint), Some(origin)) => endpoint.ca_pem() != origin.endpoint.ca_pem,
+            _ => false,
+        };
+        Due::of(stored, self.attester.renewal(), changed, clock::now())
+    }
+
+    fn lock_failure(store: &Store, error: &StoreError) -> Failure {
+        let failure = store_failure(error);
+        let record = store.read(StoreFile::Failure).ok().flatten();
+        match record.and_then(|text| FailureRecord::parse(&text)) {
+            Some(record) => Failure::new(
+                failure.code(),
+                format!("{failure}, whose last failure was: {}", record.message),
+                failure.remedy(),
+            ),
+            None => failure,
+        }
+    }
+
+    fn load(&self, locked: &Locked<'_>) -> Result<Stored, Failure> {
+        let stored =
+            Stored::load(locked.store, &self.machine).map_err(|error| store_failure(&error))?;
+        for useless in &stored.useless {
+            let kept = locked
+                .store
+                .set_aside(useless.file, locked.lock)
+                .map_err(|error| store_failure(&error))?;
+            if let Some(kept) = kept {
+                self.log.warn(&format!(
+                    "{} is set aside as {}: {}",
+                    useless.file.name(),
+                    kept.display(),
+                    useless.why
+                ));
+            }
+        }
+        Ok(stored)
+    }
+
+    /// A pending request is no failure to be held back by, but `status` shows it.
+    fn remember(
+        &self,
+        locked: &Locked<'_>,
+        previous: Option<&FailureRecord>,
+        failure: Failure,
+    ) -> NotYet {
+        if !failure.code().is_remembered() && failure.code() != Code::Pending {
+            return NotYet::at_once(failure);
+        }
+        let now = clock::now();
+        let record = FailureRecord::after(previous, &failure, &self.circumstances, now);
+        // A memory that cannot be written down is none; the failure itself is what matters.
+        drop(
+            locked
+                .store
+                .replace(StoreFile::Failure, &record.to_json(), locked.lock),
+        );
+        let next_attempt = record
+            .holds(&self.circumstances, now)
+            .unwrap_or(now + SOON);
+        NotYet {
+            failure,
+            next_attempt,
+        }
+    }
+
+    fn enrol(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Credential, Failure> {
+        let names = self.names(stored)?;
+        let (login, bootstrap) = self.login(stored)?;
+        let endpoint = self.endpoint(stored, bootstrap)?;
+        let origin = Origin::new(
+            names.node_name.clone(),
+            endpoint.to_fields(),
+            stored
+                .machine
+                .clone()
+                .unwrap_or_else(|| self.machine.digest()),
+            self.circumstances.boot_id.clone(),
+        );
+        // Before the rest, so that whatever is found beside it is known to be of this machine. Where a credential is
+        // there, its own origin stays until there is another.
+        if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
+            locked.write(StoreFile::Origin, &origin.to_json())?;
+        }
+        self.steps.done(Step::OriginSaved);
+
+        let subject = self.subject(names, &endpoint);
+        let mut pending = self.pending(locked, stored)?;
+        let environment = |name: &str| std::env::var_os(name);
+        let mut client = None;
+        let mut version = self.attester.versions().into_iter().next();
+        let mut refused: Option<EvidenceVersion> = None;
+        loop {
+            let chosen = version.take().ok_or_else(no_version)?;
+            let open = self.open_request(locked, &mut pending, &subject, &chosen)?;
+            let client = match &mut client {
+                Some(client) => client,
+                None => client.insert(
+                    ApiClient::connect(&endpoint, &login, &environment)
+                        .map_err(|error| super::blame::api_failure(&error))?,
+                ),
+            };
+            match self.obtain(locked, client, &mut pending, &open)? {
+                Decision::Failed {
+                    reason,
+                    message,
+                    supported,
+                } if reason == UNSUPPORTED_VERSION => {
+                    locked.drop_request(&mut pending)?;
+                    // Once: a controller that refuses what it asks for is not asked for ever.
+                    version = self
+                        .attester
+                        .versions()
+                        .into_iter()
+                        .find(|ours| supported.contains(ours) && *ours != chosen)
+                        .filter(|_| refused.is_none());
+                    if version.is_none() {
+                        return Err(unsupported(&chosen, &supported, &message));
+                    }
+                    refused = Some(chosen);
+                }
+                decision => {
+                    let issued = self.conclude(locked, &mut pending, decision)?;
+                    return self.accept(locked, pending, &subject, &origin, stored, &issued);
+                }
+            }
+        }
+    }
+
+    fn obtain(
+        &self,
+        locked: &Locked<'_>,
+        client: &ApiClient,
+        pending: &mut Pending,
+        open: &OpenRequest,
+    ) -> Result<Decision, Failure> {
+        let csr = NewCsr {
+            name: &open.name,
+            signer_name: &open.subject.signer_name,
+            usages: &CLIENT_USAGES,
+            expiration_seconds: open.subject.expiration_seconds,
+            request: &open.bytes,
+        };
+        self.log.step(&format!("asking as {}", open.name));
+        let acknowledged = open.acknowledged;
+        let decision = enrolment::obtain(
+            client,
+            csr,
+            acknowledged,
+            || {
+                if let (Some(request), false) = (&mut pending.request, acknowledged) {
+                    request.acknowledged = true;
+                    // If this fails, the next run finds its own request by its name.
+                    drop(locked.write(StoreFile::Pending, &pending.to_json()));
+                }
+                self.steps.done(Step::Acknowledged);
+            },
+            self.deadline,
+        );
+        if let Err(enrolment::EnrolmentError::Squatted { .. }) = &decision {
+            locked.drop_request(pending)?;
+        }
+        let decision = decision.map_err(|error| enrolment_failure(&error))?;
+        self.steps.done(Step::Decided);
+        Ok(decision)
+    }
+
+    /// The issued chain, or why there is none.
+    fn conclude(
+        &self,
+        locked: &Locked<'_>,
+        pending: &mut Pending,
+        decision: Decision,
+    ) -> Result<String, Failure> {
+        let name = pending
+            .request
+            .as_ref()
+            .map(|open| open.name.clone())
+            .unwrap_or_default();
+        let failure = match decision {
+            Decision::Issued(chain) => return Ok(chain),
+            Decision::Undecided => {
+                return Err(Failure::new(
+                    Code::Pending,
+                    format!("the request {name} is still pending"),
+                    "see why node-attestation-controller does not decide it; the next run waits for the same request",
+                ));
+            }
+            Decision::Denied { reason, message } => Failure::new(
+                Code::Denied,
+                format!("the request {name} was denied ({reason}): {message}"),
+                "look the reason up in docs/reasons.md",
+            ),
+            Decision::Failed {
+                reason, message, ..
+            } => Failure::new(
+                Code::Failed,
+                format!("the request {name} failed ({reason}): {message}"),
+                "look the reason up in docs/reasons.md; the next run makes another request",
+            ),
+            Decision::Gone => Failure::new(
+                Code::Failed,
+                format!("the request {name} was deleted before it was decided"),
+                "the next run makes another request",
+            ),
+        };
+        locked.drop_request(pending)?;
+        Err(failure)
+    }
+
+    fn accept(
+        &self,
+        locked: &Locked<'_>,
+        pending: Pending,
+        subject: &crate::pending::Subject,
+        origin: &Origin,
+        stored: &Stored,
+        issued: &str,
+    ) -> Result<Credential, Failure> {
+        let expected = Expected {
+            node_name: &subject.node_name,
+            provider_id: &subject.provider_id,
+        };
+        let key = crate::key::PrivateKey::from_pem(Secret::new(pending.key.pem().expose().clone()))
+            .map_err(|error| Failure::of(Code::Internal, &error, "report this as a bug"))?;
+        let credential = Credential::from_issued(issued.as_bytes(), key, &expected, clock::now());
+        let credential = match credential {
+            Ok(credential) => credential,
+            Err(error) => {
+                locked.drop_request(&mut Pending::of_key(pending.key))?;
+                return Err(issued_failure(&error));
+            }
+        };
+        locked.write(StoreFile::Credential, credential.to_pem().as_bytes())?;
+        self.steps.done(Step::CredentialStored);
+        if stored.origin.as_ref() != Some(origin) {
+            locked.write(StoreFile::Origin, &origin.to_json())?;
+        }
+        // What stays behind is recognised by its key.
+        drop(locked.store.remove(StoreFile::Pending, locked.lock));
+        Ok(credential)
+    }
+
+    /// As whom to ask, and which cluster the bootstrap kubeconfig names if it was read for that.
+    fn login(&self, stored: &Stored) -> Result<(Login, Option<ClusterEndpoint>), Failure> {
+        let valid = stored
+            .valid(clock::now())
+            .filter(|_| self.attester.renewal() == Renewal::Attested);
+        if let Some(credential) = valid {
+            let login = Login::ClientCertificate {
+                chain_pem: credential.certificate_pem().to_owned(),
+                key_pem: Secret::new(credential.key_pem().expose().clone()),
+            };
+            return Ok((login, None));
+        }
+        let path = &self.settings.bootstrap_kubeconfig;
+        let bootstrap = Kubeconfig::read(path).map_err(|error| bootstrap_failure(&error, path))?;
+        Ok((bootstrap.login, Some(bootstrap.endpoint)))
+    }
+
+    /// Which cluster: client-go's word, or else the store's, the settings' or the bootstrap kubeconfig's.
+    pub(super) fn endpoint(
+        &self,
+        stored: &Stored,
+        bootstrap: Option<ClusterEndpoint>,
+    ) -> Result<ClusterEndpoint, Failure> {
+        let wrong = |error: KubeconfigError| kubeconfig_failure(&error);
+        if let Some(endpoint) = &self.endpoint {
+            if let Some(origin) = &stored.origin {
+                refuse_other_cluster(endpoint, origin, &self.settings)?;
+            }
+            let document = "the exec info's cluster";
+            return ClusterEndpoint::from_fields(endpoint.to_fields(), document).map_err(wrong);
+        }
+        if let Some(origin) = &stored.origin {
+            let document = StoreFile::Origin.name();
+            return ClusterEndpoint::from_fields(origin.endpoint.clone(), document).map_err(wrong);
+        }
+        match (&self.settings.kubeconfig, bootstrap) {
+            (Some(path), _) => Kubeconfig::read_endpoint(path).map_err(wrong),
+            (None, Some(endpoint)) => Ok(endpoint),
+            (None, None) => {
+                let path = &self.settings.bootstrap_kubeconfig;
+                Kubeconfig::read_endpoint(path).map_err(|error| bootstrap_failure(&error, path))
+            }
+        }
+    }
+}
+
+/// A controller's word for evidence in a version that it does not accept.
+const UNSUPPORTED_VERSION: &str = "UnsupportedAttestationVersion";
+
+impl Locked<'_> {
+    pub(super) fn write(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
+        self.store
+            .replace(file, content, self.lock)
+            .map_err(|error| store_failure(&error))
+    }
+
+    /// Forgets the request and keeps its key.
+    fn drop_request(&self, pending: &mut Pending) -> Result<(), Failure> {
+        pending.request = None;
+        self.write(StoreFile::Pending, &pending.to_json())
+    }
+
+    fn failure_record(&self) -> Option<FailureRecord> {
+        let text = self.store.read(StoreFile::Failure).ok().flatten()?;
+        FailureRecord::parse(&text)
+    }
+}
+
+/// A cluster with another server and no CA certificate in common is another cluster, not the same one moved.
+///
+/// Nothing is thrown away for it: whoever runs the plugin with a kubeconfig of another cluster must not cost the node
+/// its credential.
+fn refuse_other_cluster(
+    endpoint: &ClusterEndpoint,
+    origin: &Origin,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
+        .map_err(|error| kubeconfig_failure(&error))?;
+    let shares_ca = endpoint.ca().iter().any(|ca| known.ca().contains(ca));
+    if shares_ca || known.server() == endpoint.server() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::Configuration,
+        format!(
+            "this node is enrolled with the cluster at {}, and is asked for a credential for another, at {}",
+            known.server(),
+            endpoint.server()
+        ),
+        format!(
+            "use a kubeconfig of its own cluster; or, to move the node, run `reset` (it empties {})",
+            settings.state_directory.display()
+        ),
+    ))
+}
+
+fn no_version() -> Failure {
+    Failure::new(
+        Code::Internal,
+        "the provider makes evidence in no version",
+        "report this as a bug",
+    )
+}
+
+fn unsupported(
+    ours: &EvidenceVersion,
+    supported: &[EvidenceVersion],
+    message: &str,
+) -> Failure {
+    Failure::new(
+        Code::Version,
+        format!(
+            "the controller does not accept evidence in version {ours}, but in: {}; it says: {message}",
+            EvidenceVersion::list(supported)
+        ),
+        "install releases of plugin and controller that have a version in common",
+    )
+}

@@ -1,0 +1,101 @@
+//! Which exit status an error has, and what to do about it.
+
+use std::io;
+use std::path::Path;
+
+use crate::attester::AttesterError;
+use crate::credential::IssuedError;
+use crate::enrolment::EnrolmentError;
+use crate::failure::{Code, Failure};
+use crate::kube::kubeconfig::KubeconfigError;
+use crate::kube::ApiError;
+use crate::node_name::NodeNameError;
+use crate::store::StoreError;
+
+/// The store cannot be used.
+pub(crate) fn store_failure(error: &StoreError) -> Failure {
+    Failure::of(Code::Store, error, error.remedy())
+}
+
+pub(super) fn node_name_failure(error: &NodeNameError) -> Failure {
+    let code = match error {
+        NodeNameError::Unusable { .. } => Code::Configuration,
+        NodeNameError::Mismatch { .. } => Code::NodeName,
+    };
+    // Its own words say what to do.
+    Failure::of(code, error, "")
+}
+
+pub(super) fn attester_failure(error: &AttesterError) -> Failure {
+    Failure::of(error.blame().code(), error, error.remedy())
+}
+
+pub(super) fn kubeconfig_failure(error: &KubeconfigError) -> Failure {
+    Failure::of(Code::Configuration, error, "correct that file")
+}
+
+/// The bootstrap kubeconfig cannot be used: it is not there, or not usable.
+pub(super) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
+    let code = match error {
+        KubeconfigError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Code::Unauthorized
+        }
+        _ => Code::Configuration,
+    };
+    let remedy = format!(
+        "put a kubeconfig with a bootstrap token at {}",
+        path.display()
+    );
+    Failure::of(code, error, remedy)
+}
+
+pub(super) fn issued_failure(error: &IssuedError) -> Failure {
+    let remedy = "ask whoever runs the signer; the next run asks for another certificate";
+    Failure::of(Code::Failed, error, remedy)
+}
+
+pub(super) fn enrolment_failure(error: &EnrolmentError) -> Failure {
+    match error {
+        EnrolmentError::Api(error) => api_failure(error),
+        EnrolmentError::Squatted { .. } => Failure::of(
+            Code::Refused,
+            error,
+            "find out who created it; the next run takes another name",
+        ),
+    }
+}
+
+pub(super) fn api_failure(error: &ApiError) -> Failure {
+    let (code, remedy) = match error {
+        ApiError::Unreachable { .. }
+        | ApiError::TimedOut { .. }
+        | ApiError::Server { .. }
+        | ApiError::TooManyRequests { .. } => (
+            Code::Unreachable,
+            "see that the API server runs and can be reached from here",
+        ),
+        ApiError::Unauthorized { .. } => (
+            Code::Unauthorized,
+            "give this machine a new bootstrap token; tokens expire",
+        ),
+        ApiError::Tls { .. } => (
+            Code::Unreachable,
+            "see that the kubeconfig names this cluster's server and CA",
+        ),
+        ApiError::NotAnApiServer { .. }
+        | ApiError::TooLarge { .. }
+        | ApiError::NotAnObject { .. }
+        | ApiError::Malformed { .. } => (
+            Code::Unreachable,
+            "see that the kubeconfig's server is an API server and no proxy stands in between",
+        ),
+        ApiError::Forbidden { .. } | ApiError::Refused { .. } => (
+            Code::Refused,
+            "see that the group of the bootstrap token is bound to system:node-bootstrapper",
+        ),
+        ApiError::ClockSkew { .. } => (Code::ClockSkew, "set this machine's clock by NTP"),
+        ApiError::Unusable { .. } => (Code::Configuration, "correct the kubeconfig"),
+        ApiError::Client { .. } => (Code::Internal, "report this as a bug"),
+    };
+    Failure::of(code, error, remedy)
+}

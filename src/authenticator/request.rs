@@ -1,0 +1,201 @@
+//! From names to a request that is saved and can be sent.
+
+use std::path::Path;
+
+use kubelet_attestation::csr::CLIENT_USAGES;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::names::{NodeName, ProviderId, csr_name};
+use kubelet_attestation::version::EvidenceVersion;
+
+use super::attempt::{Attempt, Locked};
+use super::blame::{attester_failure, node_name_failure, store_failure};
+use super::step::Step;
+use crate::attester::{Claim, ProviderIdSources};
+use crate::clock;
+use crate::csr::client_request;
+use crate::failure::{self, Code, Failure};
+use crate::key::PrivateKey;
+use crate::kube::kubeconfig::ClusterEndpoint;
+use crate::kubelet::{self, KubeletArguments};
+use crate::node_name::NameSources;
+use crate::pending::{OpenRequest, Pending, Subject};
+use crate::store::StoreFile;
+use crate::stored::Stored;
+
+/// What this machine is called.
+pub(super) struct Names {
+    pub(super) node_name: NodeName,
+    pub(super) provider_id: ProviderId,
+}
+
+impl Attempt {
+    pub(super) fn names(&self, stored: &Stored) -> Result<Names, Failure> {
+        let unreadable = |error: &kubelet::KubeletArgumentsError| {
+            Failure::of(Code::Configuration, error, "let root read it")
+        };
+        // A parent that cannot be looked at is not a kubelet's.
+        let parent = KubeletArguments::of_parent().ok().flatten();
+        let kubeadm = KubeletArguments::of_kubeadm(Path::new(kubelet::KUBEADM_FLAGS))
+            .map_err(|error| unreadable(&error))?;
+        let host_name = kubelet::host_name();
+        let sources = NameSources {
+            settings: self.settings.node_name.as_ref(),
+            stored: stored.origin.as_ref().map(|origin| &origin.node_name),
+            kubelet: parent.as_ref(),
+            kubeadm: kubeadm.as_ref(),
+            host_name: &host_name,
+        };
+        let node_name = sources
+            .decide()
+            .map_err(|error| node_name_failure(&error))?;
+        let sources = ProviderIdSources {
+            settings: self.settings.provider_id.as_ref(),
+            kubelet: parent.as_ref(),
+            kubeadm: kubeadm.as_ref(),
+            deadline: self.deadline,
+        };
+        let provider_id = self
+            .attester
+            .provider_id(&sources)
+            .map_err(|error| attester_failure(&error))?;
+        Ok(Names {
+            node_name,
+            provider_id,
+        })
+    }
+
+    pub(super) fn subject(&self, names: Names, endpoint: &ClusterEndpoint) -> Subject {
+        let audience = self.settings.audience.clone();
+        Subject {
+            signer_name: self.settings.signer_name.clone(),
+            expiration_seconds: self.settings.expiration_seconds,
+            node_name: names.node_name,
+            provider_id: names.provider_id,
+            audience: audience.unwrap_or_else(|| endpoint.audience()),
+        }
+    }
+
+    /// The key and request of an earlier run, or a new key, saved.
+    pub(super) fn pending(
+        &self,
+        locked: &Locked<'_>,
+        stored: &Stored,
+    ) -> Result<Pending, Failure> {
+        let current = stored.credential.as_ref().map(|current| current.public_bits());
+        let pending = self
+            .saved_pending(locked)?
+            // What is left of a run that was killed after it had stored the certificate.
+            .filter(|pending| current != Some(pending.key.public_bits()));
+        let pending = match pending {
+            Some(pending) => pending,
+            None => {
+                let key = PrivateKey::generate()
+                    .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
+                let pending = Pending::of_key(key);
+                locked.write(StoreFile::Pending, &pending.to_json())?;
+                pending
+            }
+        };
+        self.steps.done(Step::KeySaved);
+        Ok(pending)
+    }
+
+    fn saved_pending(&self, locked: &Locked<'_>) -> Result<Option<Pending>, Failure> {
+        let text = locked
+            .store
+            .read(StoreFile::Pending)
+            .map_err(|error| store_failure(&error))?;
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        match Pending::parse(&text) {
+            Ok(pending) => Ok(Some(pending)),
+            Err(error) => {
+                let kept = locked
+                    .store
+                    .set_aside(StoreFile::Pending, locked.lock)
+                    .map_err(|error| store_failure(&error))?;
+                self.log.warn(&format!(
+                    "{} is set aside as {}: {}",
+                    StoreFile::Pending.name(),
+                    kept.unwrap_or_default().display(),
+                    failure::chain(&error)
+                ));
+                Ok(None)
+            }
+        }
+    }
+
+    /// The open request, if it is worth taking up, or another with the same key, saved.
+    pub(super) fn open_request(
+        &self,
+        locked: &Locked<'_>,
+        pending: &mut Pending,
+        subject: &Subject,
+        version: &EvidenceVersion,
+    ) -> Result<OpenRequest, Failure> {
+        let now = clock::now();
+        if let Some(open) = &pending.request
+            && open.is_worth_taking_up(subject, now)
+        {
+            self.steps.done(Step::Attested);
+            self.steps.done(Step::RequestSaved);
+            return Ok(open.clone());
+        }
+        let bytes = self.request_bytes(&pending.key, subject, version)?;
+        self.steps.done(Step::Attested);
+        let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
+        let open = OpenRequest::new(name, bytes, subject.clone(), now);
+        pending.request = Some(open.clone());
+        locked.write(StoreFile::Pending, &pending.to_json())?;
+        self.steps.done(Step::RequestSaved);
+        Ok(open)
+    }
+
+    /// What would be asked for, and the bytes of `spec.request` with a key that nobody keeps.
+    pub(super) fn dry_run(&self, stored: &Stored) -> Result<(Subject, Vec<u8>), Failure> {
+        let names = self.names(stored)?;
+        let subject = self.subject(names, &self.endpoint(stored, None)?);
+        let key = PrivateKey::generate()
+            .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
+        let versions = self.attester.versions();
+        let version = versions.first().cloned().unwrap_or_else(EvidenceVersion::v1);
+        let bytes = self.request_bytes(&key, &subject, &version)?;
+        Ok((subject, bytes))
+    }
+
+    /// The bytes of `spec.request`.
+    fn request_bytes(
+        &self,
+        key: &PrivateKey,
+        subject: &Subject,
+        version: &EvidenceVersion,
+    ) -> Result<Vec<u8>, Failure> {
+        let internal = |error: &dyn std::error::Error| {
+            Failure::of(Code::Internal, error, "report this as a bug")
+        };
+        let pair = key.pair().map_err(|error| internal(&error))?;
+        let csr = client_request(&pair, &subject.node_name, &subject.provider_id)
+            .map_err(|error| internal(&error))?;
+        // Read back as the controller will read it: the evidence is about what is sent.
+        let request = CertificationRequest::from_der(&csr).map_err(|error| internal(&error))?;
+        let evidence = self
+            .attester
+            .evidence(&Claim {
+                version,
+                audience: &subject.audience,
+                provider_id: &subject.provider_id,
+                node_name: &subject.node_name,
+                spki: request.spki_der(),
+                deadline: self.deadline,
+            })
+            .map_err(|error| attester_failure(&error))?;
+        let envelope = Envelope {
+            csr,
+            provider: Some(self.attester.provider()),
+            evidence,
+        };
+        Ok(envelope.encode())
+    }
+}

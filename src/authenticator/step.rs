@@ -1,0 +1,113 @@
+//! How far a run has come.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::failure::{Code, Failure};
+
+/// A step that is done. A run that is killed after any of them is taken up by the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Step {
+    /// Nothing yet.
+    Started,
+    /// The lock is ours.
+    Locked,
+    /// It is written down for which machine, node and cluster this is.
+    OriginSaved,
+    /// The key is saved.
+    KeySaved,
+    /// The evidence is there.
+    Attested,
+    /// The request is saved.
+    RequestSaved,
+    /// The API server has the request, and that is written down.
+    Acknowledged,
+    /// The request is decided.
+    Decided,
+    /// The certificate was checked and stored.
+    CredentialStored,
+    /// What was kept for the request is removed.
+    Cleared,
+}
+
+impl Step {
+    /// Every step, in order.
+    pub const ALL: [Self; 10] = [
+        Self::Started,
+        Self::Locked,
+        Self::OriginSaved,
+        Self::KeySaved,
+        Self::Attested,
+        Self::RequestSaved,
+        Self::Acknowledged,
+        Self::Decided,
+        Self::CredentialStored,
+        Self::Cleared,
+    ];
+}
+
+/// Told each step once it is done.
+#[derive(Clone)]
+pub struct Observer(Arc<dyn Fn(Step) + Send + Sync>);
+
+impl Observer {
+    /// Calls `told` with each step.
+    pub fn new(told: impl Fn(Step) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(told))
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer(..)")
+    }
+}
+
+/// The last step of a run, for the thread that waits for it.
+#[derive(Debug, Clone)]
+pub(super) struct Steps {
+    last: Arc<Mutex<Step>>,
+    observer: Option<Observer>,
+}
+
+impl Steps {
+    pub(super) fn new(observer: Option<Observer>) -> Self {
+        Self {
+            last: Arc::new(Mutex::new(Step::Started)),
+            observer,
+        }
+    }
+
+    pub(super) fn done(&self, step: Step) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = step;
+        if let Some(Observer(told)) = &self.observer {
+            told(step);
+        }
+    }
+
+    /// Why a run that does not come back does not.
+    pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (code, what) = match last {
+            Step::Started | Step::Locked | Step::OriginSaved | Step::Attested => {
+                (Code::Store, "the state directory does not answer")
+            }
+            Step::Decided | Step::CredentialStored | Step::Cleared => {
+                (Code::Store, "the state directory does not take the certificate")
+            }
+            Step::KeySaved => (
+                Code::EvidenceUnavailable,
+                "the evidence was not there in time",
+            ),
+            Step::RequestSaved => (Code::Unreachable, "the API server does not answer"),
+            Step::Acknowledged => (Code::Pending, "the request was not decided in time"),
+        };
+        let remedy = match code {
+            Code::Store => format!("look after the file system of {}", state_directory.display()),
+            _ => "nothing; the next run goes on from here".to_owned(),
+        };
+        Failure::new(code, what, remedy)
+    }
+}

@@ -1,0 +1,230 @@
+//! The memory of a failure: client-go runs a failing plugin again at every request it has.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Code, Failure};
+
+/// The first pause after a failure, doubled each time.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// The longest pause after a failure: an API server that comes back is noticed within a minute.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The first pause after a denial. Nothing that the node can do changes the answer.
+const FIRST_DENIED: Duration = Duration::from_secs(5 * 60);
+
+/// The longest pause after a denial.
+const LONGEST_DENIED: Duration = Duration::from_secs(60 * 60);
+
+/// More doublings than either pause has.
+const MOST_DOUBLINGS: u32 = 16;
+
+/// `failure.json`: the last failure, and until when it stands for the next runs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct FailureRecord {
+    /// The exit status of the failure.
+    pub code: u8,
+    /// What the first failure of this kind said.
+    pub message: String,
+    /// What it advised.
+    pub remedy: String,
+    /// How often it has happened in a row.
+    pub count: u32,
+    /// When it happened last, in seconds since 1970.
+    pub at: u64,
+    /// Until when nothing is tried, in seconds since 1970.
+    pub not_before: u64,
+    /// The boot it happened in.
+    pub boot_id: Option<String>,
+    /// The settings it happened under.
+    pub settings: String,
+}
+
+/// Under which circumstances a failure says something about the next attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Circumstances {
+    /// The boot.
+    pub boot_id: Option<String>,
+    /// A digest of the settings.
+    pub settings: String,
+}
+
+impl Circumstances {
+    /// These.
+    pub fn new(boot_id: Option<String>, settings: String) -> Self {
+        Self { boot_id, settings }
+    }
+}
+
+impl FailureRecord {
+    /// Reads the file's content; a file that cannot be read is no memory, and no harm.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The file's content.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The record of `failure`, after `previous`.
+    ///
+    /// As long as the kind stays the same the first message is kept: it is the one with the cause.
+    pub fn after(
+        previous: Option<&Self>,
+        failure: &Failure,
+        circumstances: &Circumstances,
+        now: SystemTime,
+    ) -> Self {
+        let code = failure.code().number();
+        let same = previous.filter(|record| record.code == code && record.is_of(circumstances));
+        let count = same.map_or(1, |record| record.count.saturating_add(1));
+        let (message, remedy) = match same {
+            Some(first) => (first.message.clone(), first.remedy.clone()),
+            None => (failure.what().to_owned(), failure.remedy().to_owned()),
+        };
+        Self {
+            code,
+            message,
+            remedy,
+            count,
+            at: seconds(now),
+            not_before: seconds(now + pause(failure.code(), count)),
+            boot_id: circumstances.boot_id.clone(),
+            settings: circumstances.settings.clone(),
+        }
+    }
+
+    /// Until when nothing is tried, if that is still to come.
+    ///
+    /// A new boot and other settings clear it, and so does a clock that was set back.
+    pub fn holds(&self, circumstances: &Circumstances, now: SystemTime) -> Option<SystemTime> {
+        let until = UNIX_EPOCH + Duration::from_secs(self.not_before);
+        let to_come = until.duration_since(now).unwrap_or_default();
+        let active = self.is_of(circumstances)
+            && !to_come.is_zero()
+            && to_come <= LONGEST_DENIED + Duration::from_secs(1);
+        active.then_some(until)
+    }
+
+    fn is_of(&self, circumstances: &Circumstances) -> bool {
+        self.boot_id == circumstances.boot_id && self.settings == circumstances.settings
+    }
+}
+
+fn pause(code: Code, count: u32) -> Duration {
+    if !code.is_remembered() {
+        return Duration::ZERO;
+    }
+    let (first, longest) = match code {
+        Code::Denied => (FIRST_DENIED, LONGEST_DENIED),
+        _ => (FIRST, LONGEST),
+    };
+    let doublings = count.saturating_sub(1).min(MOST_DOUBLINGS);
+    (first * 2_u32.saturating_pow(doublings)).min(longest)
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    // Rounded up, so that a pause of one second is one.
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() + u64::from(since.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(2_000_000_000)
+    }
+
+    fn here() -> Circumstances {
+        Circumstances::new(Some("boot-1".to_owned()), "settings-1".to_owned())
+    }
+
+    fn streak(code: Code, length: u32) -> FailureRecord {
+        let mut record = None;
+        for number in 1..=length {
+            let failure = Failure::new(code, format!("failure {number}"), "wait");
+            record = Some(FailureRecord::after(record.as_ref(), &failure, &here(), now()));
+        }
+        record.unwrap()
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_minute_and_after_a_denial_from_five_minutes_to_an_hour() {
+        for (code, count, expected) in [
+            (Code::Unreachable, 1, 1),
+            (Code::Unreachable, 2, 2),
+            (Code::Unreachable, 6, 32),
+            (Code::Unreachable, 7, 60),
+            (Code::Unreachable, 100, 60),
+            (Code::Denied, 1, 300),
+            (Code::Denied, 2, 600),
+            (Code::Denied, 4, 2400),
+            (Code::Denied, 5, 3600),
+            (Code::Denied, 100, 3600),
+            (Code::Failed, 1, 1),
+        ] {
+            let until = streak(code, count).holds(&here(), now()).unwrap();
+            assert_eq!(
+                until.duration_since(now()).unwrap().as_secs(),
+                expected,
+                "{code:?} {count}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_message_of_a_streak_is_kept() {
+        let record = streak(Code::Denied, 3);
+
+        assert_eq!((record.message.as_str(), record.count), ("failure 1", 3));
+    }
+
+    #[test]
+    fn another_kind_of_failure_begins_another_streak() {
+        let other = Failure::new(Code::Unreachable, "gone", "");
+
+        let record = FailureRecord::after(Some(&streak(Code::Denied, 3)), &other, &here(), now());
+
+        assert_eq!((record.message.as_str(), record.count), ("gone", 1));
+    }
+
+    #[test]
+    fn a_new_boot_other_settings_and_time_clear_it() {
+        let record = streak(Code::Denied, 1);
+        let boot = Circumstances::new(Some("boot-2".to_owned()), "settings-1".to_owned());
+        let settings = Circumstances::new(Some("boot-1".to_owned()), "settings-2".to_owned());
+
+        assert!(record.holds(&here(), now()).is_some());
+        assert_eq!(record.holds(&boot, now()), None);
+        assert_eq!(record.holds(&settings, now()), None);
+        let later = now() + Duration::from_secs(300);
+        assert_eq!(record.holds(&here(), later), None);
+        let set_back = now() - Duration::from_secs(24 * 3600);
+        assert_eq!(record.holds(&here(), set_back), None);
+    }
+
+    #[test]
+    fn what_is_found_on_this_machine_is_not_waited_for() {
+        for code in [Code::Store, Code::Configuration, Code::Pending] {
+            assert_eq!(streak(code, 5).holds(&here(), now()), None, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back_and_nonsense_is_none() {
+        let record = streak(Code::Failed, 2);
+
+        let read = FailureRecord::parse(str::from_utf8(&record.to_json()).unwrap());
+
+        assert_eq!(read, Some(record));
+        assert_eq!(FailureRecord::parse("{"), None);
+    }
+}

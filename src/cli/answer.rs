@@ -1,0 +1,87 @@
+//! What commands other than `credential` answer.
+
+use std::io::{self, ErrorKind, Write as _};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::{Code, Failure};
+
+/// Writes `text` on standard output. A reader that has seen enough, such as `head`, is no failure.
+pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::new(
+            Code::Internal,
+            format!("cannot write the answer: {error}"),
+            "see where standard output goes",
+        )),
+    }
+}
+
+/// `value` as indented JSON.
+pub(super) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+/// `value` as YAML in block style; texts are quoted as in JSON, which YAML contains.
+pub(super) fn yaml(value: &impl Serialize) -> String {
+    let mut text = String::new();
+    block(&serde_json::to_value(value).unwrap_or_default(), 0, &mut text);
+    text
+}
+
+fn block(value: &Value, indent: usize, text: &mut String) {
+    let entries: Vec<(String, &Value)> = match value {
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| (format!("{key}:"), value))
+            .collect(),
+        Value::Array(list) => list.iter().map(|value| ("-".to_owned(), value)).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    };
+    for (head, value) in entries {
+        text.push_str(&" ".repeat(indent));
+        text.push_str(&head);
+        let nested = match value {
+            Value::Object(map) => !map.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        };
+        if nested {
+            text.push('\n');
+            block(value, indent + 2, text);
+        } else {
+            text.push(' ');
+            text.push_str(&value.to_string());
+            text.push('\n');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yaml_is_in_block_style() {
+        let value = serde_json::json!({
+            "name": "a: \"b\"", "none": null, "list": ["x", 1], "map": {"deep": {"er": true}}, "empty": {}
+        });
+
+        let expected = "\
+empty: {}
+list:
+  - \"x\"
+  - 1
+map:
+  deep:
+    er: true
+name: \"a: \\\"b\\\"\"
+none: null
+";
+        assert_eq!(yaml(&value), expected);
+    }
+}

@@ -1,0 +1,188 @@
+//! What may stand on the command line.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::attester::Attester;
+use crate::log::{Format, Log};
+use crate::settings::Key;
+
+/// Keeps a kubelet's client certificate fresh.
+///
+/// client-go runs this program without arguments, as a kubeconfig's exec plugin; it then answers with one
+/// ExecCredential. The commands are for people.
+#[derive(Debug, Parser)]
+#[command(version, disable_help_subcommand = true, max_term_width = 100)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    flags: Flags,
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Settings")]
+struct Flags {
+    /// The settings file.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The node's name.
+    #[arg(long, global = true, value_name = "NAME")]
+    node_name: Option<OsString>,
+    /// What its infrastructure calls this machine.
+    #[arg(long, global = true, value_name = "ID")]
+    provider_id: Option<OsString>,
+    /// The kubeconfig to enrol with.
+    #[arg(long, global = true, value_name = "FILE")]
+    bootstrap_kubeconfig: Option<OsString>,
+    /// The kubeconfig that says which cluster, where nothing else does.
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<OsString>,
+    /// Where the credential is kept.
+    #[arg(long, global = true, value_name = "DIR")]
+    state_directory: Option<OsString>,
+    /// Which cluster evidence is for.
+    #[arg(long, global = true, value_name = "TEXT")]
+    audience: Option<OsString>,
+    /// Who is to sign.
+    #[arg(long, global = true, value_name = "NAME")]
+    signer_name: Option<OsString>,
+    /// The lifetime to ask for.
+    #[arg(long, global = true, value_name = "SECONDS")]
+    expiration_seconds: Option<OsString>,
+    /// How long a run may take without a valid credential.
+    #[arg(long, global = true, value_name = "SECONDS")]
+    timeout_seconds: Option<OsString>,
+    /// How lines on standard error look.
+    #[arg(long, global = true, value_enum, default_value_t, help_heading = "Output")]
+    log_format: LogFormat,
+    /// Say what is done, step by step.
+    #[arg(long, short, global = true, help_heading = "Output")]
+    verbose: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// A command.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Print one ExecCredential, as for client-go.
+    Credential,
+    /// Show the certificate, its next renewal, the pending request and the last failure.
+    Status {
+        /// How to show it.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Report,
+    },
+    /// Build the request and print it; nothing is sent or stored.
+    Csr {
+        /// Required: there is no other way yet.
+        #[arg(long, required = true)]
+        dry_run: bool,
+        /// How to print it.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Request,
+    },
+    /// Get a new certificate if one is due, whatever failure is remembered.
+    Renew {
+        /// Also if none is due.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Forget the certificate, the pending request and the last failure.
+    Reset,
+    /// Print the version.
+    Version {
+        /// How to print it.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Version,
+    },
+    /// Print the completion script of a shell.
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// How `status` answers.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(super) enum Report {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+/// How `csr` answers.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(super) enum Request {
+    #[default]
+    Pem,
+    Yaml,
+}
+
+/// How `version` answers.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(super) enum Version {
+    #[default]
+    Text,
+    Json,
+}
+
+impl Arguments {
+    /// Reads the command line; where it asks for help or makes no sense, that is answered and the status returned.
+    pub(super) fn parse(attester: &dyn Attester) -> Result<Self, ExitCode> {
+        command(attester)
+            .try_get_matches()
+            .and_then(|mut matches| Self::from_arg_matches_mut(&mut matches))
+            .map_err(|error| {
+                // Where nobody listens there is nobody to help.
+                drop(error.print());
+                u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+            })
+    }
+
+    pub(super) fn log(&self) -> Log {
+        let format = match self.flags.log_format {
+            LogFormat::Text => Format::Text,
+            LogFormat::Json => Format::Json,
+        };
+        Log::new(format, self.flags.verbose)
+    }
+
+    pub(super) fn config(&self) -> Option<&std::path::Path> {
+        self.flags.config.as_deref()
+    }
+
+    /// The settings that have a flag.
+    pub(super) fn settings(&self) -> impl Iterator<Item = (Key, &OsStr)> {
+        Key::ALL.into_iter().filter_map(|key| {
+            let value = match key {
+                Key::NodeName => &self.flags.node_name,
+                Key::ProviderId => &self.flags.provider_id,
+                Key::BootstrapKubeconfig => &self.flags.bootstrap_kubeconfig,
+                Key::Kubeconfig => &self.flags.kubeconfig,
+                Key::StateDirectory => &self.flags.state_directory,
+                Key::Audience => &self.flags.audience,
+                Key::SignerName => &self.flags.signer_name,
+                Key::ExpirationSeconds => &self.flags.expiration_seconds,
+                Key::TimeoutSeconds => &self.flags.timeout_seconds,
+            };
+            value.as_deref().map(|value| (key, value))
+        })
+    }
+}
+
+/// The command line of the plugin with this provider.
+pub(super) fn command(attester: &dyn Attester) -> clap::Command {
+    Arguments::command().name(format!("kubelet-authenticator-{}", attester.provider()))
+}

@@ -1,0 +1,132 @@
+//! The commands, one function each.
+
+use std::ffi::OsString;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::CLIENT_USAGES;
+use kubelet_attestation::names::csr_name;
+use serde_json::json;
+
+use super::arguments::{self, Arguments, Command, Report, Request, Version};
+use super::{Session, answer, flags, print, status};
+use crate::authenticator::{Authenticator, Caller};
+use crate::clock;
+use crate::exec::ApiVersion;
+use crate::failure::{Code, Failure};
+use crate::settings::Given;
+
+impl Session {
+    pub(super) fn command(
+        &self,
+        arguments: &Arguments,
+        exec_info: Option<&OsString>,
+    ) -> Result<(), Failure> {
+        match (&arguments.command, exec_info) {
+            (None | Some(Command::Credential), Some(info)) => {
+                self.speak_to_client_go(info, self.given(arguments)?)
+            }
+            (None, None) => Err(Failure::new(
+                Code::Usage,
+                "no command is given, and KUBERNETES_EXEC_INFO is not set",
+                "see --help; client-go sets the variable",
+            )),
+            (Some(Command::Credential), None) => {
+                print(&self.by_hand(arguments)?, ApiVersion::V1)
+            }
+            (Some(Command::Status { output }), _) => {
+                show_status(&self.by_hand(arguments)?, *output)
+            }
+            (Some(Command::Csr { output, .. }), _) => {
+                show_request(&self.by_hand(arguments)?, *output)
+            }
+            (Some(Command::Renew { force }), _) => renew(&self.by_hand(arguments)?, *force),
+            (Some(Command::Reset), _) => {
+                self.by_hand(arguments)?.reset()?;
+                answer::print(b"nothing is stored any more\n")
+            }
+            (Some(Command::Version { output }), _) => self.version(*output),
+            (Some(Command::Completion { shell }), _) => {
+                let mut command = arguments::command(self.attester.as_ref());
+                let name = command.get_name().to_owned();
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut command, name, &mut script);
+                answer::print(&script)
+            }
+        }
+    }
+
+    fn given<'a>(&self, arguments: &'a Arguments) -> Result<Given<'a>, Failure> {
+        Ok(Given {
+            config: arguments.config(),
+            flags: flags(arguments)?,
+            extension: None,
+        })
+    }
+
+    fn by_hand<'a>(&self, arguments: &Arguments) -> Result<Authenticator<'a>, Failure> {
+        self.authenticator(self.given(arguments)?, Caller::Person)
+    }
+
+    fn version(&self, output: Version) -> Result<(), Failure> {
+        let (version, provider) = (env!("CARGO_PKG_VERSION"), self.attester.provider());
+        let text = match output {
+            Version::Text => format!("kubelet-authenticator-{provider} {version}\n"),
+            Version::Json => {
+                let evidence: Vec<String> = self
+                    .attester
+                    .versions()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect();
+                answer::json(&json!({
+                    "version": version,
+                    "provider": provider.as_str(),
+                    "evidenceVersions": evidence,
+                }))
+            }
+        };
+        answer::print(text.as_bytes())
+    }
+}
+
+fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), Failure> {
+    let status = status::Status::of(authenticator, clock::now())?;
+    let text = match output {
+        Report::Table => status.to_table(),
+        Report::Json => answer::json(&status),
+        Report::Yaml => answer::yaml(&status),
+    };
+    answer::print(text.as_bytes())
+}
+
+fn show_request(authenticator: &Authenticator<'_>, output: Request) -> Result<(), Failure> {
+    let (subject, bytes) = authenticator.dry_run()?;
+    let text = match output {
+        Request::Pem => bytes,
+        Request::Yaml => answer::yaml(&json!({
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes)},
+            "spec": {
+                "request": STANDARD.encode(&bytes),
+                "signerName": subject.signer_name,
+                "expirationSeconds": subject.expiration_seconds,
+                "usages": CLIENT_USAGES,
+            },
+        }))
+        .into_bytes(),
+    };
+    answer::print(&text)
+}
+
+fn renew(authenticator: &Authenticator<'_>, force: bool) -> Result<(), Failure> {
+    let (answer, renewed) = authenticator.renew(force)?;
+    let end = humantime::format_rfc3339_seconds(answer.credential.validity().not_after);
+    let text = if renewed {
+        format!("there is a new credential, valid until {end}\n")
+    } else {
+        format!("nothing is due: the credential is valid until {end}\n")
+    };
+    answer::print(text.as_bytes())
+}

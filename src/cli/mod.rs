@@ -1,0 +1,138 @@
+//! The command line.
+
+mod answer;
+mod arguments;
+mod commands;
+mod status;
+
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crate::attester::Attester;
+use crate::authenticator::{Authenticator, Caller, Observer};
+use crate::exec::{ApiVersion, EXEC_INFO, ExecCredential, ExecInfo};
+use crate::failure::{self, Code, Failure};
+use crate::log::Log;
+use crate::machine::Machine;
+use crate::settings::{Given, Layer, ProviderDefaults, Settings, SettingsError};
+
+use arguments::Arguments;
+
+/// Runs a plugin with this way to prove what the machine is.
+///
+/// Without arguments and with `KUBERNETES_EXEC_INFO` in the environment it speaks to client-go: one `ExecCredential`
+/// on standard output and status 0, or nothing and the status of [`Code`]. Otherwise the arguments say what to do.
+pub fn run(attester: impl Attester) -> ExitCode {
+    run_observed(attester, None)
+}
+
+/// As [`run`], and tells `observer` of each step that is done: how tests end a run in the middle.
+pub fn run_observed(attester: impl Attester, observer: Option<Observer>) -> ExitCode {
+    let attester: Arc<dyn Attester> = Arc::new(attester);
+    let exec_info = env::var_os(EXEC_INFO);
+    // client-go's calls come every hour on every node: they do not pay for a parser of arguments.
+    if let (Some(info), 0..=1) = (&exec_info, env::args_os().len()) {
+        let session = Session {
+            attester,
+            log: Log::default(),
+            observer,
+        };
+        return session.finish(session.speak_to_client_go(info, Given::default()));
+    }
+    match Arguments::parse(attester.as_ref()) {
+        Ok(arguments) => {
+            let session = Session {
+                attester,
+                log: arguments.log(),
+                observer,
+            };
+            session.finish(session.command(&arguments, exec_info.as_ref()))
+        }
+        Err(status) => status,
+    }
+}
+
+/// What every command needs.
+struct Session {
+    attester: Arc<dyn Attester>,
+    log: Log,
+    observer: Option<Observer>,
+}
+
+impl Session {
+    fn finish(&self, result: Result<(), Failure>) -> ExitCode {
+        match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                self.log.fail(&failure);
+                ExitCode::from(failure.code().number())
+            }
+        }
+    }
+
+    fn speak_to_client_go(&self, info: &OsString, given: Given<'_>) -> Result<(), Failure> {
+        let info = ExecInfo::parse(info).map_err(|error| {
+            let remedy = "see that client-go runs this plugin with API version v1 or v1beta1";
+            Failure::of(Code::Configuration, &error, remedy)
+        })?;
+        let given = Given {
+            extension: info.cluster.as_ref().and_then(|cluster| cluster.config),
+            ..given
+        };
+        let authenticator = Authenticator {
+            cluster: info.cluster.as_ref(),
+            ..self.authenticator(given, Caller::ClientGo)?
+        };
+        print(&authenticator, info.version)
+    }
+
+    fn authenticator<'a>(
+        &self,
+        given: Given<'_>,
+        caller: Caller,
+    ) -> Result<Authenticator<'a>, Failure> {
+        let defaults = ProviderDefaults {
+            signer_name: self.attester.provider().client_signer(),
+            expiration_seconds: self.attester.expiration_seconds(),
+        };
+        let environment = |name: &str| env::var_os(name);
+        let settings =
+            Settings::load(given, &environment, defaults).map_err(|error| settings_failure(&error))?;
+        Ok(Authenticator {
+            attester: Arc::clone(&self.attester),
+            settings,
+            cluster: None,
+            machine: Machine::default(),
+            caller,
+            log: self.log,
+            observer: self.observer.clone(),
+        })
+    }
+}
+
+fn print(authenticator: &Authenticator<'_>, version: ApiVersion) -> Result<(), Failure> {
+    let answer = authenticator.credential()?;
+    let credential = ExecCredential {
+        version,
+        expiration: answer.expiration,
+        certificate_pem: answer.credential.certificate_pem(),
+        key_pem: answer.credential.key_pem(),
+    };
+    credential.print().map_err(|error| {
+        let what = format!("cannot write the credential: {}", failure::chain(&error));
+        Failure::new(Code::Internal, what, "read standard output to its end")
+    })
+}
+
+fn settings_failure(error: &SettingsError) -> Failure {
+    Failure::of(Code::Configuration, error, "correct that setting")
+}
+
+/// The layer that the flags make.
+fn flags(arguments: &Arguments) -> Result<Layer, Failure> {
+    Layer::from_flags(arguments.settings()).map_err(|error| {
+        Failure::of(Code::Usage, &error, "see --help")
+    })
+}

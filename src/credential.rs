@@ -1,0 +1,204 @@
+//! A client certificate with its key: what the plugin is for.
+
+mod issued;
+
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::names::NodeName;
+use rustls_pki_types::pem::{PemObject as _, SectionKind};
+use x509_parser::nom::Parser as _;
+use x509_parser::prelude::{X509Certificate, X509CertificateParser};
+use zeroize::Zeroizing;
+
+pub use issued::{Expected, IssuedError};
+
+use crate::key::{KeyError, PrivateKey};
+use crate::rotation::{Fraction, Validity};
+use crate::secret::Secret;
+
+/// What every block of PEM begins with.
+const BEGIN: &str = "-----BEGIN ";
+
+/// A chain and the key of its leaf, which match.
+///
+/// There are two ways to have one: out of the store ([`Credential::from_store`]) and from a signer
+/// ([`Credential::from_issued`]), which checks more, because nobody has vouched for that certificate yet.
+#[derive(Debug)]
+pub struct Credential {
+    certificate_pem: String,
+    key: PrivateKey,
+    leaf: Leaf,
+}
+
+/// What the flow wants to know of a certificate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Leaf {
+    /// From when until when it is valid.
+    pub validity: Validity,
+    /// Spreads renewals; from the serial number.
+    pub jitter: Fraction,
+    /// The node in its one common name, if it is one.
+    pub node_name: Option<NodeName>,
+    /// The serial number in hexadecimal.
+    pub serial: Vec<u8>,
+}
+
+/// A stored credential is not one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CredentialError {
+    /// Nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// The file does not end in a key.
+    #[error("the file does not end in a private key")]
+    Key(#[source] KeyError),
+    /// The file does not begin with a certificate.
+    #[error("the file does not begin with a certificate")]
+    NoCertificate,
+    /// The certificate cannot be read.
+    #[error("the certificate cannot be read")]
+    Certificate(#[source] InvalidCertificate),
+    /// Certificate and key are not a pair.
+    #[error("the private key is not the certificate's")]
+    Mismatch,
+}
+
+/// DER that is no certificate as we read it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidCertificate {
+    /// Not X.509.
+    #[error("it is not an X.509 certificate in DER")]
+    Der,
+    /// It was valid only before 1970.
+    #[error("it has dates before 1970")]
+    Date,
+}
+
+impl Credential {
+    /// Reads what [`Credential::to_pem`] wrote.
+    ///
+    /// # Guarantees
+    ///
+    /// The key is the leaf's. Whether the certificate holds now, and for which node, is not looked at.
+    pub fn from_store(text: &str) -> Result<Self, CredentialError> {
+        if text.trim().is_empty() {
+            return Err(CredentialError::Empty);
+        }
+        let (certificate_pem, key_pem) = text
+            .rfind(BEGIN)
+            .and_then(|start| text.split_at_checked(start))
+            .ok_or(CredentialError::NoCertificate)?;
+        let key = PrivateKey::from_pem(Secret::new(key_pem.to_owned()))
+            .map_err(CredentialError::Key)?;
+        let der = match <(SectionKind, Vec<u8>)>::pem_slice_iter(certificate_pem.as_bytes()).next()
+        {
+            Some(Ok((SectionKind::Certificate, der))) => der,
+            _ => return Err(CredentialError::NoCertificate),
+        };
+        let certificate = parse(&der, Extensions::Opaque).map_err(CredentialError::Certificate)?;
+        if !has_key(&certificate, &key) {
+            return Err(CredentialError::Mismatch);
+        }
+        Ok(Self {
+            leaf: Leaf::of(&certificate).map_err(CredentialError::Certificate)?,
+            certificate_pem: certificate_pem.to_owned(),
+            key,
+        })
+    }
+
+    /// The file: chain, then key, so that no moment exists in which they disagree.
+    pub fn to_pem(&self) -> Zeroizing<String> {
+        let parts = [self.certificate_pem.as_str(), self.key_pem().expose()];
+        let mut text = Zeroizing::new(String::with_capacity(parts.iter().map(|p| p.len()).sum()));
+        for part in parts {
+            text.push_str(part);
+        }
+        text
+    }
+
+    /// The chain in PEM, leaf first; the same bytes until another certificate is issued.
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// The key in PEM.
+    pub fn key_pem(&self) -> &Secret<String> {
+        self.key.pem()
+    }
+
+    /// The public key, as in a `SubjectPublicKeyInfo`'s bit string.
+    pub fn public_bits(&self) -> &[u8] {
+        self.key.public_bits()
+    }
+
+    /// What is known of the certificate.
+    pub fn leaf(&self) -> &Leaf {
+        &self.leaf
+    }
+
+    /// When it is valid.
+    pub fn validity(&self) -> Validity {
+        self.leaf.validity
+    }
+
+    /// When it is to be renewed.
+    pub fn renew_at(&self) -> SystemTime {
+        self.leaf.validity.renew_at(self.leaf.jitter)
+    }
+}
+
+impl Leaf {
+    fn of(certificate: &X509Certificate<'_>) -> Result<Self, InvalidCertificate> {
+        let mut common_names = certificate.subject().iter_common_name();
+        let node_name = match (common_names.next(), common_names.next()) {
+            (Some(name), None) => name.as_str().ok().and_then(NodeName::from_user_name),
+            _ => None,
+        };
+        let serial = certificate.raw_serial().to_vec();
+        Ok(Self {
+            validity: validity(certificate)?,
+            jitter: Fraction::from_bytes(&serial),
+            node_name,
+            serial,
+        })
+    }
+}
+
+/// How much of a certificate is looked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extensions {
+    Opaque,
+    Parsed,
+}
+
+fn parse(der: &[u8], extensions: Extensions) -> Result<X509Certificate<'_>, InvalidCertificate> {
+    let mut parser = X509CertificateParser::new()
+        .with_deep_parse_extensions(extensions == Extensions::Parsed);
+    match parser.parse(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        _ => Err(InvalidCertificate::Der),
+    }
+}
+
+fn has_key(certificate: &X509Certificate<'_>, key: &PrivateKey) -> bool {
+    certificate.public_key().subject_public_key.data.as_ref() == key.public_bits()
+}
+
+fn validity(certificate: &X509Certificate<'_>) -> Result<Validity, InvalidCertificate> {
+    let time = |seconds: i64| {
+        u64::try_from(seconds)
+            .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+            .map_err(|_| InvalidCertificate::Date)
+    };
+    let validity = certificate.validity();
+    Ok(Validity {
+        not_before: time(validity.not_before.timestamp())?,
+        // RFC 5280 section 4.1.2.5: the period includes NotAfter itself.
+        not_after: time(validity.not_after.timestamp().saturating_add(1))?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! What a signer returned, checked before anybody relies on it.
+
+use std::time::SystemTime;
+
+use kubelet_attestation::csr::oid;
+use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
+use rustls_pki_types::pem::{PemObject as _, SectionKind};
+use x509_cert::der::Decode as _;
+use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
+use x509_parser::prelude::{ParsedExtension, X509Certificate, X509Extension};
+
+use super::{Credential, Extensions, InvalidCertificate, Leaf, has_key, parse};
+use crate::key::PrivateKey;
+use crate::rotation::CLOCK_LEEWAY;
+
+/// More than any chain has: a leaf and a few intermediates.
+const MAX_CERTIFICATES: usize = 8;
+
+/// What the certificate was asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The node.
+    pub node_name: &'a NodeName,
+    /// The machine; a signer may leave it out, but not change it.
+    pub provider_id: &'a ProviderId,
+}
+
+/// An issued certificate is not the one that was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IssuedError {
+    /// It is not a chain of certificates in PEM.
+    #[error("the issued certificate is not 1 to {MAX_CERTIFICATES} CERTIFICATE blocks in PEM")]
+    NotAChain,
+    /// A certificate of the chain cannot be read.
+    #[error("a certificate of the issued chain cannot be read")]
+    Unreadable(#[source] InvalidCertificate),
+    /// It is about another key.
+    #[error("the issued certificate is for another key")]
+    Key,
+    /// It is for another subject.
+    #[error("the issued certificate is for {found:?}, not for {expected:?}")]
+    Subject {
+        /// The subject it has.
+        found: String,
+        /// The subject it was to have.
+        expected: String,
+    },
+    /// It is the certificate of a CA.
+    #[error("the issued certificate is a CA's")]
+    Authority,
+    /// It is not for client authentication, or for more.
+    #[error("the issued certificate is not for 'digital signature' and 'client auth' alone")]
+    Usages,
+    /// It names another machine.
+    #[error("the issued certificate names another provider ID than {expected}")]
+    ProviderId {
+        /// The one it was asked for.
+        expected: ProviderId,
+    },
+    /// It has expired.
+    #[error("the issued certificate expired at {}", humantime::format_rfc3339_seconds(*not_after))]
+    Expired {
+        /// When.
+        not_after: SystemTime,
+    },
+    /// It is not valid yet.
+    #[error(
+        "the issued certificate is not valid before {}",
+        humantime::format_rfc3339_seconds(*not_before)
+    )]
+    NotYetValid {
+        /// From when on.
+        not_before: SystemTime,
+    },
+}
+
+impl Credential {
+    /// Checks that `issued` is the certificate that was asked for, and joins it with its key.
+    ///
+    /// # Guarantees
+    ///
+    /// The leaf is for this key, exactly this node as subject, client authentication, this machine if any, no CA, and
+    /// holds at `now` with some leeway. That it was signed by the cluster's CA is for the API server to find: it
+    /// handed it out over a connection that proved to be it.
+    pub fn from_issued(
+        issued: &[u8],
+        key: PrivateKey,
+        expected: &Expected<'_>,
+        now: SystemTime,
+    ) -> Result<Self, IssuedError> {
+        let chain = chain(issued)?;
+        for certificate in chain.iter().skip(1) {
+            parse(certificate, Extensions::Opaque).map_err(IssuedError::Unreadable)?;
+        }
+        let leaf = chain.first().ok_or(IssuedError::NotAChain)?;
+        let certificate = parse(leaf, Extensions::Parsed).map_err(IssuedError::Unreadable)?;
+        if !has_key(&certificate, &key) {
+            return Err(IssuedError::Key);
+        }
+        check_subject(&certificate, expected.node_name)?;
+        check_extensions(certificate.extensions(), expected.provider_id)?;
+        let leaf = Leaf::of(&certificate).map_err(IssuedError::Unreadable)?;
+        let (not_before, not_after) = (leaf.validity.not_before, leaf.validity.not_after);
+        if now >= not_after {
+            return Err(IssuedError::Expired { not_after });
+        }
+        if now + CLOCK_LEEWAY < not_before {
+            return Err(IssuedError::NotYetValid { not_before });
+        }
+        let blocks: Vec<_> = chain
+            .into_iter()
+            .map(|der| pem::Pem::new("CERTIFICATE", der))
+            .collect();
+        let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        Ok(Self {
+            certificate_pem: blocks
+                .iter()
+                .map(|block| pem::encode_config(block, config))
+                .collect(),
+            key,
+            leaf,
+        })
+    }
+}
+
+/// The API server lets text stand around the blocks; what is kept is the blocks.
+fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, IssuedError> {
+    let chain = <(SectionKind, Vec<u8>)>::pem_slice_iter(issued)
+        .take(MAX_CERTIFICATES + 1)
+        .map(|section| match section {
+            Ok((SectionKind::Certificate, der)) => Ok(der),
+            _ => Err(IssuedError::NotAChain),
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if chain.is_empty() || chain.len() > MAX_CERTIFICATES {
+        return Err(IssuedError::NotAChain);
+    }
+    Ok(chain)
+}
+
+/// One organization, one common name, and beside them only the UID that Kubernetes reads.
+fn check_subject(
+    certificate: &X509Certificate<'_>,
+    node_name: &NodeName,
+) -> Result<(), IssuedError> {
+    let common_name = node_name.user_name();
+    let subject = certificate.subject();
+    let mut seen = (0, 0);
+    for attribute in subject.iter_attributes() {
+        let text = attribute.as_str().unwrap_or_default();
+        let kind = attribute.attr_type().to_id_string();
+        if is(&kind, oid::ORGANIZATION) && text == NODES_GROUP {
+            seen.0 += 1;
+        } else if is(&kind, oid::COMMON_NAME) && text == common_name {
+            seen.1 += 1;
+        } else if !is(&kind, oid::KUBERNETES_USER_UID) {
+            seen = (0, 0);
+            break;
+        }
+    }
+    if seen == (1, 1) {
+        return Ok(());
+    }
+    Err(IssuedError::Subject {
+        found: subject.to_string(),
+        expected: format!("O={NODES_GROUP}, CN={common_name}"),
+    })
+}
+
+fn check_extensions(
+    extensions: &[X509Extension<'_>],
+    provider_id: &ProviderId,
+) -> Result<(), IssuedError> {
+    let (mut signs, mut client) = (false, false);
+    for extension in extensions {
+        match extension.parsed_extension() {
+            ParsedExtension::BasicConstraints(basic) if basic.ca => {
+                return Err(IssuedError::Authority);
+            }
+            // Bit 0 of RFC 5280 section 4.2.1.3, the first there and the lowest here, and no other.
+            ParsedExtension::KeyUsage(usage) => signs = usage.flags == 1,
+            ParsedExtension::ExtendedKeyUsage(usage) => {
+                let others = usage.any
+                    || usage.server_auth
+                    || usage.code_signing
+                    || usage.email_protection
+                    || usage.time_stamping
+                    || usage.ocsp_signing
+                    || !usage.other.is_empty();
+                client = usage.client_auth && !others;
+            }
+            _ if is(&extension.oid.to_id_string(), oid::PROVIDER_ID) => {
+                let text = Utf8StringRef::from_der(extension.value);
+                if !text.is_ok_and(|text| text.as_str() == provider_id.as_str()) {
+                    return Err(IssuedError::ProviderId {
+                        expected: provider_id.clone(),
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+    if signs && client {
+        Ok(())
+    } else {
+        Err(IssuedError::Usages)
+    }
+}
+
+fn is(found: &str, oid: ObjectIdentifier) -> bool {
+    found == oid.to_string()
+}

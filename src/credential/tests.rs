@@ -1,0 +1,259 @@
+use kubelet_attestation::names::ProviderId;
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CustomExtension, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + 20_000 * DAY
+}
+
+/// A certificate as a signer would issue it for `key`, after `change`.
+fn issue(key: &PrivateKey, change: impl FnOnce(&mut CertificateParams)) -> Certificate {
+    let ca_key = KeyPair::generate().unwrap();
+    let mut ca = CertificateParams::default();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = Issuer::new(ca, ca_key);
+
+    let mut params = CertificateParams::default();
+    params.distinguished_name = subject(&[
+        (DnType::OrganizationName, "system:nodes"),
+        (DnType::CommonName, "system:node:n1"),
+    ]);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.custom_extensions = vec![provider_id_extension("aws:///a/i-1")];
+    params.not_before = (now() - Duration::from_secs(300)).into();
+    params.not_after = (now() + 7 * DAY).into();
+    change(&mut params);
+    params.signed_by(&key.pair().unwrap(), &ca).unwrap()
+}
+
+fn subject(attributes: &[(DnType, &str)]) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    for (kind, value) in attributes {
+        name.push(kind.clone(), *value);
+    }
+    name
+}
+
+fn provider_id_extension(id: &str) -> CustomExtension {
+    let mut der = vec![0x0c, u8::try_from(id.len()).unwrap()];
+    der.extend(id.bytes());
+    CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 11129, 2, 1, 21], der)
+}
+
+fn accept(issued: &str, key: PrivateKey) -> Result<Credential, IssuedError> {
+    accept_at(issued, key, now())
+}
+
+fn accept_at(issued: &str, key: PrivateKey, at: SystemTime) -> Result<Credential, IssuedError> {
+    let expected = Expected {
+        node_name: &NodeName::parse("n1").unwrap(),
+        provider_id: &ProviderId::parse("aws:///a/i-1").unwrap(),
+    };
+    Credential::from_issued(issued.as_bytes(), key, &expected, at)
+}
+
+fn refused(change: impl FnOnce(&mut CertificateParams)) -> IssuedError {
+    let key = PrivateKey::generate().unwrap();
+    let certificate = issue(&key, change);
+    accept(&certificate.pem(), key).unwrap_err()
+}
+
+fn valid() -> Credential {
+    let key = PrivateKey::generate().unwrap();
+    let certificate = issue(&key, |_| ());
+    accept(&certificate.pem(), key).unwrap()
+}
+
+#[test]
+fn the_certificate_that_was_asked_for_is_accepted() {
+    let credential = valid();
+
+    assert_eq!(credential.leaf().node_name.as_ref().unwrap().as_str(), "n1");
+    assert_eq!(credential.validity().issued(), now());
+}
+
+#[test]
+fn a_stored_credential_reads_back_byte_for_byte() {
+    let credential = valid();
+
+    let read = Credential::from_store(&credential.to_pem()).unwrap();
+
+    assert_eq!(read.certificate_pem(), credential.certificate_pem());
+    assert_eq!(read.key_pem().expose(), credential.key_pem().expose());
+    assert_eq!(read.leaf(), credential.leaf());
+}
+
+#[test]
+fn a_uid_in_the_subject_and_a_missing_provider_id_are_accepted() {
+    let key = PrivateKey::generate().unwrap();
+    let certificate = issue(&key, |params| {
+        params.distinguished_name = subject(&[
+            (DnType::OrganizationName, "system:nodes"),
+            (DnType::CommonName, "system:node:n1"),
+            (DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]), "uid.1"),
+        ]);
+        params.custom_extensions.clear();
+    });
+
+    accept(&certificate.pem(), key).unwrap();
+}
+
+#[test]
+fn a_certificate_for_another_key_is_refused() {
+    let certificate = issue(&PrivateKey::generate().unwrap(), |_| ());
+
+    let error = accept(&certificate.pem(), PrivateKey::generate().unwrap()).unwrap_err();
+
+    assert!(matches!(error, IssuedError::Key), "{error}");
+}
+
+#[test]
+fn another_subject_is_refused() {
+    let nodes = (DnType::OrganizationName, "system:nodes");
+    let name = (DnType::CommonName, "system:node:n1");
+    for attributes in [
+        vec![nodes.clone(), (DnType::CommonName, "system:node:n2")],
+        vec![(DnType::OrganizationName, "system:masters"), name.clone()],
+        vec![nodes.clone()],
+        vec![name.clone()],
+        vec![nodes, name, (DnType::OrganizationalUnitName, "x")],
+    ] {
+        let error = refused(|params| params.distinguished_name = subject(&attributes));
+        assert!(matches!(error, IssuedError::Subject { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_ca_certificate_is_refused() {
+    let error = refused(|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
+
+    assert!(matches!(error, IssuedError::Authority), "{error}");
+}
+
+#[test]
+fn other_usages_are_refused() {
+    use ExtendedKeyUsagePurpose::{Any, ClientAuth, ServerAuth};
+    for (usages, purposes) in [
+        (vec![], vec![ClientAuth]),
+        (vec![KeyUsagePurpose::KeyCertSign], vec![ClientAuth]),
+        (
+            vec![
+                KeyUsagePurpose::DigitalSignature,
+                KeyUsagePurpose::KeyCertSign,
+            ],
+            vec![ClientAuth],
+        ),
+        (vec![KeyUsagePurpose::DigitalSignature], vec![]),
+        (vec![KeyUsagePurpose::DigitalSignature], vec![ServerAuth]),
+        (
+            vec![KeyUsagePurpose::DigitalSignature],
+            vec![ClientAuth, ServerAuth],
+        ),
+        (
+            vec![KeyUsagePurpose::DigitalSignature],
+            vec![ClientAuth, Any],
+        ),
+    ] {
+        let error = refused(|params| {
+            params.key_usages = usages;
+            params.extended_key_usages = purposes;
+        });
+        assert!(matches!(error, IssuedError::Usages), "{error}");
+    }
+}
+
+#[test]
+fn another_provider_id_is_refused() {
+    let other = provider_id_extension("aws:///a/i-2");
+    let error = refused(|params| params.custom_extensions = vec![other]);
+
+    assert!(matches!(error, IssuedError::ProviderId { .. }), "{error}");
+}
+
+#[test]
+fn a_certificate_out_of_its_time_is_refused() {
+    let key = || PrivateKey::from_pem(Secret::new(valid().key_pem().expose().clone())).unwrap();
+    let first = key();
+    let pem = issue(&first, |_| ()).pem();
+    let again = || PrivateKey::from_pem(Secret::new(first.pem().expose().clone())).unwrap();
+
+    let late = accept_at(&pem, again(), now() + 8 * DAY).unwrap_err();
+    let early = accept_at(&pem, again(), now() - DAY).unwrap_err();
+    accept_at(&pem, again(), now() - Duration::from_secs(590)).unwrap();
+
+    assert!(matches!(late, IssuedError::Expired { .. }), "{late}");
+    assert!(matches!(early, IssuedError::NotYetValid { .. }), "{early}");
+}
+
+#[test]
+fn what_is_no_chain_is_refused() {
+    let key = || PrivateKey::generate().unwrap();
+    let pem = issue(&key(), |_| ()).pem();
+    let with_key = format!("{pem}{}", key().pem().expose());
+
+    for issued in ["", "certificate", &with_key, &pem.repeat(9)] {
+        let error = accept(issued, key()).unwrap_err();
+        assert!(matches!(error, IssuedError::NotAChain), "{error}");
+    }
+    let hollow = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let error = accept(hollow, key()).unwrap_err();
+    assert!(matches!(error, IssuedError::Unreadable(_)), "{error}");
+}
+
+#[test]
+fn text_around_the_blocks_is_not_kept() {
+    let key = PrivateKey::generate().unwrap();
+    let pem = issue(&key, |_| ()).pem();
+
+    let credential = accept(&format!("subject=x\n{pem}\nend\n"), key).unwrap();
+
+    assert!(credential.certificate_pem().starts_with("-----BEGIN "));
+    assert!(credential.certificate_pem().ends_with("-----\n"));
+}
+
+#[test]
+fn a_torn_file_is_no_credential() {
+    let text = valid().to_pem();
+    let key_start = text.rfind(BEGIN).unwrap();
+
+    for length in [1, 20, key_start / 2, key_start, key_start + 30, text.len() - 2] {
+        assert!(Credential::from_store(&text[..length]).is_err(), "{length}");
+    }
+    assert!(matches!(
+        Credential::from_store("\n"),
+        Err(CredentialError::Empty)
+    ));
+    assert!(matches!(
+        Credential::from_store(&text[key_start..]),
+        Err(CredentialError::NoCertificate)
+    ));
+}
+
+#[test]
+fn a_pair_that_does_not_match_is_no_credential() {
+    let (one, other) = (valid(), valid());
+    let text = format!("{}{}", one.certificate_pem(), other.key_pem().expose());
+
+    assert!(matches!(
+        Credential::from_store(&text),
+        Err(CredentialError::Mismatch)
+    ));
+}
+
+#[test]
+fn debug_shows_no_key() {
+    let credential = valid();
+
+    let shown = format!("{credential:?}");
+
+    let secret = credential.key_pem().expose().lines().nth(1).unwrap();
+    assert!(!shown.contains(secret));
+}

@@ -1,0 +1,118 @@
+//! The certificate signing request that a node sends.
+
+use kubelet_attestation::csr::oid;
+use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair};
+use x509_cert::der::Encode as _;
+use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
+
+/// A request cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CsrError {
+    /// The provider ID does not fit into its extension.
+    #[error("cannot encode the provider ID extension")]
+    Extension(#[source] x509_cert::der::Error),
+    /// The request cannot be encoded or signed.
+    #[error("cannot sign the certificate signing request")]
+    Sign(#[source] rcgen::Error),
+}
+
+/// DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
+///
+/// The subject is exactly `O=system:nodes, CN=system:node:<name>`, the one requested extension is the provider ID, and
+/// there are no alternative names. Two requests are never the same bytes: the signature is random.
+pub fn client_request(
+    key: &KeyPair,
+    node_name: &NodeName,
+    provider_id: &ProviderId,
+) -> Result<Vec<u8>, CsrError> {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, NODES_GROUP);
+    subject.push(DnType::CommonName, node_name.user_name());
+    let value = Utf8StringRef::new(provider_id.as_str())
+        .and_then(|text| text.to_der())
+        .map_err(CsrError::Extension)?;
+
+    let mut params = CertificateParams::default();
+    params.distinguished_name = subject;
+    params.custom_extensions = vec![CustomExtension::from_oid_content(
+        &arcs(oid::PROVIDER_ID),
+        value,
+    )];
+    let request = params.serialize_request(key).map_err(CsrError::Sign)?;
+    Ok(request.der().to_vec())
+}
+
+fn arcs(oid: ObjectIdentifier) -> Vec<u64> {
+    oid.arcs().map(u64::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::csr::parse::CertificationRequest;
+    use kubelet_attestation::csr::subject;
+    use x509_parser::prelude::{FromDer as _, X509CertificationRequest};
+
+    use super::*;
+    use crate::key::PrivateKey;
+
+    const PROVIDER_ID: &str = "aws:///eu-west-1a/i-0123456789abcdef0";
+
+    fn request(provider_id: &str) -> (PrivateKey, Vec<u8>) {
+        let key = PrivateKey::generate().unwrap();
+        let request = client_request(
+            &key.pair().unwrap(),
+            &NodeName::parse("n1").unwrap(),
+            &ProviderId::parse(provider_id).unwrap(),
+        );
+        (key, request.unwrap())
+    }
+
+    #[test]
+    fn the_controller_reads_what_the_node_asked_for() {
+        let (key, der) = request(PROVIDER_ID);
+
+        let request = CertificationRequest::from_der(&der).unwrap();
+
+        assert_eq!(
+            subject::node_name(request.subject()).unwrap().as_str(),
+            "n1"
+        );
+        assert_eq!(
+            request.claimed_provider_id().unwrap().as_str(),
+            PROVIDER_ID
+        );
+        assert_eq!(request.extensions().len(), 1);
+        assert_eq!(request.key_bits(), Some(key.public_bits()));
+        assert_eq!(
+            request.key_algorithm(),
+            (oid::EC_PUBLIC_KEY, Some(oid::P256))
+        );
+        assert_eq!(request.signature_algorithm(), Some(oid::ECDSA_WITH_SHA256));
+    }
+
+    #[test]
+    fn another_parser_reads_the_same_subject_and_no_alternative_names() {
+        let (_, der) = request(PROVIDER_ID);
+
+        let (rest, request) = X509CertificationRequest::from_der(&der).unwrap();
+
+        assert!(rest.is_empty());
+        assert_eq!(
+            request.certification_request_info.subject.to_string(),
+            "O=system:nodes, CN=system:node:n1"
+        );
+        assert_eq!(request.requested_extensions().unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_long_provider_id_fits() {
+        let id = format!("tpm://{}", "a".repeat(500));
+        let (_, der) = request(&id);
+
+        let request = CertificationRequest::from_der(&der).unwrap();
+
+        assert_eq!(request.claimed_provider_id().unwrap().as_str(), id);
+    }
+}

@@ -1,0 +1,111 @@
+//! One request, from the API server's point of view: created once, found again, waited for.
+
+use kubelet_attestation::version::EvidenceVersion;
+
+use crate::clock::Deadline;
+use crate::kube::{ApiClient, ApiError, Created, CsrObject, CsrState, NewCsr, Waited};
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "each end has its own exit status, so a new one must not pass unseen"
+)]
+pub enum Decision {
+    /// A certificate was issued; nobody has looked at it yet.
+    Issued(String),
+    /// Somebody lies or is misconfigured.
+    Denied {
+        /// In one word.
+        reason: String,
+        /// In a sentence.
+        message: String,
+    },
+    /// This request can never be issued; another may.
+    Failed {
+        /// In one word.
+        reason: String,
+        /// In a sentence.
+        message: String,
+        /// The versions of evidence that the controller accepts, if it says so.
+        supported: Vec<EvidenceVersion>,
+    },
+    /// Nothing, until the deadline.
+    Undecided,
+    /// The request is gone.
+    Gone,
+}
+
+/// A request did not reach a decision for a reason of its own.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnrolmentError {
+    /// The API server did not do as asked.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// An object of this name is there, and it asks for something else.
+    #[error("the request {name} exists and is not ours")]
+    Squatted {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Creates `csr`, unless that was `acknowledged` by an earlier run, and waits until it is decided.
+///
+/// `on_acknowledged` is called once the API server has the request, before the wait. It costs one create and one
+/// watch; a run that takes up an acknowledged request costs one read, and one watch if the request still waits.
+pub fn obtain(
+    client: &ApiClient,
+    csr: NewCsr<'_>,
+    acknowledged: bool,
+    on_acknowledged: impl FnOnce(),
+    deadline: Deadline,
+) -> Result<Decision, EnrolmentError> {
+    let found = if acknowledged {
+        client.get(csr.name, deadline)?
+    } else {
+        None
+    };
+    let object = match found {
+        Some(object) => object,
+        None => match client.create(csr, deadline)? {
+            Created::Created(object) => object,
+            Created::AlreadyExists => match client.get(csr.name, deadline)? {
+                Some(object) => object,
+                None => return Ok(Decision::Gone),
+            },
+        },
+    };
+    if !csr.is_what_was_stored(&object) {
+        return Err(EnrolmentError::Squatted {
+            name: csr.name.to_owned(),
+        });
+    }
+    on_acknowledged();
+    Ok(match decided(object) {
+        Ok(decision) => decision,
+        Err(pending) => match client.wait(&pending, deadline)? {
+            Waited::Decided(object) => decided(object).unwrap_or(Decision::Undecided),
+            Waited::Undecided(_) => Decision::Undecided,
+            Waited::Gone => Decision::Gone,
+        },
+    })
+}
+
+fn decided(object: CsrObject) -> Result<Decision, CsrObject> {
+    match object.state {
+        CsrState::Pending => Err(object),
+        CsrState::Issued { chain_pem } => Ok(Decision::Issued(chain_pem)),
+        CsrState::Denied { reason, message } => Ok(Decision::Denied { reason, message }),
+        CsrState::Failed {
+            reason,
+            message,
+            supported_versions,
+        } => Ok(Decision::Failed {
+            reason,
+            message,
+            supported: supported_versions,
+        }),
+    }
+}

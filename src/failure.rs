@@ -1,0 +1,199 @@
+//! Why a run failed, as people, the kubelet's metric and the next run learn it.
+
+use std::error::Error;
+use std::fmt;
+
+/// What the process exits with: a label on the kubelet's metric `rest_client_exec_plugin_call_total`.
+///
+/// One meaning each, for ever. Zero, a credential was printed, is no failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Code {
+    /// A bug of ours.
+    Internal = 1,
+    /// The command line.
+    Usage = 2,
+    /// The settings, or what client-go said.
+    Configuration = 3,
+    /// The state directory or its lock.
+    Store = 4,
+    /// The source of evidence does not answer.
+    EvidenceUnavailable = 5,
+    /// The TPM cannot be used.
+    TpmUnavailable = 6,
+    /// The evidence is not what a verifier would accept.
+    EvidenceInvalid = 7,
+    /// The API server cannot be reached or does not prove to be it.
+    Unreachable = 8,
+    /// The bootstrap credential is missing, expired or not accepted.
+    Unauthorized = 9,
+    /// The API server refuses the request.
+    Refused = 10,
+    /// The request was still pending at the deadline.
+    Pending = 11,
+    /// The request was denied.
+    Denied = 12,
+    /// The request failed, or its certificate is of no use.
+    Failed = 13,
+    /// The clocks are too far apart.
+    ClockSkew = 14,
+    /// The node's name is another than it was.
+    NodeName = 15,
+    /// No version of evidence that both sides speak.
+    Version = 16,
+    /// A failure is remembered; nothing was tried.
+    BackOff = 17,
+}
+
+impl Code {
+    const ALL: [Self; 17] = [
+        Self::Internal,
+        Self::Usage,
+        Self::Configuration,
+        Self::Store,
+        Self::EvidenceUnavailable,
+        Self::TpmUnavailable,
+        Self::EvidenceInvalid,
+        Self::Unreachable,
+        Self::Unauthorized,
+        Self::Refused,
+        Self::Pending,
+        Self::Denied,
+        Self::Failed,
+        Self::ClockSkew,
+        Self::NodeName,
+        Self::Version,
+        Self::BackOff,
+    ];
+
+    /// The exit status.
+    pub fn number(self) -> u8 {
+        let before = Self::ALL.into_iter().take_while(|code| *code != self);
+        u8::try_from(before.count() + 1).unwrap_or(1)
+    }
+
+    /// The code of this exit status.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .nth(usize::from(number.checked_sub(1)?))
+    }
+
+    /// Whether the next runs answer from memory for a while.
+    ///
+    /// What is found on this machine is found again at no cost to anybody else, and a pending request is waited for.
+    pub fn is_remembered(self) -> bool {
+        match self {
+            Self::Internal
+            | Self::Usage
+            | Self::Configuration
+            | Self::Store
+            | Self::Pending
+            | Self::NodeName
+            | Self::BackOff => false,
+            Self::EvidenceUnavailable
+            | Self::TpmUnavailable
+            | Self::EvidenceInvalid
+            | Self::Unreachable
+            | Self::Unauthorized
+            | Self::Refused
+            | Self::Denied
+            | Self::Failed
+            | Self::ClockSkew
+            | Self::Version => true,
+        }
+    }
+}
+
+/// Why a run failed. `Display` is one line: what, and its causes.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    code: Code,
+    what: String,
+    remedy: String,
+}
+
+impl Failure {
+    /// A failure with nothing behind it.
+    pub fn new(code: Code, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            code,
+            what: one_line(&what.into()),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// A failure that `error` and its causes describe.
+    pub fn of(code: Code, error: &dyn Error, remedy: impl Into<String>) -> Self {
+        Self::new(code, chain(error), remedy)
+    }
+
+    /// What the process exits with.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What went wrong, and why.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Error for Failure {}
+
+/// `error` and its causes, joined by ": ".
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Others' words end up in a log: no line of theirs may look like one of ours.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_numbered_as_the_format_says() {
+        for (number, code) in (1..).zip(Code::ALL) {
+            assert_eq!(code.number(), number);
+            assert_eq!(Code::from_number(number), Some(code));
+        }
+        assert_eq!(Code::BackOff.number(), 17);
+        assert_eq!(Code::from_number(0), None);
+        assert_eq!(Code::from_number(18), None);
+    }
+
+    #[test]
+    fn a_failure_is_one_line_with_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot write x")]
+        struct Outer(#[source] std::io::Error);
+
+        let failure = Failure::of(Code::Store, &Outer(std::io::Error::other("no\nroom")), "");
+
+        assert_eq!(failure.to_string(), "cannot write x: no room");
+    }
+}

@@ -1,0 +1,169 @@
+//! The key of a credential: ECDSA on P-256, in software, because client-go wants it as PEM.
+
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
+use rustls_pki_types::pem::{PemObject as _, SectionKind};
+use x509_parser::asn1_rs::{Any, Class, FromDer as _, Tag};
+use zeroize::Zeroizing;
+
+use crate::secret::Secret;
+
+/// A private key in PEM, and its public half.
+#[derive(Debug)]
+pub struct PrivateKey {
+    pem: Secret<String>,
+    public: Vec<u8>,
+}
+
+/// A key cannot be made or read. Says nothing of the key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The system gave no key.
+    #[error("cannot generate a P-256 key")]
+    Generate(#[source] rcgen::Error),
+    /// Not one private key in PEM.
+    #[error("there is not exactly one private key in PEM")]
+    NotOneKey,
+    /// It is a block of PEM and no key.
+    #[error("the private key cannot be read")]
+    Unreadable(#[source] rcgen::Error),
+}
+
+impl PrivateKey {
+    /// Makes a new key.
+    pub fn generate() -> Result<Self, KeyError> {
+        let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(KeyError::Generate)?;
+        Ok(Self {
+            public: pair.der_bytes().to_vec(),
+            pem: Secret::new(pair.serialize_pem()),
+        })
+    }
+
+    /// Reads a key in PKCS#8 or SEC 1.
+    ///
+    /// The public half is read where the key carries it (RFC 5915 section 3) and computed only where it does not: no
+    /// arithmetic on curves at every start of the plugin.
+    pub fn from_pem(pem: Secret<String>) -> Result<Self, KeyError> {
+        let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
+        let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {
+            return Err(KeyError::NotOneKey);
+        };
+        let der = Zeroizing::new(der);
+        let public = match embedded_public_key(kind, &der) {
+            Some(public) => public.to_vec(),
+            None => KeyPair::from_pem(pem.expose())
+                .map_err(KeyError::Unreadable)?
+                .der_bytes()
+                .to_vec(),
+        };
+        Ok(Self { pem, public })
+    }
+
+    /// The public key as it stands in a `SubjectPublicKeyInfo`'s bit string.
+    pub fn public_bits(&self) -> &[u8] {
+        &self.public
+    }
+
+    /// The key in PEM.
+    pub fn pem(&self) -> &Secret<String> {
+        &self.pem
+    }
+
+    /// Gives the PEM away.
+    pub fn into_pem(self) -> Secret<String> {
+        self.pem
+    }
+
+    /// The key as rcgen signs with it.
+    pub fn pair(&self) -> Result<KeyPair, KeyError> {
+        KeyPair::from_pem(self.pem.expose()).map_err(KeyError::Unreadable)
+    }
+}
+
+/// `publicKey [1] BIT STRING` of an `ECPrivateKey` (RFC 5915), bare or inside PKCS#8 (RFC 5208).
+fn embedded_public_key(kind: SectionKind, der: &[u8]) -> Option<&[u8]> {
+    let ec_private_key = match kind {
+        SectionKind::PrivateKey => {
+            elements(content(der, Tag::Sequence)?)
+                .find(|element| element.tag() == Tag::OctetString)?
+                .data
+        }
+        SectionKind::EcPrivateKey => der,
+        _ => return None,
+    };
+    let public = elements(content(ec_private_key, Tag::Sequence)?)
+        .find(|element| element.class() == Class::ContextSpecific && element.tag() == Tag(1))?;
+    match content(public.data, Tag::BitString)? {
+        [0, bits @ ..] => Some(bits),
+        _ => None,
+    }
+}
+
+fn content(der: &[u8], tag: Tag) -> Option<&[u8]> {
+    let element = elements(der).next()?;
+    (element.tag() == tag).then_some(element.data)
+}
+
+fn elements(mut der: &[u8]) -> impl Iterator<Item = Any<'_>> {
+    std::iter::from_fn(move || {
+        let (rest, element) = Any::from_der(der).ok()?;
+        der = rest;
+        Some(element)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `openssl ecparam -name prime256v1 -genkey -noout`, then `openssl ec -no_public`.
+    const WITHOUT_PUBLIC: &str = "-----BEGIN EC PRIVATE KEY-----\n\
+        MDECAQEEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4foAoGCCqGSM49\n\
+        AwEH\n\
+        -----END EC PRIVATE KEY-----\n";
+
+    #[test]
+    fn a_key_reads_back_with_the_public_key_it_carries() {
+        let key = PrivateKey::generate().unwrap();
+        let read = PrivateKey::from_pem(Secret::new(key.pem().expose().clone())).unwrap();
+        let der = pem_der(key.pem().expose());
+
+        assert_eq!(
+            embedded_public_key(SectionKind::PrivateKey, &der),
+            Some(key.public_bits())
+        );
+        assert_eq!(read.public_bits(), key.public_bits());
+        assert_eq!(key.public_bits().len(), 65);
+    }
+
+    #[test]
+    fn a_public_key_that_is_not_carried_is_computed() {
+        let der = pem_der(WITHOUT_PUBLIC);
+        assert_eq!(embedded_public_key(SectionKind::EcPrivateKey, &der), None);
+
+        let key = PrivateKey::from_pem(Secret::new(WITHOUT_PUBLIC.to_owned())).unwrap();
+
+        assert_eq!(key.public_bits().len(), 65);
+    }
+
+    #[test]
+    fn other_texts_are_no_key() {
+        let key = PrivateKey::generate().unwrap();
+        let twice = key.pem().expose().repeat(2);
+
+        for text in ["", "key", &twice] {
+            let error = PrivateKey::from_pem(Secret::new(text.to_owned())).unwrap_err();
+            assert!(matches!(error, KeyError::NotOneKey), "{error}");
+        }
+        let hollow = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        assert!(matches!(
+            PrivateKey::from_pem(Secret::new(hollow.to_owned())),
+            Err(KeyError::Unreadable(_))
+        ));
+    }
+
+    fn pem_der(text: &str) -> Vec<u8> {
+        let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(text.as_bytes());
+        sections.next().unwrap().unwrap().1
+    }
+}

@@ -1,0 +1,154 @@
+//! Which machine this is, and since when it has been up.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// Changes with every boot (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What the firmware says of the machine.
+const DMI: &str = "/sys/class/dmi/id";
+
+/// More than any of these one-line files has.
+const MAX_LINE: u64 = 1024;
+
+/// Where a machine says what it is.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    boot_id: PathBuf,
+    dmi: PathBuf,
+}
+
+/// Digests of what the firmware says of the machine; never the values, which may be confidential.
+///
+/// A disk that is cloned or baked into an image comes up on a machine where these are others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineDigest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    product_uuid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    board_asset_tag: Option<String>,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            boot_id: BOOT_ID.into(),
+            dmi: DMI.into(),
+        }
+    }
+}
+
+impl Machine {
+    /// The machine that the files under `root` describe.
+    pub fn rooted(root: &Path) -> Self {
+        let under = |path: &str| root.join(path.trim_start_matches('/'));
+        Self {
+            boot_id: under(BOOT_ID),
+            dmi: under(DMI),
+        }
+    }
+
+    /// The ID of this boot, where the kernel tells it.
+    pub fn boot_id(&self) -> Option<String> {
+        line(&self.boot_id)
+    }
+
+    /// What the firmware says, digested.
+    pub fn digest(&self) -> MachineDigest {
+        let digest = |name: &str| line(&self.dmi.join(name)).map(|value| hex_digest(name, &value));
+        MachineDigest {
+            product_uuid: digest("product_uuid"),
+            board_asset_tag: digest("board_asset_tag"),
+        }
+    }
+}
+
+impl MachineDigest {
+    /// Whether this is certainly not the machine of `other`: something that both know differs.
+    pub fn differs_from(&self, other: &Self) -> bool {
+        let differ =
+            |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some() && a != b;
+        differ(&self.product_uuid, &other.product_uuid)
+            || differ(&self.board_asset_tag, &other.board_asset_tag)
+    }
+}
+
+fn line(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path)
+        .ok()?
+        .take(MAX_LINE)
+        .read_to_string(&mut text)
+        .ok()?;
+    let line = text.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+fn hex_digest(name: &str, value: &str) -> String {
+    let digest = Sha256::new()
+        .chain_update(name)
+        .chain_update([0])
+        .chain_update(value)
+        .finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn machine(root: &Path, uuid: Option<&str>, tag: Option<&str>) -> MachineDigest {
+        let machine = Machine::rooted(root);
+        fs::create_dir_all(&machine.dmi).unwrap();
+        for (name, value) in [("product_uuid", uuid), ("board_asset_tag", tag)] {
+            let path = machine.dmi.join(name);
+            drop(fs::remove_file(&path));
+            if let Some(value) = value {
+                fs::write(path, value).unwrap();
+            }
+        }
+        machine.digest()
+    }
+
+    #[test]
+    fn a_machine_differs_when_something_that_both_know_does() {
+        let root = tempfile::tempdir().unwrap();
+        let this = machine(root.path(), Some("uuid-1\n"), Some("i-1\n"));
+
+        for (uuid, tag, differs) in [
+            (Some("uuid-1"), Some("i-1"), false),
+            (Some("uuid-2"), Some("i-1"), true),
+            (Some("uuid-1"), Some("i-2"), true),
+            (None, Some("i-1"), false),
+            (None, None, false),
+            (Some(" \n"), None, false),
+        ] {
+            let other = machine(root.path(), uuid, tag);
+            assert_eq!(this.differs_from(&other), differs, "{uuid:?} {tag:?}");
+        }
+    }
+
+    #[test]
+    fn digests_do_not_show_the_values() {
+        let root = tempfile::tempdir().unwrap();
+        let digest = machine(root.path(), Some("4c4c4544"), None);
+
+        assert!(!format!("{digest:?}").contains("4c4c4544"));
+    }
+
+    #[test]
+    fn a_boot_has_an_id_where_the_kernel_tells_it() {
+        let root = tempfile::tempdir().unwrap();
+
+        assert_eq!(Machine::rooted(root.path()).boot_id(), None);
+        assert!(Machine::default().boot_id().is_some());
+    }
+}

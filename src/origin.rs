@@ -1,0 +1,143 @@
+//! What the stored credential belongs to: which machine, node and cluster.
+
+use std::borrow::Cow;
+
+use kubelet_attestation::names::NodeName;
+use serde::{Deserialize, Serialize};
+
+use crate::kube::kubeconfig::EndpointFields;
+use crate::machine::MachineDigest;
+
+/// The format of the file.
+const VERSION: u32 = 1;
+
+/// `origin.json`, written before the credential it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Origin {
+    /// The node's name.
+    pub node_name: NodeName,
+    /// The cluster.
+    pub endpoint: EndpointFields,
+    /// The machine.
+    pub machine: MachineDigest,
+    /// The boot in which the machine was last compared: its firmware is read once a boot.
+    pub boot_id: Option<String>,
+}
+
+/// `origin.json` is not what this release wrote.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OriginError {
+    /// Not its JSON.
+    #[error("it is not the JSON that this release writes")]
+    Json(#[source] serde_json::Error),
+    /// Another release's.
+    #[error("it has format {0}, and this release reads {VERSION}")]
+    Version(u32),
+    /// No node's name.
+    #[error("it names no node")]
+    NodeName,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Wire<'a> {
+    version: u32,
+    #[serde(borrow)]
+    node_name: Cow<'a, str>,
+    endpoint: EndpointFields,
+    #[serde(default)]
+    machine: MachineDigest,
+    #[serde(default)]
+    boot_id: Option<String>,
+}
+
+impl Origin {
+    /// An origin of these parts.
+    pub fn new(
+        node_name: NodeName,
+        endpoint: EndpointFields,
+        machine: MachineDigest,
+        boot_id: Option<String>,
+    ) -> Self {
+        Self {
+            node_name,
+            endpoint,
+            machine,
+            boot_id,
+        }
+    }
+
+    /// Reads the file's content.
+    pub fn parse(text: &str) -> Result<Self, OriginError> {
+        let wire: Wire<'_> = serde_json::from_str(text).map_err(OriginError::Json)?;
+        if wire.version != VERSION {
+            return Err(OriginError::Version(wire.version));
+        }
+        Ok(Self {
+            node_name: NodeName::parse(&wire.node_name).map_err(|_| OriginError::NodeName)?,
+            endpoint: wire.endpoint,
+            machine: wire.machine,
+            boot_id: wire.boot_id,
+        })
+    }
+
+    /// The file's content.
+    pub fn to_json(&self) -> Vec<u8> {
+        let wire = Wire {
+            version: VERSION,
+            node_name: self.node_name.as_str().into(),
+            endpoint: self.endpoint.clone(),
+            machine: self.machine.clone(),
+            boot_id: self.boot_id.clone(),
+        };
+        // Strings and numbers alone: there is nothing that cannot be written.
+        serde_json::to_vec(&wire).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin() -> Origin {
+        Origin::new(
+            NodeName::parse("n1").unwrap(),
+            EndpointFields {
+                server: "https://10.0.0.1:6443".to_owned(),
+                tls_server_name: None,
+                proxy_url: Some("http://proxy:3128".to_owned()),
+                ca_pem: "QUJD".to_owned(),
+            },
+            MachineDigest::default(),
+            Some("boot".to_owned()),
+        )
+    }
+
+    #[test]
+    fn an_origin_reads_back() {
+        let json = origin().to_json();
+
+        assert_eq!(
+            Origin::parse(str::from_utf8(&json).unwrap()).unwrap(),
+            origin()
+        );
+    }
+
+    #[test]
+    fn other_content_is_refused_with_the_reason() {
+        let json = String::from_utf8(origin().to_json()).unwrap();
+        let changed = |from: &str, to: &str| Origin::parse(&json.replace(from, to)).unwrap_err();
+
+        assert!(matches!(
+            changed("\"version\":1", "\"version\":2"),
+            OriginError::Version(2)
+        ));
+        assert!(matches!(changed("\"n1\"", "\"N1\""), OriginError::NodeName));
+        for (from, to) in [("{", ""), ("bootId", "bootID"), ("\"server\"", "\"sever\"")] {
+            assert!(matches!(changed(from, to), OriginError::Json(_)), "{to}");
+        }
+        assert!(matches!(Origin::parse(""), Err(OriginError::Json(_))));
+    }
+}

@@ -1,0 +1,289 @@
+//! The request that waits for its certificate: saved before it is sent, taken up again byte for byte.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::names::{Audience, NodeName, ProviderId};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::key::{KeyError, PrivateKey};
+use crate::rotation::CLOCK_LEEWAY;
+use crate::secret::Secret;
+
+const VERSION: u32 = 1;
+
+/// Evidence older than 14 minutes is refused; a request that has waited this long will not be answered in time.
+const MAX_AGE: Duration = Duration::from_secs(10 * 60);
+
+/// `pending.json`: the key, and the request that it is in, if one is open.
+///
+/// The key outlives a request that came to nothing: the same node asking again with the same key is a retry, with
+/// another key it would be a second claim.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Pending {
+    /// The key.
+    pub key: PrivateKey,
+    /// The request.
+    pub request: Option<OpenRequest>,
+}
+
+/// A request as it was or will be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenRequest {
+    /// The name of the object, made from the bytes.
+    pub name: String,
+    /// The bytes of `spec.request`.
+    pub bytes: Vec<u8>,
+    /// What they ask for.
+    pub subject: Subject,
+    /// When they were made, in seconds since 1970.
+    pub created: u64,
+    /// Whether the API server has said that it has the request.
+    pub acknowledged: bool,
+}
+
+/// All that decides what a request says, but for the key: if any of it changes, another request is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "the flow writes one out")]
+pub struct Subject {
+    /// Who is to sign.
+    pub signer_name: String,
+    /// The lifetime asked for.
+    pub expiration_seconds: u32,
+    /// The node.
+    pub node_name: NodeName,
+    /// The machine.
+    pub provider_id: ProviderId,
+    /// The cluster that the evidence is for.
+    pub audience: Audience,
+}
+
+/// `pending.json` is not what this release wrote.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PendingError {
+    /// Not its JSON. The error of the parser is not repeated: it could show a piece of the key.
+    #[error("it is not the JSON that this release writes (line {line}, column {column})")]
+    Json {
+        /// Where.
+        line: usize,
+        /// Where in the line.
+        column: usize,
+    },
+    /// Another release's.
+    #[error("it has format {0}, and this release reads {VERSION}")]
+    Version(u32),
+    /// The key is none.
+    #[error("its key cannot be read")]
+    Key(#[source] KeyError),
+    /// A field of the request is not what it should be.
+    #[error("its field {0} is not what this release writes")]
+    Field(&'static str),
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Wire {
+    version: u32,
+    key: Zeroizing<String>,
+    request: Option<WireRequest>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WireRequest {
+    name: String,
+    bytes: String,
+    signer_name: String,
+    expiration_seconds: u32,
+    node_name: String,
+    #[serde(rename = "providerID")]
+    provider_id: String,
+    audience: String,
+    created: u64,
+    acknowledged: bool,
+}
+
+impl Pending {
+    /// A key that no request has used yet.
+    pub fn of_key(key: PrivateKey) -> Self {
+        Self { key, request: None }
+    }
+
+    /// Reads the file's content.
+    pub fn parse(text: &str) -> Result<Self, PendingError> {
+        let mut wire: Wire = serde_json::from_str(text).map_err(|error| PendingError::Json {
+            line: error.line(),
+            column: error.column(),
+        })?;
+        if wire.version != VERSION {
+            return Err(PendingError::Version(wire.version));
+        }
+        let key = Secret::new(std::mem::take(&mut *wire.key));
+        Ok(Self {
+            key: PrivateKey::from_pem(key).map_err(PendingError::Key)?,
+            request: wire.request.map(OpenRequest::try_from).transpose()?,
+        })
+    }
+
+    /// The file's content.
+    pub fn to_json(&self) -> Zeroizing<Vec<u8>> {
+        let wire = Wire {
+            version: VERSION,
+            key: Zeroizing::new(self.key.pem().expose().clone()),
+            request: self.request.as_ref().map(OpenRequest::to_wire),
+        };
+        // Sized before, so that no copy of the key is left behind by growing.
+        let request = self.request.as_ref().map_or(0, |open| open.bytes.len());
+        let mut json = Zeroizing::new(Vec::with_capacity(8 * 1024 + 2 * request));
+        if serde_json::to_writer(&mut *json, &wire).is_err() {
+            json.clear();
+        }
+        json
+    }
+}
+
+impl OpenRequest {
+    /// A request made at `now`, not sent yet.
+    pub fn new(name: String, bytes: Vec<u8>, subject: Subject, now: SystemTime) -> Self {
+        let created = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            name,
+            bytes,
+            subject,
+            created: created.as_secs(),
+            acknowledged: false,
+        }
+    }
+
+    /// Whether the request still asks for `subject`, and is young enough to be answered.
+    ///
+    /// A request from the future was made under a wrong clock, and its evidence too.
+    pub fn is_worth_taking_up(&self, subject: &Subject, now: SystemTime) -> bool {
+        let created = UNIX_EPOCH + Duration::from_secs(self.created);
+        let young = now < created + MAX_AGE && created <= now + CLOCK_LEEWAY;
+        young && self.subject == *subject
+    }
+
+    fn to_wire(&self) -> WireRequest {
+        WireRequest {
+            name: self.name.clone(),
+            bytes: STANDARD.encode(&self.bytes),
+            signer_name: self.subject.signer_name.clone(),
+            expiration_seconds: self.subject.expiration_seconds,
+            node_name: self.subject.node_name.to_string(),
+            provider_id: self.subject.provider_id.to_string(),
+            audience: self.subject.audience.to_string(),
+            created: self.created,
+            acknowledged: self.acknowledged,
+        }
+    }
+}
+
+impl TryFrom<WireRequest> for OpenRequest {
+    type Error = PendingError;
+
+    fn try_from(wire: WireRequest) -> Result<Self, PendingError> {
+        let field = PendingError::Field;
+        Ok(Self {
+            bytes: STANDARD.decode(&wire.bytes).map_err(|_| field("bytes"))?,
+            subject: Subject {
+                signer_name: wire.signer_name,
+                expiration_seconds: wire.expiration_seconds,
+                node_name: NodeName::parse(&wire.node_name).map_err(|_| field("nodeName"))?,
+                provider_id: ProviderId::parse(&wire.provider_id)
+                    .map_err(|_| field("providerID"))?,
+                audience: Audience::parse(&wire.audience).map_err(|_| field("audience"))?,
+            },
+            name: wire.name,
+            // Far from the end of what a clock can hold.
+            created: wire.created.min(u64::from(u32::MAX)),
+            acknowledged: wire.acknowledged,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+    }
+
+    fn subject() -> Subject {
+        Subject {
+            signer_name: "a.b/c".to_owned(),
+            expiration_seconds: 3600,
+            node_name: NodeName::parse("n1").unwrap(),
+            provider_id: ProviderId::parse("aws:///a/i-1").unwrap(),
+            audience: Audience::parse("prod").unwrap(),
+        }
+    }
+
+    fn open() -> OpenRequest {
+        OpenRequest::new("name".to_owned(), b"request".to_vec(), subject(), now())
+    }
+
+    fn json(pending: &Pending) -> String {
+        String::from_utf8(pending.to_json().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn key_and_request_read_back() {
+        let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
+        for request in [None, Some(open())] {
+            pending.request = request;
+
+            let read = Pending::parse(&json(&pending)).unwrap();
+
+            assert_eq!(read.key.public_bits(), pending.key.public_bits());
+            assert_eq!(read.request, pending.request);
+        }
+    }
+
+    #[test]
+    fn a_request_is_taken_up_for_ten_minutes() {
+        let after = |seconds| now() + Duration::from_secs(seconds);
+
+        assert!(open().is_worth_taking_up(&subject(), now()));
+        assert!(open().is_worth_taking_up(&subject(), after(599)));
+        assert!(!open().is_worth_taking_up(&subject(), after(600)));
+        assert!(!open().is_worth_taking_up(&subject(), now() - Duration::from_secs(301)));
+    }
+
+    #[test]
+    fn a_request_for_anything_else_is_not_taken_up() {
+        let changes: [fn(&mut Subject); 5] = [
+            |subject| subject.signer_name.push('x'),
+            |subject| subject.expiration_seconds += 1,
+            |subject| subject.node_name = NodeName::parse("n2").unwrap(),
+            |subject| subject.provider_id = ProviderId::parse("aws:///a/i-2").unwrap(),
+            |subject| subject.audience = Audience::parse("test").unwrap(),
+        ];
+        for change in changes {
+            let mut other = subject();
+            change(&mut other);
+            assert!(!open().is_worth_taking_up(&other, now()), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn other_content_is_refused_with_the_reason_and_without_the_key() {
+        let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
+        pending.request = Some(open());
+        let json = json(&pending);
+        let changed = |from: &str, to: &str| Pending::parse(&json.replace(from, to)).unwrap_err();
+
+        assert!(matches!(changed("\"version\":1", "\"version\":7"), PendingError::Version(7)));
+        assert!(matches!(changed("BEGIN", "BEGUN"), PendingError::Key(_)));
+        assert!(matches!(changed("\"n1\"", "\"N1\""), PendingError::Field("nodeName")));
+        let error = changed("\"key\":\"", "\"key\":7,\"x\":\"");
+        assert!(matches!(error, PendingError::Json { .. }), "{error}");
+        assert!(!error.to_string().contains("PRIVATE"));
+    }
+}

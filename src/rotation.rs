@@ -1,0 +1,293 @@
+//! When a credential is kept, renewed or replaced: a table over time, with no clock of its own.
+
+use std::time::{Duration, SystemTime};
+
+/// Signers date a certificate this far back, ours and kube-controller-manager alike.
+const BACKDATED: Duration = Duration::from_secs(5 * 60);
+
+/// How far this machine's clock may be behind the signer's.
+pub const CLOCK_LEEWAY: Duration = Duration::from_secs(5 * 60);
+
+/// A credential with less than this share of its lifetime left is renewed, however young.
+///
+/// From the proposal's client CSR flow ("less than 20 percent of time left").
+const RENEW_BELOW: f64 = 0.2;
+
+/// A long certificate is renewed about daily, so that the machine proves itself about daily.
+const DAILY: (f64, f64) = (20.0 * 3600.0, 28.0 * 3600.0);
+
+/// A short certificate is renewed in this part of its lifetime.
+const SHARE: (f64, f64) = (0.5, 0.7);
+
+/// client-go asks again this soon even where nothing is due, so that a changed setting or a replaced store is noticed.
+const ASK_AGAIN: Duration = Duration::from_secs(60 * 60);
+
+/// client-go asks again this soon while a renewal is under way or has failed.
+const ASK_AGAIN_SOON: Duration = Duration::from_secs(30);
+
+/// An expiry in the past makes client-go run the plugin twice a request.
+const ASK_AGAIN_MIN: Duration = Duration::from_secs(1);
+
+/// A number from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Fraction(f64);
+
+impl Fraction {
+    /// One half.
+    pub const HALF: Self = Self(0.5);
+
+    /// The fraction that `bytes` spell in base 256 after the point.
+    ///
+    /// A certificate's serial is random, so that it spreads the renewals of many nodes, and always the same for one.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        // The last bytes: the first of a serial may be a sign or a counter's zeros.
+        let (fraction, _) = bytes
+            .iter()
+            .rev()
+            .take(4)
+            .fold((0.0, 1.0 / 256.0), |(sum, weight), byte| {
+                (sum + f64::from(*byte) * weight, weight / 256.0)
+            });
+        Self(fraction)
+    }
+
+    fn between(self, (low, high): (f64, f64)) -> f64 {
+        low + (high - low) * self.0
+    }
+}
+
+/// What to do with a stored credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a caller decides by it, so a new case must not pass unseen"
+)]
+pub enum Rotation {
+    /// Print it; nothing is due.
+    Keep,
+    /// Print it unless a new one is had in time; it still authenticates.
+    Renew,
+    /// It is of no use (any more, or yet): ask with the bootstrap credential.
+    Enrol,
+}
+
+/// From when until when a certificate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The first moment.
+    pub not_before: SystemTime,
+    /// The moment after the last.
+    pub not_after: SystemTime,
+}
+
+impl Validity {
+    /// When the signer signed.
+    pub fn issued(&self) -> SystemTime {
+        self.not_before + BACKDATED
+    }
+
+    fn lifetime(&self) -> Duration {
+        self.not_after
+            .duration_since(self.issued())
+            .unwrap_or_default()
+    }
+
+    /// The share of the lifetime that is left at `now`, 0 to 1.
+    pub fn share_left(&self, now: SystemTime) -> f64 {
+        let lifetime = self.lifetime().as_secs_f64();
+        let left = self.not_after.duration_since(now).unwrap_or_default();
+        if lifetime > 0.0 {
+            (left.as_secs_f64() / lifetime).min(1.0)
+        } else {
+            0.0
+        }
+    }
+
+    /// Whether a renewal is due by the share of the lifetime that is left, whatever the jitter.
+    pub fn runs_out(&self, now: SystemTime) -> bool {
+        self.share_left(now) < RENEW_BELOW
+    }
+
+    /// Whether an API server accepts the certificate at `now`, as far as time goes.
+    ///
+    /// A clock that is behind by up to [`CLOCK_LEEWAY`] does not make a fresh certificate useless.
+    pub fn holds_at(&self, now: SystemTime) -> bool {
+        now < self.not_after && now + CLOCK_LEEWAY >= self.not_before
+    }
+
+    /// When the certificate is to be renewed; `jitter` comes from the certificate.
+    pub fn renew_at(&self, jitter: Fraction) -> SystemTime {
+        let share = jitter.between(SHARE) * self.lifetime().as_secs_f64();
+        self.issued() + Duration::from_secs_f64(jitter.between(DAILY).min(share))
+    }
+
+    /// Decides what to do at `now` with a credential of this validity; `jitter` comes from the certificate.
+    pub fn rotation(&self, now: SystemTime, jitter: Fraction) -> Rotation {
+        if !self.holds_at(now) {
+            Rotation::Enrol
+        } else if now >= self.renew_at(jitter) || self.runs_out(now) {
+            Rotation::Renew
+        } else {
+            Rotation::Keep
+        }
+    }
+
+    /// When client-go shall ask again for a credential that is kept until `until`.
+    pub fn expiry_kept(&self, now: SystemTime, until: SystemTime) -> SystemTime {
+        self.expiry(now, until.min(now + ASK_AGAIN))
+    }
+
+    /// When client-go shall ask again for a credential whose renewal has not succeeded yet and is tried again at
+    /// `next_attempt`.
+    pub fn expiry_awaiting_renewal(
+        &self,
+        now: SystemTime,
+        next_attempt: SystemTime,
+    ) -> SystemTime {
+        self.expiry(now, next_attempt.min(now + ASK_AGAIN_SOON))
+    }
+
+    fn expiry(&self, now: SystemTime, wanted: SystemTime) -> SystemTime {
+        wanted.max(now + ASK_AGAIN_MIN).min(self.not_after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rotation::{Enrol, Keep, Renew};
+    use super::*;
+
+    const EPOCH: SystemTime = SystemTime::UNIX_EPOCH;
+    const MINUTE: Duration = Duration::from_secs(60);
+    const HOUR: Duration = Duration::from_secs(3600);
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn start() -> SystemTime {
+        EPOCH + 1000 * DAY
+    }
+
+    fn valid_for(lifetime: Duration) -> Validity {
+        Validity {
+            not_before: start() - BACKDATED,
+            not_after: start() + lifetime,
+        }
+    }
+
+    #[test]
+    fn rotation_by_age() {
+        let week = valid_for(7 * DAY);
+
+        for (hours, expected) in [
+            (0, Keep),
+            (23, Keep),
+            (24, Renew),
+            (167, Renew),
+            (168, Enrol),
+            (1000, Enrol),
+        ] {
+            assert_eq!(
+                week.rotation(start() + hours * HOUR, Fraction::HALF),
+                expected,
+                "after {hours} h"
+            );
+        }
+    }
+
+    #[test]
+    fn a_short_certificate_is_renewed_in_the_middle_of_its_life() {
+        let hour = valid_for(HOUR);
+
+        for (jitter, minutes, expected) in [
+            (0.0, 29, Keep),
+            (0.0, 30, Renew),
+            (0.5, 35, Keep),
+            (0.5, 36, Renew),
+            (1.0, 41, Keep),
+            (1.0, 42, Renew),
+            (1.0, 59, Renew),
+            (1.0, 60, Enrol),
+        ] {
+            assert_eq!(
+                hour.rotation(start() + minutes * MINUTE, Fraction(jitter)),
+                expected,
+                "after {minutes} min with {jitter}"
+            );
+        }
+    }
+
+    #[test]
+    fn jitter_spreads_daily_renewals_over_eight_hours() {
+        let year = valid_for(365 * DAY);
+
+        assert_eq!(year.renew_at(Fraction(0.0)), start() + 20 * HOUR);
+        assert_eq!(year.renew_at(Fraction(1.0)), start() + 28 * HOUR);
+    }
+
+    #[test]
+    fn less_than_a_fifth_left_is_running_out() {
+        let year = valid_for(100 * DAY);
+
+        assert!(!year.runs_out(start() + 80 * DAY));
+        assert!(year.runs_out(start() + 80 * DAY + MINUTE));
+    }
+
+    #[test]
+    fn a_certificate_of_no_lifetime_is_renewed_while_it_holds() {
+        let odd = Validity {
+            not_before: start(),
+            not_after: start() + MINUTE,
+        };
+
+        assert_eq!(odd.rotation(start(), Fraction::HALF), Renew);
+    }
+
+    #[test]
+    fn a_clock_five_minutes_behind_is_forgiven() {
+        let week = valid_for(7 * DAY);
+        let earliest = week.not_before - CLOCK_LEEWAY;
+
+        assert_eq!(week.rotation(earliest, Fraction::HALF), Keep);
+        assert_eq!(
+            week.rotation(earliest - Duration::from_secs(1), Fraction::HALF),
+            Enrol
+        );
+    }
+
+    #[test]
+    fn a_kept_credential_is_asked_for_again_within_the_hour() {
+        let week = valid_for(7 * DAY);
+        let now = start();
+
+        assert_eq!(week.expiry_kept(now, now + 20 * HOUR), now + HOUR);
+        assert_eq!(week.expiry_kept(now, now + 10 * MINUTE), now + 10 * MINUTE);
+        let end = week.not_after - MINUTE;
+        assert_eq!(week.expiry_kept(end, week.not_after), week.not_after);
+    }
+
+    #[test]
+    fn a_credential_awaiting_renewal_is_asked_for_at_the_next_attempt_or_in_30_seconds() {
+        let week = valid_for(7 * DAY);
+        let now = start();
+        let seconds = Duration::from_secs;
+
+        for (next_attempt, expected) in [(60, 30), (30, 30), (4, 4), (0, 1)] {
+            assert_eq!(
+                week.expiry_awaiting_renewal(now, now + seconds(next_attempt)),
+                now + seconds(expected)
+            );
+        }
+        let end = week.not_after - seconds(5);
+        assert_eq!(
+            week.expiry_awaiting_renewal(end, end + seconds(20)),
+            week.not_after
+        );
+    }
+
+    #[test]
+    fn a_fraction_follows_from_the_last_bytes() {
+        assert_eq!(Fraction::from_bytes(&[]), Fraction(0.0));
+        assert_eq!(Fraction::from_bytes(&[0, 0, 0, 0x80]), Fraction::HALF);
+        assert!(Fraction::from_bytes(&[0xff; 20]) < Fraction(1.0));
+        assert!(Fraction::from_bytes(&[0xff; 20]) > Fraction(0.999));
+    }
+}

@@ -1,0 +1,236 @@
+//! The state directory: what must outlive a run, and who may touch it.
+
+mod error;
+mod lock;
+mod replace;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use zeroize::Zeroizing;
+
+pub use error::StoreError;
+pub use lock::{Holder, StoreLock};
+
+/// Far more than any file of ours has.
+const MAX_FILE_LEN: u64 = 1024 * 1024;
+
+/// Write permission of the group and of all others.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// A file of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreFile {
+    /// Certificate chain, then key.
+    Credential,
+    /// Which machine, node and cluster the credential is for.
+    Origin,
+    /// The key and request that wait for a certificate.
+    Pending,
+    /// The last failure.
+    Failure,
+}
+
+impl StoreFile {
+    /// All of them; the lock is not one.
+    pub const ALL: [Self; 4] = [Self::Credential, Self::Origin, Self::Pending, Self::Failure];
+
+    /// The name in the directory.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Credential => "kubelet-client.pem",
+            Self::Origin => "origin.json",
+            Self::Pending => "pending.json",
+            Self::Failure => "failure.json",
+        }
+    }
+}
+
+/// The state directory, found to be ours alone to write.
+///
+/// # Guarantees
+///
+/// Neither the directory nor any file read from it can be written by other users, is a symbolic link, or belongs to a
+/// user who is neither root nor the one we run as. Who can write here could choose the node's key.
+#[derive(Debug, Clone)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// The directory, if it is there.
+    pub fn open(dir: &Path) -> Result<Option<Self>, StoreError> {
+        let metadata = match fs::symlink_metadata(dir) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => {
+                return Err(StoreError::Read {
+                    path: dir.to_owned(),
+                    source,
+                });
+            }
+        };
+        if metadata.is_symlink() {
+            return Err(StoreError::Symlink {
+                path: dir.to_owned(),
+            });
+        }
+        if !metadata.is_dir() {
+            return Err(StoreError::NotADirectory {
+                path: dir.to_owned(),
+            });
+        }
+        check_owner(dir, &metadata)?;
+        Ok(Some(Self {
+            dir: dir.to_owned(),
+        }))
+    }
+
+    /// The directory, made where it is missing.
+    pub fn create(dir: &Path) -> Result<Self, StoreError> {
+        if let Some(store) = Self::open(dir)? {
+            return Ok(store);
+        }
+        let failed = |source| StoreError::Write {
+            path: dir.to_owned(),
+            source,
+        };
+        if let Some(parent) = dir.parent() {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(dir) {
+            Ok(()) => {}
+            // Another run was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+        Self::open(dir)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where `file` is.
+    pub fn path(&self, file: StoreFile) -> PathBuf {
+        self.dir.join(file.name())
+    }
+
+    /// Reads `file`; `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// A file that others may write, that is a link, or that is no regular file is an error: somebody may have put it
+    /// there. Bytes that are no text read as a text that no parser accepts; content is for the parsers to judge.
+    pub fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
+        let path = self.path(file);
+        // Without blocking, because a named pipe in the place of the file would hold us for ever.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(opened) => File::from(opened),
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(rustix::io::Errno::LOOP) => return Err(StoreError::Symlink { path }),
+            Err(error) => {
+                let source = error.into();
+                return Err(StoreError::Read { path, source });
+            }
+        };
+        let content = read_checked(&path, opened)?;
+        Ok(Some(content))
+    }
+
+    /// Replaces `file`; a reader sees the old content or the new, never a mixture, even after a power cut.
+    pub fn replace(
+        &self,
+        file: StoreFile,
+        content: &[u8],
+        _lock: &StoreLock,
+    ) -> Result<(), StoreError> {
+        let path = self.path(file);
+        replace::replace(&self.dir, &path, content)
+            .map_err(|source| StoreError::Write { path, source })
+    }
+
+    /// Removes `file`, if it is there.
+    pub fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
+        let path = self.path(file);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(StoreError::Write { path, source }),
+        }
+    }
+
+    /// Takes `file` out of use, but keeps it for a person to look at; the last few of each name are kept.
+    ///
+    /// Returns where it is now, or `None` if there was none.
+    pub fn set_aside(
+        &self,
+        file: StoreFile,
+        _lock: &StoreLock,
+    ) -> Result<Option<PathBuf>, StoreError> {
+        let path = self.path(file);
+        match replace::set_aside(&path) {
+            Ok(kept) => Ok(Some(kept)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(StoreError::Write { path, source }),
+        }
+    }
+}
+
+fn read_checked(path: &Path, file: File) -> Result<Zeroizing<String>, StoreError> {
+    let failed = |source| StoreError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(StoreError::NotAFile {
+            path: path.to_owned(),
+        });
+    }
+    check_owner(path, &metadata)?;
+    if metadata.len() > MAX_FILE_LEN {
+        return Err(StoreError::TooLarge {
+            path: path.to_owned(),
+        });
+    }
+    let expected = usize::try_from(metadata.len()).unwrap_or_default();
+    // One byte more, so that the end is seen without growing, which would leave a copy of a key behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(expected + 1));
+    file.take(MAX_FILE_LEN)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    let text = String::from_utf8(std::mem::take(&mut *bytes));
+    Ok(Zeroizing::new(text.unwrap_or_else(|error| {
+        Zeroizing::new(error.into_bytes());
+        // What no parser takes for anything.
+        "\0".to_owned()
+    })))
+}
+
+fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
+    let path = || path.to_owned();
+    let owner = metadata.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(StoreError::ForeignOwner {
+            path: path(),
+            owner,
+        });
+    }
+    if metadata.mode() & OTHERS_WRITE != 0 {
+        return Err(StoreError::OthersMayWrite {
+            path: path(),
+            mode: metadata.mode() & 0o7777,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

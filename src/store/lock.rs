@@ -1,0 +1,151 @@
+//! One writer at a time: the kubelet, kubeadm, kubectl and people all run the plugin.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fs2::FileExt as _;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::{Store, StoreError, check_owner};
+use crate::clock::Deadline;
+
+const LOCK_FILE: &str = "lock";
+
+/// `flock` knows no deadline, so it is tried this often; twenty waiting processes cost nothing.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// More than a holder writes about itself.
+const MAX_HOLDER_LEN: u64 = 4096;
+
+/// Proof that this process is the store's only writer, for as long as the value lives.
+///
+/// The kernel takes the lock back from a process that dies, however it dies.
+#[derive(Debug)]
+#[must_use = "the lock is released when this is dropped"]
+pub struct StoreLock {
+    _file: File,
+}
+
+/// The process that holds the lock, as it wrote about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Its process ID.
+    pub pid: u32,
+    /// What it was started as.
+    pub program: String,
+    /// When it took the lock, in seconds since 1970.
+    pub since: u64,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pid == 0 {
+            return f.write_str("a process that has not written who it is");
+        }
+        let since = UNIX_EPOCH + Duration::from_secs(self.since.min(u64::from(u32::MAX)));
+        write!(
+            f,
+            "process {} ({}) since {}",
+            self.pid,
+            self.program,
+            humantime::format_rfc3339_seconds(since)
+        )
+    }
+}
+
+impl Store {
+    /// Waits for the lock until `deadline`, and writes into it who has it now.
+    pub fn lock(
+        &self,
+        deadline: Deadline,
+        program: &str,
+        now: SystemTime,
+    ) -> Result<StoreLock, StoreError> {
+        let path = self.dir.join(LOCK_FILE);
+        let mut file = open(&path)?;
+        let started = Instant::now();
+        loop {
+            match file.try_lock_exclusive() {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(source) => return Err(StoreError::Lock { path, source }),
+            }
+            if deadline.passed() {
+                return Err(StoreError::Held {
+                    holder: holder(&mut file),
+                    waited: started.elapsed(),
+                    path,
+                });
+            }
+            thread::sleep(TRY_AGAIN.min(deadline.remaining()));
+        }
+        // For those who wait and for people; a full disk must not cost us the lock.
+        drop(introduce(&mut file, program, now));
+        Ok(StoreLock { _file: file })
+    }
+}
+
+fn open(path: &Path) -> Result<File, StoreError> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags | OFlags::RDWR | OFlags::CREATE, mode) {
+        // The lock itself needs no writing: on a read-only file system the old file still serves.
+        Err(rustix::io::Errno::ROFS) => rustix::fs::open(path, flags | OFlags::RDONLY, mode)
+            .map_err(|_| rustix::io::Errno::ROFS),
+        opened => opened,
+    };
+    let file = match file {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::LOOP) => {
+            return Err(StoreError::Symlink {
+                path: path.to_owned(),
+            });
+        }
+        Err(error) => {
+            return Err(StoreError::Lock {
+                path: path.to_owned(),
+                source: error.into(),
+            });
+        }
+    };
+    let metadata = file.metadata().map_err(|source| StoreError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    check_owner(path, &metadata)?;
+    Ok(file)
+}
+
+fn introduce(file: &mut File, program: &str, now: SystemTime) -> io::Result<()> {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let holder = Holder {
+        pid: std::process::id(),
+        program: program.to_owned(),
+        since: since.as_secs(),
+    };
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(&serde_json::to_vec(&holder)?)
+}
+
+fn holder(file: &mut File) -> Holder {
+    let mut text = Vec::new();
+    let read = file
+        .rewind()
+        .and_then(|()| file.take(MAX_HOLDER_LEN).read_to_end(&mut text));
+    read.ok()
+        .and_then(|_| serde_json::from_slice(&text).ok())
+        .unwrap_or_default()
+}
+
+/// Where the lock of the store in `dir` is.
+pub(crate) fn path(dir: &Path) -> PathBuf {
+    dir.join(LOCK_FILE)
+}

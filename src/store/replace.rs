@@ -1,0 +1,58 @@
+//! Files that change all at once or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// How many files of one name are kept aside: a broken start-up loop must not fill the disk.
+const KEPT_ASIDE: u32 = 3;
+
+/// Writes `content` beside `path`, in `dir`, and then moves it there.
+pub(super) fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = with_suffix(path, ".tmp");
+    // Left by a run that was killed; the lock says that nobody writes it now.
+    match fs::remove_file(&temporary) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let written = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path));
+    if let Err(error) = written {
+        drop(fs::remove_file(&temporary));
+        return Err(error);
+    }
+    File::open(dir)?.sync_all()
+}
+
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// Renames `path` to the first of a few names; the last of them is overwritten.
+pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let name = |number| with_suffix(path, &format!(".set-aside.{number}"));
+    fs::symlink_metadata(path)?;
+    for number in (1..KEPT_ASIDE).rev() {
+        match fs::rename(name(number), name(number + 1)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    fs::rename(path, name(1))?;
+    Ok(name(1))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}

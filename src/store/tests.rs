@@ -1,0 +1,200 @@
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::clock::Deadline;
+
+const FILE: StoreFile = StoreFile::Credential;
+
+/// A store, and the directory that ends with it.
+fn store() -> (tempfile::TempDir, Store) {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::create(&root.path().join("state")).unwrap();
+    (root, store)
+}
+
+fn lock(store: &Store) -> StoreLock {
+    try_lock(store).unwrap()
+}
+
+fn try_lock(store: &Store) -> Result<StoreLock, StoreError> {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    store.lock(Deadline::after(Duration::ZERO), "the-plugin", now)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn directory_and_files_are_for_their_owner_alone() {
+    let (_root, store) = store();
+    store.replace(FILE, b"content", &lock(&store)).unwrap();
+
+    assert_eq!(mode(store.dir()), 0o700);
+    assert_eq!(mode(&store.path(FILE)), 0o600);
+    assert_eq!(mode(&lock::path(store.dir())), 0o600);
+}
+
+#[test]
+fn a_missing_directory_is_none_and_is_made() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("a/b");
+
+    assert!(Store::open(&dir).unwrap().is_none());
+    Store::create(&dir).unwrap();
+    Store::create(&dir).unwrap();
+    assert!(Store::open(&dir).unwrap().is_some());
+}
+
+#[test]
+fn a_file_is_replaced_whole() {
+    let (_root, store) = store();
+    assert!(store.read(FILE).unwrap().is_none());
+    for content in ["first", "second"] {
+        store
+            .replace(FILE, content.as_bytes(), &lock(&store))
+            .unwrap();
+        assert_eq!(store.read(FILE).unwrap().unwrap().as_str(), content);
+    }
+    store.remove(FILE, &lock(&store)).unwrap();
+    store.remove(FILE, &lock(&store)).unwrap();
+    assert!(store.read(FILE).unwrap().is_none());
+}
+
+#[test]
+fn what_a_killed_run_left_half_written_is_no_obstacle() {
+    let (_root, store) = store();
+    fs::write(store.dir().join("kubelet-client.pem.tmp"), "half").unwrap();
+
+    store.replace(FILE, b"whole", &lock(&store)).unwrap();
+
+    assert_eq!(store.read(FILE).unwrap().unwrap().as_str(), "whole");
+    assert_eq!(fs::read_dir(store.dir()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_directory_that_others_may_write_is_refused() {
+    for bad in [0o770, 0o707, 0o1777] {
+        let (_root, store) = store();
+        set_mode(store.dir(), bad);
+
+        let error = Store::open(store.dir()).unwrap_err();
+
+        assert!(
+            matches!(&error, StoreError::OthersMayWrite { mode, .. } if *mode == bad),
+            "{error}"
+        );
+        assert!(error.remedy().contains("chmod go-w"));
+    }
+}
+
+#[test]
+fn a_file_that_others_may_write_is_refused() {
+    let (_root, store) = store();
+    store.replace(FILE, b"content", &lock(&store)).unwrap();
+    set_mode(&store.path(FILE), 0o620);
+
+    let error = store.read(FILE).unwrap_err();
+
+    assert!(matches!(error, StoreError::OthersMayWrite { .. }), "{error}");
+}
+
+#[test]
+fn links_are_refused() {
+    let (root, store) = store();
+    let elsewhere = root.path().join("elsewhere");
+    fs::write(&elsewhere, "content").unwrap();
+    symlink(&elsewhere, store.path(FILE)).unwrap();
+    symlink(store.dir(), root.path().join("link")).unwrap();
+    symlink(&elsewhere, lock::path(store.dir())).unwrap();
+
+    let file = store.read(FILE).unwrap_err();
+    let directory = Store::open(&root.path().join("link")).unwrap_err();
+    let lock = try_lock(&store).unwrap_err();
+
+    for error in [file, directory, lock] {
+        assert!(matches!(error, StoreError::Symlink { .. }), "{error}");
+    }
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let (root, store) = store();
+    fs::create_dir(store.path(FILE)).unwrap();
+    let error = store.read(FILE).unwrap_err();
+    assert!(matches!(error, StoreError::NotAFile { .. }), "{error}");
+
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, store.path(StoreFile::Origin), mode).unwrap();
+    let error = store.read(StoreFile::Origin).unwrap_err();
+    assert!(matches!(error, StoreError::NotAFile { .. }), "{error}");
+
+    let file = root.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Store::open(&file).unwrap_err();
+    assert!(matches!(error, StoreError::NotADirectory { .. }), "{error}");
+}
+
+#[test]
+fn a_file_too_large_to_be_ours_is_not_read() {
+    let (_root, store) = store();
+    let content = vec![b'x'; usize::try_from(MAX_FILE_LEN).unwrap() + 1];
+    store.replace(FILE, &content, &lock(&store)).unwrap();
+
+    let error = store.read(FILE).unwrap_err();
+
+    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn bytes_that_are_no_text_read_as_nothing_a_parser_takes() {
+    let (_root, store) = store();
+    store.replace(FILE, b"\xff\xfe", &lock(&store)).unwrap();
+
+    assert_eq!(store.read(FILE).unwrap().unwrap().as_str(), "\0");
+}
+
+#[test]
+fn the_lock_is_for_one_and_names_its_holder() {
+    let (_root, store) = store();
+    let held = lock(&store);
+
+    let error = try_lock(&store).unwrap_err();
+
+    let text = error.to_string();
+    let pid = std::process::id();
+    assert!(matches!(error, StoreError::Held { .. }), "{text}");
+    assert!(
+        text.contains(&format!(
+            "process {pid} (the-plugin) since 2027-01-15T08:00:00Z"
+        )),
+        "{text}"
+    );
+    drop(held);
+    drop(lock(&store));
+}
+
+#[test]
+fn the_last_three_files_set_aside_are_kept() {
+    let (_root, store) = store();
+    let lock = lock(&store);
+    assert_eq!(store.set_aside(FILE, &lock).unwrap(), None);
+
+    for content in ["1", "2", "3", "4"] {
+        store.replace(FILE, content.as_bytes(), &lock).unwrap();
+        assert!(store.set_aside(FILE, &lock).unwrap().is_some());
+    }
+
+    assert!(store.read(FILE).unwrap().is_none());
+    let kept: Vec<_> = ["1", "2", "3"]
+        .iter()
+        .map(|number| store.dir().join(format!("kubelet-client.pem.set-aside.{number}")))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    assert_eq!(kept, ["4", "3", "2"]);
+}

@@ -1,0 +1,130 @@
+//! What the store holds, judged before it is used.
+
+use std::time::SystemTime;
+
+use crate::credential::Credential;
+use crate::failure;
+use crate::machine::{Machine, MachineDigest};
+use crate::origin::Origin;
+use crate::store::{Store, StoreError, StoreFile};
+
+/// A file that is there and of no use, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Useless {
+    /// The file.
+    pub file: StoreFile,
+    /// Why.
+    pub why: String,
+}
+
+/// What the store holds.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Stored {
+    /// What the credential belongs to.
+    pub origin: Option<Origin>,
+    /// The credential; only ever with an origin, of this machine and of the origin's node.
+    pub credential: Option<Credential>,
+    /// What has to be set aside, credential or not.
+    pub useless: Vec<Useless>,
+    /// The ID of this boot.
+    pub boot_id: Option<String>,
+    /// This machine, if it was looked at: once a boot.
+    pub machine: Option<MachineDigest>,
+}
+
+impl Stored {
+    /// Reads origin and credential.
+    ///
+    /// Changes nothing: what is of no use is listed, for a run that holds the lock to set aside.
+    ///
+    /// # Errors
+    ///
+    /// Only what makes the whole store unsafe or unreadable is an error.
+    pub fn load(store: &Store, machine: &Machine) -> Result<Self, StoreError> {
+        let mut stored = Self {
+            boot_id: machine.boot_id(),
+            ..Self::default()
+        };
+        let credential = store.read(StoreFile::Credential)?;
+        stored.load_origin(store, machine)?;
+        if let Some(text) = credential {
+            stored.judge(&text);
+        }
+        Ok(stored)
+    }
+
+    fn load_origin(&mut self, store: &Store, machine: &Machine) -> Result<(), StoreError> {
+        let Some(text) = store.read(StoreFile::Origin)? else {
+            return Ok(());
+        };
+        match Origin::parse(&text) {
+            Ok(origin) => {
+                if self.is_of_this_machine(&origin, machine) {
+                    self.origin = Some(origin);
+                } else {
+                    self.reject_all("the store is another machine's");
+                }
+            }
+            Err(error) => self.reject(StoreFile::Origin, failure::chain(&error)),
+        }
+        Ok(())
+    }
+
+    /// In a boot in which that was found once it is not asked again.
+    fn is_of_this_machine(&mut self, origin: &Origin, machine: &Machine) -> bool {
+        if self.boot_id.is_some() && self.boot_id == origin.boot_id {
+            return true;
+        }
+        let digest = machine.digest();
+        let same = !digest.differs_from(&origin.machine);
+        self.machine = Some(digest);
+        same
+    }
+
+    fn judge(&mut self, text: &str) {
+        let Some(origin) = &self.origin else {
+            if self.useless.is_empty() {
+                let why = "no origin.json says which machine it is for";
+                self.reject(StoreFile::Credential, why);
+            } else {
+                self.reject(StoreFile::Credential, "its origin.json is of no use");
+            }
+            return;
+        };
+        match Credential::from_store(text) {
+            Ok(credential) if credential.leaf().node_name.as_ref() == Some(&origin.node_name) => {
+                self.credential = Some(credential);
+            }
+            Ok(_) => {
+                let why = format!("it is not for node {}", origin.node_name);
+                self.reject(StoreFile::Credential, why);
+            }
+            Err(error) => self.reject(StoreFile::Credential, failure::chain(&error)),
+        }
+    }
+
+    fn reject(&mut self, file: StoreFile, why: impl Into<String>) {
+        if self.useless.iter().all(|useless| useless.file != file) {
+            let why = why.into();
+            self.useless.push(Useless { file, why });
+        }
+    }
+
+    fn reject_all(&mut self, why: &str) {
+        for file in StoreFile::ALL {
+            self.reject(file, why);
+        }
+    }
+
+    /// The credential, if an API server accepts it at `now`.
+    pub fn valid(&self, now: SystemTime) -> Option<&Credential> {
+        self.credential
+            .as_ref()
+            .filter(|credential| credential.validity().holds_at(now))
+    }
+}
+
+#[cfg(test)]
+mod tests;
