@@ -1,1 +1,300 @@
+//! Certificates, as openssl and another parser read them.
 
+mod openssl;
+
+use std::time::{Duration, SystemTime};
+
+use x509_parser::prelude::{FromDer as _, ParsedExtension, X509Certificate};
+
+use super::*;
+use crate::decide::{Context, Decision};
+use crate::refusal::Deferral;
+use crate::request::forge::{Csr, UID, cluster, decided_at, envelope, issued_at, object, valid};
+use openssl::{CA_EXTENSIONS, Pki};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn cluster_of(signer: Signer) -> Context {
+    Context {
+        signer: signer.into(),
+        ..cluster()
+    }
+}
+
+/// A time at which the CA is valid, and not for much longer than a node's certificate.
+fn late(signer: &Signer) -> SystemTime {
+    signer.not_after() - 30 * DAY
+}
+
+fn der_of(pem: &str) -> Vec<u8> {
+    pem::parse(pem).unwrap().into_contents()
+}
+
+/// Issues with this CA, and has openssl verify the chain as a strict server does.
+fn issue_and_verify(pki: &Pki) -> Vec<u8> {
+    let signer = pki.signer().unwrap();
+    let now = late(&signer);
+    let certificate = issued_at(&valid(), &cluster_of(signer), now);
+    pki.verify(certificate.pem(), now);
+    der_of(certificate.pem())
+}
+
+#[test]
+fn a_chain_of_every_kind_of_key_verifies() {
+    for key in [
+        &["genrsa", "-traditional", "2048"][..],
+        &["genrsa", "4096"],
+        &["ecparam", "-genkey", "-name", "prime256v1"],
+        &["ecparam", "-genkey", "-noout", "-name", "secp384r1"],
+        &["ecparam", "-genkey", "-name", "secp521r1"],
+        &[
+            "genpkey",
+            "-algorithm",
+            "EC",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ],
+        &[
+            "genpkey",
+            "-algorithm",
+            "EC",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-384",
+        ],
+        &[
+            "genpkey",
+            "-algorithm",
+            "RSA",
+            "-pkeyopt",
+            "rsa_keygen_bits:2048",
+        ],
+    ] {
+        issue_and_verify(&Pki::with_key(key));
+    }
+}
+
+#[test]
+fn the_issuer_is_the_cas_subject_byte_for_byte() {
+    for subject in [
+        "/CN=kubernetes",
+        "/DC=com/DC=example/CN=ca",
+        "/O=example/OU=first/OU=second/CN=ca",
+        "/O=example/CN=ca+OU=platform+UID=7",
+        "/C=DE/ST=B\u{e4}r/L=x/CN=ca",
+    ] {
+        let pki = Pki::with_subject(subject);
+        let certificate = issue_and_verify(&pki);
+        let ca = der_of(&pki.certificate());
+        let (_, certificate) = X509Certificate::from_der(&certificate).unwrap();
+        let (_, ca) = X509Certificate::from_der(&ca).unwrap();
+
+        assert_eq!(
+            certificate.issuer().as_raw(),
+            ca.subject().as_raw(),
+            "{subject}"
+        );
+    }
+}
+
+#[test]
+fn a_certificate_holds_what_was_verified_and_nothing_else() {
+    let pki = Pki::new();
+    let signer = pki.signer().unwrap();
+    let now = late(&signer);
+    let csr = Csr::valid();
+    let request = object(envelope(&csr.der()));
+
+    let pem = issued_at(&request, &cluster_of(signer), now);
+
+    let der = der_of(pem.pem());
+    let (rest, certificate) = X509Certificate::from_der(&der).unwrap();
+    assert!(rest.is_empty());
+    assert_eq!(
+        certificate.subject().to_string(),
+        format!("O=system:nodes, CN=system:node:n1, OID(1.3.6.1.4.1.57683.2)={UID}")
+    );
+    assert_eq!(certificate.version().0, 2);
+    assert_eq!(certificate.public_key().raw, csr.spki());
+    let extensions: Vec<_> = certificate
+        .extensions()
+        .iter()
+        .map(|extension| (extension.oid.to_id_string(), extension.critical))
+        .collect();
+    let expected = [
+        ("2.5.29.19", true),
+        ("2.5.29.15", true),
+        ("2.5.29.37", false),
+        ("1.3.6.1.4.1.11129.2.1.21", false),
+        ("2.5.29.35", false),
+    ];
+    assert_eq!(
+        extensions,
+        expected.map(|(oid, critical)| (oid.to_owned(), critical))
+    );
+}
+
+#[test]
+fn a_certificate_is_a_clients_and_no_cas() {
+    let certificate = issue_and_verify(&Pki::new());
+    let (_, certificate) = X509Certificate::from_der(&certificate).unwrap();
+
+    assert!(!certificate.is_ca());
+    assert_eq!(certificate.key_usage().unwrap().unwrap().value.flags, 1);
+    let usage = certificate.extended_key_usage().unwrap().unwrap().value;
+    assert!(usage.client_auth && !usage.server_auth && !usage.any && usage.other.is_empty());
+    let provider_id = certificate
+        .extensions()
+        .iter()
+        .find(|extension| {
+            matches!(
+                extension.parsed_extension(),
+                ParsedExtension::UnsupportedExtension { .. }
+            )
+        })
+        .unwrap();
+    assert_eq!(provider_id.value, b"\x0c\x10metal:///rack/m1");
+}
+
+#[test]
+fn a_certificate_is_valid_from_five_minutes_ago_for_its_lifetime() {
+    let signer = Pki::new().signer().unwrap();
+    let now = late(&signer);
+
+    let issued = issued_at(&valid(), &cluster_of(signer), now);
+
+    let der = der_of(issued.pem());
+    let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+    let seconds = |time: SystemTime| {
+        i64::try_from(
+            time.duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap()
+                .as_secs(),
+        )
+        .unwrap()
+    };
+    let validity = certificate.validity();
+    assert_eq!(validity.not_before.timestamp(), seconds(now) - 300);
+    assert_eq!(validity.not_after.timestamp(), seconds(now + 7 * DAY));
+    assert_eq!(issued.not_after(), now + 7 * DAY);
+}
+
+#[test]
+fn no_certificate_outlives_its_ca() {
+    let signer = Pki::new().signer().unwrap();
+    let end = signer.not_after();
+
+    let issued = issued_at(&valid(), &cluster_of(signer), end - DAY);
+
+    assert_eq!(issued.not_after(), end);
+}
+
+#[test]
+fn a_ca_that_is_not_valid_now_issues_nothing() {
+    let pki = Pki::new();
+    let end = pki.signer().unwrap().not_after();
+    let begin = end - 365 * DAY;
+
+    for now in [end + Duration::from_secs(1), begin - Duration::from_secs(1)] {
+        let decision = decided_at(&valid(), &cluster_of(pki.signer().unwrap()), now);
+
+        assert!(
+            matches!(decision, Decision::Retry(Deferral::CaNotValid)),
+            "{decision:?}"
+        );
+    }
+}
+
+#[test]
+fn serial_numbers_are_positive_and_differ() {
+    let signer = Pki::new().signer().unwrap();
+    let (now, cluster) = (late(&signer), cluster_of(signer));
+    let request = valid();
+    let mut serials: Vec<_> = (0..32)
+        .map(|_| {
+            let issued = issued_at(&request, &cluster, now);
+            let der = der_of(issued.pem());
+            let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+            assert!(certificate.raw_serial().len() <= 17 && certificate.raw_serial()[0] < 0x80);
+            issued.serial().to_owned()
+        })
+        .collect();
+    serials.sort_unstable();
+    serials.dedup();
+
+    assert_eq!(serials.len(), 32);
+}
+
+#[test]
+fn a_certificate_that_is_no_cas_is_refused() {
+    for extensions in [
+        &["basicConstraints=critical,CA:FALSE"][..],
+        &[
+            "basicConstraints=critical,CA:TRUE",
+            "keyUsage=critical,digitalSignature",
+        ],
+    ] {
+        let pki = Pki::made_of(
+            &["ecparam", "-genkey", "-name", "prime256v1"],
+            "/CN=ca",
+            extensions,
+        );
+
+        assert!(
+            matches!(pki.signer(), Err(InvalidCa::NotACa)),
+            "{extensions:?}"
+        );
+    }
+}
+
+#[test]
+fn another_cas_key_is_refused() {
+    let (ca, other) = (Pki::new(), Pki::new());
+    let rsa = Pki::with_key(&["genrsa", "2048"]);
+
+    for key in [other.key(), rsa.key()] {
+        let signer = Signer::from_pem(ca.certificate().as_bytes(), key.as_bytes());
+
+        assert!(matches!(signer, Err(InvalidCa::KeyMismatch)));
+    }
+}
+
+#[test]
+fn a_key_of_another_kind_or_size_is_refused() {
+    for key in [
+        &["genrsa", "1024"][..],
+        &["genpkey", "-algorithm", "ED25519"],
+        &["ecparam", "-genkey", "-name", "secp256k1"],
+    ] {
+        let pki = Pki::made_of(key, "/CN=ca", &CA_EXTENSIONS);
+
+        assert!(matches!(pki.signer(), Err(InvalidCa::KeyKind)), "{key:?}");
+    }
+}
+
+#[test]
+fn files_in_another_form_are_refused() {
+    let pki = Pki::new();
+    let (certificate, key) = (pki.certificate(), pki.key());
+    let twice = certificate.repeat(2);
+    let encrypted = pki.openssl(&["pkey", "-in", "ca.key", "-aes256", "-passout", "pass:x"]);
+
+    for text in ["", "x", &key, &twice] {
+        let signer = Signer::from_pem(text.as_bytes(), key.as_bytes());
+        assert!(
+            matches!(signer, Err(InvalidCa::NotOneCertificate)),
+            "{text}"
+        );
+    }
+    for text in ["", "x", &certificate, &key.repeat(2), &encrypted] {
+        let signer = Signer::from_pem(certificate.as_bytes(), text.as_bytes());
+        assert!(matches!(signer, Err(InvalidCa::KeyForm)), "{text}");
+    }
+}
+
+#[test]
+fn the_debug_of_a_signer_says_nothing_of_its_key() {
+    assert_eq!(
+        format!("{:?}", Pki::new().signer().unwrap()),
+        "Signer { .. }"
+    );
+}

@@ -13,6 +13,7 @@ use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
 use crate::inventory::{Machine, MachineState, StaticInventory, TokenId};
 use crate::ledger::MemoryLedger;
 use crate::refusal::{Denial, Refusal};
+use crate::request::IssuedCertificate;
 use crate::signer::Signer;
 use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier,
@@ -96,7 +97,28 @@ static CA: LazyLock<Arc<Signer>> = LazyLock::new(|| {
 });
 
 pub(crate) fn decided(request: &CertificateSigningRequest, context: &Context) -> Decision {
-    block_on(decide(request, context, now())).decision
+    decided_at(request, context, now())
+}
+
+pub(crate) fn decided_at(
+    request: &CertificateSigningRequest,
+    context: &Context,
+    now: SystemTime,
+) -> Decision {
+    block_on(decide(request, context, now)).decision
+}
+
+/// The certificate that this request gets at `now`.
+#[track_caller]
+pub(crate) fn issued_at(
+    request: &CertificateSigningRequest,
+    context: &Context,
+    now: SystemTime,
+) -> IssuedCertificate {
+    match decided_at(request, context, now) {
+        Decision::Issue(certificate) => certificate,
+        other => panic!("not issued: {other:?}"),
+    }
 }
 
 /// The denial of this request by the cluster.

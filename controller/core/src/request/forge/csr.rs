@@ -93,8 +93,15 @@ impl Csr {
         attribute(EXTENSION_REQUEST, der::set(&[der::sequence(extensions)]))
     }
 
-    pub(crate) fn to_be_signed(&self) -> Vec<u8> {
+    pub(crate) fn spki(&self) -> Vec<u8> {
         let own = self.key.public_key().as_ref();
+        der::sequence(&[
+            der::sequence(&self.key_algorithm),
+            der::bits(self.key_bits.as_deref().unwrap_or(own)),
+        ])
+    }
+
+    fn to_be_signed(&self) -> Vec<u8> {
         let attributes = self
             .attributes
             .clone()
@@ -102,10 +109,7 @@ impl Csr {
         der::sequence(&[
             der::integer(&[0]),
             der::sequence(&self.subject),
-            der::sequence(&[
-                der::sequence(&self.key_algorithm),
-                der::bits(self.key_bits.as_deref().unwrap_or(own)),
-            ]),
+            self.spki(),
             der::tlv(0xa0, &attributes.concat()),
         ])
     }

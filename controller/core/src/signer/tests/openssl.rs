@@ -1,0 +1,103 @@
+//! A CA as an operator makes it.
+
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+
+use crate::signer::{InvalidCa, Signer};
+
+pub(super) const CA_EXTENSIONS: [&str; 2] = [
+    "basicConstraints=critical,CA:TRUE",
+    "keyUsage=critical,keyCertSign,cRLSign",
+];
+
+const P256: [&str; 4] = ["ecparam", "-genkey", "-name", "prime256v1"];
+
+pub(super) struct Pki {
+    dir: TempDir,
+}
+
+impl Pki {
+    pub(super) fn new() -> Self {
+        Self::with_key(&P256)
+    }
+
+    pub(super) fn with_key(key: &[&str]) -> Self {
+        Self::made_of(key, "/CN=kubernetes", &CA_EXTENSIONS)
+    }
+
+    pub(super) fn with_subject(subject: &str) -> Self {
+        Self::made_of(&P256, subject, &CA_EXTENSIONS)
+    }
+
+    pub(super) fn made_of(key: &[&str], subject: &str, extensions: &[&str]) -> Self {
+        let pki = Self {
+            dir: TempDir::new().unwrap(),
+        };
+        std::fs::write(pki.dir.path().join("ca.key"), pki.openssl(key)).unwrap();
+        // No defaults of the machine's own configuration.
+        std::fs::write(
+            pki.dir.path().join("cnf"),
+            "[req]\ndistinguished_name=dn\n[dn]\n",
+        )
+        .unwrap();
+        let mut request = vec!["req", "-x509", "-new", "-key", "ca.key", "-days", "365"];
+        request.extend([
+            "-config", "cnf", "-utf8", "-subj", subject, "-out", "ca.crt",
+        ]);
+        for extension in extensions {
+            request.extend(["-addext", extension]);
+        }
+        pki.openssl(&request);
+        pki
+    }
+
+    pub(super) fn signer(&self) -> Result<Signer, InvalidCa> {
+        Signer::from_pem(self.certificate().as_bytes(), self.key().as_bytes())
+    }
+
+    pub(super) fn certificate(&self) -> String {
+        self.read("ca.crt")
+    }
+
+    pub(super) fn key(&self) -> String {
+        self.read("ca.key")
+    }
+
+    /// Verifies a certificate of this CA for a client, at `now`.
+    pub(super) fn verify(&self, certificate: &str, now: SystemTime) {
+        std::fs::write(self.dir.path().join("node.crt"), certificate).unwrap();
+        let now = now
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+            .to_string();
+        let mut verify = vec![
+            "verify",
+            "-attime",
+            &now,
+            "-x509_strict",
+            "-purpose",
+            "sslclient",
+        ];
+        verify.extend(["-CAfile", "ca.crt", "node.crt"]);
+        self.openssl(&verify);
+    }
+
+    /// What openssl prints.
+    pub(super) fn openssl(&self, arguments: &[&str]) -> String {
+        let output = Command::new("openssl")
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "openssl {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap()
+    }
+}
