@@ -1,0 +1,314 @@
+//! A node: the real plugin with a state directory of its own, and whoever runs it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};
+use kubelet_authenticator_test_support::process::Scratch;
+use serde_json::Value;
+
+use crate::program;
+
+/// The plugin for machines that prove nothing; its certificates are never renewed.
+pub const INSECURE: &str = "kubelet-authenticator-insecure";
+
+/// The plugin with the rubber stamp; its certificates are renewed.
+pub const NULL: &str = "kubelet-authenticator-null";
+
+/// What the nodes of the suites are called.
+pub const NODE: &str = "n1";
+
+/// Longer than anything that is waited for in a suite.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A node that is to join the cluster of an API server.
+#[derive(Debug)]
+pub struct Node {
+    scratch: Scratch,
+    program: PathBuf,
+    wrapper: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+/// What a run of the plugin left.
+#[derive(Debug)]
+pub struct Run {
+    /// Its exit status; `None` if it was killed.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Node {
+    /// A node with this plugin, a bootstrap token, and nothing stored.
+    pub fn new(plugin: &str, server: &ApiServer) -> Self {
+        let scratch = Scratch::new("node");
+        let bootstrap = server.write_bootstrap_kubeconfig(scratch.path(), TOKEN);
+        let mut node = Self {
+            program: program(plugin),
+            wrapper: Vec::new(),
+            environment: Vec::new(),
+            scratch,
+        };
+        node.set("STATE_DIRECTORY", node.state());
+        node.set("BOOTSTRAP_KUBECONFIG", bootstrap);
+        node.set("NODE_NAME", NODE);
+        node.set("PROVIDER_ID", "test:///machine-1");
+        node.set_env("KUBERNETES_EXEC_INFO", server.exec_info("v1", true));
+        node
+    }
+
+    /// Sets `KUBELET_AUTHENTICATOR_<setting>`.
+    pub fn set(&mut self, setting: &str, value: impl AsRef<OsStr>) {
+        self.set_env(&format!("KUBELET_AUTHENTICATOR_{setting}"), value);
+    }
+
+    /// Takes `KUBELET_AUTHENTICATOR_<setting>` away.
+    pub fn unset(&mut self, setting: &str) {
+        self.unset_env(&format!("KUBELET_AUTHENTICATOR_{setting}"));
+    }
+
+    /// Sets a variable of the plugin's environment.
+    pub fn set_env(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.unset_env(name);
+        self.environment
+            .push((name.into(), value.as_ref().to_owned()));
+    }
+
+    /// Takes a variable away.
+    pub fn unset_env(&mut self, name: &str) {
+        self.environment.retain(|(key, _)| key != OsStr::new(name));
+    }
+
+    /// Runs the plugin through this command, which ends in executing its arguments.
+    pub fn wrap(&mut self, wrapper: &[&str]) {
+        self.wrapper = wrapper.iter().map(OsString::from).collect();
+    }
+
+    /// A directory of the node's own.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> PathBuf {
+        self.scratch.join("state")
+    }
+
+    /// A file of the state directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.state().join(name)
+    }
+
+    /// A file of the state directory, which is there, as JSON.
+    #[track_caller]
+    pub fn json(&self, name: &str) -> Value {
+        serde_json::from_str(&fs::read_to_string(self.file(name)).unwrap()).unwrap()
+    }
+
+    /// Changes a JSON file of the state directory.
+    #[track_caller]
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut value = self.json(name);
+        change(&mut value);
+        fs::write(self.file(name), value.to_string()).unwrap();
+    }
+
+    /// The names in the state directory, sorted.
+    pub fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.state()).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Runs the plugin as client-go does.
+    #[track_caller]
+    pub fn run(&self) -> Run {
+        self.run_with(&[])
+    }
+
+    /// Runs the plugin with arguments.
+    #[track_caller]
+    pub fn run_with(&self, arguments: &[&str]) -> Run {
+        self.start(arguments).finish()
+    }
+
+    /// Runs a command as a person does, who has no exec info.
+    #[track_caller]
+    pub fn command(&self, arguments: &[&str]) -> Run {
+        self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
+            .finish()
+    }
+
+    /// Starts the plugin.
+    #[track_caller]
+    pub fn start(&self, arguments: &[&str]) -> Started {
+        self.start_without(arguments, None)
+    }
+
+    fn start_without(&self, arguments: &[&str], variable: Option<&str>) -> Started {
+        let mut line = self.wrapper.clone();
+        line.push(self.program.clone().into());
+        line.extend(arguments.iter().map(OsString::from));
+        let (first, rest) = line.split_first().unwrap();
+        let environment = self.environment.iter();
+        let environment = environment.filter(|(key, _)| variable.is_none_or(|name| key != name));
+        let child = Command::new(first)
+            .args(rest)
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .envs(environment.map(|(key, value)| (key, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Started {
+            child: Some(child),
+            at: Instant::now(),
+        }
+    }
+
+    /// The certificate's serial number, as `status` shows it.
+    #[track_caller]
+    pub fn serial(&self) -> String {
+        let status = self.status();
+        status["certificate"]["serial"].as_str().unwrap().to_owned()
+    }
+
+    /// What `status -o json` says.
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        let run = self.command(&["status", "-o", "json"]).succeeded();
+        serde_json::from_str(&run.stdout).unwrap()
+    }
+}
+
+/// A plugin that runs; it is killed when this is dropped.
+#[derive(Debug)]
+pub struct Started {
+    child: Option<Child>,
+    at: Instant,
+}
+
+impl Started {
+    /// Sends it SIGKILL.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.child.as_mut().unwrap().kill().unwrap();
+    }
+
+    /// Waits until it has ended.
+    #[track_caller]
+    pub fn finish(mut self) -> Run {
+        let mut child = self.child.take().unwrap();
+        let mut errors = child.stderr.take().unwrap();
+        let stderr = std::thread::spawn(move || {
+            let mut text = String::new();
+            errors.read_to_string(&mut text).unwrap();
+            text
+        });
+        let mut stdout = String::new();
+        child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut stdout)
+            .unwrap();
+        let status = child.wait().unwrap();
+        Run {
+            code: status.code(),
+            stdout,
+            stderr: stderr.join().unwrap(),
+            took: self.at.elapsed(),
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Run {
+    /// This run, which ended well.
+    #[track_caller]
+    pub fn succeeded(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:#?}");
+        self
+    }
+
+    /// This run, which ended with that status, said so on standard error and nothing on standard output.
+    #[track_caller]
+    pub fn failed(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert_eq!(self.stdout, "", "{self:#?}");
+        assert!(!self.stderr.is_empty());
+        self
+    }
+
+    /// This run, which said that on standard error.
+    #[track_caller]
+    pub fn saying(self, text: &str) -> Self {
+        assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
+        self
+    }
+
+    /// The ExecCredential that it printed, and nothing else.
+    #[track_caller]
+    pub fn credential(&self) -> Value {
+        let credential: Value = serde_json::from_str(&self.stdout).unwrap();
+        assert_eq!(credential["kind"], "ExecCredential");
+        credential
+    }
+
+    /// The certificate and key that it printed.
+    #[track_caller]
+    pub fn pair(&self) -> (String, String) {
+        let status = &self.credential()["status"];
+        let text = |field: &str| status[field].as_str().unwrap().to_owned();
+        (text("clientCertificateData"), text("clientKeyData"))
+    }
+
+    /// When client-go is to ask again, counted from `now`.
+    #[track_caller]
+    pub fn expires_in(&self, now: std::time::SystemTime) -> Duration {
+        let credential = self.credential();
+        let text = credential["status"]["expirationTimestamp"]
+            .as_str()
+            .unwrap();
+        let expiration = humantime::parse_rfc3339(text).unwrap();
+        expiration.duration_since(now).unwrap_or_default()
+    }
+}
+
+/// Whether `file` holds a certificate and its key, as openssl sees it.
+#[track_caller]
+pub fn is_pair(file: &Path) -> bool {
+    let public_key = |arguments: &[&str]| {
+        let output = Command::new("openssl")
+            .args(arguments)
+            .arg("-in")
+            .arg(file)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    };
+    public_key(&["x509", "-noout", "-pubkey"]) == public_key(&["pkey", "-pubout"])
+}
