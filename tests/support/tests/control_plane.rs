@@ -51,7 +51,11 @@ fn a_stock_kubelet_joins_and_leaves_the_machine_as_it_was() {
         csr["spec"]["signerName"],
         "kubernetes.io/kube-apiserver-client-kubelet"
     );
-    assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], "v1.36.3");
+    let version = STOCK.kubectl().json(["version"]);
+    assert_eq!(
+        node["status"]["nodeInfo"]["kubeletVersion"],
+        version["serverVersion"]["gitVersion"]
+    );
     assert!(
         fs::read_to_string(kubelet.kubeconfig())
             .unwrap()

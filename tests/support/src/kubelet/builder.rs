@@ -1,0 +1,161 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::{Kubelet, configuration, namespace};
+use crate::binaries::control_plane_binary;
+use crate::control_plane::{ControlPlane, DEADLINE, Kubectl, unverified};
+use crate::process::{Launch, Process, Scratch, free_port};
+
+/// A kubelet to be started.
+#[derive(Debug)]
+#[must_use = "nothing is started before `start`"]
+pub struct KubeletBuilder {
+    name: String,
+    scratch: Scratch,
+    admin: Kubectl,
+    api: Kubectl,
+    port: u16,
+    kubeconfig: Option<PathBuf>,
+    bootstrap: Option<PathBuf>,
+    configuration: Map<String, Value>,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl KubeletBuilder {
+    pub(crate) fn new(cluster: &ControlPlane, name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let port = free_port();
+        let client = cluster.client_certificate("admin", Some("system:masters"));
+        let server = format!("https://127.0.0.1:{port}");
+        let api = unverified(&server, &client, &scratch.join("kubelet-api.kubeconfig"));
+        let configuration =
+            configuration::standard(port, &scratch.join("cri.sock"), &cluster.ca_cert_path());
+        Self {
+            name: name.to_owned(),
+            admin: cluster.kubectl().clone(),
+            api: Kubectl::new(api, scratch.path()),
+            scratch,
+            port,
+            kubeconfig: None,
+            bootstrap: None,
+            configuration,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// Uses this kubeconfig; an exec plugin in it is what gives credentials, since certificate
+    /// rotation is off.
+    pub fn kubeconfig(mut self, path: impl Into<PathBuf>) -> Self {
+        self.kubeconfig = Some(path.into());
+        self
+    }
+
+    /// Uses the kubelet's own TLS bootstrap and certificate rotation.
+    pub fn bootstrap_kubeconfig(mut self, path: impl Into<PathBuf>) -> Self {
+        self.bootstrap = Some(path.into());
+        self.configuration("rotateCertificates", json!(true))
+    }
+
+    /// Sets a field of the KubeletConfiguration.
+    pub fn configuration(mut self, field: &str, value: Value) -> Self {
+        self.configuration.insert(field.to_owned(), value);
+        self
+    }
+
+    /// How long its Lease is good; it renews four times as often.
+    pub fn lease_duration(self, seconds: u32) -> Self {
+        self.configuration("nodeLeaseDurationSeconds", json!(seconds))
+    }
+
+    /// How often it computes its Node's status.
+    pub fn status_update_frequency(self, every: Duration) -> Self {
+        self.configuration(
+            "nodeStatusUpdateFrequency",
+            json!(format!("{}ms", every.as_millis())),
+        )
+    }
+
+    /// Asks for its serving certificate with a certificate signing request.
+    ///
+    /// Until that is approved its own API, and with it [`Kubelet::metrics`], is not served.
+    pub fn server_tls_bootstrap(self) -> Self {
+        self.configuration("serverTLSBootstrap", json!(true))
+    }
+
+    /// Adds a flag, after the fixture's own, so that it wins.
+    pub fn arg(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Sets an environment variable of the kubelet, which its exec plugin inherits. There are no
+    /// others but `PATH`; a unit of systemd has no `HOME` either.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it. It has run its exec plugin, or bootstrapped, only some time after.
+    ///
+    /// # Panics
+    ///
+    /// If it has neither a kubeconfig nor a bootstrap kubeconfig, or cannot have a namespace.
+    #[track_caller]
+    pub fn start(self) -> Kubelet {
+        assert!(
+            self.kubeconfig.is_some() || self.bootstrap.is_some(),
+            "a kubelet needs a kubeconfig or a bootstrap kubeconfig"
+        );
+        namespace::require();
+        let runtime = self.start_runtime();
+        let kubeconfig = self
+            .kubeconfig
+            .clone()
+            .unwrap_or_else(|| self.scratch.join("kubelet.kubeconfig"));
+
+        let file = Value::from(self.configuration.clone()).to_string();
+        let file = self.scratch.write("kubelet.json", file);
+        let mut launch = Launch::new(&self.name, control_plane_binary("kubelet"))
+            .arg("--config")
+            .arg(file)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(["--hostname-override", &self.name, "-v=2"]);
+        if let Some(bootstrap) = &self.bootstrap {
+            launch = launch.arg("--bootstrap-kubeconfig").arg(bootstrap);
+        }
+        let launch = self
+            .environment
+            .iter()
+            .fold(launch.args(&self.arguments), |launch, (name, value)| {
+                launch.env(name, value)
+            });
+        let wrapper = namespace::enter(&self.scratch);
+        let process = launch.spawn_under(&wrapper, &self.scratch.join("kubelet.log"));
+        Kubelet {
+            process,
+            _runtime: runtime,
+            name: self.name,
+            kubeconfig,
+            port: self.port,
+            admin: self.admin,
+            api: self.api,
+            scratch: self.scratch,
+        }
+    }
+
+    #[track_caller]
+    fn start_runtime(&self) -> Process {
+        let socket = self.scratch.join("cri.sock");
+        let mut runtime = Launch::new("fakecri", control_plane_binary("fakecri"))
+            .arg("--socket")
+            .arg(&socket)
+            .spawn(&self.scratch.join("fakecri.log"));
+        runtime.poll_alive("listen", DEADLINE, |_| socket.exists().then_some(()));
+        runtime
+    }
+}
