@@ -269,3 +269,5 @@ impl Steps {
 mod attacks;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unready;

@@ -1,0 +1,221 @@
+//! What is not decided yet: outages, and machines that are not ready. None of it is ever a denial.
+
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+
+use super::*;
+use crate::inventory::{Machine, MachineState, StaticInventory, TokenId};
+use crate::ledger::{CertificateUid, Claim, Renewal};
+use crate::refusal::Unavailable;
+use crate::request::forge::cluster::machine;
+use crate::request::forge::{cluster, decided, insecure, valid};
+use crate::verifier::{Appraisal, Assurance, Verifier};
+
+/// Everything of it is down.
+#[derive(Debug)]
+struct Down;
+
+fn down() -> Unavailable {
+    Unavailable::new("connection refused")
+}
+
+impl Inventory for Down {
+    fn by_provider_id<'a>(
+        &'a self,
+        _: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        _: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        ready(Err(down())).boxed()
+    }
+}
+
+impl Ledger for Down {
+    fn claim<'a>(
+        &'a self,
+        _: &'a Claim,
+        _: SystemTime,
+    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+    }
+
+    fn renew<'a>(
+        &'a self,
+        _: &'a Renewal,
+        _: SystemTime,
+    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+    }
+}
+
+impl Verifier for Down {
+    fn provider(&self) -> &Provider {
+        &Provider::NULL
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        static V1: std::sync::LazyLock<Vec<EvidenceVersion>> =
+            std::sync::LazyLock::new(|| vec![EvidenceVersion::v1()]);
+        &V1
+    }
+
+    fn verify<'a>(
+        &'a self,
+        _: Appraisal<'a>,
+        _: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        ready(Err(Deferral::VerifierUnavailable { source: down() }.into())).boxed()
+    }
+}
+
+/// Has only the names of its machines to be asked for later.
+#[derive(Debug)]
+struct Nameless(StaticInventory);
+
+impl Inventory for Nameless {
+    fn by_provider_id<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        self.0.by_provider_id(provider_id)
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        self.0.by_token(token)
+    }
+
+    fn node_name<'a>(
+        &'a self,
+        _: &'a Machine,
+    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+        ready(Err(down())).boxed()
+    }
+}
+
+fn with_machines(machines: Vec<Machine>) -> Context {
+    Context {
+        inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+        ..cluster()
+    }
+}
+
+#[track_caller]
+fn retried(request: &CertificateSigningRequest, context: &Context) -> Deferral {
+    match decided(request, context) {
+        Decision::Retry(deferral) => deferral,
+        other => panic!("not retried: {other:?}"),
+    }
+}
+
+#[test]
+fn an_outage_of_the_inventory_is_retried() {
+    let context = Context {
+        inventory: Arc::new(Down),
+        ..cluster()
+    };
+
+    for request in [valid(), insecure()] {
+        assert_eq!(retried(&request, &context).reason(), "InventoryUnavailable");
+    }
+}
+
+#[test]
+fn an_outage_while_the_name_is_asked_for_is_retried() {
+    let machines = vec![machine("m1", "n1", Some("abcdef"))];
+    let context = Context {
+        inventory: Arc::new(Nameless(StaticInventory::new(machines).unwrap())),
+        ..cluster()
+    };
+
+    assert_eq!(retried(&valid(), &context).reason(), "InventoryUnavailable");
+}
+
+#[test]
+fn an_outage_of_the_verifier_is_retried() {
+    let down: Arc<dyn Verifier> = Arc::new(Down);
+    let context = Context {
+        verifiers: Verifiers::from_iter([down]),
+        ..cluster()
+    };
+
+    assert_eq!(retried(&valid(), &context).reason(), "VerifierUnavailable");
+}
+
+#[test]
+fn an_outage_of_the_ledger_is_retried() {
+    let context = Context {
+        ledger: Arc::new(Down),
+        ..cluster()
+    };
+
+    assert_eq!(retried(&valid(), &context).reason(), "LedgerUnavailable");
+}
+
+#[test]
+fn a_machine_that_is_not_known_yet_is_retried() {
+    let context = with_machines(vec![]);
+
+    for request in [valid(), insecure()] {
+        assert!(matches!(
+            retried(&request, &context),
+            Deferral::MachineNotFound
+        ));
+    }
+}
+
+#[test]
+fn a_machine_that_is_not_ready_is_retried() {
+    let ready = machine("m1", "n1", Some("abcdef"));
+    let pending = Machine {
+        state: MachineState::Pending,
+        ..ready.clone()
+    };
+    let nameless = Machine {
+        node_name: None,
+        ..ready.clone()
+    };
+    let without_provider_id = Machine {
+        provider_id: None,
+        ..ready
+    };
+
+    for (machine, request) in [
+        (pending, valid()),
+        (nameless, valid()),
+        (without_provider_id, insecure()),
+    ] {
+        assert!(matches!(
+            retried(&request, &with_machines(vec![machine])),
+            Deferral::MachineNotReady { .. }
+        ));
+    }
+}
+
+#[test]
+fn a_machine_that_is_being_deleted_is_denied() {
+    let deleting = Machine {
+        state: MachineState::Deleting,
+        ..machine("m1", "n1", Some("abcdef"))
+    };
+
+    match decided(&valid(), &with_machines(vec![deleting])) {
+        Decision::Deny(denial) => assert_eq!(
+            denial,
+            Denial::MachineDeleting {
+                machine: "m1".to_owned()
+            }
+        ),
+        other => panic!("not denied: {other:?}"),
+    }
+}
