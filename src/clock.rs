@@ -8,7 +8,10 @@ const LONGEST_WAIT: Duration = Duration::from_hours(24);
 /// The wall clock.
 ///
 /// Decisions take the time as an argument; this is for those who hand it to them.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the wall clock"
+)]
 pub fn now() -> SystemTime {
     SystemTime::now()
 }

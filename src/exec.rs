@@ -45,7 +45,9 @@ impl ApiVersion {
     }
 
     fn parse(name: &str) -> Option<Self> {
-        [Self::V1, Self::V1Beta1].into_iter().find(|version| version.as_str() == name)
+        [Self::V1, Self::V1Beta1]
+            .into_iter()
+            .find(|version| version.as_str() == name)
     }
 }
 
@@ -179,11 +181,18 @@ impl<'a> ExecInfo<'a> {
         let info: WireInfo<'a> =
             serde_json::from_str(text).map_err(|error| reason(text, &error))?;
         if info.kind != KIND {
-            return Err(ExecInfoError::Kind { found: shortened(&info.kind) });
+            return Err(ExecInfoError::Kind {
+                found: shortened(&info.kind),
+            });
         }
-        let version = ApiVersion::parse(&info.api_version)
-            .ok_or_else(|| ExecInfoError::Version { found: shortened(&info.api_version) })?;
-        Ok(Self { version, cluster: info.spec.cluster })
+        let version =
+            ApiVersion::parse(&info.api_version).ok_or_else(|| ExecInfoError::Version {
+                found: shortened(&info.api_version),
+            })?;
+        Ok(Self {
+            version,
+            cluster: info.spec.cluster,
+        })
     }
 }
 
@@ -191,9 +200,13 @@ fn reason(text: &str, error: &serde_json::Error) -> ExecInfoError {
     match error.classify() {
         serde_json::error::Category::Eof => ExecInfoError::Truncated { len: text.len() },
         serde_json::error::Category::Syntax | serde_json::error::Category::Io => {
-            ExecInfoError::NotJson { column: error.column() }
+            ExecInfoError::NotJson {
+                column: error.column(),
+            }
         }
-        serde_json::error::Category::Data => ExecInfoError::Field { path: failing_path(text) },
+        serde_json::error::Category::Data => ExecInfoError::Field {
+            path: failing_path(text),
+        },
     }
 }
 
@@ -201,7 +214,9 @@ fn reason(text: &str, error: &serde_json::Error) -> ExecInfoError {
 fn failing_path(text: &str) -> String {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let second: Result<WireInfo<'_>, _> = serde_path_to_error::deserialize(&mut deserializer);
-    second.err().map_or_else(String::new, |error| error.path().to_string())
+    second
+        .err()
+        .map_or_else(String::new, |error| error.path().to_string())
 }
 
 /// Enough of a foreign text to recognise it by.

@@ -38,8 +38,12 @@ impl KubeletArguments {
 
     /// The arguments in a process's `cmdline`, if it is a kubelet's; the process may be gone.
     fn of_process(cmdline: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
-        let Some(arguments) = read(cmdline)? else { return Ok(None) };
-        let mut arguments = arguments.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let Some(arguments) = read(cmdline)? else {
+            return Ok(None);
+        };
+        let mut arguments = arguments
+            .split(|byte| *byte == 0)
+            .map(String::from_utf8_lossy);
         let program = arguments.next().unwrap_or_default();
         if Path::new(program.as_ref()).file_name() != Some(OsStr::from_bytes(b"kubelet")) {
             return Ok(None);
@@ -49,7 +53,8 @@ impl KubeletArguments {
 
     /// The arguments that kubeadm wrote down in `file` (normally [`KUBEADM_FLAGS`]), if it did.
     pub fn of_kubeadm(file: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
-        Ok(read(file)?.map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))
+        Ok(read(file)?
+            .map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))
     }
 
     /// `KUBELET_KUBEADM_ARGS="--a=b --c=d"`: kubeadm never puts a space into an argument.
@@ -74,7 +79,7 @@ impl KubeletArguments {
     }
 
     /// Both `--flag=value` and `--flag value`; an empty value is as none, as in the kubelet.
-    fn collect(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+    pub(crate) fn collect(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let mut collected = Self::default();
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
@@ -96,20 +101,28 @@ impl KubeletArguments {
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
-    let failed = |source| KubeletArgumentsError { path: path.to_owned(), source };
+    let failed = |source| KubeletArgumentsError {
+        path: path.to_owned(),
+        source,
+    };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
     let mut contents = Vec::new();
-    file.take(MAX_ARGUMENTS_LEN).read_to_end(&mut contents).map_err(failed)?;
+    file.take(MAX_ARGUMENTS_LEN)
+        .read_to_end(&mut contents)
+        .map_err(failed)?;
     Ok(Some(contents))
 }
 
 /// The machine's host name, as the kernel has it.
 pub fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]

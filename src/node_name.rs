@@ -34,9 +34,7 @@ impl fmt::Display for NameSource {
             Self::Settings => "nodeName in the settings",
             Self::Stored => "the name stored at the first enrolment",
             Self::Kubelet => "the kubelet's --hostname-override",
-            Self::KubeadmFlags => {
-                "--hostname-override in /var/lib/kubelet/kubeadm-flags.env"
-            }
+            Self::KubeadmFlags => "--hostname-override in /var/lib/kubelet/kubeadm-flags.env",
             Self::HostName => "the host name",
         })
     }
@@ -92,7 +90,13 @@ pub struct NameSources<'a> {
 impl<'a> NameSources<'a> {
     /// A machine of which nothing but the host name is known.
     pub fn of_host(host_name: &'a str) -> Self {
-        Self { settings: None, stored: None, kubelet: None, kubeadm: None, host_name }
+        Self {
+            settings: None,
+            stored: None,
+            kubelet: None,
+            kubeadm: None,
+            host_name,
+        }
     }
 
     /// Decides what this node is called.
@@ -101,22 +105,32 @@ impl<'a> NameSources<'a> {
     /// stored name never yields silently: where the settings or the kubelet that started us ask for another, the
     /// answer is [`NodeNameError::Mismatch`], because the certificate would not fit the Node.
     pub fn decide(&self) -> Result<NodeName, NodeNameError> {
-        let asked = match (self.settings, self.kubelet.and_then(KubeletArguments::hostname_override)) {
-            (Some(name), _) => Some((NameSource::Settings, label(NameSource::Settings, name.as_str())?)),
+        let asked = match (
+            self.settings,
+            self.kubelet.and_then(KubeletArguments::hostname_override),
+        ) {
+            (Some(name), _) => Some((
+                NameSource::Settings,
+                label(NameSource::Settings, name.as_str())?,
+            )),
             (None, Some(name)) => Some((NameSource::Kubelet, folded(NameSource::Kubelet, name)?)),
             (None, None) => None,
         };
         match (asked, self.stored) {
             (Some((source_of, asked)), Some(stored)) if asked != *stored => {
-                Err(NodeNameError::Mismatch { source_of, asked, stored: stored.clone() })
+                Err(NodeNameError::Mismatch {
+                    source_of,
+                    asked,
+                    stored: stored.clone(),
+                })
             }
             (_, Some(stored)) => Ok(stored.clone()),
             (Some((_, asked)), None) => Ok(asked),
-            (None, None) => self.from_machine(),
+            (None, None) => self.on_machine(),
         }
     }
 
-    fn from_machine(&self) -> Result<NodeName, NodeNameError> {
+    fn on_machine(&self) -> Result<NodeName, NodeNameError> {
         match self.kubeadm.and_then(KubeletArguments::hostname_override) {
             Some(name) => folded(NameSource::KubeadmFlags, name),
             None => folded(NameSource::HostName, self.host_name),
@@ -144,7 +158,12 @@ fn folded(source_of: NameSource, name: &str) -> Result<NodeName, NodeNameError> 
 fn label(source_of: NameSource, name: &str) -> Result<NodeName, NodeNameError> {
     let refuse = |why, remedy| {
         let found = name.chars().take(MAX_LABEL_LEN + 1).collect();
-        Err(NodeNameError::Unusable { source_of, found, why, remedy })
+        Err(NodeNameError::Unusable {
+            source_of,
+            found,
+            why,
+            remedy,
+        })
     };
     if name.is_empty() {
         return refuse("it is empty", REMEDY);
@@ -153,7 +172,10 @@ fn label(source_of: NameSource, name: &str) -> Result<NodeName, NodeNameError> {
         return refuse("it ends in a dot", DOT_REMEDY);
     }
     if name.len() > MAX_LABEL_LEN {
-        return refuse("it is longer than the 63 characters of a label's value", REMEDY);
+        return refuse(
+            "it is longer than the 63 characters of a label's value",
+            REMEDY,
+        );
     }
     let Ok(name) = NodeName::parse(name) else {
         return refuse(

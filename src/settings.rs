@@ -12,6 +12,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use sha2::{Digest, Sha256};
 
@@ -90,12 +92,18 @@ impl Settings {
     ) -> Result<Self, SettingsError> {
         let named = match given.config {
             Some(path) => Some(path.to_owned()),
-            None => environment(CONFIG_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from),
+            None => environment(CONFIG_VARIABLE)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
         };
         let variables = Layer::from_environment(environment)?;
         let files = file::read(named.as_deref(), Path::new(CONFIG_FILE))?;
         let extension = given.extension.map(Layer::from_extension).transpose()?;
-        let layer = given.flags.over(variables).over(files).over(extension.unwrap_or_default());
+        let layer = given
+            .flags
+            .over(variables)
+            .over(files)
+            .over(extension.unwrap_or_default());
         Ok(Self::complete(layer, defaults))
     }
 
@@ -111,8 +119,12 @@ impl Settings {
                 .state_directory
                 .map_or_else(|| STATE_DIRECTORY.into(), |path| path.0),
             audience: layer.audience,
-            signer_name: layer.signer_name.map_or(defaults.signer_name, |name| name.0),
-            expiration_seconds: layer.expiration_seconds.map_or(defaults.expiration_seconds, |seconds| seconds.0),
+            signer_name: layer
+                .signer_name
+                .map_or(defaults.signer_name, |name| name.0),
+            expiration_seconds: layer
+                .expiration_seconds
+                .map_or(defaults.expiration_seconds, |seconds| seconds.0),
             timeout: layer.timeout.map_or(TIMEOUT, |timeout| timeout.0),
         }
     }
@@ -140,7 +152,7 @@ impl Settings {
             digest.update(u64::try_from(field.len()).unwrap_or(u64::MAX).to_be_bytes());
             digest.update(field);
         }
-        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        STANDARD.encode(digest.finalize())
     }
 }
 

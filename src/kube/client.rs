@@ -16,7 +16,7 @@ use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
 use super::transport::{Answer, Lines, Question, Transport, failure};
-use super::types::{CsrObject, NewCsr, WireCsr};
+use super::types::{CsrObject, NewCsr, WireCsr, WireList};
 use super::watch::{Waited, Watch};
 use crate::clock::Deadline;
 use crate::settings::Environment;
@@ -25,13 +25,22 @@ use crate::settings::Environment;
 /// gets to its second one: each has its share.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-const COLLECTION: [&str; 4] = ["apis", "certificates.k8s.io", "v1", "certificatesigningrequests"];
+const COLLECTION: [&str; 4] = [
+    "apis",
+    "certificates.k8s.io",
+    "v1",
+    "certificatesigningrequests",
+];
 
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
 
 /// What became of a create.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "a create has these two good ends")]
+#[expect(
+    clippy::exhaustive_enums,
+    clippy::large_enum_variant,
+    reason = "a create has these two good ends, and whoever gets one takes it apart at once"
+)]
 pub enum Created {
     /// The object, as the API server stored it.
     Created(CsrObject),
@@ -62,12 +71,20 @@ impl ApiClient {
         environment: Environment<'_>,
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
-        let unusable = |field, why| ApiError::Unusable { server: server.to_owned(), field, why };
-        let failed = |source| ApiError::Client { server: server.to_owned(), source };
+        let unusable = |field, why| ApiError::Unusable {
+            server: server.to_owned(),
+            field,
+            why,
+        };
+        let failed = |source| ApiError::Client {
+            server: server.to_owned(),
+            source,
+        };
         let (identity, headers) = present(login).map_err(|(field, why)| unusable(field, why))?;
         let tls = tls::configure(endpoint.ca(), identity)
             .map_err(|error| failed(io::Error::other(error)))?;
-        let route = Route::to(endpoint, environment).map_err(|(field, why)| unusable(field, why))?;
+        let route =
+            Route::to(endpoint, environment).map_err(|(field, why)| unusable(field, why))?;
         let base = route.base;
         let name = base.host_str().unwrap_or_default().to_owned();
         let client = route
@@ -99,7 +116,8 @@ impl ApiClient {
         if answer.status.is_success() {
             return Ok(Created::Created(self.object(&answer.body)?));
         }
-        if answer.status == StatusCode::CONFLICT && failure(&answer.body).reason == "AlreadyExists" {
+        if answer.status == StatusCode::CONFLICT && failure(&answer.body).reason == "AlreadyExists"
+        {
             return Ok(Created::AlreadyExists);
         }
         Err(self.transport.refusal(&answer))
@@ -138,14 +156,56 @@ impl ApiClient {
         after: &str,
         deadline: Deadline,
     ) -> Result<Result<Lines, Answer>, ApiError> {
-        let mut url = self.requests.clone();
+        let mut url = self.named(name);
         url.query_pairs_mut()
             .append_pair("watch", "true")
-            .append_pair("fieldSelector", &format!("metadata.name={name}"))
             .append_pair("resourceVersion", after)
-            .append_pair("timeoutSeconds", &(deadline.remaining().as_secs() + 1).to_string());
-        let question = Question { method: Method::GET, url, body: None, what: "watching the request" };
+            .append_pair(
+                "timeoutSeconds",
+                &(deadline.remaining().as_secs() + 1).to_string(),
+            );
+        let question = Question {
+            method: Method::GET,
+            url,
+            body: None,
+            what: "watching the request",
+        };
         self.transport.stream(&question, deadline)
+    }
+
+    /// Reads the request of this name, if there is one, with the version of the whole collection.
+    pub(super) fn list(
+        &self,
+        name: &str,
+        deadline: Deadline,
+    ) -> Result<(Option<CsrObject>, String), ApiError> {
+        let (method, url) = (Method::GET, self.named(name));
+        let question = Question {
+            method,
+            url,
+            body: None,
+            what: "listing the request",
+        };
+        let answer = self.transport.exchange(&question, deadline)?;
+        if answer.status != StatusCode::OK {
+            return Err(self.transport.refusal(&answer));
+        }
+        let list: WireList =
+            serde_json::from_slice(&answer.body).map_err(|source| self.not_an_object(source))?;
+        let object = list
+            .items
+            .into_iter()
+            .next()
+            .map(|wire| self.understand(wire))
+            .transpose()?;
+        Ok((object, list.metadata.resource_version))
+    }
+
+    fn named(&self, name: &str) -> Url {
+        let mut url = self.requests.clone();
+        url.query_pairs_mut()
+            .append_pair("fieldSelector", &format!("metadata.name={name}"));
+        url
     }
 
     pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
@@ -154,14 +214,22 @@ impl ApiClient {
 
     /// Understands an object.
     pub(super) fn object(&self, json: &[u8]) -> Result<CsrObject, ApiError> {
-        let wire: WireCsr =
-            serde_json::from_slice(json).map_err(|source| self.not_an_object(source))?;
-        CsrObject::try_from(wire)
-            .map_err(|source| ApiError::Malformed { server: self.transport.server().to_owned(), source })
+        let wire = serde_json::from_slice(json).map_err(|source| self.not_an_object(source))?;
+        self.understand(wire)
+    }
+
+    fn understand(&self, wire: WireCsr) -> Result<CsrObject, ApiError> {
+        CsrObject::try_from(wire).map_err(|source| ApiError::Malformed {
+            server: self.transport.server().to_owned(),
+            source,
+        })
     }
 
     pub(super) fn not_an_object(&self, source: serde_json::Error) -> ApiError {
-        ApiError::NotAnObject { server: self.transport.server().to_owned(), source }
+        ApiError::NotAnObject {
+            server: self.transport.server().to_owned(),
+            source,
+        }
     }
 }
 
@@ -206,9 +274,15 @@ impl Route {
             (Some(proxy), None) => {
                 let proxy =
                     Proxy::all(proxy.expose()).map_err(|_| ("proxy-url", Refused::NotAUrl))?;
-                Ok(Self { builder: builder.proxy(proxy), base: server.clone() })
+                Ok(Self {
+                    builder: builder.proxy(proxy),
+                    base: server.clone(),
+                })
             }
-            (None, None) => Ok(Self { builder: builder.no_proxy(), base: server.clone() }),
+            (None, None) => Ok(Self {
+                builder: builder.no_proxy(),
+                base: server.clone(),
+            }),
             (None, Some(name)) => Self::under_another_name(builder.no_proxy(), server, name)
                 .ok_or(("tls-server-name", Refused::NotAServerName)),
         }
@@ -219,7 +293,11 @@ impl Route {
     fn under_another_name(builder: ClientBuilder, server: &Url, name: &str) -> Option<Self> {
         let mut base = server.clone();
         base.set_host(Some(name)).ok()?;
-        let host = server.host_str()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = server
+            .host_str()?
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
         let authority = HeaderValue::from_str(server.authority()).ok()?;
         let builder = builder
             .dns_resolver(Arc::new(Elsewhere { host }))
@@ -254,3 +332,6 @@ fn beneath<'a>(mut url: Url, segments: impl IntoIterator<Item = &'a str>) -> Url
     }
     url
 }
+
+#[cfg(test)]
+mod tests;

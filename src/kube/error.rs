@@ -37,7 +37,10 @@ pub enum ApiError {
         what: &'static str,
     },
     /// 401: the credential is missing, expired or unknown.
-    #[error("{server} does not accept the credential (401 Unauthorized){}", colon(message))]
+    #[error(
+        "{server} does not accept the credential (401 Unauthorized){}",
+        colon(message)
+    )]
     Unauthorized {
         /// The API server's URL.
         server: String,
@@ -182,5 +185,9 @@ pub enum TlsFault {
 }
 
 fn colon(message: &str) -> String {
-    if message.is_empty() { String::new() } else { format!(": {message}") }
+    if message.is_empty() {
+        String::new()
+    } else {
+        format!(": {message}")
+    }
 }

@@ -7,6 +7,7 @@ mod endpoint;
 mod error;
 mod file;
 mod login;
+mod wire;
 
 pub use endpoint::{ClusterEndpoint, EndpointFields};
 pub use error::{KubeconfigError, Place, Refused};

@@ -10,7 +10,10 @@ use crate::secret::Secret;
 use crate::settings::Environment;
 
 /// The proxy that the environment names for this server, if any.
-pub(super) fn from_environment(server: &Url, environment: Environment<'_>) -> Option<Secret<String>> {
+pub(super) fn from_environment(
+    server: &Url,
+    environment: Environment<'_>,
+) -> Option<Secret<String>> {
     let variable = |upper: &str, lower: &str| {
         [upper, lower]
             .into_iter()
@@ -20,9 +23,16 @@ pub(super) fn from_environment(server: &Url, environment: Environment<'_>) -> Op
     };
     let proxy = Secret::new(variable("HTTPS_PROXY", "https_proxy")?);
     let exceptions = variable("NO_PROXY", "no_proxy").unwrap_or_default();
-    let host = server.host_str()?.trim_start_matches('[').trim_end_matches(']');
+    let host = server
+        .host_str()?
+        .trim_start_matches('[')
+        .trim_end_matches(']');
     let port = server.port_or_known_default()?;
-    if is_loopback(host) || exceptions.split(',').any(|rule| excepts(rule.trim(), host, port)) {
+    if is_loopback(host)
+        || exceptions
+            .split(',')
+            .any(|rule| excepts(rule.trim(), host, port))
+    {
         return None;
     }
     // Go takes a bare host and port for a proxy on http.
@@ -34,7 +44,10 @@ pub(super) fn from_environment(server: &Url, environment: Environment<'_>) -> Op
 }
 
 fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Whether one entry of `NO_PROXY` is about this host: `*`, an address, a network, or a domain, the first and the last
@@ -60,13 +73,21 @@ fn excepts(rule: &str, host: &str, port: u16) -> bool {
     match name.strip_prefix('.') {
         // ".example.com" is about what is below example.com, "example.com" also about itself.
         Some(_) => host.ends_with(&name),
-        None => host == name || host.strip_suffix(&name).is_some_and(|rest| rest.ends_with('.')),
+        None => {
+            host == name
+                || host
+                    .strip_suffix(&name)
+                    .is_some_and(|rest| rest.ends_with('.'))
+        }
     }
 }
 
 fn split_port(rule: &str) -> (&str, Option<u16>) {
     if let Some((address, rest)) = rule.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return (address, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
+        return (
+            address,
+            rest.strip_prefix(':').and_then(|port| port.parse().ok()),
+        );
     }
     match rule.split_once(':') {
         // More than one colon is an address of version 6 without brackets.
@@ -76,9 +97,11 @@ fn split_port(rule: &str) -> (&str, Option<u16>) {
 }
 
 fn is_within(host: &str, network: &str, bits: &str) -> bool {
-    let (Ok(host), Ok(network), Ok(bits)) =
-        (host.parse::<IpAddr>(), network.parse::<IpAddr>(), bits.parse::<u32>())
-    else {
+    let (Ok(host), Ok(network), Ok(bits)) = (
+        host.parse::<IpAddr>(),
+        network.parse::<IpAddr>(),
+        bits.parse::<u32>(),
+    ) else {
         return false;
     };
     match (host, network) {
@@ -113,18 +136,32 @@ mod tests {
         let url = Some("http://proxy:3128".to_owned());
 
         for name in ["HTTPS_PROXY", "https_proxy"] {
-            assert_eq!(proxy("https://api:6443", &[(name, "http://proxy:3128")]), url);
+            assert_eq!(
+                proxy("https://api:6443", &[(name, "http://proxy:3128")]),
+                url
+            );
             assert_eq!(proxy("https://api:6443", &[(name, "proxy:3128")]), url);
         }
         assert_eq!(proxy("https://api:6443", &[("HTTPS_PROXY", "")]), None);
-        assert_eq!(proxy("https://api:6443", &[("ALL_PROXY", "http://proxy:3128")]), None);
+        assert_eq!(
+            proxy("https://api:6443", &[("ALL_PROXY", "http://proxy:3128")]),
+            None
+        );
         assert_eq!(proxy("https://api:6443", &[]), None);
     }
 
     #[test]
     fn loopback_is_never_proxied() {
-        for server in ["https://127.0.0.1:6443", "https://[::1]:6443", "https://localhost"] {
-            assert_eq!(proxy(server, &[("HTTPS_PROXY", "http://proxy")]), None, "{server}");
+        for server in [
+            "https://127.0.0.1:6443",
+            "https://[::1]:6443",
+            "https://localhost",
+        ] {
+            assert_eq!(
+                proxy(server, &[("HTTPS_PROXY", "http://proxy")]),
+                None,
+                "{server}"
+            );
         }
     }
 
@@ -156,7 +193,11 @@ mod tests {
             ("", "https://api", false),
         ] {
             let variables = [("HTTPS_PROXY", "http://proxy"), ("NO_PROXY", rule)];
-            assert_eq!(proxy(server, &variables).is_none(), excepted, "{rule} {server}");
+            assert_eq!(
+                proxy(server, &variables).is_none(),
+                excepted,
+                "{rule} {server}"
+            );
         }
     }
 }

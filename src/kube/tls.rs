@@ -37,7 +37,10 @@ pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<TlsFaul
             return Some(classify(error, name));
         }
         // An I/O error does not name what it wraps as its source, only the source of that.
-        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        next = match error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+        {
             Some(wrapped) => Some(wrapped),
             None => error.source(),
         };
@@ -45,6 +48,10 @@ pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<TlsFaul
     None
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "rustls knows far more faults than people can do something about"
+)]
 fn classify(error: &rustls::Error, name: &str) -> TlsFault {
     match error {
         rustls::Error::InvalidCertificate(why) => match why {
@@ -52,7 +59,9 @@ fn classify(error: &rustls::Error, name: &str) -> TlsFault {
                 TlsFault::UnknownAuthority
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                TlsFault::WrongName { name: name.to_owned() }
+                TlsFault::WrongName {
+                    name: name.to_owned(),
+                }
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 TlsFault::Expired
@@ -60,9 +69,15 @@ fn classify(error: &rustls::Error, name: &str) -> TlsFault {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 TlsFault::NotYetValid
             }
-            other => TlsFault::Other { why: format!("the server's certificate is unusable: {other}") },
+            other => TlsFault::Other {
+                why: format!("the server's certificate is unusable: {other}"),
+            },
         },
-        rustls::Error::AlertReceived(alert) => TlsFault::Alert { alert: format!("{alert:?}") },
-        other => TlsFault::Other { why: other.to_string() },
+        rustls::Error::AlertReceived(alert) => TlsFault::Alert {
+            alert: format!("{alert:?}"),
+        },
+        other => TlsFault::Other {
+            why: other.to_string(),
+        },
     }
 }

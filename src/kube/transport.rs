@@ -89,7 +89,11 @@ pub(super) enum Next {
 impl Transport {
     /// `name` is what the server's certificate has to be for.
     pub(super) fn new(client: Client, server: String, name: String) -> Self {
-        Self { client: ManuallyDrop::new(client), server, name }
+        Self {
+            client: ManuallyDrop::new(client),
+            server,
+            name,
+        }
     }
 
     pub(super) fn server(&self) -> &str {
@@ -108,7 +112,10 @@ impl Transport {
             Report::Failed(error) => return Err(error),
             Report::Head(_) => Vec::new(),
         };
-        Ok(Answer { status: head.status, body })
+        Ok(Answer {
+            status: head.status,
+            body,
+        })
     }
 
     /// Asks for an answer that goes on line by line; an answer that says no is read whole.
@@ -122,9 +129,15 @@ impl Transport {
             return Ok(Ok(Lines { reports }));
         }
         match self.report(&reports, question.what, deadline)? {
-            Report::Body(body) => Ok(Err(Answer { status: head.status, body })),
+            Report::Body(body) => Ok(Err(Answer {
+                status: head.status,
+                body,
+            })),
             Report::Failed(error) => Err(error),
-            Report::Head(_) => Ok(Err(Answer { status: head.status, body: Vec::new() })),
+            Report::Head(_) => Ok(Err(Answer {
+                status: head.status,
+                body: Vec::new(),
+            })),
         }
     }
 
@@ -170,7 +183,10 @@ impl Transport {
         thread::Builder::new()
             .name("exchange".to_owned())
             .spawn(move || exchange.run(question, deadline, &sender))
-            .map_err(|source| ApiError::Client { server: self.server.clone(), source })?;
+            .map_err(|source| ApiError::Client {
+                server: self.server.clone(),
+                source,
+            })?;
         Ok(reports)
     }
 
@@ -180,23 +196,34 @@ impl Transport {
         what: &'static str,
         deadline: Deadline,
     ) -> Result<Report, ApiError> {
-        reports.recv_timeout(deadline.remaining()).map_err(|error| match error {
-            RecvTimeoutError::Timeout => {
-                ApiError::TimedOut { server: self.server.clone(), what }
-            }
-            RecvTimeoutError::Disconnected => ApiError::Client {
-                server: self.server.clone(),
-                source: io::Error::other("its thread has ended"),
-            },
-        })
+        reports
+            .recv_timeout(deadline.remaining())
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => ApiError::TimedOut {
+                    server: self.server.clone(),
+                    what,
+                },
+                RecvTimeoutError::Disconnected => ApiError::Client {
+                    server: self.server.clone(),
+                    source: io::Error::other("its thread has ended"),
+                },
+            })
     }
 
     fn compare_clocks(&self, head: &Head) -> Result<(), ApiError> {
-        let Some(theirs) = head.date else { return Ok(()) };
+        let Some(theirs) = head.date else {
+            return Ok(());
+        };
         let ours = clock::now();
-        let apart = ours.duration_since(theirs).unwrap_or_else(|error| error.duration());
+        let apart = ours
+            .duration_since(theirs)
+            .unwrap_or_else(|error| error.duration());
         if apart > MAX_SKEW {
-            return Err(ApiError::ClockSkew { server: self.server.clone(), theirs, ours });
+            return Err(ApiError::ClockSkew {
+                server: self.server.clone(),
+                theirs,
+                ours,
+            });
         }
         Ok(())
     }
@@ -211,10 +238,17 @@ impl Transport {
             401 => ApiError::Unauthorized { server, message },
             403 => ApiError::Forbidden { server, message },
             429 => ApiError::TooManyRequests { server, message },
-            400..=499 => {
-                ApiError::Refused { server, status, reason: shortened(&failure.reason), message }
-            }
-            500..=599 => ApiError::Server { server, status, message },
+            400..=499 => ApiError::Refused {
+                server,
+                status,
+                reason: shortened(&failure.reason),
+                message,
+            },
+            500..=599 => ApiError::Server {
+                server,
+                status,
+                message,
+            },
             _ => ApiError::NotAnApiServer { server, status },
         }
     }
@@ -240,7 +274,13 @@ pub(super) fn failure(body: &[u8]) -> WireFailure {
 fn shortened(text: &str) -> String {
     text.chars()
         .take(MAX_MESSAGE_LEN)
-        .map(|character| if character.is_control() { ' ' } else { character })
+        .map(|character| {
+            if character.is_control() {
+                ' '
+            } else {
+                character
+            }
+        })
         .collect()
 }
 
@@ -287,7 +327,11 @@ impl Exchange {
         if reports.send(Report::Head(head)).is_err() {
             return Ok(());
         }
-        if lines { self.lines(response, reports) } else { self.whole(response, reports) }
+        if lines {
+            self.lines(response, reports)
+        } else {
+            self.whole(response, reports)
+        }
     }
 
     fn whole(&self, response: Response, reports: &SyncSender<Report>) -> Result<(), ApiError> {
@@ -320,7 +364,10 @@ impl Exchange {
         if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_ANSWER_LEN) {
             return Ok(());
         }
-        Err(ApiError::TooLarge { server: self.server.clone(), limit: MAX_ANSWER_LEN })
+        Err(ApiError::TooLarge {
+            server: self.server.clone(),
+            limit: MAX_ANSWER_LEN,
+        })
     }
 
     fn explain(&self, error: &(dyn Error + 'static)) -> ApiError {
@@ -328,21 +375,33 @@ impl Exchange {
         if let Some(fault) = tls::fault(error, &self.name) {
             return ApiError::Tls { server, fault };
         }
-        if error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_timeout) {
-            return ApiError::TimedOut { server, what: self.what };
+        if error
+            .downcast_ref::<reqwest::Error>()
+            .is_some_and(reqwest::Error::is_timeout)
+        {
+            return ApiError::TimedOut {
+                server,
+                what: self.what,
+            };
         }
-        ApiError::Unreachable { server, why: innermost(error) }
+        ApiError::Unreachable {
+            server,
+            why: innermost(error),
+        }
     }
 }
 
 impl Head {
     fn of(response: &Response) -> Self {
         let status = response.status();
-        let asks_for_patience =
-            matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let asks_for_patience = matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
         Self {
             status,
-            date: text(response.headers(), &DATE).and_then(|date| httpdate::parse_http_date(date).ok()),
+            date: text(response.headers(), &DATE)
+                .and_then(|date| httpdate::parse_http_date(date).ok()),
             retry_after: text(response.headers(), &RETRY_AFTER)
                 .filter(|_| asks_for_patience)
                 .and_then(|seconds| seconds.parse().ok())

@@ -76,7 +76,10 @@ pub struct CsrObject {
 
 /// What has become of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "whoever waits for a request handles every end it can have")]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "whoever waits for a request handles every end it can have"
+)]
 pub enum CsrState {
     /// Nothing yet: neither denied nor failed, and not both approved and signed.
     Pending,
@@ -180,8 +183,9 @@ impl TryFrom<WireCsr> for CsrObject {
     type Error = Malformed;
 
     fn try_from(wire: WireCsr) -> Result<Self, Malformed> {
-        let request =
-            STANDARD.decode(&wire.spec.request).map_err(|_| Malformed("spec.request"))?;
+        let request = STANDARD
+            .decode(&wire.spec.request)
+            .map_err(|_| Malformed("spec.request"))?;
         let supported = wire
             .metadata
             .annotations
@@ -226,7 +230,10 @@ impl WireStatus {
                 supported_versions: EvidenceVersion::parse_list(supported.unwrap_or_default()),
             });
         }
-        match self.certificate.filter(|certificate| !certificate.is_empty()) {
+        match self
+            .certificate
+            .filter(|certificate| !certificate.is_empty())
+        {
             Some(certificate) if find("Approved").is_some() => {
                 let malformed = Malformed("status.certificate");
                 let pem = STANDARD.decode(certificate).map_err(|_| malformed)?;
@@ -259,6 +266,13 @@ pub(super) struct WireEvent<'a> {
     pub(super) kind: std::borrow::Cow<'a, str>,
     #[serde(borrow)]
     pub(super) object: &'a serde_json::value::RawValue,
+}
+
+/// A list of objects, with the version of the collection.
+#[derive(Deserialize)]
+pub(super) struct WireList {
+    pub(super) metadata: WireVersion,
+    pub(super) items: Vec<WireCsr>,
 }
 
 /// The object of a bookmark, which is a version and nothing else.

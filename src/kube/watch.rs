@@ -44,14 +44,20 @@ enum Ended {
     With(Waited),
     /// It ended or was cut: another one goes on from the last version.
     Cut(Option<ApiError>),
-    /// The server no longer knows the version: the object has to be read.
+    /// The server no longer knows the version: the object has to be listed.
     Expired,
 }
 
 impl<'a> Watch<'a> {
     pub(super) fn new(client: &'a ApiClient, csr: &CsrObject, deadline: Deadline) -> Self {
         let version = csr.resource_version.clone();
-        Self { client, seen: csr.clone(), version, deadline, pause: FIRST_PAUSE }
+        Self {
+            client,
+            seen: csr.clone(),
+            version,
+            deadline,
+            pause: FIRST_PAUSE,
+        }
     }
 
     pub(super) fn run(mut self) -> Result<Waited, ApiError> {
@@ -62,7 +68,7 @@ impl<'a> Watch<'a> {
             let trouble = match self.once() {
                 Ok(Ended::With(waited)) => return Ok(waited),
                 Ok(Ended::Cut(trouble)) => trouble,
-                Ok(Ended::Expired) => match self.read_again() {
+                Ok(Ended::Expired) => match self.list() {
                     Ok(Some(waited)) => return Ok(waited),
                     Ok(None) => None,
                     Err(error) if is_passing(&error) => Some(error),
@@ -80,7 +86,10 @@ impl<'a> Watch<'a> {
     }
 
     fn once(&mut self) -> Result<Ended, ApiError> {
-        match self.client.watch(&self.seen.name, &self.version, self.deadline)? {
+        match self
+            .client
+            .watch(&self.seen.name, &self.version, self.deadline)?
+        {
             Ok(lines) => self.follow(&lines),
             Err(answer) => self.turned_away(&answer),
         }
@@ -136,17 +145,25 @@ impl<'a> Watch<'a> {
             "ERROR" => {
                 let failure: WireFailure =
                     serde_json::from_str(event.object.get()).unwrap_or_default();
-                Ok(Some(if failure.code == 410 { Ended::Expired } else { Ended::Cut(None) }))
+                Ok(Some(if failure.code == 410 {
+                    Ended::Expired
+                } else {
+                    Ended::Cut(None)
+                }))
             }
             _ => Ok(None),
         }
     }
 
-    fn read_again(&mut self) -> Result<Option<Waited>, ApiError> {
-        match self.client.get(&self.seen.name, self.deadline)? {
-            Some(object) => Ok(self.see(object)),
-            None => Ok(Some(Waited::Gone)),
-        }
+    /// A list, because it comes with a version to go on from: the object's own may be the one that is gone.
+    fn list(&mut self) -> Result<Option<Waited>, ApiError> {
+        let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
+        let Some(object) = object else {
+            return Ok(Some(Waited::Gone));
+        };
+        let waited = self.see(object);
+        self.version = version;
+        Ok(waited)
     }
 
     fn see(&mut self, object: CsrObject) -> Option<Waited> {
@@ -184,3 +201,6 @@ fn is_passing(error: &ApiError) -> bool {
         | ApiError::Client { .. } => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,10 +51,18 @@ impl fmt::Display for Origin {
         match self {
             Self::Flag(key) => f.write_str(key.flag()),
             Self::Variable(key) => f.write_str(key.variable()),
-            Self::Document { document, line: Some(line), key } => {
+            Self::Document {
+                document,
+                line: Some(line),
+                key,
+            } => {
                 write!(f, "{document}: line {line}: key {key}")
             }
-            Self::Document { document, line: None, key } => write!(f, "{document}: key {key}"),
+            Self::Document {
+                document,
+                line: None,
+                key,
+            } => write!(f, "{document}: key {key}"),
         }
     }
 }
@@ -134,7 +142,9 @@ pub enum ValueError {
     #[error("a path begins with '/'")]
     RelativePath,
     /// Not a signer's name.
-    #[error("a signer's name is <domain with a dot>/<path>, in lower-case letters, digits, '-' and '.'")]
+    #[error(
+        "a signer's name is <domain with a dot>/<path>, in lower-case letters, digits, '-' and '.'"
+    )]
     Signer,
     /// Not a number, or one out of range.
     #[error("a whole number from {least} to {most} is needed")]

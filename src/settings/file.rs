@@ -35,7 +35,10 @@ pub(super) fn read(named: Option<&Path>, default: &Path) -> Result<Layer, Settin
 }
 
 fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, SettingsError> {
-    let failed = |source| SettingsError::Unreadable { path: folder.to_owned(), source };
+    let failed = |source| SettingsError::Unreadable {
+        path: folder.to_owned(),
+        source,
+    };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
@@ -44,12 +47,21 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, SettingsError> {
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(failed)?.path();
-        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if path.extension().is_some_and(|extension| extension == "yaml") && !hidden {
+        let hidden = path
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+            && !hidden
+        {
             paths.push(path);
         }
         if paths.len() > MAX_DROP_INS {
-            return Err(SettingsError::TooManyDropIns { path: folder.to_owned(), limit: MAX_DROP_INS });
+            return Err(SettingsError::TooManyDropIns {
+                path: folder.to_owned(),
+                limit: MAX_DROP_INS,
+            });
         }
     }
     paths.sort();
@@ -57,38 +69,60 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, SettingsError> {
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 fn load(path: &Path) -> Result<Layer, SettingsError> {
-    let failed = |source| SettingsError::Unreadable { path: path.to_owned(), source };
+    let failed = |source| SettingsError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes))
         .map_err(failed)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE_LEN {
-        return Err(SettingsError::TooLarge { path: path.to_owned(), limit: MAX_FILE_LEN });
+        return Err(SettingsError::TooLarge {
+            path: path.to_owned(),
+            limit: MAX_FILE_LEN,
+        });
     }
     let document = Document::File(path.to_owned());
     let text = String::from_utf8(bytes).map_err(|error| not_text(&document, &error))?;
     let layer = parse(&text, &document)?;
     match layer.missing_header() {
         Some((key, why)) => {
-            let origin = Origin::Document { document, line: None, key: key.to_owned() };
-            Err(SettingsError::Value { origin, why: why.to_string() })
+            let origin = Origin::Document {
+                document,
+                line: None,
+                key: key.to_owned(),
+            };
+            Err(SettingsError::Value {
+                origin,
+                why: why.to_string(),
+            })
         }
         None => Ok(layer),
     }
 }
 
 fn not_text(document: &Document, error: &FromUtf8Error) -> SettingsError {
-    let text = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
-    let start = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-    let lines = text.iter().filter(|byte| **byte == b'\n').count();
+    let text = error
+        .as_bytes()
+        .get(..error.utf8_error().valid_up_to())
+        .unwrap_or_default();
+    let start = text
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
+    let lines_before = text.split(|byte| *byte == b'\n').count() - 1;
     let from_one = |count| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
     SettingsError::NotYaml {
         document: document.clone(),
-        line: from_one(lines),
+        line: from_one(lines_before),
         column: from_one(text.len() - start),
         why: "it is not UTF-8".to_owned(),
     }
@@ -105,6 +139,10 @@ pub(super) fn parse(text: &str, document: &Document) -> Result<Layer, SettingsEr
 }
 
 /// Tells a key that is wrong from a document that is none.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the parser knows far more faults than need telling apart"
+)]
 fn explain(error: Error, path: &str, document: &Document) -> SettingsError {
     let location = error.location();
     let origin = |key: &str| Origin::Document {
@@ -115,16 +153,21 @@ fn explain(error: Error, path: &str, document: &Document) -> SettingsError {
     // Serde's paths of the document as a whole, and of a place between two keys.
     let at_a_key = !matches!(path, "." | "?");
     match error {
-        Error::SerdeUnknownField { expected, .. } => {
-            SettingsError::UnknownKey { origin: origin(path), known: expected }
-        }
-        Error::DuplicateMappingKey { key, .. } => {
-            SettingsError::DuplicateKey { origin: origin(key.as_deref().unwrap_or(path)) }
-        }
-        Error::Message { msg, .. } if at_a_key => {
-            SettingsError::Value { origin: origin(path), why: msg }
-        }
-        other if at_a_key => SettingsError::Value { origin: origin(path), why: other.to_string() },
+        Error::SerdeUnknownField { expected, .. } => SettingsError::UnknownKey {
+            origin: origin(path),
+            known: expected,
+        },
+        Error::DuplicateMappingKey { key, .. } => SettingsError::DuplicateKey {
+            origin: origin(key.as_deref().unwrap_or(path)),
+        },
+        Error::Message { msg, .. } if at_a_key => SettingsError::Value {
+            origin: origin(path),
+            why: msg,
+        },
+        other if at_a_key => SettingsError::Value {
+            origin: origin(path),
+            why: other.to_string(),
+        },
         other => SettingsError::NotYaml {
             document: document.clone(),
             line: location.map_or(1, |location| location.line()),

@@ -25,7 +25,10 @@ const MAX_SIGNER_LEN: usize = 571;
 
 /// A setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the command line has a flag for every one")]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the command line has a flag for every one"
+)]
 #[expect(missing_docs, reason = "each is the field of Settings of that name")]
 pub enum Key {
     NodeName,
@@ -67,21 +70,19 @@ impl Key {
         match self {
             Self::NodeName => ("--node-name", "KUBELET_AUTHENTICATOR_NODE_NAME"),
             Self::ProviderId => ("--provider-id", "KUBELET_AUTHENTICATOR_PROVIDER_ID"),
-            Self::BootstrapKubeconfig => {
-                ("--bootstrap-kubeconfig", "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG")
-            }
+            Self::BootstrapKubeconfig => (
+                "--bootstrap-kubeconfig",
+                "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
+            ),
             Self::Kubeconfig => ("--kubeconfig", "KUBELET_AUTHENTICATOR_KUBECONFIG"),
-            Self::StateDirectory => {
-                ("--state-directory", "KUBELET_AUTHENTICATOR_STATE_DIRECTORY")
-            }
+            Self::StateDirectory => ("--state-directory", "KUBELET_AUTHENTICATOR_STATE_DIRECTORY"),
             Self::Audience => ("--audience", "KUBELET_AUTHENTICATOR_AUDIENCE"),
             Self::SignerName => ("--signer-name", "KUBELET_AUTHENTICATOR_SIGNER_NAME"),
-            Self::ExpirationSeconds => {
-                ("--expiration-seconds", "KUBELET_AUTHENTICATOR_EXPIRATION_SECONDS")
-            }
-            Self::TimeoutSeconds => {
-                ("--timeout-seconds", "KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS")
-            }
+            Self::ExpirationSeconds => (
+                "--expiration-seconds",
+                "KUBELET_AUTHENTICATOR_EXPIRATION_SECONDS",
+            ),
+            Self::TimeoutSeconds => ("--timeout-seconds", "KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS"),
         }
     }
 }
@@ -121,7 +122,9 @@ impl Layer {
     ) -> Result<Self, SettingsError> {
         let mut layer = Self::default();
         for (key, value) in flags {
-            layer.set(key, value).map_err(|why| refused(Origin::Flag(key), &why))?;
+            layer
+                .set(key, value)
+                .map_err(|why| refused(Origin::Flag(key), &why))?;
         }
         Ok(layer)
     }
@@ -131,7 +134,9 @@ impl Layer {
         let mut layer = Self::default();
         for key in Key::ALL {
             if let Some(value) = environment(key.variable()) {
-                layer.set(key, &value).map_err(|why| refused(Origin::Variable(key), &why))?;
+                layer
+                    .set(key, &value)
+                    .map_err(|why| refused(Origin::Variable(key), &why))?;
             }
         }
         Ok(layer)
@@ -139,10 +144,12 @@ impl Layer {
 
     /// What a cluster's extension says, in JSON; it needs no `apiVersion` and no `kind`.
     pub(super) fn from_extension(json: &str) -> Result<Self, SettingsError> {
+        // Serde takes an array for an object, its fields in order.
+        let is_object = json.trim_start().starts_with('{');
         match serde_json::from_str(json) {
-            Ok(layer) => Ok(layer),
+            Ok(layer) if is_object => Ok(layer),
             // JSON is YAML, and the YAML reader knows the key; the fast one is for when nothing is wrong.
-            Err(_) => file::parse(json, &Document::Extension),
+            Ok(_) | Err(_) => file::parse(json, &Document::Extension),
         }
     }
 
@@ -197,7 +204,10 @@ impl Layer {
 }
 
 fn refused(origin: Origin, why: &ValueError) -> SettingsError {
-    SettingsError::Value { origin, why: why.to_string() }
+    SettingsError::Value {
+        origin,
+        why: why.to_string(),
+    }
 }
 
 /// A value that is written as text.
@@ -245,9 +255,16 @@ impl FromText for SignerName {
     fn read(text: &str) -> Result<Self, ValueError> {
         let valid = text.len() <= MAX_SIGNER_LEN
             && text.split_once('/').is_some_and(|(domain, path)| {
-                domain.contains('.') && [domain, path].into_iter().all(|part| NodeName::parse(part).is_ok())
+                domain.contains('.')
+                    && [domain, path]
+                        .into_iter()
+                        .all(|part| NodeName::parse(part).is_ok())
             });
-        if valid { Ok(Self(text.to_owned())) } else { Err(ValueError::Signer) }
+        if valid {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(ValueError::Signer)
+        }
     }
 }
 
@@ -302,9 +319,13 @@ fn text<'de, D: Deserializer<'de>, T: FromText>(deserializer: D) -> Result<Optio
     T::read(&value).map(Some).map_err(de::Error::custom)
 }
 
-fn number<'de, D: Deserializer<'de>, T: FromNumber>(deserializer: D) -> Result<Option<T>, D::Error> {
+fn number<'de, D: Deserializer<'de>, T: FromNumber>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
     let value = u64::deserialize(deserializer)?;
-    T::check(u32::try_from(value).ok()).map(Some).map_err(de::Error::custom)
+    T::check(u32::try_from(value).ok())
+        .map(Some)
+        .map_err(de::Error::custom)
 }
 
 fn api_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<()>, D::Error> {

@@ -15,7 +15,10 @@ use crate::secret::Secret;
 /// What is written about a cluster, before it is checked; also the form in which an endpoint can be kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[expect(clippy::exhaustive_structs, reason = "whoever keeps endpoints writes one out")]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "whoever keeps endpoints writes one out"
+)]
 pub struct EndpointFields {
     /// The API server's URL.
     pub server: String,
@@ -50,15 +53,21 @@ pub(in crate::kube) type Proxy = Secret<String>;
 impl ClusterEndpoint {
     /// The cluster that client-go names in the exec info.
     pub fn from_exec_info(cluster: &ExecCluster<'_>) -> Result<Self, KubeconfigError> {
-        let origin = Origin { document: format!("{EXEC_INFO}: spec.cluster"), object: None };
+        let origin = Origin {
+            document: format!("{EXEC_INFO}: spec.cluster"),
+            object: None,
+        };
         if cluster.insecure_skip_tls_verify {
             return Err(origin.refuse("insecure-skip-tls-verify", Refused::SkipsVerification));
         }
         let field = "certificate-authority-data";
-        let data = cluster.certificate_authority_data.as_deref().unwrap_or_default();
+        let data = cluster
+            .certificate_authority_data
+            .as_deref()
+            .unwrap_or_default();
         let fields = EndpointFields {
             server: cluster.server.clone().into_owned(),
-            ca_pem: origin.text_from_base64(field, data)?,
+            ca_pem: origin.text_from_base64(field, data, Refused::NotCertificates)?,
             tls_server_name: cluster.tls_server_name.as_deref().map(str::to_owned),
             proxy_url: cluster.proxy_url.as_deref().map(str::to_owned),
         };
@@ -67,7 +76,10 @@ impl ClusterEndpoint {
 
     /// An endpoint that was kept in `document`, which errors name.
     pub fn from_fields(fields: EndpointFields, document: &str) -> Result<Self, KubeconfigError> {
-        let origin = Origin { document: document.to_owned(), object: None };
+        let origin = Origin {
+            document: document.to_owned(),
+            object: None,
+        };
         Self::check(fields, &origin, "caPem")
     }
 
@@ -100,7 +112,13 @@ impl ClusterEndpoint {
             check_proxy(proxy, tls_server_name.is_some())
                 .map_err(|why| origin.refuse("proxy-url", why))?;
         }
-        Ok(Self { server, ca, ca_pem: fields.ca_pem, tls_server_name, proxy })
+        Ok(Self {
+            server,
+            ca,
+            ca_pem: fields.ca_pem,
+            tls_server_name,
+            proxy,
+        })
     }
 
     /// The API server's URL.
@@ -120,7 +138,12 @@ impl ClusterEndpoint {
 
     /// The audience of evidence for this cluster, unless the settings name another: its first CA certificate.
     pub fn audience(&self) -> Audience {
-        Audience::of_ca(self.ca.first().map(CertificateDer::as_ref).unwrap_or_default())
+        Audience::of_ca(
+            self.ca
+                .first()
+                .map(CertificateDer::as_ref)
+                .unwrap_or_default(),
+        )
     }
 
     pub(in crate::kube) fn url(&self) -> &Url {
@@ -145,21 +168,28 @@ pub(super) struct Origin {
 
 impl Origin {
     pub(super) fn refuse(&self, field: &'static str, why: Refused) -> KubeconfigError {
-        let place = Place { document: self.document.clone(), object: self.object.clone(), field };
+        let place = Place {
+            document: self.document.clone(),
+            object: self.object.clone(),
+            field,
+        };
         KubeconfigError::Refused { place, why }
     }
 
+    /// Decodes base64; what is in there and no text is refused with `otherwise`.
     pub(super) fn text_from_base64(
         &self,
         field: &'static str,
         data: &str,
+        otherwise: Refused,
     ) -> Result<String, KubeconfigError> {
-        let bytes =
-            STANDARD.decode(data).map_err(|_| self.refuse(field, Refused::NotBase64))?;
+        let bytes = STANDARD
+            .decode(data)
+            .map_err(|_| self.refuse(field, Refused::NotBase64))?;
         String::from_utf8(bytes).map_err(|error| {
             // What may be a key is not left behind in memory.
             drop(Secret::new(error.into_bytes()));
-            self.refuse(field, Refused::NotCertificates)
+            self.refuse(field, otherwise)
         })
     }
 }
@@ -177,7 +207,11 @@ fn server(text: &str) -> Result<Url, Refused> {
         && url.password().is_none()
         && url.query().is_none()
         && url.fragment().is_none();
-    if plain && url.has_host() { Ok(url) } else { Err(Refused::NotAUrl) }
+    if plain && url.has_host() {
+        Ok(url)
+    } else {
+        Err(Refused::NotAUrl)
+    }
 }
 
 fn check_proxy(proxy: &Proxy, named_otherwise: bool) -> Result<(), Refused> {
@@ -188,7 +222,11 @@ fn check_proxy(proxy: &Proxy, named_otherwise: bool) -> Result<(), Refused> {
     if !url.has_host() {
         return Err(Refused::NotAUrl);
     }
-    if named_otherwise { Err(Refused::ProxyWithServerName) } else { Ok(()) }
+    if named_otherwise {
+        Err(Refused::ProxyWithServerName)
+    } else {
+        Ok(())
+    }
 }
 
 /// All certificates in PEM, at least one.
@@ -199,5 +237,9 @@ pub(in crate::kube) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'sta
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| Refused::NotCertificates)?;
-    if found.is_empty() { Err(Refused::NotCertificates) } else { Ok(found) }
+    if found.is_empty() {
+        Err(Refused::NotCertificates)
+    } else {
+        Ok(found)
+    }
 }

@@ -31,7 +31,9 @@ impl fmt::Display for Place {
 #[non_exhaustive]
 pub enum Refused {
     /// `insecure-skip-tls-verify`.
-    #[error("whoever answers would get the credential, so the server is always verified; give its CA instead")]
+    #[error(
+        "whoever answers would get the credential, so the server is always verified; give its CA instead"
+    )]
     SkipsVerification,
     /// No CA.
     #[error("the cluster's CA is missing; the machine's own list of CAs is not used")]

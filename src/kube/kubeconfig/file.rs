@@ -1,16 +1,18 @@
-//! The file format: `k8s.io/client-go/tools/clientcmd/api/v1/types.go`.
+//! Reading a kubeconfig, and the files that it names.
 
 use std::fs::File;
 use std::io::Read;
+use std::mem;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize as _;
 use serde_path_to_error::Track;
 use zeroize::Zeroizing;
 
 use super::endpoint::{ClusterEndpoint, EndpointFields, Origin};
 use super::error::{KubeconfigError, Refused};
 use super::login::{self, Login};
+use super::wire::{Contents, Context, Named, User};
 use crate::secret::Secret;
 
 /// A CA bundle, a certificate and a key in base64 take a tenth of it.
@@ -31,7 +33,10 @@ impl Kubeconfig {
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let document = Document::read(path)?;
         let context = document.context()?;
-        Ok(Self { endpoint: document.endpoint(context)?, login: document.login(context)? })
+        Ok(Self {
+            endpoint: document.endpoint(context)?,
+            login: document.login(context)?,
+        })
     }
 
     /// Reads the current context's cluster only: what its user is does not matter, it may well be this program.
@@ -39,98 +44,6 @@ impl Kubeconfig {
         let document = Document::read(path)?;
         document.endpoint(document.context()?)
     }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Contents {
-    #[serde(default)]
-    current_context: Option<String>,
-    #[serde(default)]
-    clusters: Option<Vec<Named<Cluster>>>,
-    #[serde(default)]
-    contexts: Option<Vec<Named<Context>>>,
-    #[serde(default)]
-    users: Option<Vec<Named<User>>>,
-}
-
-#[derive(Deserialize)]
-struct Named<T> {
-    name: String,
-    #[serde(alias = "cluster", alias = "context", alias = "user")]
-    value: T,
-}
-
-#[derive(Deserialize)]
-struct Context {
-    #[serde(default)]
-    cluster: String,
-    #[serde(default)]
-    user: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Cluster {
-    #[serde(default)]
-    server: Option<String>,
-    #[serde(default)]
-    tls_server_name: Option<String>,
-    #[serde(default)]
-    insecure_skip_tls_verify: bool,
-    #[serde(default)]
-    certificate_authority: Option<String>,
-    #[serde(default)]
-    certificate_authority_data: Option<String>,
-    #[serde(default)]
-    proxy_url: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct User {
-    #[serde(default, deserialize_with = "secret")]
-    token: Option<Secret<String>>,
-    #[serde(default, rename = "tokenFile")]
-    token_file: Option<String>,
-    #[serde(default)]
-    client_certificate: Option<String>,
-    #[serde(default)]
-    client_certificate_data: Option<String>,
-    #[serde(default)]
-    client_key: Option<String>,
-    #[serde(default, deserialize_with = "secret")]
-    client_key_data: Option<Secret<String>>,
-    #[serde(default)]
-    username: Option<String>,
-    #[serde(default, deserialize_with = "secret")]
-    password: Option<Secret<String>>,
-    #[serde(default)]
-    exec: Option<Present>,
-    #[serde(default)]
-    auth_provider: Option<Present>,
-    #[serde(default, rename = "as")]
-    impersonate: Option<Present>,
-    #[serde(default)]
-    as_uid: Option<Present>,
-    #[serde(default)]
-    as_groups: Option<Present>,
-    #[serde(default)]
-    as_user_extra: Option<Present>,
-}
-
-/// A field whose content is of no interest, only that it is there.
-struct Present;
-
-impl<'de> Deserialize<'de> for Present {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
-    }
-}
-
-fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret<String>>, D::Error> {
-    let text = Option::<String>::deserialize(deserializer)?;
-    Ok(text.filter(|text| !text.is_empty()).map(Secret::new))
 }
 
 /// A kubeconfig, and where it is.
@@ -145,9 +58,10 @@ impl Document {
         // A snippet of the file in an error could show a token.
         let options = serde_saphyr::options! { with_snippet: false };
         let mut track = Track::new();
-        let parsed = serde_saphyr::with_deserializer_from_str_with_options(&text, options, |yaml| {
-            Contents::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
-        });
+        let parsed =
+            serde_saphyr::with_deserializer_from_str_with_options(&text, options, |yaml| {
+                Contents::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
+            });
         let contents = parsed.map_err(|error| {
             let location = error.location();
             KubeconfigError::NotAKubeconfig {
@@ -157,40 +71,57 @@ impl Document {
                 field: track.path().to_string(),
             }
         })?;
-        Ok(Self { path: path.to_owned(), contents })
+        Ok(Self {
+            path: path.to_owned(),
+            contents,
+        })
     }
 
     fn context(&self) -> Result<&Context, KubeconfigError> {
         let current = self.contents.current_context.as_deref().unwrap_or_default();
         if current.is_empty() {
-            return Err(KubeconfigError::NoContext { path: self.path.clone() });
+            return Err(KubeconfigError::NoContext {
+                path: self.path.clone(),
+            });
         }
-        self.find(self.contents.contexts.as_deref(), "context", current, "current-context")
+        self.find(
+            self.contents.contexts.as_deref(),
+            "context",
+            current,
+            "current-context",
+        )
     }
 
     fn endpoint(&self, context: &Context) -> Result<ClusterEndpoint, KubeconfigError> {
         let name = &context.cluster;
-        let cluster =
-            self.find(self.contents.clusters.as_deref(), "cluster", name, "the current context")?;
+        let cluster = self.find(
+            self.contents.clusters.as_deref(),
+            "cluster",
+            name,
+            "the current context",
+        )?;
         let origin = self.origin("cluster", name);
         if cluster.insecure_skip_tls_verify {
             return Err(origin.refuse("insecure-skip-tls-verify", Refused::SkipsVerification));
         }
-        let (field, ca_pem) = match filled(cluster.certificate_authority_data.as_deref()) {
-            Some(data) => {
-                let field = "certificate-authority-data";
-                (field, origin.text_from_base64(field, data)?)
-            }
-            None => match filled(cluster.certificate_authority.as_deref()) {
-                Some(file) => {
-                    ("certificate-authority", self.read_beside(file)?.as_str().to_owned())
-                }
-                None => ("certificate-authority-data", String::new()),
-            },
+        let (data, file) = (
+            &cluster.certificate_authority_data,
+            &cluster.certificate_authority,
+        );
+        let field = match (filled(data.as_deref()), filled(file.as_deref())) {
+            (None, Some(_)) => "certificate-authority",
+            (Some(_), _) | (None, None) => "certificate-authority-data",
         };
+        let ca_pem = self.pem(
+            &origin,
+            field,
+            data.as_deref(),
+            file.as_deref(),
+            Refused::NotCertificates,
+        )?;
         let fields = EndpointFields {
             server: cluster.server.clone().unwrap_or_default(),
-            ca_pem,
+            ca_pem: ca_pem.unwrap_or_default(),
             tls_server_name: cluster.tls_server_name.clone(),
             proxy_url: cluster.proxy_url.clone(),
         };
@@ -199,7 +130,12 @@ impl Document {
 
     fn login(&self, context: &Context) -> Result<Login, KubeconfigError> {
         let name = &context.user;
-        let user = self.find(self.contents.users.as_deref(), "user", name, "the current context")?;
+        let user = self.find(
+            self.contents.users.as_deref(),
+            "user",
+            name,
+            "the current context",
+        )?;
         let origin = self.origin("user", name);
         if let Some((field, why)) = user.refused() {
             return Err(origin.refuse(field, why));
@@ -219,37 +155,50 @@ impl Document {
         user: &User,
         origin: &Origin,
     ) -> Result<Option<Login>, KubeconfigError> {
-        let chain = match filled(user.client_certificate_data.as_deref()) {
-            Some(data) => Some(origin.text_from_base64("client-certificate-data", data)?),
-            None => match filled(user.client_certificate.as_deref()) {
-                Some(file) => Some(self.read_beside(file)?.as_str().to_owned()),
-                None => None,
-            },
-        };
-        let key = match &user.client_key_data {
-            Some(data) => Some(Secret::new(
-                origin.text_from_base64("client-key-data", data.expose()).map_err(|error| {
-                    match error {
-                        KubeconfigError::Refused { why: Refused::NotCertificates, .. } => {
-                            origin.refuse("client-key-data", Refused::NotAKey)
-                        }
-                        other => other,
-                    }
-                })?,
-            )),
-            None => match filled(user.client_key.as_deref()) {
-                Some(file) => Some(Secret::new(self.read_beside(file)?.as_str().to_owned())),
-                None => None,
-            },
-        };
+        let chain = self.pem(
+            origin,
+            "client-certificate-data",
+            user.client_certificate_data.as_deref(),
+            user.client_certificate.as_deref(),
+            Refused::NotCertificates,
+        )?;
+        let key = self.pem(
+            origin,
+            "client-key-data",
+            user.client_key_data
+                .as_ref()
+                .map(|data| data.expose().as_str()),
+            user.client_key.as_deref(),
+            Refused::NotAKey,
+        )?;
         match (chain, key) {
             (Some(chain_pem), Some(key_pem)) => {
+                let key_pem = Secret::new(key_pem);
                 login::identity(&chain_pem, &key_pem)
                     .map_err(|(field, why)| origin.refuse(field, why))?;
                 Ok(Some(Login::ClientCertificate { chain_pem, key_pem }))
             }
             (Some(_), None) => Err(origin.refuse("client-key", Refused::Half)),
-            (None, Some(_)) => Err(origin.refuse("client-certificate", Refused::Half)),
+            (None, Some(key_pem)) => {
+                drop(Secret::new(key_pem));
+                Err(origin.refuse("client-certificate", Refused::Half))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// What is in `data`, or else in `file`: as in client-go, what is in the kubeconfig itself wins.
+    fn pem(
+        &self,
+        origin: &Origin,
+        field: &'static str,
+        data: Option<&str>,
+        file: Option<&str>,
+        otherwise: Refused,
+    ) -> Result<Option<String>, KubeconfigError> {
+        match (filled(data), filled(file)) {
+            (Some(data), _) => origin.text_from_base64(field, data, otherwise).map(Some),
+            (None, Some(file)) => Ok(Some(mem::take(&mut *self.read_beside(file)?))),
             (None, None) => Ok(None),
         }
     }
@@ -264,14 +213,20 @@ impl Document {
             match (self.read_beside(file), &user.token) {
                 (Ok(text), _) => {
                     let token = login::token(&text);
-                    return token.map(Some).map_err(|why| origin.refuse("tokenFile", why));
+                    return token
+                        .map(Some)
+                        .map_err(|why| origin.refuse("tokenFile", why));
                 }
                 (Err(error), None) => return Err(error),
                 (Err(_), Some(_)) => {}
             }
         }
-        let Some(token) = &user.token else { return Ok(None) };
-        login::token(token.expose()).map(Some).map_err(|why| origin.refuse("token", why))
+        let Some(token) = &user.token else {
+            return Ok(None);
+        };
+        login::token(token.expose())
+            .map(Some)
+            .map_err(|why| origin.refuse("token", why))
     }
 
     fn find<'a, T>(
@@ -281,7 +236,10 @@ impl Document {
         name: &str,
         by: &str,
     ) -> Result<&'a T, KubeconfigError> {
-        let mut found = list.unwrap_or_default().iter().filter(|named| named.name == name);
+        let mut found = list
+            .unwrap_or_default()
+            .iter()
+            .filter(|named| named.name == name);
         match (found.next(), found.next()) {
             (Some(only), None) => Ok(&only.value),
             (Some(_), Some(_)) => Err(KubeconfigError::Ambiguous {
@@ -299,7 +257,10 @@ impl Document {
     }
 
     fn origin(&self, kind: &'static str, name: &str) -> Origin {
-        Origin { document: self.path.display().to_string(), object: Some((kind, name.to_owned())) }
+        Origin {
+            document: self.path.display().to_string(),
+            object: Some((kind, name.to_owned())),
+        }
     }
 
     /// Reads a file that the kubeconfig names; a relative path is relative to the kubeconfig's folder.
@@ -308,35 +269,24 @@ impl Document {
     }
 }
 
-impl User {
-    fn refused(&self) -> Option<(&'static str, Refused)> {
-        [
-            ("exec", self.exec.is_some(), Refused::Exec),
-            ("auth-provider", self.auth_provider.is_some(), Refused::AuthProvider),
-            ("username", self.username.is_some(), Refused::Password),
-            ("password", self.password.is_some(), Refused::Password),
-            ("as", self.impersonate.is_some(), Refused::Impersonation),
-            ("as-uid", self.as_uid.is_some(), Refused::Impersonation),
-            ("as-groups", self.as_groups.is_some(), Refused::Impersonation),
-            ("as-user-extra", self.as_user_extra.is_some(), Refused::Impersonation),
-        ]
-        .into_iter()
-        .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
-    }
-}
-
 fn filled(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
 fn read_text(path: &Path) -> Result<Zeroizing<String>, KubeconfigError> {
-    let failed = |source| KubeconfigError::Unreadable { path: path.to_owned(), source };
+    let failed = |source| KubeconfigError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
     let mut text = Zeroizing::new(String::new());
     File::open(path)
         .and_then(|file| file.take(MAX_FILE_LEN + 1).read_to_string(&mut text))
         .map_err(failed)?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_FILE_LEN {
-        return Err(KubeconfigError::TooLarge { path: path.to_owned(), limit: MAX_FILE_LEN });
+        return Err(KubeconfigError::TooLarge {
+            path: path.to_owned(),
+            limit: MAX_FILE_LEN,
+        });
     }
     Ok(text)
 }

@@ -9,7 +9,10 @@ use crate::secret::Secret;
 
 /// As whom to talk to the API server.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "whoever keeps a login handles each kind")]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "whoever keeps a login handles each kind"
+)]
 pub enum Login {
     /// A bearer token.
     Token(Secret<String>),
@@ -30,7 +33,8 @@ pub(in crate::kube) fn identity(
     chain_pem: &str,
     key_pem: &Secret<String>,
 ) -> Result<Identity, (&'static str, Refused)> {
-    let chain = certificates(chain_pem).map_err(|_| ("client-certificate", Refused::NotCertificates))?;
+    let chain =
+        certificates(chain_pem).map_err(|_| ("client-certificate", Refused::NotCertificates))?;
     let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
         .map_err(|_| ("client-key", Refused::NotAKey))?;
     Ok((chain, key))

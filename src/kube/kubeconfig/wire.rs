@@ -1,0 +1,128 @@
+//! The file format: `k8s.io/client-go/tools/clientcmd/api/v1/types.go`, as far as it matters here.
+
+use serde::{Deserialize, Deserializer};
+
+use super::error::Refused;
+use crate::secret::Secret;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Contents {
+    #[serde(default)]
+    pub(super) current_context: Option<String>,
+    #[serde(default)]
+    pub(super) clusters: Option<Vec<Named<Cluster>>>,
+    #[serde(default)]
+    pub(super) contexts: Option<Vec<Named<Context>>>,
+    #[serde(default)]
+    pub(super) users: Option<Vec<Named<User>>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Named<T> {
+    pub(super) name: String,
+    #[serde(alias = "cluster", alias = "context", alias = "user")]
+    pub(super) value: T,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Context {
+    #[serde(default)]
+    pub(super) cluster: String,
+    #[serde(default)]
+    pub(super) user: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Cluster {
+    #[serde(default)]
+    pub(super) server: Option<String>,
+    #[serde(default)]
+    pub(super) tls_server_name: Option<String>,
+    #[serde(default)]
+    pub(super) insecure_skip_tls_verify: bool,
+    #[serde(default)]
+    pub(super) certificate_authority: Option<String>,
+    #[serde(default)]
+    pub(super) certificate_authority_data: Option<String>,
+    #[serde(default)]
+    pub(super) proxy_url: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct User {
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) token: Option<Secret<String>>,
+    #[serde(default, rename = "tokenFile")]
+    pub(super) token_file: Option<String>,
+    #[serde(default)]
+    pub(super) client_certificate: Option<String>,
+    #[serde(default)]
+    pub(super) client_certificate_data: Option<String>,
+    #[serde(default)]
+    pub(super) client_key: Option<String>,
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) client_key_data: Option<Secret<String>>,
+    #[serde(default)]
+    pub(super) username: Option<String>,
+    #[serde(default, deserialize_with = "secret")]
+    pub(super) password: Option<Secret<String>>,
+    #[serde(default)]
+    pub(super) exec: Option<Present>,
+    #[serde(default)]
+    pub(super) auth_provider: Option<Present>,
+    #[serde(default, rename = "as")]
+    pub(super) impersonate: Option<Present>,
+    #[serde(default)]
+    pub(super) as_uid: Option<Present>,
+    #[serde(default)]
+    pub(super) as_groups: Option<Present>,
+    #[serde(default)]
+    pub(super) as_user_extra: Option<Present>,
+}
+
+/// A field whose content is of no interest, only that it is there.
+pub(super) struct Present;
+
+impl<'de> Deserialize<'de> for Present {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
+}
+
+fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret<String>>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.filter(|text| !text.is_empty()).map(Secret::new))
+}
+
+impl User {
+    /// The first field that keeps this user from being used.
+    pub(super) fn refused(&self) -> Option<(&'static str, Refused)> {
+        [
+            ("exec", self.exec.is_some(), Refused::Exec),
+            (
+                "auth-provider",
+                self.auth_provider.is_some(),
+                Refused::AuthProvider,
+            ),
+            ("username", self.username.is_some(), Refused::Password),
+            ("password", self.password.is_some(), Refused::Password),
+            ("as", self.impersonate.is_some(), Refused::Impersonation),
+            ("as-uid", self.as_uid.is_some(), Refused::Impersonation),
+            (
+                "as-groups",
+                self.as_groups.is_some(),
+                Refused::Impersonation,
+            ),
+            (
+                "as-user-extra",
+                self.as_user_extra.is_some(),
+                Refused::Impersonation,
+            ),
+        ]
+        .into_iter()
+        .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
+    }
+}
