@@ -1,15 +1,49 @@
-//! A node joins: one request, one watch, one credential, and what follows.
+//! A node joins and renews: what it asks for, how often, and what it prints.
 
-use kubelet_authenticator_test_support::api_server::{ApiServer, Signer};
+use std::fs;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::names::{Audience, Provider};
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, ConnectionFault, Issuance, Signer, Times, exec_info,
+};
 use kubelet_authenticator_test_support::clock::now;
-use kubelet_authenticator_tests::node::{INSECURE, NULL, Node, is_pair};
+use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
+use kubelet_authenticator_tests::node::{INSECURE, NODE, NULL, Node, Run, is_pair};
+use serde_json::Value;
 
-const HOUR: u64 = 3600;
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn issuing() -> ApiServer {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     server
+}
+
+/// Issues certificates whose renewal is due at once: three of four hours are over.
+fn old_certificates() -> Signer {
+    Signer::Issue(Issuance {
+        lifetime: Some(HOUR),
+        backdate: 3 * HOUR,
+        ..Issuance::default()
+    })
+}
+
+fn users(server: &ApiServer) -> Vec<String> {
+    let requests = server.requests().into_iter();
+    let mut users: Vec<_> = requests.filter_map(|request| request.user).collect();
+    users.dedup();
+    users
+}
+
+fn created(server: &ApiServer) -> (Value, Vec<u8>) {
+    let body: Value = serde_json::from_slice(server.created_bodies().last().unwrap()).unwrap();
+    let request = body["spec"]["request"].as_str().unwrap().to_owned();
+    (body, STANDARD.decode(request).unwrap())
 }
 
 #[test]
@@ -25,7 +59,303 @@ fn a_join_costs_one_create_and_at_most_one_watch() {
         assert!(server.watches() + server.gets() <= 1);
         assert!(is_pair(&node.file("kubelet-client.pem")));
         assert_eq!(node.files(), ["kubelet-client.pem", "lock", "origin.json"]);
-        let lifetime = run.expires_in(now()).as_secs();
-        assert!((HOUR - 60..=HOUR).contains(&lifetime), "{lifetime}");
+        let asked_again = run.expires_in(now());
+        assert!(asked_again > HOUR - Duration::from_secs(60) && asked_again <= HOUR);
     }
+}
+
+#[test]
+fn a_request_that_is_decided_later_costs_one_create_and_one_watch() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+    let run = node.start(&[]);
+    let watch = kubelet_authenticator_test_support::api_server::Verb::Watch;
+    server.wait_for_request(watch, 1, Duration::from_secs(20));
+
+    let name = server.csrs()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    server.approve_and_issue(&name);
+
+    run.finish().succeeded();
+    assert_eq!((server.creates(), server.watches(), server.gets(), server.lists()), (1, 1, 0, 0));
+}
+
+#[test]
+fn insecure_asks_for_a_year_without_evidence() {
+    let server = issuing();
+    Node::new(INSECURE, &server).run().succeeded();
+
+    let (body, request) = created(&server);
+
+    let spec = &body["spec"];
+    assert_eq!(spec["signerName"], Provider::INSECURE.client_signer());
+    assert_eq!(spec["expirationSeconds"], 31_536_000);
+    assert_eq!(spec["usages"], serde_json::json!(["digital signature", "client auth"]));
+    let envelope = Envelope::parse(&request).unwrap();
+    assert_eq!(envelope.provider, Some(Provider::INSECURE));
+    assert_eq!(envelope.evidence, None);
+}
+
+#[test]
+fn null_asks_for_a_week_with_evidence_for_this_cluster() {
+    let server = issuing();
+    Node::new(NULL, &server).run().succeeded();
+
+    let (body, request) = created(&server);
+
+    assert_eq!(body["spec"]["signerName"], Provider::NULL.client_signer());
+    assert_eq!(body["spec"]["expirationSeconds"], 604_800);
+    let envelope = Envelope::parse(&request).unwrap();
+    assert_eq!(envelope.provider, Some(Provider::NULL));
+    let header = Header::parse(&envelope.evidence.unwrap()).unwrap();
+    assert_eq!(header.audience, Audience::of_ca(&server.authority().certificate_der()));
+}
+
+#[test]
+fn a_good_credential_is_printed_again_byte_for_byte_without_a_connection() {
+    let server = issuing();
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    let connections = server.connections();
+
+    let second = node.run().succeeded();
+
+    assert_eq!(second.pair(), first.pair());
+    assert_eq!(second.stderr, "");
+    assert_eq!(server.connections(), connections);
+}
+
+#[test]
+fn twenty_processes_at_once_create_one_request_and_print_one_credential() {
+    let server = issuing();
+    let node = Node::new(NULL, &server);
+
+    let started: Vec<_> = (0..20).map(|_| node.start(&[])).collect();
+    let pairs: Vec<_> = started
+        .into_iter()
+        .map(|run| run.finish().succeeded().pair())
+        .collect();
+
+    assert_eq!(server.creates(), 1);
+    assert!(pairs.iter().all(|pair| *pair == pairs[0]));
+}
+
+#[test]
+fn both_versions_of_the_exec_api_are_answered_in_kind() {
+    let server = issuing();
+    let mut node = Node::new(INSECURE, &server);
+    for version in ["v1", "v1beta1"] {
+        for with_cluster in [true, false] {
+            node.set_env("KUBERNETES_EXEC_INFO", server.exec_info(version, with_cluster));
+
+            let credential = node.run().succeeded().credential();
+
+            let expected = format!("client.authentication.k8s.io/{version}");
+            assert_eq!(credential["apiVersion"], expected);
+        }
+    }
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn without_cluster_info_the_bootstrap_kubeconfig_says_which_cluster_and_then_the_store() {
+    let server = issuing();
+    let mut node = Node::new(NULL, &server);
+    node.set_env("KUBERNETES_EXEC_INFO", server.exec_info("v1", false));
+    node.run().succeeded();
+    fs::remove_file(node.scratch().join("bootstrap.kubeconfig")).unwrap();
+
+    node.command(&["renew", "--force"]).succeeded();
+
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn home_need_not_be_set() {
+    let server = issuing();
+    let mut node = Node::new(INSECURE, &server);
+    node.unset_env("HOME");
+
+    node.run().succeeded();
+}
+
+#[test]
+fn a_renewal_authenticates_with_the_certificate_and_takes_a_new_key() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    server.set_signer(Signer::issue());
+
+    let second = node.run().succeeded();
+    let third = node.run().succeeded();
+
+    assert_ne!(second.pair().1, first.pair().1);
+    assert_eq!(third.pair(), second.pair());
+    assert_eq!(server.creates(), 2);
+    assert_eq!(users(&server), ["system:bootstrap:abcdef".to_owned(), format!("system:node:{NODE}")]);
+    assert!(is_pair(&node.file("kubelet-client.pem")));
+}
+
+#[test]
+fn a_renewal_that_fails_prints_the_old_credential_for_half_a_minute_at_most() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    server.inject_connection(Times::always(), ConnectionFault::Close);
+
+    let run = node.run().succeeded();
+    let again = node.run().succeeded();
+
+    let run = run.saying("could not be renewed");
+    assert_eq!((run.pair(), again.pair()), (first.pair(), first.pair()));
+    assert!(run.expires_in(now()) <= Duration::from_secs(30));
+}
+
+#[test]
+fn a_renewal_that_is_not_decided_in_time_is_collected_by_the_next_run() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    server.set_signer(Signer::Off);
+
+    let waiting = node.run().succeeded();
+    let pending = node.json("pending.json");
+    server.approve_and_issue(pending["request"]["name"].as_str().unwrap());
+    let reads = server.gets() + server.watches();
+    let collected = node.run().succeeded();
+
+    assert!(waiting.took < Duration::from_secs(5), "{:?}", waiting.took);
+    assert_eq!(waiting.pair(), first.pair());
+    assert_ne!(collected.pair(), first.pair());
+    assert_eq!(server.creates(), 2);
+    assert_eq!(server.gets() + server.watches() - reads, 1);
+}
+
+#[test]
+fn an_insecure_credential_is_used_to_its_end_and_says_so_from_a_fifth_on() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::Issue(Issuance {
+        lifetime: Some(HOUR),
+        backdate: 9 * HOUR,
+        ..Issuance::default()
+    }));
+    let node = Node::new(INSECURE, &server);
+    let first = node.run().succeeded();
+
+    let second = node.run().succeeded().saying("cannot be renewed");
+
+    assert_eq!(second.pair(), first.pair());
+    assert_eq!(server.creates(), 1);
+    let warning = node.status()["certificate"]["warning"].clone();
+    assert!(warning.as_str().unwrap().contains("will not be renewed"));
+}
+
+#[test]
+fn after_its_end_a_credential_is_replaced_with_the_bootstrap_credential() {
+    for plugin in [INSECURE, NULL] {
+        let server = issuing();
+        let node = Node::new(plugin, &server);
+        node.run().succeeded();
+        let expired = Contents::client(Subject::node(NODE)).expired();
+        let expired = server.authority().issue(&expired);
+        fs::write(
+            node.file("kubelet-client.pem"),
+            expired.certificate_pem.clone() + &expired.key_pem,
+        )
+        .unwrap();
+
+        let run = node.run().succeeded();
+
+        assert_ne!(run.pair().0, expired.certificate_pem);
+        assert_eq!(users(&server), ["system:bootstrap:abcdef"]);
+        assert_eq!(server.creates(), 2);
+    }
+}
+
+fn with_ca(server: &ApiServer, url: &str, ca_pem: &str) -> String {
+    let mut cluster = server.cluster_info();
+    cluster["certificate-authority-data"] = STANDARD.encode(ca_pem).into();
+    cluster["server"] = url.into();
+    exec_info("v1", Some(cluster))
+}
+
+#[test]
+fn a_changed_ca_bundle_means_renewal() {
+    let other = CertificateAuthority::new("next");
+    for (plugin, creates) in [(NULL, 2), (INSECURE, 1)] {
+        let server = issuing();
+        let mut node = Node::new(plugin, &server);
+        node.run().succeeded();
+        let bundle = format!("{}{}", server.ca_pem(), other.certificate_pem());
+        node.set_env("KUBERNETES_EXEC_INFO", with_ca(&server, &server.url(), &bundle));
+
+        node.run().succeeded();
+        node.run().succeeded();
+
+        assert_eq!(server.creates(), creates, "{plugin}");
+    }
+}
+
+#[test]
+fn another_address_of_the_same_cluster_changes_nothing() {
+    let server = issuing();
+    let mut node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    let url = format!("https://localhost:{}", server.address().port());
+    node.set_env("KUBERNETES_EXEC_INFO", with_ca(&server, &url, server.ca_pem()));
+
+    assert_eq!(node.run().succeeded().pair(), first.pair());
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn another_cluster_gets_no_request_and_does_not_cost_the_node_its_credential() {
+    let (server, other) = (issuing(), issuing());
+    let mut node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    node.set_env("KUBERNETES_EXEC_INFO", other.exec_info("v1", true));
+
+    let elsewhere: Run = node.run();
+
+    assert_eq!(elsewhere.succeeded().saying("another, at").pair(), first.pair());
+    assert_eq!((server.creates(), other.connections()), (1, 0));
+}
+
+#[test]
+fn a_store_of_another_machine_is_set_aside_as_a_whole() {
+    let server = issuing();
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    node.change("origin.json", |origin| {
+        origin["bootId"] = "another".into();
+        origin["machine"]["productUuid"] = "another".into();
+    });
+    let knows_uuid = fs::read_to_string("/sys/class/dmi/id/product_uuid").is_ok();
+
+    let run = node.run().succeeded();
+
+    if knows_uuid {
+        let run = run.saying("another machine's");
+        assert_ne!(run.pair(), first.pair());
+        assert!(node.file("kubelet-client.pem.set-aside.1").exists());
+        assert!(node.file("origin.json.set-aside.1").exists());
+    } else {
+        assert_eq!(run.pair(), first.pair());
+    }
+}
+
+#[test]
+fn the_first_run_of_a_boot_writes_down_that_it_compared_the_machine() {
+    let server = issuing();
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    let boot = node.json("origin.json")["bootId"].clone();
+    node.change("origin.json", |origin| origin["bootId"] = "before".into());
+
+    let second = node.run().succeeded();
+
+    assert_eq!(second.pair(), first.pair());
+    assert_eq!(node.json("origin.json")["bootId"], boot);
 }

@@ -1,0 +1,273 @@
+//! Each way to fail has its exit status, its words, and leaves standard output empty.
+//!
+//! Not reachable with providers that have no evidence: 1 (a bug), 5, 6 and 7.
+
+use std::fs;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, ConnectionFault, Fault, Flaw, Route, Signer, Step, Times, Verb,
+};
+use kubelet_authenticator_tests::node::{INSECURE, NULL, Node};
+use serde_json::json;
+
+/// Longer than any step of a run that goes well.
+const SOON: Duration = Duration::from_secs(20);
+
+fn node(signer: Signer) -> (ApiServer, Node) {
+    let server = ApiServer::start();
+    server.set_signer(signer);
+    let node = Node::new(NULL, &server);
+    (server, node)
+}
+
+#[test]
+fn usage_2() {
+    let (server, node) = node(Signer::Off);
+
+    node.command(&["nonsense"]).failed(2);
+    node.command(&[]).failed(2).saying("KUBERNETES_EXEC_INFO");
+    node.command(&["renew", "--timeout-seconds", "soon"]).failed(2);
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn configuration_3() {
+    let (server, mut node) = node(Signer::issue());
+    let config = node.scratch().write("config.yaml", "nodeNam: x\n");
+
+    node.set("CONFIG", &config);
+    node.run().failed(3).saying("nodeNam").saying(config.to_str().unwrap());
+    node.unset("CONFIG");
+
+    node.unset("PROVIDER_ID");
+    node.run().failed(3).saying("provider ID").saying("providerID");
+    node.set("PROVIDER_ID", "test:///machine-1");
+
+    for info in ["", "{", "[]", "\u{1}", r#"{"kind":"Pod","apiVersion":"v1"}"#] {
+        node.set_env("KUBERNETES_EXEC_INFO", info);
+        node.run().failed(3).saying("KUBERNETES_EXEC_INFO");
+    }
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_bootstrap_kubeconfig_that_would_be_unsafe_is_3() {
+    let (server, node) = node(Signer::issue());
+    let path = node.scratch().join("bootstrap.kubeconfig");
+
+    server.kubeconfig().insecure_skip_tls_verify().write(&path);
+
+    node.run().failed(3).saying("insecure-skip-tls-verify");
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn lock_4_names_the_holder() {
+    let (server, mut node) = node(Signer::issue());
+    let gate = server.hold(Route::create(), Step::Received);
+    let holder = node.start(&[]);
+    gate.wait(1, SOON);
+    node.set("TIMEOUT_SECONDS", "1");
+
+    node.run().failed(4).saying("was held").saying(NULL);
+
+    gate.open();
+    holder.finish().succeeded();
+}
+
+#[test]
+fn unreachable_8() {
+    for fault in [
+        ConnectionFault::Close,
+        ConnectionFault::AnotherAuthority,
+        ConnectionFault::AnotherName,
+        ConnectionFault::ExpiredCertificate,
+    ] {
+        let (server, mut node) = node(Signer::issue());
+        node.set("TIMEOUT_SECONDS", "3");
+        server.inject_connection(Times::always(), fault);
+
+        node.run().failed(8);
+
+        assert_eq!(server.creates(), 0);
+    }
+}
+
+#[test]
+fn unauthorized_9() {
+    let (server, node) = node(Signer::issue());
+    server.revoke_token("abcdef");
+    node.run().failed(9).saying("401").saying("bootstrap token");
+
+    fs::remove_file(node.scratch().join("bootstrap.kubeconfig")).unwrap();
+    node.command(&["credential"]).failed(9).saying("bootstrap.kubeconfig");
+}
+
+#[test]
+fn refused_10() {
+    for code in [403, 422] {
+        let (server, node) = node(Signer::issue());
+        server.inject(Route::create(), Times::always(), Fault::status(code));
+
+        node.run().failed(10).saying(&code.to_string());
+    }
+}
+
+#[test]
+fn a_squatted_name_is_10_and_the_next_run_takes_another_with_the_same_key() {
+    let (server, node) = node(Signer::issue());
+    let spec = json!({"expirationSeconds": 600});
+    server.inject(Route::create(), Times::once(), Fault::Squat { spec });
+
+    node.run().failed(10).saying("is not ours");
+    let key = node.json("pending.json")["key"].as_str().unwrap().to_owned();
+    let run = node.command(&["credential"]).succeeded();
+
+    assert_eq!(run.pair().1, key);
+    assert_eq!(server.creates(), 2);
+    assert_ne!(server.created_bodies()[0], server.created_bodies()[1]);
+}
+
+#[test]
+fn pending_11_and_the_next_runs_wait_for_the_same_request() {
+    let (server, mut node) = node(Signer::Off);
+    node.set("TIMEOUT_SECONDS", "2");
+
+    node.run().failed(11).saying("still pending");
+    let name = node.json("pending.json")["request"]["name"].clone();
+    server.approve_and_issue(name.as_str().unwrap());
+    node.run().succeeded();
+
+    assert_eq!(server.creates(), 1);
+    assert!(server.gets() + server.watches() <= 3);
+}
+
+#[test]
+fn denied_12_and_then_17_with_the_first_failure() {
+    let (server, node) = node(Signer::deny("AnotherMachine", "not you"));
+
+    node.run().failed(12).saying("AnotherMachine").saying("not you");
+    let held = node.run().failed(17).saying("AnotherMachine").saying("not you");
+    assert!(held.took < Duration::from_secs(2));
+
+    assert_eq!(server.creates(), 1);
+    let failure = &node.status()["lastFailure"];
+    assert_eq!((&failure["exitCode"], &failure["count"]), (&json!(12), &json!(1)));
+}
+
+#[test]
+fn a_person_a_new_boot_and_other_settings_are_not_held_by_17() {
+    let (server, mut node) = node(Signer::deny("AnotherMachine", "not you"));
+    node.run().failed(12);
+
+    node.command(&["credential"]).failed(12);
+    node.command(&["renew"]).failed(12);
+    node.change("failure.json", |failure| failure["bootId"] = "before".into());
+    node.run().failed(12);
+    node.run().failed(17);
+    node.set("EXPIRATION_SECONDS", "3600");
+    node.run().failed(12);
+
+    assert_eq!(server.creates(), 5);
+}
+
+#[test]
+fn failed_13_and_the_next_run_asks_again_with_the_same_key() {
+    let (server, node) = node(Signer::fail("EvidenceExpired", "too old"));
+
+    node.run().failed(13).saying("EvidenceExpired").saying("too old");
+    let key = node.json("pending.json")["key"].as_str().unwrap().to_owned();
+    server.set_signer(Signer::issue());
+
+    let run = node.command(&["credential"]).succeeded();
+    assert_eq!(run.pair().1, key);
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn a_certificate_that_was_not_asked_for_is_13_and_never_stored() {
+    for (flaw, words) in [
+        (Flaw::AnotherKey, "another key"),
+        (Flaw::AnotherName, "system:node:another"),
+        (Flaw::AnotherUsage, "client auth"),
+        (Flaw::Expired, "expired"),
+        (Flaw::NotYetValid, "not valid before"),
+        (Flaw::Garbage, "cannot be read"),
+        (Flaw::NoPem, "CERTIFICATE"),
+    ] {
+        let (_server, node) = node(Signer::flawed(flaw));
+
+        node.run().failed(13).saying(words);
+
+        assert!(!node.file("kubelet-client.pem").exists(), "{flaw:?}");
+    }
+}
+
+#[test]
+fn clock_skew_14_says_both_times() {
+    for seconds in [-3600, 3600] {
+        let (server, node) = node(Signer::issue());
+        server.set_date_skew(seconds);
+
+        node.run().failed(14).saying("ours says").saying("clock");
+    }
+}
+
+#[test]
+fn node_name_15() {
+    let (server, mut node) = node(Signer::issue());
+    node.run().succeeded();
+    node.set("NODE_NAME", "n2");
+
+    node.run().failed(15).saying("n1").saying("n2").saying("reset");
+    node.command(&["reset"]).succeeded();
+    node.run().succeeded();
+
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn version_16() {
+    let (server, node) = node(Signer::fail("UnsupportedAttestationVersion", "v2 only"));
+
+    node.run().failed(16).saying("v1").saying("v2 only");
+
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn a_deleted_request_is_13() {
+    let (server, node) = node(Signer::Off);
+    let run = node.start(&[]);
+    server.wait_for_request(Verb::Watch, 1, SOON);
+
+    let name = server.csrs()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    server.delete_csr(&name);
+
+    run.finish().failed(13).saying("deleted");
+}
+
+#[test]
+fn json_lines_say_code_and_remedy() {
+    let (server, node) = node(Signer::issue());
+    server.revoke_token("abcdef");
+
+    let run = node.run_with(&["--log-format", "json"]).failed(9);
+
+    let line: serde_json::Value = serde_json::from_str(run.stderr.trim()).unwrap();
+    assert_eq!((&line["level"], &line["code"]), (&json!("error"), &json!(9)));
+    assert!(line["remedy"].as_str().unwrap().contains("token"));
+}
+
+#[test]
+fn no_failure_shows_the_token_or_a_key() {
+    let server = ApiServer::start();
+    let node = Node::new(INSECURE, &server);
+    server.revoke_token("abcdef");
+
+    let run = node.run_with(&["-v"]).failed(9);
+
+    assert!(!run.stderr.contains("0123456789abcdef"));
+    assert!(!run.stderr.contains("PRIVATE"));
+}
