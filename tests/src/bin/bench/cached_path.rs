@@ -38,7 +38,7 @@ impl Node {
                 value,
             )
         };
-        let exec_info = server.exec_info("client.authentication.k8s.io/v1", true);
+        let exec_info = server.exec_info("v1", true);
         let env = vec![
             ("KUBERNETES_EXEC_INFO".into(), exec_info.into()),
             variable("STATE_DIRECTORY", folder.join("state").into()),

@@ -31,12 +31,21 @@ enum Kind {
 }
 
 /// The attacks, in the order in which the story tells them.
-pub const ATTACKS: [Attack; 5] = [
+pub const ATTACKS: [Attack; 6] = [
     Attack {
         what: "a control-plane node's name",
         stock: "issued",
-        expected: Expected::Denied("TokenOfAnotherMachine"),
+        expected: Expected::Denied("ProviderIdOfAnotherMachine"),
         kind: Kind::Wish(|signer| Wish::node("control-plane-1", signer)),
+    },
+    Attack {
+        what: "that name, with worker-2's provider ID",
+        stock: "issued",
+        expected: Expected::Denied("NodeNameMismatch"),
+        kind: Kind::Wish(|signer| Wish {
+            node: "control-plane-1",
+            ..Wish::node(LEAKED, signer)
+        }),
     },
     Attack {
         what: "an address smuggled in as a SAN",
@@ -59,7 +68,7 @@ pub const ATTACKS: [Attack; 5] = [
     Attack {
         what: "a copy of worker-1's request",
         stock: "issued",
-        expected: Expected::Denied("TokenOfAnotherMachine"),
+        expected: Expected::Denied("ProviderIdOfAnotherMachine"),
         kind: Kind::Copy,
     },
     Attack {

@@ -112,7 +112,7 @@ impl Cluster {
 
     /// What client-go says to the plugin.
     pub fn exec_info(&self) -> String {
-        const V1: &str = "client.authentication.k8s.io/v1";
+        const V1: &str = "v1";
         match self {
             Self::Embedded(server) => server.exec_info(V1, true),
             Self::Real(plane) => {
