@@ -1,0 +1,183 @@
+//! Kubelets that prove nothing but the token of their machine.
+
+use std::sync::{LazyLock, Mutex};
+
+use base64::prelude::*;
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Controllers, KubeadmBinding, User,
+};
+use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
+
+use crate::node::{Cluster, Machine, Node, conditions, controller, prepare, started};
+
+const PLUGIN: &str = "kubelet-authenticator-insecure";
+
+const JOINS: Machine = ("joins-1", "joins1");
+const RESTARTS: Machine = ("restarts-1", "resta1");
+const PERSON: Machine = ("person-1", "perso1");
+const BESIDE: Machine = ("beside-1", "besid1");
+
+/// One cluster and one controller for all tests here; each has a machine of its own.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    let plane = ControlPlane::builder()
+        .controllers(Controllers::Default)
+        .start();
+    prepare(&plane);
+    let setup = controller(
+        &plane,
+        "node-attestation-controller",
+        &[JOINS, RESTARTS, PERSON, BESIDE],
+    )
+    .args(&["--allow-insecure"]);
+    let controller = started(&setup);
+    Cluster {
+        plane,
+        _setup: setup,
+        _controller: Mutex::new(controller),
+    }
+});
+
+#[test]
+fn a_first_join_ends_in_a_registered_node_with_a_renewed_lease() {
+    let plane = &CLUSTER.plane;
+    let node = Node::new(plane, PLUGIN, JOINS);
+
+    let kubelet = node.start();
+    kubelet.wait_until_registered();
+    kubelet.wait_until_ready();
+    kubelet.wait_for_lease_renewal();
+
+    let requests = node.requests();
+    let [request] = requests.as_slice() else {
+        panic!("{requests:#?}")
+    };
+    assert_eq!(request["spec"]["username"], "system:bootstrap:joins1");
+    assert_eq!(
+        request["spec"]["signerName"],
+        "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure"
+    );
+    assert_eq!(
+        conditions(request),
+        [("Approved".to_owned(), "NodeNameClaimed".to_owned())]
+    );
+    assert!(request["status"]["certificate"].is_string());
+    let calls = kubelet.metrics();
+    assert!(
+        calls.sum(crate::node::PLUGIN_CALLS, &[("code", "0")]) >= 1.0,
+        "{}",
+        calls.text()
+    );
+    println!("the kubelet's log of the join:\n{}", kubelet.log());
+}
+
+#[test]
+fn a_restarted_kubelet_makes_no_new_request() {
+    let plane = &CLUSTER.plane;
+    let node = Node::new(plane, PLUGIN, RESTARTS);
+    let mut kubelet = node.start();
+    kubelet.wait_until_ready();
+    let before = node.requests();
+
+    kubelet.restart();
+    kubelet.wait_for_log("Successfully registered node");
+    kubelet.wait_for_lease_renewal();
+
+    assert_eq!(node.requests(), before);
+    assert_eq!(before.len(), 1);
+}
+
+#[test]
+fn kubectl_joins_with_the_same_kubeconfig_and_can_do_what_a_node_can_and_no_more() {
+    let plane = &CLUSTER.plane;
+    let state = plane.directory("person-state");
+    let node = Node::new(plane, PLUGIN, PERSON)
+        .setting(
+            "STATE_DIRECTORY",
+            &state.join("store").display().to_string(),
+        )
+        .setting("NODE_NAME", PERSON.0);
+    let kubectl = plane.kubectl_with(node.kubeconfig());
+
+    let who = kubectl.json(["auth", "whoami"]);
+    assert_eq!(
+        who["status"]["userInfo"]["username"],
+        "system:node:person-1"
+    );
+    assert_eq!(
+        who["status"]["userInfo"]["groups"],
+        serde_json::json!(["system:nodes", "system:authenticated"])
+    );
+    let uid = who["status"]["userInfo"]["uid"].as_str().unwrap();
+    assert!(uid.len() == 34 && uid.ends_with(".1"), "{uid}");
+
+    kubectl.apply_object(&serde_json::json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "person-1"},
+    }));
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = kubectl.run(arguments);
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && complaint.contains(reason),
+            "{arguments:?}: {complaint}"
+        );
+    };
+    refused(
+        &["get", "secret", "-n", "kube-system", "of-another-node"],
+        "no relationship found between node",
+    );
+    refused(
+        &["label", "node", "joins-1", "is=mine"],
+        "is not allowed to modify node",
+    );
+    refused(&["get", "clusterroles"], "forbidden");
+    assert_eq!(node.requests().len(), 1);
+}
+
+#[test]
+fn kube_controller_manager_with_its_default_controllers_changes_nothing_of_ours() {
+    let plane = &CLUSTER.plane;
+    let node = Node::new(plane, PLUGIN, BESIDE);
+    let kubelet = node.start();
+    kubelet.wait_until_ready();
+    let ours = node.requests();
+
+    // A request of its own, so that its approver and its signers are known to have looked at ours before it.
+    let its_own = plane.client_certificate("system:node:its-own", Some("system:nodes"));
+    plane.install_bindings(&[KubeadmBinding::NodeAutoapproveCertificateRotation]);
+    let (request, _) = certificate_request(&Subject::node("its-own"), None);
+    let object = serde_json::json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": "its-own"},
+        "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"],
+            "request": BASE64_STANDARD.encode(request),
+        },
+    });
+    let requester = plane.kubeconfig(User::Certificate(its_own));
+    plane.kubectl_with(requester).apply_object(&object);
+    plane.wait_for_csr("its own with a certificate", |csr| {
+        csr["metadata"]["name"] == "its-own" && csr["status"]["certificate"].is_string()
+    });
+
+    assert_eq!(node.requests(), ours);
+    let [request] = ours.as_slice() else {
+        panic!("{ours:#?}")
+    };
+    assert_eq!(
+        conditions(request),
+        [("Approved".to_owned(), "NodeNameClaimed".to_owned())]
+    );
+    let writers: Vec<_> = request["metadata"]["managedFields"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .collect();
+    assert!(
+        writers
+            .iter()
+            .all(|writer| writer["manager"] != "kube-controller-manager"),
+        "{writers:#?}"
+    );
+}

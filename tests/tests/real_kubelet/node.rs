@@ -1,0 +1,165 @@
+//! A cluster with our controller, and machines that join it.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use base64::prelude::*;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, KubeadmBinding, User};
+use kubelet_authenticator_test_support::kubelet::{Kubelet, KubeletBuilder};
+use kubelet_authenticator_tests::controller::{Controller, Setup, inventory, provider_id};
+use kubelet_authenticator_tests::program;
+use serde_json::Value;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer as _;
+
+/// The secret half of every token.
+const SECRET: &str = "0123456789abcdef";
+
+/// The metric in which the kubelet counts the plugin's exit codes.
+pub const PLUGIN_CALLS: &str = "rest_client_exec_plugin_call_total";
+
+/// A machine of the inventory: its name, and the public half of its bootstrap token.
+pub type Machine = (&'static str, &'static str);
+
+/// A cluster, and the controller that runs beside it as long as the tests do.
+pub struct Cluster {
+    /// The cluster.
+    pub plane: ControlPlane,
+    /// The controller's files.
+    pub _setup: Setup,
+    /// The controller.
+    pub _controller: Mutex<Controller>,
+}
+
+/// Lets bootstrap tokens file requests, as kubeadm does, and nothing approve them by itself.
+pub fn prepare(plane: &ControlPlane) {
+    plane.install_bindings(&[KubeadmBinding::KubeletBootstrap, KubeadmBinding::GetNodes]);
+}
+
+/// Our controller for this cluster and these machines, not started yet.
+pub fn controller(plane: &ControlPlane, name: &str, machines: &[Machine]) -> Setup {
+    let kubeconfig = plane.admin_kubeconfig();
+    let setup = Setup::new(
+        &program(name),
+        kubeconfig,
+        &plane.ca_cert_path(),
+        &plane.ca_key_path(),
+    );
+    setup.write_inventory(&inventory(machines));
+    setup
+}
+
+/// Starts it and waits until it watches.
+pub fn started(setup: &Setup) -> Controller {
+    let mut controller = setup.start();
+    controller.wait_until_it_watches();
+    controller
+}
+
+/// How a machine's plugin is run.
+pub struct Node<'a> {
+    plane: &'a ControlPlane,
+    name: &'static str,
+    exec: Exec,
+}
+
+impl<'a> Node<'a> {
+    /// A machine that has never joined, with this plugin and its own bootstrap token.
+    pub fn new(plane: &'a ControlPlane, plugin: &str, (name, token): Machine) -> Self {
+        Self::with_token(plane, plugin, name, token)
+    }
+
+    /// The same with whatever token.
+    pub fn with_token(
+        plane: &'a ControlPlane,
+        plugin: &str,
+        name: &'static str,
+        token: &str,
+    ) -> Self {
+        let token = plane.add_bootstrap_token(token, SECRET);
+        let bootstrap = plane.kubeconfig(User::Token(token.bearer()));
+        let exec = Exec::new(program(plugin))
+            .provide_cluster_info()
+            .env(
+                "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
+                bootstrap.display().to_string(),
+            )
+            .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", provider_id(name));
+        Self { plane, name, exec }
+    }
+
+    /// With another setting, as a variable of the plugin's environment.
+    #[must_use]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.exec = self
+            .exec
+            .env(format!("KUBELET_AUTHENTICATOR_{name}"), value);
+        self
+    }
+
+    /// The kubeconfig that names the plugin.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.plane.exec_kubeconfig(self.exec.clone())
+    }
+
+    /// A kubelet with this kubeconfig, not started yet. It takes the node's name from `--hostname-override`.
+    pub fn kubelet(&self) -> KubeletBuilder {
+        self.plane.kubelet(self.name).kubeconfig(self.kubeconfig())
+    }
+
+    /// A running kubelet.
+    pub fn start(&self) -> Kubelet {
+        self.kubelet().start()
+    }
+
+    /// The requests that name this node, the oldest first.
+    pub fn requests(&self) -> Vec<Value> {
+        requests_for(self.plane, self.name)
+    }
+}
+
+/// The requests of the machine with this provider ID, the oldest first: both by its token and by its certificate.
+pub fn requests_for(plane: &ControlPlane, name: &str) -> Vec<Value> {
+    let names = |csr: &Value| {
+        let request = BASE64_STANDARD
+            .decode(csr["spec"]["request"].as_str().unwrap())
+            .unwrap();
+        let request = pem::parse_many(request).unwrap();
+        let (_, request) = X509CertificationRequest::from_der(request[0].contents()).unwrap();
+        let subject = &request.certification_request_info.subject;
+        subject
+            .iter_common_name()
+            .any(|cn| cn.as_str() == Ok(&format!("system:node:{name}")))
+    };
+    let mut requests: Vec<Value> = plane.csrs().into_iter().filter(names).collect();
+    requests.sort_by_key(|csr| {
+        csr["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    });
+    requests
+}
+
+/// The type and reason of a request's conditions.
+pub fn conditions(csr: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let conditions = csr["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    conditions
+        .iter()
+        .map(|condition| (text(&condition["type"]), text(&condition["reason"])))
+        .collect()
+}
+
+/// Waits until the plugin has ended with this exit code, by the kubelet's own count.
+pub fn wait_for_exit_code(kubelet: &Kubelet, code: &str) {
+    kubelet.wait_for_metric(PLUGIN_CALLS, &[("code", code)], |calls| calls >= 1.0);
+}
+
+/// A Lease is late when the node's monitor would call the node lost.
+pub const LEASE_GRACE: Duration = Duration::from_secs(40);

@@ -1,0 +1,97 @@
+//! Kubelets that do not get a certificate: their own metric says why.
+
+use std::sync::{LazyLock, Mutex};
+
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use serde_json::json;
+
+use crate::node::{
+    Cluster, Machine, Node, conditions, controller, prepare, started, wait_for_exit_code,
+};
+
+const PLUGIN: &str = "kubelet-authenticator-insecure";
+
+const DENIED: Machine = ("denied-1", "denie1");
+/// Not in the inventory, so that nobody decides.
+const FAILED: Machine = ("failed-1", "faile1");
+const UNDECIDED: Machine = ("undecided-1", "undec1");
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    let plane = ControlPlane::start();
+    prepare(&plane);
+    let setup =
+        controller(&plane, "node-attestation-controller", &[DENIED]).args(&["--allow-insecure"]);
+    let controller = started(&setup);
+    Cluster {
+        plane,
+        _setup: setup,
+        _controller: Mutex::new(controller),
+    }
+});
+
+#[test]
+fn a_denied_request_is_exit_code_12_in_the_kubelets_metric() {
+    let plane = &CLUSTER.plane;
+    // The token is that of another machine than the one whose name and provider ID are asked for.
+    let node = Node::with_token(plane, PLUGIN, "another-1", DENIED.1);
+
+    let kubelet = node.start();
+    wait_for_exit_code(&kubelet, "12");
+
+    let requests = node.requests();
+    assert_eq!(
+        conditions(&requests[0]),
+        [("Denied".to_owned(), "ProviderIdOfAnotherMachine".to_owned())]
+    );
+    wait_for_exit_code(&kubelet, "17");
+    assert_eq!(node.requests().len(), 1, "a denied node keeps asking");
+    let log = kubelet.log();
+    assert!(log.contains("ProviderIdOfAnotherMachine"), "{log}");
+}
+
+#[test]
+fn a_failed_request_is_exit_code_13_in_the_kubelets_metric() {
+    let plane = &CLUSTER.plane;
+    let node = Node::new(plane, PLUGIN, FAILED);
+
+    let kubelet = node.start();
+    let request = plane.wait_for_csr("of failed-1", |csr| {
+        csr["spec"]["username"] == "system:bootstrap:faile1"
+    });
+    let name = request["metadata"]["name"].as_str().unwrap();
+    let failed = json!({"status": {"conditions": [
+        {"type": "Failed", "status": "True", "reason": "ByHand", "message": "an operator gave it up"},
+    ]}});
+    plane.kubectl().ok([
+        "patch",
+        "csr",
+        name,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &failed.to_string(),
+    ]);
+
+    wait_for_exit_code(&kubelet, "13");
+    let log = kubelet.log();
+    assert!(log.contains("an operator gave it up"), "{log}");
+}
+
+#[test]
+fn a_request_that_nobody_decides_is_exit_code_11_in_the_kubelets_metric() {
+    let plane = &CLUSTER.plane;
+    let node = Node::new(plane, PLUGIN, UNDECIDED).setting("TIMEOUT_SECONDS", "2");
+
+    let kubelet = node.start();
+    wait_for_exit_code(&kubelet, "11");
+
+    let requests = node.requests();
+    let [request] = requests.as_slice() else {
+        panic!("{requests:#?}")
+    };
+    assert_eq!(
+        conditions(request),
+        [],
+        "a condition would keep a pending request from being collected"
+    );
+}
