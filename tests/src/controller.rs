@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, csr_name};
@@ -20,27 +21,34 @@ use serde_json::{Value, json};
 /// For what takes milliseconds; long, since the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What kubelets ask for.
-const USAGES: [&str; 2] = ["digital signature", "client auth"];
-
-/// The machines of the tests' inventory, each with the public half of its bootstrap token.
-pub const MACHINES: [(&str, &str); 3] = [
-    ("worker-1", "token1"),
-    ("worker-2", "token2"),
-    ("worker-3", "token3"),
-];
-
-/// What the infrastructure calls the machine of this name.
-pub fn provider_id(machine: &str) -> String {
-    format!("test:///{machine}")
+/// A machine of a test's inventory.
+///
+/// Where suites share a cluster, each test has machines of its own, and a controller that knows no others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Its name, and its Node's.
+    pub name: &'static str,
+    /// The public half of its bootstrap token.
+    pub token: &'static str,
 }
 
-/// The inventory of these machines, each with the public half of its token.
-pub fn inventory(machines: &[(&str, &str)]) -> String {
+impl Machine {
+    /// What the infrastructure calls it.
+    pub fn provider_id(self) -> String {
+        format!("test:///{}", self.name)
+    }
+}
+
+/// The inventory of these machines.
+pub fn inventory(machines: &[Machine]) -> String {
     let machines: Vec<Value> = machines
         .iter()
-        .map(|(name, token)| {
-            json!({"name": name, "providerID": provider_id(name), "tokenID": token})
+        .map(|machine| {
+            json!({
+                "name": machine.name,
+                "providerID": machine.provider_id(),
+                "tokenID": machine.token,
+            })
         })
         .collect();
     json!({
@@ -59,10 +67,15 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// `node-attestation-controller run`, or a program with its options.
-    pub fn new(program: &Path, kubeconfig: &Path, ca_cert: &Path, ca_key: &Path) -> Self {
+    /// `node-attestation-controller run`, or a program with its options, for these machines.
+    pub fn new(
+        program: &Path,
+        kubeconfig: &Path,
+        (ca_cert, ca_key): (&Path, &Path),
+        machines: &[Machine],
+    ) -> Self {
         let scratch = Scratch::new("controller");
-        let inventory = scratch.write("machines.yaml", inventory(&MACHINES));
+        let file = scratch.write("machines.yaml", inventory(machines));
         let launch = Launch::new("controller", program)
             .arg("run")
             .arg("--workload-kubeconfig")
@@ -72,7 +85,7 @@ impl Setup {
             .arg("--ca-key")
             .arg(ca_key)
             .arg("--inventory")
-            .arg(inventory)
+            .arg(file)
             .args(["--log-format", "json", "--verbose"]);
         Self { launch, scratch }
     }
@@ -179,16 +192,17 @@ pub struct Application {
     provider: Provider,
     token: String,
     request: Vec<u8>,
+    key_pem: String,
 }
 
 impl Application {
     /// Of a machine that proves nothing.
-    pub fn insecure(machine: &str) -> Self {
+    pub fn insecure(machine: Machine) -> Self {
         Self::new(machine, Provider::INSECURE, None)
     }
 
     /// Of a machine with a rubber stamp for the cluster with this CA.
-    pub fn null(machine: &str, ca_pem: &str) -> Self {
+    pub fn null(machine: Machine, ca_pem: &str) -> Self {
         let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
         let evidence = Header {
             version: EvidenceVersion::v1(),
@@ -198,10 +212,9 @@ impl Application {
     }
 
     /// With this provider and evidence.
-    pub fn new(machine: &str, provider: Provider, evidence: Option<Vec<u8>>) -> Self {
-        let token = MACHINES.iter().find(|(name, _)| *name == machine);
-        let id = provider_id(machine);
-        let (csr, _) = certificate_request(&Subject::node(machine), Some(&id));
+    pub fn new(machine: Machine, provider: Provider, evidence: Option<Vec<u8>>) -> Self {
+        let subject = Subject::node(machine.name);
+        let (csr, key_pem) = certificate_request(&subject, Some(&machine.provider_id()));
         let csr = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes()).unwrap();
         let envelope = Envelope {
             csr: csr.to_vec(),
@@ -210,21 +223,36 @@ impl Application {
         };
         Self {
             provider,
-            token: token.map_or("tokenx", |(_, token)| token).to_owned(),
+            token: machine.token.to_owned(),
             request: envelope.encode(),
+            key_pem,
         }
     }
 
-    /// Made with another bootstrap token.
+    /// Made with another machine's bootstrap token.
     #[must_use]
-    pub fn with_token(mut self, id: &str) -> Self {
-        id.clone_into(&mut self.token);
+    pub fn with_token_of(mut self, other: Machine) -> Self {
+        other.token.clone_into(&mut self.token);
         self
     }
 
     /// Its name.
     pub fn name(&self) -> String {
-        csr_name(&self.provider.client_signer(), &USAGES, &self.request)
+        csr_name(
+            &self.provider.client_signer(),
+            &CLIENT_USAGES,
+            &self.request,
+        )
+    }
+
+    /// The bootstrap token's ID that it is made with.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// The request's key, PKCS#8 PEM.
+    pub fn key_pem(&self) -> &str {
+        &self.key_pem
     }
 
     /// What the node sends.
@@ -235,7 +263,7 @@ impl Application {
             "metadata": {"name": self.name()},
             "spec": {
                 "signerName": self.provider.client_signer(),
-                "usages": USAGES,
+                "usages": CLIENT_USAGES,
                 "request": STANDARD.encode(&self.request),
             },
         })

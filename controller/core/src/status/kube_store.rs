@@ -15,6 +15,9 @@ use super::RequestStore;
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for three small objects.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
+/// HTTP status of an update of another version, whatever reason goes with it.
+const CONFLICT: u16 = 409;
+
 /// A request could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,7 +52,7 @@ pub enum StoreError {
 impl From<KubeError> for StoreError {
     fn from(error: KubeError) -> Self {
         match error {
-            KubeError::Api(status) if status.is_conflict() => Self::Conflict,
+            KubeError::Api(status) if status.code == CONFLICT => Self::Conflict,
             KubeError::Api(status) if status.is_not_found() => Self::Gone,
             KubeError::Api(status) => Self::Refused {
                 code: status.code,

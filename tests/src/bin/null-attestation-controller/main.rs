@@ -78,7 +78,8 @@ async fn main() -> ExitCode {
         .with_ansi(false);
     // The libraries below are told nothing: only our own lines are read.
     let filter = tracing_subscriber::filter::Targets::new()
-        .with_target("node_attestation_controller", level);
+        .with_target("node_attestation_controller", level)
+        .with_target("null_attestation_controller", level);
     {
         use tracing_subscriber::layer::SubscriberExt as _;
         use tracing_subscriber::util::SubscriberInitExt as _;
@@ -120,6 +121,7 @@ async fn serve(run: Run) -> Result<(), StandaloneError> {
     controller
         .run(async {
             terminate.recv().await;
+            tracing::info!("stopping");
         })
         .await;
     Ok(())
