@@ -151,6 +151,14 @@ impl Node {
             .finish()
     }
 
+    /// Runs another of our programs as client-go would run it in place of the plugin.
+    #[track_caller]
+    pub fn run_as(&self, name: &str, environment: &[(&str, &str)]) -> Run {
+        let program = program(name);
+        self.start_program(&program, &[], None, environment)
+            .finish()
+    }
+
     /// Starts the plugin.
     #[track_caller]
     pub fn start(&self, arguments: &[&str]) -> Started {
@@ -158,8 +166,18 @@ impl Node {
     }
 
     fn start_without(&self, arguments: &[&str], variable: Option<&str>) -> Started {
+        self.start_program(&self.program, arguments, variable, &[])
+    }
+
+    fn start_program(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        variable: Option<&str>,
+        additions: &[(&str, &str)],
+    ) -> Started {
         let mut line = self.wrapper.clone();
-        line.push(self.program.clone().into());
+        line.push(program.into());
         line.extend(arguments.iter().map(OsString::from));
         let (first, rest) = line.split_first().unwrap();
         let environment = self.environment.iter();
@@ -169,6 +187,7 @@ impl Node {
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .envs(environment.map(|(key, value)| (key, value)))
+            .envs(additions.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

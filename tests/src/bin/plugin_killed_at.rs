@@ -1,0 +1,43 @@
+//! The flow of a plugin that gets SIGKILL, as by a restart of the kubelet's unit, right after one of its steps.
+//!
+//! `KILL_AT` names the step. Everything else is as with `kubelet-authenticator-null`.
+
+use std::process::ExitCode;
+
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
+use kubelet_authenticator::authenticator::Observer;
+use kubelet_authenticator::cli;
+use rustix::process::{Signal, getpid, kill_process};
+
+#[derive(Debug)]
+struct Null;
+
+impl Attester for Null {
+    fn provider(&self) -> Provider {
+        Provider::NULL
+    }
+
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+        sources.written()
+    }
+
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+        let header = Header {
+            version: claim.version.clone(),
+            audience: claim.audience.clone(),
+        };
+        Ok(Some(header.to_json()))
+    }
+}
+
+fn main() -> ExitCode {
+    let step = std::env::var("KILL_AT").expect("KILL_AT names a step");
+    let observer = Observer::new(move |done| {
+        if format!("{done:?}") == step {
+            kill_process(getpid(), Signal::KILL).expect("a process may end itself");
+        }
+    });
+    cli::run_observed(Null, Some(observer))
+}

@@ -1,0 +1,122 @@
+//! `kill -9` at every step: the next run finishes, with the same request if there was one.
+
+use std::fs;
+use std::time::Duration;
+
+use kubelet_authenticator::authenticator::Step;
+use kubelet_authenticator_test_support::api_server::{
+    self, ApiServer, Gate, Issuance, Route, Signer,
+};
+use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn old_certificates() -> Signer {
+    Signer::Issue(Issuance {
+        lifetime: Some(Duration::from_secs(3600)),
+        backdate: Duration::from_secs(3 * 3600),
+        ..Issuance::default()
+    })
+}
+
+/// Runs the plugin on `node` until it kills itself after `step`.
+fn kill_after(step: Step, node: &Node) {
+    let name = format!("{step:?}");
+    let run = node.run_as("plugin_killed_at", &[("KILL_AT", &name)]);
+
+    assert_eq!(run.code, None, "{step:?}: {run:#?}");
+    assert_eq!(run.stdout, "", "{step:?}");
+    let file = node.file("kubelet-client.pem");
+    assert!(!file.exists() || is_pair(&file), "{step:?}");
+}
+
+fn steps() -> impl Iterator<Item = Step> {
+    Step::ALL.into_iter().filter(|step| *step != Step::Started)
+}
+
+#[test]
+fn an_enrolment_killed_after_any_step_is_finished_with_the_same_request() {
+    for step in steps() {
+        let server = ApiServer::start();
+        server.set_signer(Signer::issue());
+        let node = Node::new(NULL, &server);
+
+        kill_after(step, &node);
+        let pending = fs::read_to_string(node.file("pending.json")).unwrap_or_default();
+        let run = node.run().succeeded();
+
+        assert_eq!(server.csrs().len(), 1, "{step:?}");
+        assert!(is_pair(&node.file("kubelet-client.pem")), "{step:?}");
+        assert_eq!(node.run().succeeded().pair(), run.pair(), "{step:?}");
+        if !pending.is_empty() {
+            let pending: serde_json::Value = serde_json::from_str(&pending).unwrap();
+            assert_eq!(pending["key"], run.pair().1, "{step:?}");
+        }
+    }
+}
+
+#[test]
+fn a_renewal_killed_after_any_step_is_finished_with_the_same_request() {
+    for step in steps() {
+        let server = ApiServer::start();
+        server.set_signer(old_certificates());
+        let node = Node::new(NULL, &server);
+        let old = node.run().succeeded().pair();
+        server.set_signer(Signer::issue());
+
+        kill_after(step, &node);
+        let run = node.run().succeeded();
+
+        assert_ne!(run.pair(), old, "{step:?}");
+        assert_eq!(server.csrs().len(), 2, "{step:?}");
+        assert!(is_pair(&node.file("kubelet-client.pem")), "{step:?}");
+        assert_eq!(node.run().succeeded().pair(), run.pair(), "{step:?}");
+    }
+}
+
+#[test]
+fn a_plugin_killed_while_the_api_server_has_its_request_is_finished_with_the_same_request() {
+    let gates: [fn(&ApiServer) -> Gate; 4] = [
+        |server| server.hold(Route::create(), api_server::Step::Received),
+        |server| server.hold(Route::create(), api_server::Step::Stored),
+        |server| server.hold(Route::watch(), api_server::Step::Received),
+        |server| server.hold(Route::watch(), api_server::Step::Stored),
+    ];
+    for (number, hold) in gates.into_iter().enumerate() {
+        let server = ApiServer::start();
+        let node = Node::new(NULL, &server);
+        let gate = hold(&server);
+        let mut first = node.start(&[]);
+        gate.wait(1, SOON);
+        first.kill();
+        drop(first);
+        let name = node.json("pending.json")["request"]["name"].clone();
+        gate.cut();
+        if !server.csrs().is_empty() {
+            server.approve_and_issue(name.as_str().unwrap());
+        }
+        server.set_signer(Signer::issue());
+
+        let run = node.run().succeeded();
+
+        let csrs = server.csrs();
+        assert_eq!(csrs.len(), 1, "gate {number}");
+        assert_eq!(csrs[0]["metadata"]["name"], name, "gate {number}");
+        assert_eq!(node.run().succeeded().pair(), run.pair());
+    }
+}
+
+#[test]
+fn what_a_renewal_left_behind_does_not_give_its_key_to_the_next() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    node.run().succeeded();
+    kill_after(Step::CredentialStored, &node);
+    assert!(node.file("pending.json").exists());
+    let second = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
+
+    let third = node.run().succeeded();
+
+    assert!(!second.ends_with(&third.pair().1));
+}

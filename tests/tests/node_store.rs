@@ -1,0 +1,241 @@
+//! The state directory: what is refused, what is set aside, and what a full or read-only disk costs.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
+use kubelet_authenticator_tests::node::{NULL, Node};
+
+/// A user that is not us.
+const NOBODY: u32 = 65534;
+
+/// In a mount namespace of its own: mounts `$DIR`, then becomes the plugin.
+const READ_ONLY: &str =
+    r#"mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
+const FULL: &str = r#"mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" &&
+    { head -c 1m /dev/zero > "$DIR/filler" || true; } 2>/dev/null && exec "$@""#;
+const FULL_WITH_STORE: &str = r#"saved=$(mktemp -d) && cp -p "$DIR"/* "$saved" &&
+    mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" && cp -p "$saved"/* "$DIR" && rm -r "$saved" &&
+    { head -c 1m /dev/zero > "$DIR/filler" || true; } 2>/dev/null && exec "$@""#;
+
+fn node() -> (ApiServer, Node) {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    let node = Node::new(NULL, &server);
+    (server, node)
+}
+
+fn joined() -> (ApiServer, Node, (String, String)) {
+    let (server, node) = node();
+    let pair = node.run().succeeded().pair();
+    (server, node, pair)
+}
+
+/// A node whose credential is due for renewal.
+fn due() -> (ApiServer, Node, (String, String)) {
+    let (server, node) = node();
+    server.set_signer(Signer::Issue(Issuance {
+        lifetime: Some(Duration::from_secs(3600)),
+        backdate: Duration::from_secs(3 * 3600),
+        ..Issuance::default()
+    }));
+    let pair = node.run().succeeded().pair();
+    (server, node, pair)
+}
+
+fn within(node: &mut Node, script: &str) {
+    fs::create_dir_all(node.state()).unwrap();
+    set_mode(&node.state(), 0o700);
+    node.set_env("DIR", node.state());
+    node.wrap(&["unshare", "--mount", "sh", "-c", script, "sh"]);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_read_only_disk_is_4_and_nothing_is_sent() {
+    let (server, mut node) = node();
+    within(&mut node, READ_ONLY);
+
+    node.run().failed(4).saying("state").saying("Read-only");
+
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_full_disk_is_4_and_nothing_is_sent() {
+    let (server, mut node) = node();
+    within(&mut node, FULL);
+
+    node.run().failed(4).saying("state").saying("No space left");
+
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_good_credential_is_printed_from_a_read_only_or_full_disk() {
+    for script in [READ_ONLY, FULL_WITH_STORE] {
+        let (_server, mut node, pair) = joined();
+        within(&mut node, script);
+
+        assert_eq!(node.run().succeeded().pair(), pair);
+    }
+}
+
+#[test]
+fn a_credential_that_is_due_is_printed_from_a_read_only_or_full_disk() {
+    for script in [READ_ONLY, FULL_WITH_STORE] {
+        let (_server, mut node, pair) = due();
+        within(&mut node, script);
+
+        let run = node.run().succeeded().saying("could not be renewed");
+
+        assert_eq!(run.pair(), pair);
+    }
+}
+
+#[test]
+fn a_directory_of_another_user_is_4() {
+    let (_server, node, _) = joined();
+    chown(node.state(), Some(NOBODY), None).unwrap();
+
+    node.run()
+        .failed(4)
+        .saying("belongs to user 65534")
+        .saying("chown root:root");
+}
+
+#[test]
+fn a_file_of_another_user_is_4() {
+    for name in ["kubelet-client.pem", "origin.json"] {
+        let (_server, node, _) = joined();
+        chown(node.file(name), Some(NOBODY), None).unwrap();
+
+        node.run().failed(4).saying(name).saying("chown root:root");
+    }
+}
+
+#[test]
+fn what_others_may_write_is_4() {
+    let (_server, node, _) = joined();
+    set_mode(&node.state(), 0o770);
+    node.run().failed(4).saying("0770").saying("chmod go-w");
+    set_mode(&node.state(), 0o700);
+
+    for name in ["kubelet-client.pem", "origin.json"] {
+        set_mode(&node.file(name), 0o660);
+        node.run().failed(4).saying(name).saying("0660");
+        set_mode(&node.file(name), 0o600);
+    }
+    node.run().succeeded();
+}
+
+#[test]
+fn links_are_4() {
+    let (_server, node, _) = joined();
+    let file = node.file("kubelet-client.pem");
+    let elsewhere = node.scratch().join("elsewhere.pem");
+    fs::rename(&file, &elsewhere).unwrap();
+    symlink(&elsewhere, &file).unwrap();
+    node.run()
+        .failed(4)
+        .saying("kubelet-client.pem")
+        .saying("symbolic link");
+
+    fs::remove_file(&file).unwrap();
+    fs::rename(node.state(), node.scratch().join("moved")).unwrap();
+    symlink(node.scratch().join("moved"), node.state()).unwrap();
+    node.run().failed(4).saying("symbolic link");
+}
+
+#[test]
+fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
+    let (_other_server, other, _) = joined();
+    let foreign_key = fs::read_to_string(other.file("kubelet-client.pem")).unwrap();
+    let foreign_key = &foreign_key[foreign_key.find("-----BEGIN PRIVATE").unwrap()..];
+    let changes: [(&str, &dyn Fn(&str) -> Vec<u8>); 5] = [
+        ("empty", &|_| Vec::new()),
+        ("private key", &|text| {
+            text.as_bytes()[..text.len() / 2].to_vec()
+        }),
+        ("not the certificate's", &|text| {
+            let key = text.find("-----BEGIN PRIVATE").unwrap();
+            (text[..key].to_owned() + foreign_key).into_bytes()
+        }),
+        ("does not begin with a certificate", &|_| {
+            b"\xff\xfe\x00".to_vec()
+        }),
+        ("does not begin with a certificate", &|_| vec![0; 4096]),
+    ];
+    for (words, change) in changes {
+        let (server, node, pair) = joined();
+        let text = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
+        fs::write(node.file("kubelet-client.pem"), change(&text)).unwrap();
+
+        let run = node.run().succeeded().saying("is set aside").saying(words);
+
+        assert_ne!(run.pair(), pair);
+        assert_eq!(server.creates(), 2);
+        let kept = fs::read(node.file("kubelet-client.pem.set-aside.1")).unwrap();
+        assert_eq!(kept, change(&text));
+        assert_eq!(node.run().succeeded().stderr, "");
+    }
+}
+
+#[test]
+fn a_credential_for_another_node_is_set_aside() {
+    let (server, node, _) = joined();
+    let mut other = Node::new(NULL, &server);
+    other.set("NODE_NAME", "n2");
+    other.run().succeeded();
+    fs::copy(
+        other.file("kubelet-client.pem"),
+        node.file("kubelet-client.pem"),
+    )
+    .unwrap();
+
+    node.run().succeeded().saying("not for node n1");
+}
+
+#[test]
+fn a_credential_without_origin_or_with_a_broken_one_is_set_aside() {
+    for content in [None, Some("{"), Some("{\"version\":9}")] {
+        let (server, node, pair) = joined();
+        match content {
+            None => fs::remove_file(node.file("origin.json")).unwrap(),
+            Some(content) => fs::write(node.file("origin.json"), content).unwrap(),
+        }
+
+        let run = node.run().succeeded().saying("origin.json");
+
+        assert_ne!(run.pair(), pair);
+        assert_eq!(server.creates(), 2);
+    }
+}
+
+#[test]
+fn a_broken_pending_request_is_set_aside() {
+    let (_server, node) = node();
+    fs::create_dir(node.state()).unwrap();
+    set_mode(&node.state(), 0o700);
+    fs::write(node.file("pending.json"), "{\"version\":1,\"key\":").unwrap();
+    set_mode(&node.file("pending.json"), 0o600);
+
+    node.run().succeeded().saying("pending.json is set aside");
+}
+
+#[test]
+fn a_store_that_a_full_disk_has_left_is_used_again_once_there_is_room() {
+    let (server, mut node) = node();
+    within(&mut node, FULL);
+    node.run().failed(4);
+    node.wrap(&[]);
+
+    node.run().succeeded();
+
+    assert_eq!(server.creates(), 1);
+}
