@@ -1,6 +1,7 @@
 //! Somebody who holds a bootstrap token and writes requests by hand.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair, SanType};
@@ -11,6 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a request that nobody decides is watched.
 const UNDECIDED: Duration = Duration::from_secs(2);
+
+/// Requests have names of their own.
+static FILED: AtomicU32 = AtomicU32::new(1);
 
 const CSRS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -98,7 +102,6 @@ pub struct Attacker {
     client: reqwest::blocking::Client,
     server: String,
     token: String,
-    filed: u32,
 }
 
 impl Attacker {
@@ -114,23 +117,18 @@ impl Attacker {
             client,
             server: server.to_owned(),
             token: token.to_owned(),
-            filed: 0,
         }
     }
 
     /// Files a request and waits for what becomes of it.
-    pub fn ask(&mut self, wish: &Wish) -> Verdict {
+    pub fn ask(&self, wish: &Wish) -> Verdict {
         self.file(wish.signer, &wish.request().0)
     }
 
     /// Files these bytes as `spec.request`.
-    pub fn file(&mut self, signer: &str, request: &str) -> Verdict {
-        self.filed += 1;
-        let name = format!(
-            "kubelet-authenticator-attack-{}-{}",
-            self.filed,
-            std::process::id()
-        );
+    pub fn file(&self, signer: &str, request: &str) -> Verdict {
+        let number = FILED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kubelet-authenticator-attack-{number}");
         let body = json!({
             "apiVersion": "certificates.k8s.io/v1",
             "kind": "CertificateSigningRequest",

@@ -81,7 +81,7 @@ pub const ATTACKS: [Attack; 6] = [
 
 impl Attack {
     /// Tries it on our signer; `victim` is the name of worker-1's request.
-    pub fn on_us(&self, attacker: &mut Attacker, victim: &str) -> Verdict {
+    pub fn on_us(&self, attacker: &Attacker, victim: &str) -> Verdict {
         match self.kind {
             Kind::Wish(wish) => attacker.ask(&wish(INSECURE)),
             Kind::Copy => {
@@ -92,7 +92,7 @@ impl Attack {
     }
 
     /// Tries it on Kubernetes' own signer; `victim` is somebody else's `spec.request`.
-    pub fn on_stock(&self, attacker: &mut Attacker, victim: &str) -> Verdict {
+    pub fn on_stock(&self, attacker: &Attacker, victim: &str) -> Verdict {
         match self.kind {
             Kind::Wish(wish) => attacker.ask(&wish(BUILT_IN)),
             Kind::Copy => attacker.file(BUILT_IN, victim),

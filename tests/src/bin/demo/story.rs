@@ -58,7 +58,7 @@ pub fn real() -> bool {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
     println!("\nkubeadm's two auto-approval bindings are removed.");
-    let mut attacker = Attacker::new(
+    let attacker = Attacker::new(
         &cluster.server(),
         &cluster.ca_pem(),
         &cluster::token(LEAKED),
@@ -78,7 +78,7 @@ pub fn real() -> bool {
 fn stock_bindings(cluster: &Cluster) -> (Vec<String>, bool) {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
     println!("  an attacker holds the bootstrap token of {LEAKED}, and asks {BUILT_IN} for");
-    let mut attacker = Attacker::new(
+    let attacker = Attacker::new(
         &cluster.server(),
         &cluster.ca_pem(),
         &cluster::token(LEAKED),
@@ -86,7 +86,7 @@ fn stock_bindings(cluster: &Cluster) -> (Vec<String>, bool) {
     let (victim, _) = Wish::node("worker-1", BUILT_IN).request();
     let verdicts: Vec<Verdict> = ATTACKS
         .iter()
-        .map(|attack| attack.on_stock(&mut attacker, &victim))
+        .map(|attack| attack.on_stock(&attacker, &victim))
         .collect();
     for (attack, verdict) in ATTACKS.iter().zip(&verdicts) {
         println!("  {:<45} {}", attack.what, verdict.summary());
@@ -179,7 +179,7 @@ fn attacks(cluster: &Cluster, controller: &Controller, victim: &str, stock: Vec<
     println!(
         "  an attacker holds the bootstrap token of {LEAKED}, which has not joined, and asks for"
     );
-    let mut attacker = Attacker::new(
+    let attacker = Attacker::new(
         &cluster.server(),
         &cluster.ca_pem(),
         &cluster::token(LEAKED),
@@ -187,7 +187,7 @@ fn attacks(cluster: &Cluster, controller: &Controller, victim: &str, stock: Vec<
     let mut rows = Vec::new();
     let mut as_expected = true;
     for (attack, stock) in ATTACKS.iter().zip(stock) {
-        let verdict = attack.on_us(&mut attacker, victim);
+        let verdict = attack.on_us(&attacker, victim);
         println!("  {}", attack.what);
         match &verdict {
             Verdict::Refused {
@@ -242,7 +242,7 @@ fn kubelet(plane: &ControlPlane, cluster: &Cluster, folder: &Path) {
         .kubelet("control-plane-1")
         .kubeconfig(plane.exec_kubeconfig(exec))
         .start();
-    kubelet.wait_until_registered();
+    kubelet.wait_until_ready();
     println!("$ kubectl get csr,nodes");
     let table = plane.kubectl().ok(["get", "csr,nodes"]);
     for line in table.lines() {
