@@ -12,10 +12,22 @@ use crate::node::{Cluster, Machine, Node, conditions, controller, prepare, start
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-const JOINS: Machine = ("joins-1", "joins1");
-const RESTARTS: Machine = ("restarts-1", "resta1");
-const PERSON: Machine = ("person-1", "perso1");
-const BESIDE: Machine = ("beside-1", "besid1");
+const JOINS: Machine = Machine {
+    name: "joins-1",
+    token: "joins1",
+};
+const RESTARTS: Machine = Machine {
+    name: "restarts-1",
+    token: "resta1",
+};
+const PERSON: Machine = Machine {
+    name: "person-1",
+    token: "perso1",
+};
+const BESIDE: Machine = Machine {
+    name: "beside-1",
+    token: "besid1",
+};
 
 /// One cluster and one controller for all tests here; each has a machine of its own.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
@@ -95,7 +107,7 @@ fn kubectl_joins_with_the_same_kubeconfig_and_can_do_what_a_node_can_and_no_more
             "STATE_DIRECTORY",
             &state.join("store").display().to_string(),
         )
-        .setting("NODE_NAME", PERSON.0);
+        .setting("NODE_NAME", PERSON.name);
     let kubectl = plane.kubectl_with(node.kubeconfig());
 
     let who = kubectl.json(["auth", "whoami"]);
@@ -127,7 +139,7 @@ fn kubectl_joins_with_the_same_kubeconfig_and_can_do_what_a_node_can_and_no_more
     );
     refused(
         &["label", "node", "joins-1", "is=mine"],
-        "is not allowed to modify node",
+        "only its own Node object",
     );
     refused(&["get", "clusterroles"], "forbidden");
     assert_eq!(node.requests().len(), 1);

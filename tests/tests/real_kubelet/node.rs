@@ -7,7 +7,8 @@ use std::time::Duration;
 use base64::prelude::*;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, KubeadmBinding, User};
 use kubelet_authenticator_test_support::kubelet::{Kubelet, KubeletBuilder};
-use kubelet_authenticator_tests::controller::{Controller, Setup, inventory, provider_id};
+pub use kubelet_authenticator_tests::controller::Machine;
+use kubelet_authenticator_tests::controller::{Controller, Setup};
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -18,9 +19,6 @@ const SECRET: &str = "0123456789abcdef";
 
 /// The metric in which the kubelet counts the plugin's exit codes.
 pub const PLUGIN_CALLS: &str = "rest_client_exec_plugin_call_total";
-
-/// A machine of the inventory: its name, and the public half of its bootstrap token.
-pub type Machine = (&'static str, &'static str);
 
 /// A cluster, and the controller that runs beside it as long as the tests do.
 pub struct Cluster {
@@ -39,15 +37,8 @@ pub fn prepare(plane: &ControlPlane) {
 
 /// Our controller for this cluster and these machines, not started yet.
 pub fn controller(plane: &ControlPlane, name: &str, machines: &[Machine]) -> Setup {
-    let kubeconfig = plane.admin_kubeconfig();
-    let setup = Setup::new(
-        &program(name),
-        kubeconfig,
-        &plane.ca_cert_path(),
-        &plane.ca_key_path(),
-    );
-    setup.write_inventory(&inventory(machines));
-    setup
+    let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
+    Setup::new(&program(name), plane.admin_kubeconfig(), ca, machines)
 }
 
 /// Starts it and waits until it watches.
@@ -66,18 +57,9 @@ pub struct Node<'a> {
 
 impl<'a> Node<'a> {
     /// A machine that has never joined, with this plugin and its own bootstrap token.
-    pub fn new(plane: &'a ControlPlane, plugin: &str, (name, token): Machine) -> Self {
-        Self::with_token(plane, plugin, name, token)
-    }
-
-    /// The same with whatever token.
-    pub fn with_token(
-        plane: &'a ControlPlane,
-        plugin: &str,
-        name: &'static str,
-        token: &str,
-    ) -> Self {
-        let token = plane.add_bootstrap_token(token, SECRET);
+    pub fn new(plane: &'a ControlPlane, plugin: &str, machine: Machine) -> Self {
+        let name = machine.name;
+        let token = plane.add_bootstrap_token(machine.token, SECRET);
         let bootstrap = plane.kubeconfig(User::Token(token.bearer()));
         let exec = Exec::new(program(plugin))
             .provide_cluster_info()
@@ -85,7 +67,7 @@ impl<'a> Node<'a> {
                 "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
                 bootstrap.display().to_string(),
             )
-            .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", provider_id(name));
+            .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
         Self { plane, name, exec }
     }
 

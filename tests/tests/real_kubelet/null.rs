@@ -20,7 +20,10 @@ const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_late() {
-    const RENEWS: Machine = ("renews-1", "renew1");
+    const RENEWS: Machine = Machine {
+        name: "renews-1",
+        token: "renew1",
+    };
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[RENEWS]).args(&["--certificate-duration", SHORT]);
@@ -79,7 +82,10 @@ fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_la
 
 #[test]
 fn a_node_whose_certificate_has_expired_comes_back_with_its_bootstrap_token() {
-    const EXPIRES: Machine = ("expires-1", "expir1");
+    const EXPIRES: Machine = Machine {
+        name: "expires-1",
+        token: "expir1",
+    };
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[EXPIRES]).args(&["--certificate-duration", "20s"]);
@@ -112,7 +118,10 @@ fn a_node_whose_certificate_has_expired_comes_back_with_its_bootstrap_token() {
 
 #[test]
 fn approval_and_certificate_come_from_two_runs_that_both_crashed() {
-    const CRASHES: Machine = ("crashes-1", "crash1");
+    const CRASHES: Machine = Machine {
+        name: "crashes-1",
+        token: "crash1",
+    };
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[CRASHES]);
@@ -122,7 +131,7 @@ fn approval_and_certificate_come_from_two_runs_that_both_crashed() {
     let kubelet = node.start();
 
     first.wait_until_it_crashed();
-    let requests = requests_for(&plane, CRASHES.0);
+    let requests = requests_for(&plane, CRASHES.name);
     let [approved] = requests.as_slice() else {
         panic!("{requests:#?}")
     };
@@ -136,7 +145,7 @@ fn approval_and_certificate_come_from_two_runs_that_both_crashed() {
     second.wait_until_it_crashed();
     kubelet.wait_until_ready();
 
-    let requests = requests_for(&plane, CRASHES.0);
+    let requests = requests_for(&plane, CRASHES.name);
     let [issued] = requests.as_slice() else {
         panic!("{requests:#?}")
     };

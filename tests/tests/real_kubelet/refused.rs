@@ -11,10 +11,19 @@ use crate::node::{
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-const DENIED: Machine = ("denied-1", "denie1");
+const DENIED: Machine = Machine {
+    name: "denied-1",
+    token: "denie1",
+};
 /// Not in the inventory, so that nobody decides.
-const FAILED: Machine = ("failed-1", "faile1");
-const UNDECIDED: Machine = ("undecided-1", "undec1");
+const FAILED: Machine = Machine {
+    name: "failed-1",
+    token: "faile1",
+};
+const UNDECIDED: Machine = Machine {
+    name: "undecided-1",
+    token: "undec1",
+};
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let plane = ControlPlane::start();
@@ -33,7 +42,11 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 fn a_denied_request_is_exit_code_12_in_the_kubelets_metric() {
     let plane = &CLUSTER.plane;
     // The token is that of another machine than the one whose name and provider ID are asked for.
-    let node = Node::with_token(plane, PLUGIN, "another-1", DENIED.1);
+    let another = Machine {
+        name: "another-1",
+        ..DENIED
+    };
+    let node = Node::new(plane, PLUGIN, another);
 
     let kubelet = node.start();
     wait_for_exit_code(&kubelet, "12");
