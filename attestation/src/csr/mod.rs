@@ -1,5 +1,7 @@
 //! The request: its envelope, the PKCS#10 request inside, and the names of what may stand in it.
 
+#[cfg(test)]
+mod encode;
 pub mod envelope;
 pub mod oid;
 pub mod parse;

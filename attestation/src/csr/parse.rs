@@ -170,3 +170,6 @@ fn requested_extensions(request: &CertReq) -> Result<Vec<Extension>, InvalidRequ
     }
     Ok(extensions)
 }
+
+#[cfg(test)]
+mod tests;

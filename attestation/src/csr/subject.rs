@@ -64,18 +64,20 @@ pub fn node_name(subject: &Name) -> Result<NodeName, InvalidSubject> {
 }
 
 fn text(attribute: &AttributeTypeAndValue) -> Result<&str, InvalidSubject> {
-    let not_canonical = |_| InvalidSubject::NotCanonical;
-    match attribute.value.tag() {
-        Tag::Utf8String => attribute
-            .value
+    let value = &attribute.value;
+    let text = if value.tag() == Tag::Utf8String {
+        value
             .decode_as::<Utf8StringRef<'_>>()
             .map(|text| text.as_str())
-            .map_err(not_canonical),
-        Tag::PrintableString => attribute
-            .value
+    } else if value.tag() == Tag::PrintableString {
+        value
             .decode_as::<PrintableStringRef<'_>>()
             .map(|text| text.as_str())
-            .map_err(not_canonical),
-        _ => Err(InvalidSubject::NotCanonical),
-    }
+    } else {
+        return Err(InvalidSubject::NotCanonical);
+    };
+    text.map_err(|_| InvalidSubject::NotCanonical)
 }
+
+#[cfg(test)]
+mod tests;
