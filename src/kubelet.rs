@@ -12,6 +12,9 @@ pub const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 /// Far more than a kubelet's arguments take; Linux allows a process 2 MiB of them.
 const MAX_ARGUMENTS_LEN: u64 = 256 * 1024;
 
+/// More than a kubelet of kubeadm's has.
+const USUAL_ARGUMENTS_LEN: usize = 4096;
+
 /// The arguments of a kubelet that say who its node is. The last of several wins, as in the kubelet itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletArguments {
@@ -110,7 +113,8 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    let mut contents = Vec::new();
+    // Room for a kubelet's arguments, so that they are one read: this happens at every start.
+    let mut contents = Vec::with_capacity(USUAL_ARGUMENTS_LEN);
     file.take(MAX_ARGUMENTS_LEN)
         .read_to_end(&mut contents)
         .map_err(failed)?;

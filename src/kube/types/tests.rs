@@ -1,1 +1,102 @@
+use super::*;
 
+fn state(status: &serde_json::Value) -> Result<CsrState, Malformed> {
+    let object = serde_json::json!({
+        "metadata": {
+            "name": "n", "uid": "u", "resourceVersion": "7",
+            "annotations": {SUPPORTED_VERSIONS_ANNOTATION: "v1,v2"},
+        },
+        "spec": {"request": "cmVxdWVzdA==", "signerName": "example.com/s", "usages": ["client auth"]},
+        "status": status,
+    });
+    let wire: WireCsr = serde_json::from_value(object).unwrap();
+    CsrObject::try_from(wire).map(|object| object.state)
+}
+
+fn condition(kind: &str, status: &str) -> serde_json::Value {
+    serde_json::json!({"type": kind, "status": status, "reason": "Why", "message": "because"})
+}
+
+#[test]
+fn a_request_is_issued_once_approved_and_signed() {
+    let certificate = STANDARD.encode("PEM");
+    let approved = condition("Approved", "True");
+
+    for (conditions, certificate, issued) in [
+        (vec![approved.clone()], Some(certificate.clone()), true),
+        (
+            vec![condition("Approved", "")],
+            Some(certificate.clone()),
+            true,
+        ),
+        (
+            vec![condition("Approved", "False")],
+            Some(certificate.clone()),
+            false,
+        ),
+        (
+            vec![condition("Seen", "True")],
+            Some(certificate.clone()),
+            false,
+        ),
+        (vec![], Some(certificate), false),
+        (vec![approved.clone()], None, false),
+        (vec![approved], Some(String::new()), false),
+    ] {
+        let status = serde_json::json!({"conditions": conditions, "certificate": certificate});
+        let expected = if issued {
+            CsrState::Issued {
+                chain_pem: "PEM".to_owned(),
+            }
+        } else {
+            CsrState::Pending
+        };
+        assert_eq!(state(&status), Ok(expected), "{status}");
+    }
+}
+
+#[test]
+fn a_denial_counts_more_than_a_certificate() {
+    let (reason, message) = ("Why".to_owned(), "because".to_owned());
+    let status = serde_json::json!({
+        "conditions": [condition("Approved", "True"), condition("Denied", "True")],
+        "certificate": STANDARD.encode("PEM"),
+    });
+
+    assert_eq!(state(&status), Ok(CsrState::Denied { reason, message }));
+}
+
+#[test]
+fn a_failure_comes_with_the_versions_that_would_do() {
+    let status = serde_json::json!({"conditions": [condition("Failed", "True")]});
+
+    assert_eq!(
+        state(&status),
+        Ok(CsrState::Failed {
+            reason: "Why".to_owned(),
+            message: "because".to_owned(),
+            supported_versions: EvidenceVersion::parse_list("v1,v2"),
+        })
+    );
+    assert_eq!(EvidenceVersion::parse_list("v1,v2").len(), 2);
+}
+
+#[test]
+fn a_certificate_that_is_no_text_names_its_field() {
+    for certificate in ["?".to_owned(), STANDARD.encode([0xff])] {
+        let status = serde_json::json!({
+            "conditions": [condition("Approved", "True")], "certificate": certificate,
+        });
+        assert_eq!(state(&status), Err(Malformed("status.certificate")));
+    }
+}
+
+#[test]
+fn nothing_is_decided_without_a_status() {
+    for status in [
+        serde_json::json!({}),
+        serde_json::json!({"conditions": null}),
+    ] {
+        assert_eq!(state(&status), Ok(CsrState::Pending));
+    }
+}
