@@ -1,1 +1,508 @@
+use std::fs;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_authenticator_test_support::pki::{
+    CertificateAuthority, Contents as Certificate, KeyAndCertificate, Subject,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+
+const TOKEN: &str = "abcdef.0123456789abcdef";
+
+/// A folder with a kubeconfig in it: right as it begins, changed by what is called on it.
+struct Setting {
+    folder: TempDir,
+    ca: CertificateAuthority,
+    pair: KeyAndCertificate,
+    contents: Value,
+}
+
+impl Setting {
+    fn new() -> Self {
+        let ca = CertificateAuthority::new("kubernetes");
+        let pair = ca.issue(&Certificate::client(Subject::node("n1")));
+        let contents = json!({
+            "apiVersion": "v1", "kind": "Config", "preferences": {}, "current-context": "here",
+            "clusters": [
+                {"name": "c0", "cluster": {"server": "http://elsewhere"}},
+                {"name": "c1", "cluster": {
+                    "server": "https://api.example:6443",
+                    "certificate-authority-data": STANDARD.encode(ca.certificate_pem()),
+                }},
+            ],
+            "users": [{"name": "u1", "user": {"token": TOKEN}}],
+            "contexts": [
+                {"name": "there", "context": {"cluster": "c0", "user": "u0"}},
+                {"name": "here", "context": {"cluster": "c1", "user": "u1", "namespace": "default"}},
+            ],
+        });
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            ca,
+            pair,
+            contents,
+        }
+    }
+
+    fn set(mut self, pointer: &str, value: Value) -> Self {
+        *self.contents.pointer_mut(pointer).unwrap() = value;
+        self
+    }
+
+    fn cluster(mut self, field: &str, value: Value) -> Self {
+        self.contents["clusters"][1]["cluster"][field] = value;
+        self
+    }
+
+    fn user(self, user: Value) -> Self {
+        self.set("/users/0/user", user)
+    }
+
+    fn beside(self, name: &str, contents: &str) -> Self {
+        fs::write(self.folder.path().join(name), contents).unwrap();
+        self
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    fn read(&self) -> Result<Kubeconfig, KubeconfigError> {
+        // JSON is YAML.
+        fs::write(self.path(), self.contents.to_string()).unwrap();
+        Kubeconfig::read(&self.path())
+    }
+
+    fn pair_in_base64(&self) -> (String, String) {
+        (
+            STANDARD.encode(&self.pair.certificate_pem),
+            STANDARD.encode(&self.pair.key_pem),
+        )
+    }
+
+    fn token(&self) -> String {
+        match self.read().unwrap().login {
+            Login::Token(token) => token.expose().clone(),
+            Login::ClientCertificate { .. } => panic!("a client certificate"),
+        }
+    }
+
+    fn is_certificate(&self) -> bool {
+        match self.read().unwrap().login {
+            Login::Token(_) => false,
+            Login::ClientCertificate { chain_pem, key_pem } => {
+                chain_pem == self.pair.certificate_pem && *key_pem.expose() == self.pair.key_pem
+            }
+        }
+    }
+
+    /// Where something is refused, and why; no secret is in the words.
+    fn refused(&self) -> (String, Refused) {
+        let error = self.read().unwrap_err();
+        let words = format!("{error} {error:?}");
+        assert!(!words.contains("0123456789abcdef"), "{words}");
+        let KubeconfigError::Refused { place, why } = error else {
+            panic!("{error:?}")
+        };
+        let place = place.to_string();
+        let (file, rest) = place.split_once(": ").unwrap();
+        assert_eq!(file, self.path().to_str().unwrap());
+        (rest.to_owned(), why)
+    }
+
+    fn error(&self) -> String {
+        let error = self.read().unwrap_err().to_string();
+        error.replace(self.folder.path().to_str().unwrap(), "")
+    }
+}
+
+#[test]
+fn the_current_contexts_cluster_and_user_are_read() {
+    let setting = Setting::new();
+    let read = setting.read().unwrap();
+
+    assert_eq!(read.endpoint.server(), "https://api.example:6443");
+    assert_eq!(read.endpoint.ca(), [setting.ca.certificate_der()]);
+    assert_eq!(read.endpoint.tls_server_name(), None);
+    assert!(read.endpoint.proxy().is_none());
+    assert_eq!(setting.token(), TOKEN);
+}
+
+#[test]
+fn an_endpoint_can_be_kept() {
+    let read = Setting::new()
+        .cluster("tls-server-name", "kubernetes".into())
+        .read()
+        .unwrap();
+    let kept = serde_json::to_string(&read.endpoint.to_fields()).unwrap();
+    let again =
+        ClusterEndpoint::from_fields(serde_json::from_str(&kept).unwrap(), "the store").unwrap();
+
+    assert_eq!(again.to_fields(), read.endpoint.to_fields());
+    assert_eq!(again.ca(), read.endpoint.ca());
+    assert_eq!(again.audience(), read.endpoint.audience());
+}
+
+#[test]
+fn the_ca_may_be_in_a_file_beside_the_kubeconfig() {
+    let setting = Setting::new().cluster("certificate-authority-data", Value::Null);
+    let pem = setting.ca.certificate_pem().to_owned();
+    let mut setting = setting.beside("ca.crt", &pem);
+
+    for file in [
+        "ca.crt".to_owned(),
+        setting.folder.path().join("ca.crt").display().to_string(),
+    ] {
+        setting = setting.cluster("certificate-authority", file.into());
+        assert_eq!(
+            setting.read().unwrap().endpoint.ca(),
+            [setting.ca.certificate_der()]
+        );
+    }
+}
+
+#[test]
+fn data_wins_over_a_file() {
+    let setting = Setting::new().cluster("certificate-authority", "nowhere.crt".into());
+    assert!(setting.read().is_ok());
+
+    let setting = Setting::new();
+    let (certificate, key) = setting.pair_in_base64();
+    let setting = setting.user(json!({
+        "client-certificate-data": certificate, "client-key-data": key,
+        "client-certificate": "nowhere.crt", "client-key": "nowhere.key",
+    }));
+    assert!(setting.is_certificate());
+}
+
+#[test]
+fn a_token_may_be_in_a_file() {
+    let setting = Setting::new()
+        .user(json!({"tokenFile": "token"}))
+        .beside("token", &format!("{TOKEN}\n"));
+
+    assert_eq!(setting.token(), TOKEN);
+}
+
+#[test]
+fn the_tokens_file_wins_over_the_token_unless_it_cannot_be_read() {
+    let setting = Setting::new()
+        .user(json!({"token": "other", "tokenFile": "token"}))
+        .beside("token", TOKEN);
+    assert_eq!(setting.token(), TOKEN);
+
+    let setting = Setting::new().user(json!({"token": TOKEN, "tokenFile": "nowhere"}));
+    assert_eq!(setting.token(), TOKEN);
+
+    let setting = Setting::new().user(json!({"tokenFile": "nowhere"}));
+    assert_eq!(setting.error(), "cannot read /nowhere");
+}
+
+#[test]
+fn a_client_certificate_may_be_in_files() {
+    let setting =
+        Setting::new().user(json!({"client-certificate": "c.crt", "client-key": "c.key"}));
+    let (certificate, key) = (
+        setting.pair.certificate_pem.clone(),
+        setting.pair.key_pem.clone(),
+    );
+
+    assert!(
+        setting
+            .beside("c.crt", &certificate)
+            .beside("c.key", &key)
+            .is_certificate()
+    );
+}
+
+#[test]
+fn a_client_certificate_wins_over_a_token() {
+    let setting = Setting::new();
+    let (certificate, key) = setting.pair_in_base64();
+    let setting = setting.user(json!({
+        "token": TOKEN, "client-certificate-data": certificate, "client-key-data": key,
+    }));
+
+    assert!(setting.is_certificate());
+}
+
+#[test]
+fn name_and_proxy_are_read() {
+    let read = Setting::new()
+        .cluster("tls-server-name", "kubernetes".into())
+        .read()
+        .unwrap();
+    assert_eq!(read.endpoint.tls_server_name(), Some("kubernetes"));
+
+    for url in ["http://proxy:3128", "https://user:0123456789abcdef@proxy"] {
+        let read = Setting::new()
+            .cluster("proxy-url", url.into())
+            .read()
+            .unwrap();
+        assert_eq!(read.endpoint.proxy().unwrap().expose(), url);
+        assert!(!format!("{read:?}").contains("0123456789abcdef"));
+    }
+}
+
+#[test]
+fn clusters_that_are_not_safe_are_refused() {
+    let ca = "certificate-authority-data";
+    for (field, value, why) in [
+        (
+            "insecure-skip-tls-verify",
+            true.into(),
+            Refused::SkipsVerification,
+        ),
+        (ca, "".into(), Refused::NoCa),
+        (ca, Value::Null, Refused::NoCa),
+        (ca, "?".into(), Refused::NotBase64),
+        (ca, STANDARD.encode("CA").into(), Refused::NotCertificates),
+        (ca, STANDARD.encode([0xff]).into(), Refused::NotCertificates),
+        ("server", "".into(), Refused::NoServer),
+        ("server", Value::Null, Refused::NoServer),
+        ("server", "http://api.example".into(), Refused::NotHttps),
+        ("server", "ftp://api.example".into(), Refused::NotHttps),
+        ("server", "api.example:6443".into(), Refused::NotHttps),
+        ("server", "api.example".into(), Refused::NotAUrl),
+        (
+            "server",
+            "https://u:0123456789abcdef@api.example".into(),
+            Refused::NotAUrl,
+        ),
+        ("server", "https://api.example?a=b".into(), Refused::NotAUrl),
+        ("tls-server-name", "no name".into(), Refused::NotAServerName),
+        ("proxy-url", "socks5://proxy".into(), Refused::ProxyScheme),
+        ("proxy-url", "proxy".into(), Refused::NotAUrl),
+    ] {
+        let setting = Setting::new().cluster(field, value.clone());
+        assert_eq!(
+            setting.refused(),
+            (format!("cluster \"c1\": {field}"), why),
+            "{value}"
+        );
+    }
+    let setting = Setting::new()
+        .cluster("proxy-url", "http://proxy".into())
+        .cluster("tls-server-name", "kubernetes".into());
+    assert_eq!(setting.refused().1, Refused::ProxyWithServerName);
+}
+
+#[test]
+fn users_whose_credential_is_not_their_own_are_refused() {
+    for (field, value, why) in [
+        ("exec", json!({"command": "/bin/true"}), Refused::Exec),
+        (
+            "auth-provider",
+            json!({"name": "gcp"}),
+            Refused::AuthProvider,
+        ),
+        ("username", json!("u"), Refused::Password),
+        ("password", json!("0123456789abcdef"), Refused::Password),
+        ("as", json!("system:admin"), Refused::Impersonation),
+        ("as-uid", json!("1"), Refused::Impersonation),
+        (
+            "as-groups",
+            json!(["system:masters"]),
+            Refused::Impersonation,
+        ),
+        ("as-user-extra", json!({"a": ["b"]}), Refused::Impersonation),
+    ] {
+        let setting = Setting::new().user(json!({"token": TOKEN, field: value}));
+        assert_eq!(setting.refused(), (format!("user \"u1\": {field}"), why));
+    }
+}
+
+#[test]
+fn credentials_that_cannot_be_are_refused() {
+    let good = STANDARD.encode(Setting::new().pair.certificate_pem);
+    let other = STANDARD.encode("0123456789abcdef");
+    let pair = |certificate: &str, key: &str| json!({"client-certificate-data": certificate, "client-key-data": key});
+    for (user, field, why) in [
+        (json!({}), "user", Refused::NoCredential),
+        (json!({"token": ""}), "user", Refused::NoCredential),
+        (
+            json!({"token": "0123456789abcdef 0"}),
+            "token",
+            Refused::NotAToken,
+        ),
+        (
+            json!({"token": "0123456789abcdef\u{e4}"}),
+            "token",
+            Refused::NotAToken,
+        ),
+        (
+            json!({"client-certificate-data": good}),
+            "client-key",
+            Refused::Half,
+        ),
+        (
+            json!({"client-key-data": other}),
+            "client-certificate",
+            Refused::Half,
+        ),
+        (pair(&good, &other), "client-key", Refused::NotAKey),
+        (
+            pair(&other, &other),
+            "client-certificate",
+            Refused::NotCertificates,
+        ),
+        (pair(&good, "?"), "client-key-data", Refused::NotBase64),
+        (
+            pair(&good, &STANDARD.encode([0xff])),
+            "client-key-data",
+            Refused::NotAKey,
+        ),
+    ] {
+        let setting = Setting::new().user(user);
+        assert_eq!(setting.refused(), (format!("user \"u1\": {field}"), why));
+    }
+    let setting = Setting::new()
+        .user(json!({"tokenFile": "token"}))
+        .beside("token", "\n");
+    assert_eq!(
+        setting.refused(),
+        ("user \"u1\": tokenFile".to_owned(), Refused::NotAToken)
+    );
+}
+
+#[test]
+fn contexts_have_to_lead_somewhere() {
+    for (pointer, value, expected) in [
+        (
+            "/current-context",
+            Value::Null,
+            "current-context is missing",
+        ),
+        ("/current-context", "".into(), "current-context is missing"),
+        (
+            "/current-context",
+            "x".into(),
+            "there is no context \"x\", which current-context names",
+        ),
+        (
+            "/contexts",
+            Value::Null,
+            "there is no context \"here\", which current-context names",
+        ),
+        (
+            "/contexts/1/context/cluster",
+            "x".into(),
+            "there is no cluster \"x\", which the current context names",
+        ),
+        (
+            "/contexts/1/context/user",
+            "x".into(),
+            "there is no user \"x\", which the current context names",
+        ),
+        (
+            "/contexts/0/name",
+            "here".into(),
+            "there are two of context \"here\"",
+        ),
+        (
+            "/clusters/0/name",
+            "c1".into(),
+            "there are two of cluster \"c1\"",
+        ),
+    ] {
+        assert_eq!(
+            Setting::new().set(pointer, value).error(),
+            format!("/kubeconfig: {expected}")
+        );
+    }
+}
+
+#[test]
+fn the_endpoint_can_be_read_without_its_user() {
+    let setting = Setting::new().user(json!({"exec": {"command": "/bin/true"}}));
+    assert_eq!(setting.refused().1, Refused::Exec);
+
+    let endpoint = Kubeconfig::read_endpoint(&setting.path()).unwrap();
+    assert_eq!(endpoint.server(), "https://api.example:6443");
+}
+
+#[test]
+fn what_is_no_kubeconfig_is_named_with_line_and_field_and_nothing_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    for (contents, field) in [
+        (
+            format!("users:\n- name: u1\n  user:\n    token: [{TOKEN}]\n"),
+            "users[0].user.token",
+        ),
+        (
+            format!("users:\n- name: u1\n  user: {TOKEN}\n"),
+            "users[0].user",
+        ),
+        (format!("- {TOKEN}\n"), "."),
+        (format!("users: \"{TOKEN}\n"), "."),
+    ] {
+        fs::write(&path, &contents).unwrap();
+        let error = Kubeconfig::read(&path).unwrap_err();
+        let words = format!("{error} {error:?}");
+        assert!(!words.contains("0123456789abcdef"), "{words}");
+        let KubeconfigError::NotAKubeconfig {
+            field: found, line, ..
+        } = error
+        else {
+            panic!("{contents}: {error:?}")
+        };
+        assert_eq!(found, field);
+        assert!(line >= 1);
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_binary_or_huge_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let read = || Kubeconfig::read(&path).unwrap_err();
+
+    assert!(matches!(read(), KubeconfigError::Unreadable { .. }));
+    fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
+    assert!(matches!(read(), KubeconfigError::Unreadable { .. }));
+    fs::write(&path, vec![b'#'; 10 << 20]).unwrap();
+    assert!(matches!(
+        read(),
+        KubeconfigError::TooLarge {
+            limit: 1_048_576,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn the_exec_infos_cluster_is_checked_alike() {
+    let ca = CertificateAuthority::new("kubernetes");
+    let good = json!({
+        "server": "https://api.example:6443",
+        "certificate-authority-data": STANDARD.encode(ca.certificate_pem()),
+    });
+    let read = |cluster: &Value| {
+        let text = cluster.to_string();
+        ClusterEndpoint::from_exec_info(&serde_json::from_str(&text).unwrap())
+    };
+    assert_eq!(read(&good).unwrap().ca(), [ca.certificate_der()]);
+
+    for (field, value, why) in [
+        (
+            "insecure-skip-tls-verify",
+            json!(true),
+            Refused::SkipsVerification,
+        ),
+        ("certificate-authority-data", Value::Null, Refused::NoCa),
+        ("certificate-authority-data", json!("?"), Refused::NotBase64),
+        ("server", json!(""), Refused::NoServer),
+        ("server", json!("http://api.example"), Refused::NotHttps),
+        ("proxy-url", json!("socks5://proxy"), Refused::ProxyScheme),
+    ] {
+        let mut cluster = good.clone();
+        cluster[field] = value;
+        let error = read(&cluster).unwrap_err();
+        let expected = format!("KUBERNETES_EXEC_INFO: spec.cluster: {field}: {why}");
+        assert_eq!(error.to_string(), expected);
+    }
+}
