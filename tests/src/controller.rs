@@ -1,6 +1,7 @@
 //! A controller under test: its files, its process, and requests to it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -63,7 +64,7 @@ pub fn inventory(machines: &[Machine]) -> String {
 #[derive(Debug)]
 pub struct Setup {
     launch: Launch,
-    scratch: Scratch,
+    scratch: Arc<Scratch>,
 }
 
 impl Setup {
@@ -74,7 +75,7 @@ impl Setup {
         (ca_cert, ca_key): (&Path, &Path),
         machines: &[Machine],
     ) -> Self {
-        let scratch = Scratch::new("controller");
+        let scratch = Arc::new(Scratch::new("controller"));
         let file = scratch.write("machines.yaml", inventory(machines));
         let launch = Launch::new("controller", program)
             .arg("run")
@@ -107,16 +108,16 @@ impl Setup {
     /// Starts it.
     #[track_caller]
     pub fn start(&self) -> Controller {
-        Controller {
-            process: self.launch.spawn(&self.log()),
-        }
+        self.start_with(&[])
     }
 
     /// Starts it with more arguments, only this time.
     #[track_caller]
     pub fn start_with(&self, arguments: &[&str]) -> Controller {
+        let launch = self.launch.clone().args(arguments);
         Controller {
-            process: self.launch.clone().args(arguments).spawn(&self.log()),
+            process: launch.spawn(&self.log()),
+            _files: self.scratch.clone(),
         }
     }
 
@@ -130,6 +131,8 @@ impl Setup {
 pub struct Controller {
     /// The process.
     pub process: Process,
+    // It reads them while it runs.
+    _files: Arc<Scratch>,
 }
 
 impl Controller {

@@ -166,6 +166,13 @@ fn a_join_costs_two_writes_and_no_read() {
     assert_eq!(bed.writes(&name, "approval"), 1);
     assert_eq!(bed.writes(&name, "status"), 1);
     assert_eq!(bed.writes(&name, ""), 0, "reads of the request");
+    for request in bed.server.requests() {
+        let agent = request.user_agent;
+        assert!(
+            agent.starts_with("node-attestation-controller/"),
+            "{agent:?}"
+        );
+    }
 }
 
 #[test]

@@ -12,6 +12,9 @@ use kube::{Client, Config};
 /// Longer than a watch lasts without a word (the API server sends bookmarks each minute and ends it after two).
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
+/// As audit logs name us.
+const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
+
 /// A kubeconfig could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -96,6 +99,10 @@ impl ClusterAccess {
         config.reset_reader_on_write = true;
         // The queue tries again, with the state of the world that there is then.
         config.default_retry = false;
+        // Neither can fail: both are constants of the header's alphabet.
+        if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {
+            config.headers.push((name, value));
+        }
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).map_err(|error| ClusterAccessError::Client {
             path: here(),

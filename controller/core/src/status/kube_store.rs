@@ -15,6 +15,9 @@ use super::RequestStore;
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for three small objects.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
+/// Under which our fields stand in `metadata.managedFields`.
+const FIELD_MANAGER: &str = "node-attestation-controller";
+
 /// HTTP status of an update of another version, whatever reason goes with it.
 const CONFLICT: u16 = 409;
 
@@ -86,7 +89,10 @@ impl KubeStore {
         request: &CertificateSigningRequest,
     ) -> Result<CertificateSigningRequest, StoreError> {
         let name = request.metadata.name.as_deref().unwrap_or_default();
-        let options = PostParams::default();
+        let options = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
         in_time(
             self.api
                 .replace_subresource(subresource, name, &options, request),

@@ -1,0 +1,227 @@
+//! The controller's command line: what it prints, what it refuses, and its exit codes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use kubelet_authenticator_test_support::api_server::ApiServer;
+use kubelet_authenticator_test_support::pki::CertificateAuthority;
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_tests::controller::{Machine, inventory};
+use kubelet_authenticator_tests::program;
+use serde_json::json;
+
+/// The files of a valid start, each open to change. Nobody listens where the kubeconfig points.
+struct Files {
+    scratch: Scratch,
+    server: ApiServer,
+}
+
+impl Files {
+    fn new() -> Self {
+        let scratch = Scratch::new("cli");
+        let server = ApiServer::start();
+        server.write_admin_kubeconfig(scratch.path());
+        server.write_ca(scratch.path());
+        scratch.write(
+            "machines.yaml",
+            inventory(&[Machine {
+                name: "n1",
+                token: "token1",
+            }]),
+        );
+        Self { scratch, server }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.join(name)
+    }
+
+    /// Runs it with all options, which only ends where something is wrong.
+    fn run(&self) -> Output {
+        run(&[
+            "run".as_ref(),
+            "--allow-insecure".as_ref(),
+            "--workload-kubeconfig".as_ref(),
+            &self.path("admin.kubeconfig"),
+            "--ca-cert".as_ref(),
+            &self.path("ca.crt"),
+            "--ca-key".as_ref(),
+            &self.path("ca.key"),
+            "--inventory".as_ref(),
+            &self.path("machines.yaml"),
+        ])
+    }
+}
+
+fn run(arguments: &[&Path]) -> Output {
+    Command::new(program("node-attestation-controller"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Asserts that it ended with 3, printed nothing, and named all of `words`.
+#[track_caller]
+fn assert_refused(output: &Output, words: &[&str]) {
+    let stderr = stderr(output);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(output.stdout.is_empty());
+    for word in words {
+        assert!(stderr.contains(word), "{word}: {stderr}");
+    }
+    assert!(!stderr.contains("PRIVATE KEY"), "{stderr}");
+}
+
+#[test]
+fn version_and_help_are_all_that_is_printed() {
+    let version = run(&["version".as_ref()]);
+    assert_eq!(version.status.code(), Some(0));
+    assert!(
+        version
+            .stdout
+            .starts_with(b"node-attestation-controller 0.")
+    );
+
+    for arguments in [
+        &["--help".as_ref()][..],
+        &["run".as_ref(), "--help".as_ref()],
+    ] {
+        let help = run(arguments);
+        assert_eq!(help.status.code(), Some(0));
+        assert!(help.stderr.is_empty());
+        assert!(String::from_utf8(help.stdout).unwrap().contains("Usage:"));
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    for arguments in [
+        &[][..],
+        &["walk".as_ref()],
+        &["run".as_ref()],
+        &[
+            "run".as_ref(),
+            "--certificate-duration".as_ref(),
+            "1m".as_ref(),
+        ],
+        &["run".as_ref(), "--audience".as_ref(), "".as_ref()],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn without_a_provider_nothing_runs_and_the_message_says_what_to_do() {
+    let files = Files::new();
+    let output = run(&[
+        "run".as_ref(),
+        "--workload-kubeconfig".as_ref(),
+        &files.path("admin.kubeconfig"),
+        "--ca-cert".as_ref(),
+        &files.path("ca.crt"),
+        "--ca-key".as_ref(),
+        &files.path("ca.key"),
+        "--inventory".as_ref(),
+        &files.path("machines.yaml"),
+    ]);
+
+    assert_refused(&output, &["no attestation provider", "--allow-insecure"]);
+}
+
+#[test]
+fn each_missing_file_is_named() {
+    for name in ["admin.kubeconfig", "ca.crt", "ca.key", "machines.yaml"] {
+        let files = Files::new();
+        fs::remove_file(files.path(name)).unwrap();
+
+        assert_refused(&files.run(), &[name, "No such file"]);
+    }
+}
+
+#[test]
+fn each_empty_truncated_or_binary_file_is_named() {
+    for name in ["admin.kubeconfig", "ca.crt", "ca.key", "machines.yaml"] {
+        let whole = fs::read(Files::new().path(name)).unwrap();
+        for bytes in [&[][..], &whole[..whole.len() / 2], &[0xff, 0, 0xfe]] {
+            let files = Files::new();
+            fs::write(files.path(name), bytes).unwrap();
+
+            assert_refused(&files.run(), &[name]);
+        }
+    }
+}
+
+#[test]
+fn a_key_of_another_ca_is_refused() {
+    let files = Files::new();
+    let other = CertificateAuthority::new("kubernetes");
+    fs::write(files.path("ca.key"), &other.pair().key_pem).unwrap();
+
+    assert_refused(&files.run(), &["ca.crt", "ca.key", "cannot be used"]);
+}
+
+#[test]
+fn a_certificate_of_no_ca_is_refused() {
+    let files = Files::new();
+    let admin = files.server.admin_certificate();
+    fs::write(files.path("ca.crt"), &admin.certificate_pem).unwrap();
+    fs::write(files.path("ca.key"), &admin.key_pem).unwrap();
+
+    assert_refused(&files.run(), &["ca.crt", "cannot be used"]);
+}
+
+#[test]
+fn a_kubeconfig_that_believes_anybody_is_refused() {
+    let files = Files::new();
+    let path = files.path("admin.kubeconfig");
+    let kubeconfig = || {
+        files
+            .server
+            .kubeconfig()
+            .client_certificate(&files.server.admin_certificate())
+    };
+    for (changed, words) in [
+        (
+            kubeconfig().insecure_skip_tls_verify().without_ca(),
+            "insecure-skip-tls-verify",
+        ),
+        (kubeconfig().without_ca(), "certificate-authority"),
+        (kubeconfig().server("http://127.0.0.1:1"), "https"),
+    ] {
+        changed.write(&path);
+
+        assert_refused(&files.run(), &["admin.kubeconfig", words]);
+    }
+}
+
+#[test]
+fn an_ambiguous_inventory_names_both_machines() {
+    let files = Files::new();
+    let machine = |name: &str, id: &str, token: &str| json!({"name": name, "providerID": id, "tokenID": token});
+    for (second, field) in [
+        (machine("n2", "a:///1", "token2"), "provider ID"),
+        (machine("n2", "a:///2", "token1"), "token"),
+        (machine("n1", "a:///2", "token2"), "name"),
+    ] {
+        let list = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "MachineInventory",
+            "machines": [machine("n1", "a:///1", "token1"), second],
+        });
+        fs::write(files.path("machines.yaml"), list.to_string()).unwrap();
+
+        let name = second_name(&list);
+        assert_refused(&files.run(), &["machines.yaml", "n1", &name, field]);
+    }
+}
+
+fn second_name(list: &serde_json::Value) -> String {
+    list["machines"][1]["name"].as_str().unwrap().to_owned()
+}
