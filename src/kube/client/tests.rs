@@ -1,1 +1,362 @@
+mod network;
 
+use std::time::Instant;
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, TOKEN, Times};
+use kubelet_authenticator_test_support::pki::{self, Subject};
+
+use super::*;
+use crate::kube::kubeconfig::EndpointFields;
+use crate::kube::types::CsrState;
+use crate::secret::Secret;
+
+const NAME: &str = "kubelet-authenticator-test";
+const SIGNER: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
+
+/// Enough for a server that answers.
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+/// Short, for servers that never do; what follows it must come long before [`soon`].
+fn short() -> Deadline {
+    Deadline::after(Duration::from_millis(300))
+}
+
+fn fields(server: &ApiServer) -> EndpointFields {
+    let ca_pem = server.ca_pem().to_owned();
+    EndpointFields {
+        server: server.url(),
+        ca_pem,
+        tls_server_name: None,
+        proxy_url: None,
+    }
+}
+
+fn token() -> Login {
+    Login::Token(Secret::new(TOKEN.to_owned()))
+}
+
+fn connect(fields: EndpointFields, login: &Login) -> Result<ApiClient, ApiError> {
+    let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+    ApiClient::connect(&endpoint, login, &|_| None)
+}
+
+fn client(server: &ApiServer) -> ApiClient {
+    connect(fields(server), &token()).unwrap()
+}
+
+fn request() -> String {
+    pki::certificate_request(&Subject::node("n1"), None).0
+}
+
+fn csr(request: &str) -> NewCsr<'_> {
+    NewCsr {
+        name: NAME,
+        signer_name: SIGNER,
+        usages: &["digital signature", "client auth"],
+        expiration_seconds: 604_800,
+        request: request.as_bytes(),
+    }
+}
+
+/// What a read comes to while this goes wrong with it.
+fn read_with(fault: Fault, deadline: Deadline) -> ApiError {
+    let server = ApiServer::start();
+    server.inject(Route::get(), Times::always(), fault);
+    let error = client(&server).get(NAME, deadline).unwrap_err();
+    let words = format!("{error} {error:?}");
+    assert!(words.contains(&server.url()), "{words}");
+    assert!(!words.contains(TOKEN), "{words}");
+    error
+}
+
+#[test]
+fn a_request_is_created_and_read_as_it_was_sent() {
+    let server = ApiServer::start();
+    let client = client(&server);
+    let request = request();
+
+    let Created::Created(created) = client.create(csr(&request), soon()).unwrap() else {
+        panic!("it was there before");
+    };
+    let read = client.get(NAME, soon()).unwrap().unwrap();
+
+    assert!(csr(&request).is_what_was_stored(&read));
+    assert_eq!(read, created);
+    assert_eq!(read.state, CsrState::Pending);
+    assert!(!read.uid.is_empty() && !read.resource_version.is_empty());
+    assert_eq!(server.requests().len(), 2);
+    assert_eq!(server.connections(), 1);
+    let user_agent = &server.requests()[0].user_agent;
+    assert!(
+        user_agent.starts_with("kubelet-authenticator/"),
+        "{user_agent}"
+    );
+}
+
+#[test]
+fn a_name_that_is_taken_is_told_from_a_refusal() {
+    let server = ApiServer::start();
+    let client = client(&server);
+    let request = request();
+    client.create(csr(&request), soon()).unwrap();
+
+    assert!(matches!(
+        client.create(csr(&request), soon()),
+        Ok(Created::AlreadyExists)
+    ));
+}
+
+#[test]
+fn what_somebody_else_stored_under_the_name_is_not_ours() {
+    let request = request();
+    for spec in [
+        serde_json::json!({"signerName": "example.com/another"}),
+        serde_json::json!({"expirationSeconds": 600}),
+        serde_json::json!({"usages": ["client auth"]}),
+    ] {
+        let server = ApiServer::start();
+        let client = client(&server);
+        server.inject(Route::create(), Times::once(), Fault::Squat { spec });
+
+        assert!(matches!(
+            client.create(csr(&request), soon()),
+            Ok(Created::AlreadyExists)
+        ));
+        let stored = client.get(NAME, soon()).unwrap().unwrap();
+        assert!(!csr(&request).is_what_was_stored(&stored));
+    }
+}
+
+#[test]
+fn a_request_that_is_not_there_is_none() {
+    let server = ApiServer::start();
+
+    assert_eq!(client(&server).get(NAME, soon()).unwrap(), None);
+}
+
+#[test]
+fn a_page_that_is_not_found_is_no_word_on_the_request() {
+    let content_type = "text/html".to_owned();
+    let fault = Fault::Answer {
+        code: 404,
+        content_type,
+        body: b"<html>".to_vec(),
+    };
+    let error = read_with(fault, soon());
+
+    assert!(
+        matches!(error, ApiError::Refused { status: 404, .. }),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn an_invalid_request_is_refused_with_the_servers_words() {
+    let server = ApiServer::start();
+    let error = client(&server)
+        .create(csr("no request"), soon())
+        .unwrap_err();
+
+    let ApiError::Refused {
+        status,
+        reason,
+        message,
+        ..
+    } = error
+    else {
+        panic!("{error:?}")
+    };
+    assert_eq!((status, reason.as_str()), (422, "Invalid"));
+    assert!(message.contains("spec.request"), "{message}");
+}
+
+#[test]
+fn an_unknown_token_is_unauthorized() {
+    let server = ApiServer::start();
+    let login = Login::Token(Secret::new("unknow.0123456789abcdef".to_owned()));
+    let error = connect(fields(&server), &login)
+        .unwrap()
+        .get(NAME, soon())
+        .unwrap_err();
+
+    assert!(matches!(error, ApiError::Unauthorized { .. }), "{error:?}");
+}
+
+#[test]
+fn statuses_are_told_apart() {
+    assert!(matches!(
+        read_with(Fault::status(401), soon()),
+        ApiError::Unauthorized { .. }
+    ));
+    assert!(matches!(
+        read_with(Fault::status(403), soon()),
+        ApiError::Forbidden { .. }
+    ));
+    assert!(matches!(
+        read_with(Fault::status(422), soon()),
+        ApiError::Refused { status: 422, .. }
+    ));
+    assert!(matches!(
+        read_with(Fault::status(429), soon()),
+        ApiError::TooManyRequests { .. }
+    ));
+    assert!(matches!(
+        read_with(Fault::status(500), soon()),
+        ApiError::Server { status: 500, .. }
+    ));
+    assert!(matches!(
+        read_with(Fault::status(503), soon()),
+        ApiError::Server { status: 503, .. }
+    ));
+}
+
+#[test]
+fn a_pause_that_the_server_asks_for_is_kept() {
+    let server = ApiServer::start();
+    server.inject(Route::get(), Times::first(2), Fault::too_many_requests(0));
+    let unavailable = Fault::Status {
+        code: 503,
+        retry_after: Some(1),
+    };
+    server.inject(Route::get(), Times::once(), unavailable);
+    let began = Instant::now();
+
+    assert_eq!(client(&server).get(NAME, soon()).unwrap(), None);
+    assert_eq!(server.gets(), 4);
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+#[test]
+fn patience_ends_after_three_pauses_or_with_the_deadline() {
+    let server = ApiServer::start();
+    server.inject(Route::get(), Times::always(), Fault::too_many_requests(0));
+    let error = client(&server).get(NAME, soon()).unwrap_err();
+    assert!(
+        matches!(error, ApiError::TooManyRequests { .. }),
+        "{error:?}"
+    );
+    assert_eq!(server.gets(), 4);
+
+    let error = read_with(Fault::too_many_requests(3600), soon());
+    assert!(
+        matches!(error, ApiError::TooManyRequests { .. }),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let other = ApiServer::start();
+    let error = read_with(Fault::Redirect { to: other.url() }, soon());
+
+    assert!(
+        matches!(error, ApiError::NotAnApiServer { status: 302, .. }),
+        "{error:?}"
+    );
+    assert!(other.requests().is_empty());
+}
+
+#[test]
+fn an_answer_that_is_no_object_is_an_error() {
+    let error = read_with(Fault::not_json(), soon());
+    assert!(matches!(error, ApiError::NotAnObject { .. }), "{error:?}");
+
+    let body = serde_json::json!({
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
+        "spec": {"request": "?", "signerName": "s"},
+    });
+    let (content_type, body) = ("application/json".to_owned(), body.to_string().into_bytes());
+    let error = read_with(
+        Fault::Answer {
+            code: 200,
+            content_type,
+            body,
+        },
+        soon(),
+    );
+    let ApiError::Malformed { source, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(
+        source.to_string(),
+        "field spec.request is not what the API says"
+    );
+}
+
+#[test]
+fn a_hundred_megabytes_are_not_read() {
+    let error = read_with(Fault::HugeBody { size: 100 << 20 }, soon());
+
+    assert!(
+        matches!(
+            error,
+            ApiError::TooLarge {
+                limit: 1_048_576,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_server_that_does_not_come_to_an_end_is_left_at_the_deadline() {
+    let every = Duration::from_millis(50);
+    for fault in [
+        Fault::Hang,
+        Fault::TrickleHead { every },
+        Fault::TrickleBody { every },
+    ] {
+        let began = Instant::now();
+        let error = read_with(fault.clone(), short());
+
+        assert!(
+            matches!(error, ApiError::TimedOut { .. }),
+            "{fault:?}: {error:?}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(10), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_more_than_five_minutes_off_is_an_error_with_both_times() {
+    for seconds in [-361, 361] {
+        let error = read_with(Fault::DateSkew { seconds }, soon());
+
+        let ApiError::ClockSkew { theirs, ours, .. } = &error else {
+            panic!("{error:?}")
+        };
+        for time in [theirs, ours] {
+            let written = humantime::format_rfc3339_seconds(*time).to_string();
+            assert!(error.to_string().contains(&written), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_is_less_than_five_minutes_off_is_good_enough() {
+    for seconds in [-240, 240] {
+        let server = ApiServer::start();
+        server.set_date_skew(seconds);
+
+        assert_eq!(client(&server).get(NAME, soon()).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_server_below_a_path_is_asked_below_it() {
+    let server = ApiServer::start();
+    let fields = EndpointFields {
+        server: format!("{}/k8s/c1/", server.url()),
+        ..fields(&server)
+    };
+    connect(fields, &token())
+        .unwrap()
+        .get(NAME, soon())
+        .unwrap_err();
+
+    let wanted = format!("/k8s/c1/apis/certificates.k8s.io/v1/certificatesigningrequests/{NAME}");
+    assert_eq!(server.requests()[0].path, wanted);
+}

@@ -1,0 +1,246 @@
+//! Connections: names, authorities, proxies, and servers that say nothing.
+
+use std::ffi::OsString;
+use std::net::TcpListener;
+
+use kubelet_authenticator_test_support::api_server::{ConnectionFault, OTHER_NAME};
+use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
+use kubelet_authenticator_test_support::pki::CertificateAuthority;
+
+use super::*;
+use crate::kube::error::TlsFault;
+
+#[test]
+fn a_silent_server_is_left_at_the_deadline() {
+    for fault in [ConnectionFault::SilentAtTcp, ConnectionFault::SilentAtTls] {
+        let server = ApiServer::start();
+        server.inject_connection(Times::always(), fault);
+        let began = Instant::now();
+        let error = client(&server).get(NAME, short()).unwrap_err();
+
+        assert!(
+            matches!(error, ApiError::TimedOut { .. }),
+            "{fault:?}: {error:?}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(10), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_is_refused_or_cut_is_unreachable() {
+    let server = ApiServer::start();
+    server.inject_connection(Times::always(), ConnectionFault::Close);
+    let error = client(&server).get(NAME, soon()).unwrap_err();
+    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+
+    let error = read_with(Fault::Cut, soon());
+    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+
+    let free = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let fields = EndpointFields {
+        server: format!("https://{free}"),
+        ..fields(&server)
+    };
+    let error = connect(fields, &token())
+        .unwrap()
+        .get(NAME, soon())
+        .unwrap_err();
+    let ApiError::Unreachable { why, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(why.contains("refused"), "{why}");
+}
+
+#[test]
+fn a_host_without_an_address_is_unreachable() {
+    let server = ApiServer::start();
+    let fields = EndpointFields {
+        server: "https://nowhere.invalid".to_owned(),
+        ..fields(&server)
+    };
+    let error = connect(fields, &token())
+        .unwrap()
+        .get(NAME, soon())
+        .unwrap_err();
+
+    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+}
+
+#[test]
+fn a_server_that_is_not_the_clusters_is_not_talked_to() {
+    for (fault, expected) in [
+        (
+            ConnectionFault::AnotherAuthority,
+            TlsFault::UnknownAuthority,
+        ),
+        (
+            ConnectionFault::AnotherName,
+            TlsFault::WrongName {
+                name: "127.0.0.1".to_owned(),
+            },
+        ),
+        (ConnectionFault::ExpiredCertificate, TlsFault::Expired),
+    ] {
+        let server = ApiServer::start();
+        server.inject_connection(Times::always(), fault);
+        let error = client(&server).get(NAME, soon()).unwrap_err();
+
+        let ApiError::Tls { fault, .. } = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(fault, expected);
+        assert!(server.requests().is_empty());
+    }
+}
+
+#[test]
+fn another_clusters_ca_of_the_same_name_is_another_authority() {
+    let server = ApiServer::start();
+    let other = CertificateAuthority::new("kubernetes");
+    let fields = EndpointFields {
+        ca_pem: other.certificate_pem().to_owned(),
+        ..fields(&server)
+    };
+    let error = connect(fields, &token())
+        .unwrap()
+        .get(NAME, soon())
+        .unwrap_err();
+
+    let ApiError::Tls { fault, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(fault, TlsFault::UnknownAuthority);
+}
+
+#[test]
+fn every_ca_of_a_bundle_counts() {
+    let server = ApiServer::start();
+    let other = CertificateAuthority::new("kubernetes");
+    let ca_pem = format!("{}{}", other.certificate_pem(), server.ca_pem());
+    let client = connect(
+        EndpointFields {
+            ca_pem,
+            ..fields(&server)
+        },
+        &token(),
+    )
+    .unwrap();
+
+    assert_eq!(client.get(NAME, soon()).unwrap(), None);
+}
+
+#[test]
+fn a_client_certificate_is_presented() {
+    let server = ApiServer::start();
+    let pair = server.client_certificate(Subject::node("n1"));
+    let login = Login::ClientCertificate {
+        chain_pem: pair.certificate_pem.clone(),
+        key_pem: Secret::new(pair.key_pem.clone()),
+    };
+
+    assert_eq!(
+        connect(fields(&server), &login)
+            .unwrap()
+            .get(NAME, soon())
+            .unwrap(),
+        None
+    );
+    assert_eq!(server.requests()[0].user.as_deref(), Some("system:node:n1"));
+}
+
+#[test]
+fn the_certificates_name_may_be_another_than_the_hosts() {
+    let server = ApiServer::start();
+    let named = |name: &str| {
+        let tls_server_name = Some(name.to_owned());
+        connect(
+            EndpointFields {
+                tls_server_name,
+                ..fields(&server)
+            },
+            &token(),
+        )
+        .unwrap()
+    };
+
+    assert_eq!(
+        named("kubernetes.default.svc").get(NAME, soon()).unwrap(),
+        None
+    );
+
+    let error = named("other.example").get(NAME, soon()).unwrap_err();
+    let ApiError::Tls { fault, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(
+        fault,
+        TlsFault::WrongName {
+            name: "other.example".to_owned()
+        }
+    );
+
+    server.inject_connection(Times::always(), ConnectionFault::AnotherName);
+    assert_eq!(named(OTHER_NAME).get(NAME, soon()).unwrap(), None);
+}
+
+#[test]
+fn the_endpoints_proxy_is_used() {
+    let server = ApiServer::start();
+    let proxy = ConnectProxy::start();
+    let fields = EndpointFields {
+        proxy_url: Some(proxy.url()),
+        ..fields(&server)
+    };
+
+    assert_eq!(
+        connect(fields, &token())
+            .unwrap()
+            .get(NAME, soon())
+            .unwrap(),
+        None
+    );
+    assert_eq!(proxy.connects(), [server.address().to_string()]);
+}
+
+#[test]
+fn the_environments_proxy_is_not_for_loopback_and_not_instead_of_the_endpoints() {
+    let server = ApiServer::start();
+    let (theirs, ours) = (ConnectProxy::start(), ConnectProxy::start());
+    let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(theirs.url()));
+    let read = |proxy_url| {
+        let fields = EndpointFields {
+            proxy_url,
+            ..fields(&server)
+        };
+        let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+        ApiClient::connect(&endpoint, &token(), &environment)
+            .unwrap()
+            .get(NAME, soon())
+            .unwrap()
+    };
+
+    assert_eq!(read(None), None);
+    assert_eq!(read(Some(ours.url())), None);
+    assert_eq!(theirs.connects(), [""; 0]);
+    assert_eq!(ours.connects().len(), 1);
+}
+
+#[test]
+fn the_environments_proxy_is_asked_for_a_server_elsewhere() {
+    let server = ApiServer::start();
+    let proxy = ConnectProxy::start();
+    let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(proxy.url()));
+    let fields = EndpointFields {
+        server: "https://api.invalid".to_owned(),
+        ..fields(&server)
+    };
+    let endpoint = ClusterEndpoint::from_fields(fields, "a test").unwrap();
+    let client = ApiClient::connect(&endpoint, &token(), &environment).unwrap();
+
+    let error = client.get(NAME, soon()).unwrap_err();
+    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+    assert_eq!(proxy.connects(), ["api.invalid:443"]);
+}
