@@ -71,7 +71,7 @@ pub struct Lifetimes {
 impl Default for Lifetimes {
     /// Seven days, and for an unattested machine one year.
     fn default() -> Self {
-        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        const DAY: Duration = Duration::from_hours(24);
         Self {
             attested: 7 * DAY,
             insecure: 365 * DAY,

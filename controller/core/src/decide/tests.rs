@@ -6,10 +6,11 @@ use super::*;
 use crate::request::forge::{UID, cluster, decided, insecure, now, renewal, valid};
 
 fn issued(decision: Decision) -> IssuedCertificate {
-    match decision {
-        Decision::Issue(certificate) => certificate,
-        other => panic!("not issued: {other:?}"),
-    }
+    let decision = decision;
+    let Decision::Issue(certificate) = decision else {
+        panic!("not issued: {decision:?}")
+    };
+    certificate
 }
 
 #[test]

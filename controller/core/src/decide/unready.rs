@@ -112,10 +112,11 @@ fn with_machines(machines: Vec<Machine>) -> Context {
 
 #[track_caller]
 fn retried(request: &CertificateSigningRequest, context: &Context) -> Deferral {
-    match decided(request, context) {
-        Decision::Retry(deferral) => deferral,
-        other => panic!("not retried: {other:?}"),
-    }
+    let decision = decided(request, context);
+    let Decision::Retry(deferral) = decision else {
+        panic!("not retried: {decision:?}")
+    };
+    deferral
 }
 
 #[test]
@@ -209,13 +210,14 @@ fn a_machine_that_is_being_deleted_is_denied() {
         ..machine("m1", "n1", Some("abcdef"))
     };
 
-    match decided(&valid(), &with_machines(vec![deleting])) {
-        Decision::Deny(denial) => assert_eq!(
-            denial,
-            Denial::MachineDeleting {
-                machine: "m1".to_owned()
-            }
-        ),
-        other => panic!("not denied: {other:?}"),
-    }
+    let decision = decided(&valid(), &with_machines(vec![deleting]));
+    let Decision::Deny(denial) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    assert_eq!(
+        denial,
+        Denial::MachineDeleting {
+            machine: "m1".to_owned()
+        }
+    );
 }

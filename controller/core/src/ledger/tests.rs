@@ -7,7 +7,7 @@ use kubelet_attestation::names::ProviderId;
 use super::*;
 use crate::refusal::{Deferral, Denial};
 
-const HOUR: Duration = Duration::from_secs(60 * 60);
+const HOUR: Duration = Duration::from_hours(1);
 
 /// Record UIDs are all zeros, then all ones, and so on.
 fn ledger() -> MemoryLedger {
@@ -60,7 +60,7 @@ fn uid(record: u8, generation: u64) -> CertificateUid {
 }
 
 #[track_caller]
-fn live(claimed: Claimed) {
+fn live(claimed: &Claimed) {
     assert!(
         matches!(claimed, Err(Refusal::Retry(Deferral::IdentityLive { .. }))),
         "{claimed:?}"
@@ -69,10 +69,11 @@ fn live(claimed: Claimed) {
 
 #[track_caller]
 fn denied(claimed: Claimed) -> Denial {
-    match claimed {
-        Err(Refusal::Deny(denial)) => denial,
-        other => panic!("not denied: {other:?}"),
-    }
+    let decision = claimed;
+    let Err(Refusal::Deny(denial)) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    denial
 }
 
 #[test]
@@ -94,8 +95,8 @@ fn another_key_waits_until_no_certificate_is_valid() {
     let ledger = ledger();
     claim(&ledger, "m1", "n1", 1, 0).unwrap();
 
-    live(claim(&ledger, "m1", "n1", 2, 1));
-    live(claim(&ledger, "m1", "n1", 2, 10));
+    live(&claim(&ledger, "m1", "n1", 2, 1));
+    live(&claim(&ledger, "m1", "n1", 2, 10));
     assert_eq!(claim(&ledger, "m1", "n1", 2, 11).unwrap(), uid(0, 2));
 }
 
@@ -105,7 +106,7 @@ fn a_repeated_claim_keeps_the_record_alive_for_its_certificate() {
     claim(&ledger, "m1", "n1", 1, 0).unwrap();
     claim(&ledger, "m1", "n1", 1, 5).unwrap();
 
-    live(claim(&ledger, "m1", "n1", 2, 11));
+    live(&claim(&ledger, "m1", "n1", 2, 11));
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn a_machine_cannot_take_a_second_name_while_it_holds_one() {
     let ledger = ledger();
     claim(&ledger, "m1", "n1", 1, 0).unwrap();
 
-    live(claim(&ledger, "m1", "n2", 1, 1));
+    live(&claim(&ledger, "m1", "n2", 1, 1));
     assert_eq!(claim(&ledger, "m1", "n2", 1, 11).unwrap(), uid(1, 1));
     assert!(matches!(
         denied(renew(&ledger, "m1", uid(0, 1), 12)),
@@ -155,7 +156,7 @@ fn a_renewal_finds_the_record_of_its_certificate() {
     let first = claim(&ledger, "m1", "n1", 1, 0).unwrap();
 
     assert_eq!(renew(&ledger, "m1", first, 9).unwrap(), first);
-    live(claim(&ledger, "m1", "n1", 2, 19));
+    live(&claim(&ledger, "m1", "n1", 2, 19));
     assert_eq!(claim(&ledger, "m1", "n1", 2, 20).unwrap(), uid(0, 2));
 }
 
@@ -229,7 +230,7 @@ fn a_certificates_uid_has_one_form() {
         format!("{record}.1 "),
         format!("{record}.18446744073709551616"),
         format!("{}.1", record.to_ascii_uppercase()),
-        format!("{}.1", &record[2..]),
+        format!("{}.1", record.split_at(2).1),
         format!("{record}00.1"),
     ] {
         assert_eq!(

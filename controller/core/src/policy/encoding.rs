@@ -18,8 +18,8 @@ pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
         InvalidEnvelope::TextOutside => Denial::TextOutsideBlocks,
         InvalidEnvelope::Provider => Denial::ProviderMalformed,
         InvalidEnvelope::EvidenceTooLarge => Denial::EvidenceTooLarge,
-        // `NotStrict`, and whatever a later rule adds: no other encoding is accepted.
-        _ => Denial::NotStrictPem,
+        // No other encoding is accepted, whatever a later rule adds.
+        InvalidEnvelope::NotStrict | _ => Denial::NotStrictPem,
     }
 }
 
@@ -32,8 +32,8 @@ pub(crate) fn request(error: InvalidRequest) -> Denial {
         InvalidRequest::UnknownAttribute => Denial::UnknownAttribute,
         InvalidRequest::DuplicateAttribute => Denial::DuplicateAttribute,
         InvalidRequest::DuplicateExtension => Denial::DuplicateExtension,
-        // `NotCanonical`, and whatever a later rule adds.
-        other => Denial::NotStrictDer {
+        // Nor here.
+        other @ (InvalidRequest::NotCanonical | _) => Denial::NotStrictDer {
             detail: other.to_string(),
         },
     }

@@ -6,10 +6,10 @@ use crate::decide::Lifetimes;
 use crate::verifier::Verifier;
 
 /// The shortest that the API server lets anybody ask for.
-const MIN_REQUESTED: Duration = Duration::from_secs(600);
+const MIN_REQUESTED: Duration = Duration::from_mins(10);
 
 /// No policy can grant more: node certificates are to be renewed.
-const MAX_GRANTED: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// What is asked for, or the most that policy grants if that is less or nothing is asked.
 pub(crate) fn granted(

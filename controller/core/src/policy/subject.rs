@@ -13,7 +13,7 @@ pub(crate) fn node_name(csr: &CertificationRequest) -> Result<NodeName, Denial> 
         InvalidSubject::CommonNamePrefix => Denial::SubjectCommonName,
         InvalidSubject::NodeName => Denial::SubjectNodeName,
         InvalidSubject::ExtraAttribute => Denial::SubjectExtraAttribute,
-        // `NotCanonical`, and whatever a later rule adds.
-        _ => Denial::SubjectNotCanonical,
+        // No other form is accepted, whatever a later rule adds.
+        InvalidSubject::NotCanonical | _ => Denial::SubjectNotCanonical,
     })
 }

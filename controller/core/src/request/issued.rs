@@ -12,7 +12,7 @@ use crate::signer::Signer;
 /// A certificate for a machine that passed every check; neither approved nor published yet.
 #[derive(Debug)]
 pub struct IssuedCertificate {
-    csr: ClaimedCsr,
+    csr: Box<ClaimedCsr>,
     pem: String,
     serial: String,
     not_after: SystemTime,
@@ -21,12 +21,12 @@ pub struct IssuedCertificate {
 impl ClaimedCsr {
     /// Has the CA sign a certificate that is built from what was verified; of the request it carries only the key.
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
-        let signed = signer.certificate(&self, now)?;
+        let certificate = signer.certificate(&self, now)?;
         Ok(IssuedCertificate {
-            csr: self,
-            pem: signed.pem,
-            serial: signed.serial,
-            not_after: signed.not_after,
+            csr: Box::new(self),
+            pem: certificate.pem,
+            serial: certificate.serial,
+            not_after: certificate.not_after,
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::{
-    CertificateSigningRequest, CertificateSigningRequestSpec, CertificateSigningRequestStatus,
+    CertificateSigningRequest, CertificateSigningRequestStatus,
 };
 use kubelet_attestation::names::Provider;
 
@@ -53,11 +53,7 @@ impl RawRequest {
             still_open(status)?;
         }
         size::within_limits(spec)?;
-        Ok(Self::new(provider, spec))
-    }
-
-    fn new(provider: Provider, spec: &CertificateSigningRequestSpec) -> Self {
-        Self {
+        Ok(Self {
             provider,
             request: spec.request.0.clone(),
             usages: spec.usages.clone().unwrap_or_default(),
@@ -67,7 +63,7 @@ impl RawRequest {
             expiration: spec
                 .expiration_seconds
                 .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
-        }
+        })
     }
 
     /// The provider whose signer is asked.

@@ -73,9 +73,10 @@ impl CaCertificate {
             return Err(InvalidCa::NotACa);
         }
         let key_id = certificate.iter_extensions().find_map(|extension| {
-            match extension.parsed_extension() {
-                ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
-                _ => None,
+            if let ParsedExtension::SubjectKeyIdentifier(id) = extension.parsed_extension() {
+                Some(id.0.to_vec())
+            } else {
+                None
             }
         });
         let validity = certificate.validity();

@@ -22,7 +22,7 @@ use super::{SignError, Signed};
 use crate::request::ClaimedCsr;
 
 /// As kube-controller-manager does, so that clocks need not agree to the second.
-const BACKDATED: Duration = Duration::from_secs(5 * 60);
+const BACKDATED: Duration = Duration::from_mins(5);
 
 /// `version [0] EXPLICIT INTEGER`, v3.
 const V3: [u8; 5] = [0xa0, 0x03, 0x02, 0x01, 0x02];

@@ -12,7 +12,7 @@ use crate::refusal::Deferral;
 use crate::request::forge::{Csr, UID, cluster, decided_at, envelope, issued_at, object, valid};
 use openssl::{CA_EXTENSIONS, Pki};
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const DAY: Duration = Duration::from_hours(24);
 
 fn cluster_of(signer: Signer) -> Context {
     Context {

@@ -1,0 +1,23 @@
+//! The chain of checks, as somebody who embeds this crate could try to go round it.
+//!
+//! Each case is one way round, tried at every link; `as_meant.rs` is the twin of all of them, and compiles. The twin is
+//! a module here and not a case, because one case that is run makes every dependency be built a second time.
+
+#[path = "chain/as_meant.rs"]
+mod as_meant;
+
+#[test]
+fn the_chain_has_no_way_round_it() {
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/chain/link_skipped.rs");
+    cases.compile_fail("tests/chain/link_made_by_hand.rs");
+    cases.compile_fail("tests/chain/link_used_twice.rs");
+    cases.compile_fail("tests/chain/link_copied.rs");
+    cases.compile_fail("tests/chain/unattested_identity_renewed.rs");
+}
+
+#[test]
+fn the_chain_as_it_is_meant_compiles() {
+    let _ = as_meant::chain;
+    let _ = as_meant::renewal;
+}

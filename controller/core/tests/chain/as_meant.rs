@@ -1,0 +1,47 @@
+//! What the other cases do wrong, done as it is meant.
+
+use std::time::SystemTime;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kubelet_attestation::names::NodeName;
+use node_attestation_controller::decide::{Context, Decision};
+use node_attestation_controller::ledger::{CertificateUid, Renewal};
+use node_attestation_controller::request::{
+    AttestedCsr, ClaimedCsr, ConformantClientCsr, IssuedCertificate, LocatedCsr, ParsedCsr,
+    RawRequest, SettledCsr,
+};
+use node_attestation_controller::verifier::{AttestedIdentity, Verifier};
+
+/// Every link from the one before it, each once.
+pub(crate) async fn chain(
+    object: &CertificateSigningRequest,
+    context: &Context,
+    verifier: &dyn Verifier,
+    now: SystemTime,
+) -> Result<IssuedCertificate, Decision> {
+    let inventory = context.inventory.as_ref();
+    let raw: RawRequest = RawRequest::triage(object, &context.verifiers)?;
+    let parsed: ParsedCsr = raw.parse()?;
+    let conformant: ConformantClientCsr = parsed.conform_client(verifier, &context.lifetimes)?;
+    let located: LocatedCsr = conformant.locate(inventory).await?;
+    let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
+    let settled: SettledCsr = attested.settle(inventory).await?;
+    let claimed: ClaimedCsr = settled.claim(context.ledger.as_ref(), now).await?;
+    let issued: IssuedCertificate = claimed.sign(&context.signer, now)?;
+    Ok(issued)
+}
+
+/// An identity that a verifier vouched for.
+pub(crate) fn renewal(
+    name: NodeName,
+    identity: AttestedIdentity,
+    uid: CertificateUid,
+    at: SystemTime,
+) -> Renewal {
+    Renewal {
+        node_name: name,
+        identity,
+        uid,
+        not_after: at,
+    }
+}

@@ -1,0 +1,36 @@
+//! Each link, out of another value of it, or out of nothing.
+
+use node_attestation_controller::request::*;
+
+fn copied(
+    raw: &RawRequest,
+    parsed: &ParsedCsr,
+    conformant: &ConformantClientCsr,
+    located: &LocatedCsr,
+    attested: &AttestedCsr,
+    settled: &SettledCsr,
+    claimed: &ClaimedCsr,
+    issued: &IssuedCertificate,
+) {
+    let _: RawRequest = raw.clone();
+    let _: ParsedCsr = parsed.clone();
+    let _: ConformantClientCsr = conformant.clone();
+    let _: LocatedCsr = located.clone();
+    let _: AttestedCsr = attested.clone();
+    let _: SettledCsr = settled.clone();
+    let _: ClaimedCsr = claimed.clone();
+    let _: IssuedCertificate = issued.clone();
+}
+
+fn out_of_nothing() {
+    let _ = RawRequest::default();
+    let _ = ParsedCsr::default();
+    let _ = ConformantClientCsr::default();
+    let _ = LocatedCsr::default();
+    let _ = AttestedCsr::default();
+    let _ = SettledCsr::default();
+    let _ = ClaimedCsr::default();
+    let _ = IssuedCertificate::default();
+}
+
+fn main() {}

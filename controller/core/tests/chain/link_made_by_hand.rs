@@ -1,0 +1,16 @@
+//! Each link, without the one before it.
+
+use node_attestation_controller::request::*;
+
+fn by_hand() {
+    let _ = RawRequest {};
+    let _ = ParsedCsr {};
+    let _ = ConformantClientCsr {};
+    let _ = LocatedCsr {};
+    let _ = AttestedCsr {};
+    let _ = SettledCsr {};
+    let _ = ClaimedCsr {};
+    let _ = IssuedCertificate {};
+}
+
+fn main() {}

@@ -1,0 +1,41 @@
+//! Each link, without the check that comes next: the step after it.
+
+use std::time::SystemTime;
+
+use node_attestation_controller::decide::Context;
+use node_attestation_controller::request::*;
+use node_attestation_controller::verifier::Verifier;
+
+fn unparsed(raw: RawRequest, verifier: &dyn Verifier, context: &Context) {
+    let _ = raw.conform_client(verifier, &context.lifetimes);
+}
+
+fn unconformant(parsed: ParsedCsr, context: &Context) {
+    let _ = parsed.locate(context.inventory.as_ref());
+}
+
+fn unlocated(conformant: ConformantClientCsr, verifier: &dyn Verifier, now: SystemTime) {
+    let _ = conformant.attest(verifier, &[], now);
+}
+
+fn unattested(located: LocatedCsr, context: &Context) {
+    let _ = located.settle(context.inventory.as_ref());
+}
+
+fn unsettled(attested: AttestedCsr, context: &Context, now: SystemTime) {
+    let _ = attested.claim(context.ledger.as_ref(), now);
+}
+
+fn unclaimed(settled: SettledCsr, context: &Context, now: SystemTime) {
+    let _ = settled.sign(&context.signer, now);
+}
+
+fn unsigned(claimed: ClaimedCsr) -> IssuedCertificate {
+    claimed
+}
+
+fn signed_at_once(raw: RawRequest, context: &Context, now: SystemTime) {
+    let _ = raw.sign(&context.signer, now);
+}
+
+fn main() {}

@@ -1,0 +1,44 @@
+//! Each link, a second time after its check.
+
+use std::time::SystemTime;
+
+use node_attestation_controller::decide::Context;
+use node_attestation_controller::request::*;
+use node_attestation_controller::verifier::Verifier;
+
+fn parsed_twice(raw: RawRequest) {
+    let _ = raw.parse();
+    let _ = raw.parse();
+}
+
+fn conformed_twice(parsed: ParsedCsr, verifier: &dyn Verifier, context: &Context) {
+    let _ = parsed.conform_client(verifier, &context.lifetimes);
+    let _ = parsed.conform_client(verifier, &context.lifetimes);
+}
+
+fn located_twice(conformant: ConformantClientCsr, context: &Context) {
+    let _ = conformant.locate(context.inventory.as_ref());
+    let _ = conformant.locate(context.inventory.as_ref());
+}
+
+fn attested_twice(located: LocatedCsr, verifier: &dyn Verifier, now: SystemTime) {
+    let _ = located.attest(verifier, &[], now);
+    let _ = located.attest(verifier, &[], now);
+}
+
+fn settled_twice(attested: AttestedCsr, context: &Context) {
+    let _ = attested.settle(context.inventory.as_ref());
+    let _ = attested.settle(context.inventory.as_ref());
+}
+
+fn claimed_twice(settled: SettledCsr, context: &Context, now: SystemTime) {
+    let _ = settled.claim(context.ledger.as_ref(), now);
+    let _ = settled.claim(context.ledger.as_ref(), now);
+}
+
+fn signed_twice(claimed: ClaimedCsr, context: &Context, now: SystemTime) {
+    let _ = claimed.sign(&context.signer, now);
+    let _ = claimed.sign(&context.signer, now);
+}
+
+fn main() {}

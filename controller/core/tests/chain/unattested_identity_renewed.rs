@@ -1,0 +1,18 @@
+//! A renewal of an identity that nobody vouched for.
+
+use std::time::SystemTime;
+
+use kubelet_attestation::names::NodeName;
+use node_attestation_controller::ledger::{CertificateUid, Renewal};
+use node_attestation_controller::verifier::Identity;
+
+fn renewal(name: NodeName, identity: Identity, uid: CertificateUid, at: SystemTime) -> Renewal {
+    Renewal {
+        node_name: name,
+        identity,
+        uid,
+        not_after: at,
+    }
+}
+
+fn main() {}
