@@ -7,8 +7,8 @@ mod request;
 mod step;
 
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -283,9 +283,9 @@ impl Authenticator<'_> {
         }
         match receiver.recv_timeout(total - margin(total)) {
             Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(NotYet::at_once(
-                steps.stuck(&self.settings.state_directory),
-            )),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(NotYet::at_once(steps.stuck(&self.settings.state_directory)))
+            }
             Err(RecvTimeoutError::Disconnected) => Err(NotYet::at_once(Failure::new(
                 Code::Internal,
                 "the run ended without a result",

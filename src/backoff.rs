@@ -152,7 +152,12 @@ mod tests {
         let mut record = None;
         for number in 1..=length {
             let failure = Failure::new(code, format!("failure {number}"), "wait");
-            record = Some(FailureRecord::after(record.as_ref(), &failure, &here(), now()));
+            record = Some(FailureRecord::after(
+                record.as_ref(),
+                &failure,
+                &here(),
+                now(),
+            ));
         }
         record.unwrap()
     }

@@ -90,8 +90,8 @@ impl Credential {
             .rfind(BEGIN)
             .and_then(|start| text.split_at_checked(start))
             .ok_or(CredentialError::NoCertificate)?;
-        let key = PrivateKey::from_pem(Secret::new(key_pem.to_owned()))
-            .map_err(CredentialError::Key)?;
+        let key =
+            PrivateKey::from_pem(Secret::new(key_pem.to_owned())).map_err(CredentialError::Key)?;
         let der = match <(SectionKind, Vec<u8>)>::pem_slice_iter(certificate_pem.as_bytes()).next()
         {
             Some(Ok((SectionKind::Certificate, der))) => der,
@@ -174,8 +174,8 @@ enum Extensions {
 }
 
 fn parse(der: &[u8], extensions: Extensions) -> Result<X509Certificate<'_>, InvalidCertificate> {
-    let mut parser = X509CertificateParser::new()
-        .with_deep_parse_extensions(extensions == Extensions::Parsed);
+    let mut parser =
+        X509CertificateParser::new().with_deep_parse_extensions(extensions == Extensions::Parsed);
     match parser.parse(der) {
         Ok(([], certificate)) => Ok(certificate),
         _ => Err(InvalidCertificate::Der),

@@ -79,10 +79,7 @@ mod tests {
             subject::node_name(request.subject()).unwrap().as_str(),
             "n1"
         );
-        assert_eq!(
-            request.claimed_provider_id().unwrap().as_str(),
-            PROVIDER_ID
-        );
+        assert_eq!(request.claimed_provider_id().unwrap().as_str(), PROVIDER_ID);
         assert_eq!(request.extensions().len(), 1);
         assert_eq!(request.key_bits(), Some(key.public_bits()));
         assert_eq!(

@@ -1,9 +1,8 @@
 //! Which machine this is, and since when it has been up.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -14,7 +13,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const DMI: &str = "/sys/class/dmi/id";
 
 /// More than any of these one-line files has.
-const MAX_LINE: u64 = 1024;
+const MAX_LINE: usize = 512;
 
 /// Where a machine says what it is.
 #[derive(Debug, Clone)]
@@ -72,21 +71,19 @@ impl Machine {
 impl MachineDigest {
     /// Whether this is certainly not the machine of `other`: something that both know differs.
     pub fn differs_from(&self, other: &Self) -> bool {
-        let differ =
-            |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some() && a != b;
+        let differ = |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some() && a != b;
         differ(&self.product_uuid, &other.product_uuid)
             || differ(&self.board_asset_tag, &other.board_asset_tag)
     }
 }
 
+/// One read of one short line, because this is asked for at every start.
 fn line(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path)
-        .ok()?
-        .take(MAX_LINE)
-        .read_to_string(&mut text)
-        .ok()?;
-    let line = text.trim();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut buffer = [0; MAX_LINE];
+    let length = rustix::io::read(&file, &mut buffer).ok()?;
+    let line = str::from_utf8(buffer.get(..length)?).ok()?.trim();
     (!line.is_empty()).then(|| line.to_owned())
 }
 

@@ -279,9 +279,15 @@ mod tests {
         let json = json(&pending);
         let changed = |from: &str, to: &str| Pending::parse(&json.replace(from, to)).unwrap_err();
 
-        assert!(matches!(changed("\"version\":1", "\"version\":7"), PendingError::Version(7)));
+        assert!(matches!(
+            changed("\"version\":1", "\"version\":7"),
+            PendingError::Version(7)
+        ));
         assert!(matches!(changed("BEGIN", "BEGUN"), PendingError::Key(_)));
-        assert!(matches!(changed("\"n1\"", "\"N1\""), PendingError::Field("nodeName")));
+        assert!(matches!(
+            changed("\"n1\"", "\"N1\""),
+            PendingError::Field("nodeName")
+        ));
         let error = changed("\"key\":\"", "\"key\":7,\"x\":\"");
         assert!(matches!(error, PendingError::Json { .. }), "{error}");
         assert!(!error.to_string().contains("PRIVATE"));

@@ -139,11 +139,7 @@ impl Validity {
 
     /// When client-go shall ask again for a credential whose renewal has not succeeded yet and is tried again at
     /// `next_attempt`.
-    pub fn expiry_awaiting_renewal(
-        &self,
-        now: SystemTime,
-        next_attempt: SystemTime,
-    ) -> SystemTime {
+    pub fn expiry_awaiting_renewal(&self, now: SystemTime, next_attempt: SystemTime) -> SystemTime {
         self.expiry(now, next_attempt.min(now + ASK_AGAIN_SOON))
     }
 

@@ -183,7 +183,7 @@ impl Store {
     }
 }
 
-fn read_checked(path: &Path, file: File) -> Result<Zeroizing<String>, StoreError> {
+fn read_checked(path: &Path, mut file: File) -> Result<Zeroizing<String>, StoreError> {
     let failed = |source| StoreError::Read {
         path: path.to_owned(),
         source,
@@ -200,12 +200,10 @@ fn read_checked(path: &Path, file: File) -> Result<Zeroizing<String>, StoreError
             path: path.to_owned(),
         });
     }
-    let expected = usize::try_from(metadata.len()).unwrap_or_default();
-    // One byte more, so that the end is seen without growing, which would leave a copy of a key behind.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(expected + 1));
-    file.take(MAX_FILE_LEN)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    let length = usize::try_from(metadata.len()).unwrap_or_default();
+    // Read in one go: files are replaced, never written in place, and growing would leave a copy of a key behind.
+    let mut bytes = Zeroizing::new(vec![0; length]);
+    file.read_exact(&mut bytes).map_err(failed)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes));
     Ok(Zeroizing::new(text.unwrap_or_else(|error| {
         Zeroizing::new(error.into_bytes());

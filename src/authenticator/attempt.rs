@@ -188,9 +188,7 @@ impl Attempt {
                 .store
                 .replace(StoreFile::Failure, &record.to_json(), locked.lock),
         );
-        let next_attempt = record
-            .holds(&self.circumstances, now)
-            .unwrap_or(now + SOON);
+        let next_attempt = record.holds(&self.circumstances, now).unwrap_or(now + SOON);
         NotYet {
             failure,
             next_attempt,
@@ -479,11 +477,7 @@ fn no_version() -> Failure {
     )
 }
 
-fn unsupported(
-    ours: &EvidenceVersion,
-    supported: &[EvidenceVersion],
-    message: &str,
-) -> Failure {
+fn unsupported(ours: &EvidenceVersion, supported: &[EvidenceVersion], message: &str) -> Failure {
     Failure::new(
         Code::Version,
         format!(

@@ -7,8 +7,8 @@ use crate::attester::AttesterError;
 use crate::credential::IssuedError;
 use crate::enrolment::EnrolmentError;
 use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::KubeconfigError;
 use crate::kube::ApiError;
+use crate::kube::kubeconfig::KubeconfigError;
 use crate::node_name::NodeNameError;
 use crate::store::StoreError;
 

@@ -77,12 +77,11 @@ impl Attempt {
     }
 
     /// The key and request of an earlier run, or a new key, saved.
-    pub(super) fn pending(
-        &self,
-        locked: &Locked<'_>,
-        stored: &Stored,
-    ) -> Result<Pending, Failure> {
-        let current = stored.credential.as_ref().map(|current| current.public_bits());
+    pub(super) fn pending(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Pending, Failure> {
+        let current = stored
+            .credential
+            .as_ref()
+            .map(|current| current.public_bits());
         let pending = self
             .saved_pending(locked)?
             // What is left of a run that was killed after it had stored the certificate.
@@ -160,7 +159,10 @@ impl Attempt {
         let key = PrivateKey::generate()
             .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
         let versions = self.attester.versions();
-        let version = versions.first().cloned().unwrap_or_else(EvidenceVersion::v1);
+        let version = versions
+            .first()
+            .cloned()
+            .unwrap_or_else(EvidenceVersion::v1);
         let bytes = self.request_bytes(&key, &subject, &version)?;
         Ok((subject, bytes))
     }

@@ -92,10 +92,10 @@ impl Steps {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {
             Step::Started | Step::Locked | Step::OriginSaved | Step::Attested => {
-                (Code::Store, "the state directory does not answer")
+                (Code::Store, "a file system does not answer")
             }
             Step::Decided | Step::CredentialStored | Step::Cleared => {
-                (Code::Store, "the state directory does not take the certificate")
+                (Code::Store, "a file system does not take the certificate")
             }
             Step::KeySaved => (
                 Code::EvidenceUnavailable,
@@ -105,7 +105,10 @@ impl Steps {
             Step::Acknowledged => (Code::Pending, "the request was not decided in time"),
         };
         let remedy = match code {
-            Code::Store => format!("look after the file system of {}", state_directory.display()),
+            Code::Store => format!(
+                "look after the file systems of {} and of the kubeconfigs",
+                state_directory.display()
+            ),
             _ => "nothing; the next run goes on from here".to_owned(),
         };
         Failure::new(code, what, remedy)

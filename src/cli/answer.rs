@@ -29,7 +29,11 @@ pub(super) fn json(value: &impl Serialize) -> String {
 /// `value` as YAML in block style; texts are quoted as in JSON, which YAML contains.
 pub(super) fn yaml(value: &impl Serialize) -> String {
     let mut text = String::new();
-    block(&serde_json::to_value(value).unwrap_or_default(), 0, &mut text);
+    block(
+        &serde_json::to_value(value).unwrap_or_default(),
+        0,
+        &mut text,
+    );
     text
 }
 

@@ -58,7 +58,13 @@ struct Flags {
     #[arg(long, global = true, value_name = "SECONDS")]
     timeout_seconds: Option<OsString>,
     /// How lines on standard error look.
-    #[arg(long, global = true, value_enum, default_value_t, help_heading = "Output")]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        help_heading = "Output"
+    )]
     log_format: LogFormat,
     /// Say what is done, step by step.
     #[arg(long, short, global = true, help_heading = "Output")]

@@ -31,9 +31,7 @@ impl Session {
                 "no command is given, and KUBERNETES_EXEC_INFO is not set",
                 "see --help; client-go sets the variable",
             )),
-            (Some(Command::Credential), None) => {
-                print(&self.by_hand(arguments)?, ApiVersion::V1)
-            }
+            (Some(Command::Credential), None) => print(&self.by_hand(arguments)?, ApiVersion::V1),
             (Some(Command::Status { output }), _) => {
                 show_status(&self.by_hand(arguments)?, *output)
             }

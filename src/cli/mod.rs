@@ -98,8 +98,8 @@ impl Session {
             expiration_seconds: self.attester.expiration_seconds(),
         };
         let environment = |name: &str| env::var_os(name);
-        let settings =
-            Settings::load(given, &environment, defaults).map_err(|error| settings_failure(&error))?;
+        let settings = Settings::load(given, &environment, defaults)
+            .map_err(|error| settings_failure(&error))?;
         Ok(Authenticator {
             attester: Arc::clone(&self.attester),
             settings,
@@ -132,7 +132,6 @@ fn settings_failure(error: &SettingsError) -> Failure {
 
 /// The layer that the flags make.
 fn flags(arguments: &Arguments) -> Result<Layer, Failure> {
-    Layer::from_flags(arguments.settings()).map_err(|error| {
-        Failure::of(Code::Usage, &error, "see --help")
-    })
+    Layer::from_flags(arguments.settings())
+        .map_err(|error| Failure::of(Code::Usage, &error, "see --help"))
 }

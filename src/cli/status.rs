@@ -73,8 +73,14 @@ impl Status {
         Ok(Self {
             provider: authenticator.attester.provider().to_string(),
             state_directory: authenticator.settings.state_directory.display().to_string(),
-            node_name: stored.origin.as_ref().map(|origin| origin.node_name.to_string()),
-            server: stored.origin.as_ref().map(|origin| origin.endpoint.server.clone()),
+            node_name: stored
+                .origin
+                .as_ref()
+                .map(|origin| origin.node_name.to_string()),
+            server: stored
+                .origin
+                .as_ref()
+                .map(|origin| origin.endpoint.server.clone()),
             due,
             certificate: stored
                 .credential
@@ -114,7 +120,11 @@ impl Status {
         for file in &self.set_aside_next {
             rows.push(("Of no use", file.clone()));
         }
-        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        let width = rows
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or_default();
         rows.iter()
             .map(|(name, value)| format!("{name:width$}  {value}\n"))
             .collect()
@@ -165,7 +175,11 @@ fn certificate(credential: &Credential, renewal: Renewal, now: SystemTime) -> Ce
     let warning = (!renewable && validity.runs_out(now))
         .then(|| "it will not be renewed; the node enrols again once it has ended".to_owned());
     CertificateStatus {
-        serial: leaf.serial.iter().map(|byte| format!("{byte:02x}")).collect(),
+        serial: leaf
+            .serial
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect(),
         not_before: format_rfc3339_seconds(validity.not_before).to_string(),
         not_after: format_rfc3339_seconds(validity.not_after).to_string(),
         percent_left: percent(validity.share_left(now)),

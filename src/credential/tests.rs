@@ -98,7 +98,10 @@ fn a_uid_in_the_subject_and_a_missing_provider_id_are_accepted() {
         params.distinguished_name = subject(&[
             (DnType::OrganizationName, "system:nodes"),
             (DnType::CommonName, "system:node:n1"),
-            (DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]), "uid.1"),
+            (
+                DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]),
+                "uid.1",
+            ),
         ]);
         params.custom_extensions.clear();
     });
@@ -224,7 +227,14 @@ fn a_torn_file_is_no_credential() {
     let text = valid().to_pem();
     let key_start = text.rfind(BEGIN).unwrap();
 
-    for length in [1, 20, key_start / 2, key_start, key_start + 30, text.len() - 2] {
+    for length in [
+        1,
+        20,
+        key_start / 2,
+        key_start,
+        key_start + 30,
+        text.len() - 2,
+    ] {
         assert!(Credential::from_store(&text[..length]).is_err(), "{length}");
     }
     assert!(matches!(

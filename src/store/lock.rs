@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -143,9 +143,4 @@ fn holder(file: &mut File) -> Holder {
     read.ok()
         .and_then(|_| serde_json::from_slice(&text).ok())
         .unwrap_or_default()
-}
-
-/// Where the lock of the store in `dir` is.
-pub(crate) fn path(dir: &Path) -> PathBuf {
-    dir.join(LOCK_FILE)
 }

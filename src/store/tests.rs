@@ -37,7 +37,7 @@ fn directory_and_files_are_for_their_owner_alone() {
 
     assert_eq!(mode(store.dir()), 0o700);
     assert_eq!(mode(&store.path(FILE)), 0o600);
-    assert_eq!(mode(&lock::path(store.dir())), 0o600);
+    assert_eq!(mode(&store.dir().join("lock")), 0o600);
 }
 
 #[test]
@@ -101,7 +101,10 @@ fn a_file_that_others_may_write_is_refused() {
 
     let error = store.read(FILE).unwrap_err();
 
-    assert!(matches!(error, StoreError::OthersMayWrite { .. }), "{error}");
+    assert!(
+        matches!(error, StoreError::OthersMayWrite { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn links_are_refused() {
     fs::write(&elsewhere, "content").unwrap();
     symlink(&elsewhere, store.path(FILE)).unwrap();
     symlink(store.dir(), root.path().join("link")).unwrap();
-    symlink(&elsewhere, lock::path(store.dir())).unwrap();
+    symlink(&elsewhere, store.dir().join("lock")).unwrap();
 
     let file = store.read(FILE).unwrap_err();
     let directory = Store::open(&root.path().join("link")).unwrap_err();
@@ -193,7 +196,11 @@ fn the_last_three_files_set_aside_are_kept() {
     assert!(store.read(FILE).unwrap().is_none());
     let kept: Vec<_> = ["1", "2", "3"]
         .iter()
-        .map(|number| store.dir().join(format!("kubelet-client.pem.set-aside.{number}")))
+        .map(|number| {
+            store
+                .dir()
+                .join(format!("kubelet-client.pem.set-aside.{number}"))
+        })
         .map(|path| fs::read_to_string(path).unwrap())
         .collect();
     assert_eq!(kept, ["4", "3", "2"]);

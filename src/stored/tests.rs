@@ -1,1 +1,185 @@
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
+use kubelet_attestation::names::NodeName;
+use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
+
+use super::*;
+use crate::clock::Deadline;
+use crate::key::PrivateKey;
+use crate::kube::kubeconfig::EndpointFields;
+use crate::secret::Secret;
+use crate::store::StoreLock;
+
+const BOOT: &str = "proc/sys/kernel/random/boot_id";
+const UUID: &str = "sys/class/dmi/id/product_uuid";
+
+/// A machine with a store that holds a credential for node `n1`.
+struct Fixture {
+    root: tempfile::TempDir,
+    store: Store,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(&root.path().join("state")).unwrap();
+        let fixture = Self { root, store };
+        fixture.write(BOOT, "boot-1\n");
+        fixture.write(UUID, "uuid-1\n");
+        fixture.put(StoreFile::Credential, &credential("system:node:n1"));
+        let origin = Origin::new(
+            NodeName::parse("n1").unwrap(),
+            EndpointFields::default(),
+            fixture.machine().digest(),
+            fixture.machine().boot_id(),
+        );
+        fixture.put(
+            StoreFile::Origin,
+            str::from_utf8(&origin.to_json()).unwrap(),
+        );
+        fixture
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::rooted(self.root.path())
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn put(&self, file: StoreFile, content: &str) {
+        self.store
+            .replace(file, content.as_bytes(), &self.lock())
+            .unwrap();
+    }
+
+    fn lock(&self) -> StoreLock {
+        let deadline = Deadline::after(Duration::ZERO);
+        self.store
+            .lock(deadline, "test", SystemTime::UNIX_EPOCH)
+            .unwrap()
+    }
+
+    fn load(&self) -> Stored {
+        Stored::load(&self.store, &self.machine()).unwrap()
+    }
+}
+
+fn credential(common_name: &str) -> String {
+    let ca = Issuer::new(CertificateParams::default(), KeyPair::generate().unwrap());
+    let key = PrivateKey::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    let certificate = params.signed_by(&key.pair().unwrap(), &ca).unwrap();
+    certificate.pem() + key.pem().expose()
+}
+
+fn rejected(stored: &Stored) -> Vec<(StoreFile, &str)> {
+    let useless = stored.useless.iter();
+    useless
+        .map(|useless| (useless.file, useless.why.as_str()))
+        .collect()
+}
+
+#[test]
+fn a_good_store_is_used_and_the_firmware_is_not_asked_again_in_one_boot() {
+    let stored = Fixture::new().load();
+
+    assert!(stored.credential.is_some());
+    assert!(stored.useless.is_empty());
+    assert_eq!(stored.machine, None);
+}
+
+#[test]
+fn the_first_load_of_a_boot_compares_the_machine() {
+    let fixture = Fixture::new();
+    fixture.write(BOOT, "boot-2\n");
+
+    let stored = fixture.load();
+
+    assert!(stored.credential.is_some());
+    assert!(stored.machine.is_some());
+}
+
+#[test]
+fn everything_of_another_machine_is_of_no_use() {
+    let fixture = Fixture::new();
+    fixture.write(BOOT, "boot-2\n");
+    fixture.write(UUID, "uuid-2\n");
+
+    let stored = fixture.load();
+
+    assert!(stored.credential.is_none() && stored.origin.is_none());
+    assert_eq!(
+        rejected(&stored),
+        StoreFile::ALL.map(|file| (file, "the store is another machine's"))
+    );
+}
+
+#[test]
+fn a_credential_for_another_node_is_of_no_use() {
+    let fixture = Fixture::new();
+    fixture.put(StoreFile::Credential, &credential("system:node:n2"));
+
+    let stored = fixture.load();
+
+    assert!(stored.credential.is_none() && stored.origin.is_some());
+    assert_eq!(
+        rejected(&stored),
+        [(StoreFile::Credential, "it is not for node n1")]
+    );
+}
+
+#[test]
+fn a_credential_without_an_origin_is_of_no_use() {
+    let fixture = Fixture::new();
+    fixture
+        .store
+        .remove(StoreFile::Origin, &fixture.lock())
+        .unwrap();
+    assert_eq!(
+        rejected(&fixture.load()),
+        [(
+            StoreFile::Credential,
+            "no origin.json says which machine it is for"
+        )]
+    );
+
+    fixture.put(StoreFile::Origin, "{}");
+    let stored = fixture.load();
+    let files: Vec<_> = rejected(&stored)
+        .into_iter()
+        .map(|(file, _)| file)
+        .collect();
+    assert_eq!(files, [StoreFile::Origin, StoreFile::Credential]);
+}
+
+#[test]
+fn an_empty_store_is_nothing_to_complain_about() {
+    let fixture = Fixture::new();
+    for file in StoreFile::ALL {
+        fixture.store.remove(file, &fixture.lock()).unwrap();
+    }
+
+    let stored = fixture.load();
+
+    assert!(stored.credential.is_none() && stored.useless.is_empty());
+}
+
+#[test]
+fn a_secret_is_not_shown() {
+    let text = credential("system:node:n1");
+    let secret = text.lines().rev().nth(1).unwrap();
+
+    let shown = format!("{:?}", Credential::from_store(&text).unwrap());
+
+    assert!(!shown.contains(secret));
+    assert_eq!(format!("{:?}", Secret::new(text)), "Secret(..)");
+}

@@ -1,5 +1,6 @@
 //! Whatever the API server does, the plugin ends in its time.
 
+use std::process::Command;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{
@@ -55,18 +56,23 @@ fn inject(server: &ApiServer, route: &Route, fault: &Fault) {
 
 #[test]
 fn without_a_credential_no_request_holds_it_longer_than_its_timeout() {
-    let runs: Vec<_> = faults()
+    let nodes: Vec<_> = faults()
         .into_iter()
         .map(|(route, fault)| {
             let server = ApiServer::start();
             inject(&server, &route, &fault);
             let mut node = Node::new(NULL, &server);
             node.set("TIMEOUT_SECONDS", TIMEOUT);
-            let run = node.run();
-            (fault, run)
+            (fault, server, node)
         })
         .collect();
+    // All at once: most of them take all their time.
+    let runs: Vec<_> = nodes
+        .iter()
+        .map(|(fault, _, node)| (fault, node.start(&[])))
+        .collect();
     for (fault, run) in runs {
+        let run = run.finish();
         assert!(matches!(run.code, Some(8 | 11)), "{fault:?}: {run:#?}");
         assert_eq!(run.stdout, "", "{fault:?}");
         assert!(
@@ -146,6 +152,21 @@ fn with_a_credential_it_is_printed_within_five_seconds_whatever_the_connection_d
         assert_eq!(run.pair(), pair, "{fault:?}");
         assert!(run.took < Duration::from_secs(5), "{fault:?}: {run:#?}");
     }
+}
+
+#[test]
+fn a_file_that_never_opens_does_not_hold_it_longer_than_its_timeout() {
+    let server = ApiServer::start();
+    let mut node = Node::new(NULL, &server);
+    node.set("TIMEOUT_SECONDS", TIMEOUT);
+    let bootstrap = node.scratch().join("bootstrap.kubeconfig");
+    std::fs::remove_file(&bootstrap).unwrap();
+    let made = Command::new("mkfifo").arg(&bootstrap).status().unwrap();
+    assert!(made.success());
+
+    let run = node.run().failed(4).saying("file system");
+
+    assert!(run.took < Duration::from_secs(2) + STARTING, "{run:#?}");
 }
 
 #[test]

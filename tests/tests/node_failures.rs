@@ -27,7 +27,8 @@ fn usage_2() {
 
     node.command(&["nonsense"]).failed(2);
     node.command(&[]).failed(2).saying("KUBERNETES_EXEC_INFO");
-    node.command(&["renew", "--timeout-seconds", "soon"]).failed(2);
+    node.command(&["renew", "--timeout-seconds", "soon"])
+        .failed(2);
     assert_eq!(server.connections(), 0);
 }
 
@@ -37,14 +38,26 @@ fn configuration_3() {
     let config = node.scratch().write("config.yaml", "nodeNam: x\n");
 
     node.set("CONFIG", &config);
-    node.run().failed(3).saying("nodeNam").saying(config.to_str().unwrap());
+    node.run()
+        .failed(3)
+        .saying("nodeNam")
+        .saying(config.to_str().unwrap());
     node.unset("CONFIG");
 
     node.unset("PROVIDER_ID");
-    node.run().failed(3).saying("provider ID").saying("providerID");
+    node.run()
+        .failed(3)
+        .saying("provider ID")
+        .saying("providerID");
     node.set("PROVIDER_ID", "test:///machine-1");
 
-    for info in ["", "{", "[]", "\u{1}", r#"{"kind":"Pod","apiVersion":"v1"}"#] {
+    for info in [
+        "",
+        "{",
+        "[]",
+        "\u{1}",
+        r#"{"kind":"Pod","apiVersion":"v1"}"#,
+    ] {
         node.set_env("KUBERNETES_EXEC_INFO", info);
         node.run().failed(3).saying("KUBERNETES_EXEC_INFO");
     }
@@ -101,7 +114,9 @@ fn unauthorized_9() {
     node.run().failed(9).saying("401").saying("bootstrap token");
 
     fs::remove_file(node.scratch().join("bootstrap.kubeconfig")).unwrap();
-    node.command(&["credential"]).failed(9).saying("bootstrap.kubeconfig");
+    node.command(&["credential"])
+        .failed(9)
+        .saying("bootstrap.kubeconfig");
 }
 
 #[test]
@@ -121,7 +136,10 @@ fn a_squatted_name_is_10_and_the_next_run_takes_another_with_the_same_key() {
     server.inject(Route::create(), Times::once(), Fault::Squat { spec });
 
     node.run().failed(10).saying("is not ours");
-    let key = node.json("pending.json")["key"].as_str().unwrap().to_owned();
+    let key = node.json("pending.json")["key"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let run = node.command(&["credential"]).succeeded();
 
     assert_eq!(run.pair().1, key);
@@ -147,13 +165,23 @@ fn pending_11_and_the_next_runs_wait_for_the_same_request() {
 fn denied_12_and_then_17_with_the_first_failure() {
     let (server, node) = node(Signer::deny("AnotherMachine", "not you"));
 
-    node.run().failed(12).saying("AnotherMachine").saying("not you");
-    let held = node.run().failed(17).saying("AnotherMachine").saying("not you");
+    node.run()
+        .failed(12)
+        .saying("AnotherMachine")
+        .saying("not you");
+    let held = node
+        .run()
+        .failed(17)
+        .saying("AnotherMachine")
+        .saying("not you");
     assert!(held.took < Duration::from_secs(2));
 
     assert_eq!(server.creates(), 1);
     let failure = &node.status()["lastFailure"];
-    assert_eq!((&failure["exitCode"], &failure["count"]), (&json!(12), &json!(1)));
+    assert_eq!(
+        (&failure["exitCode"], &failure["count"]),
+        (&json!(12), &json!(1))
+    );
 }
 
 #[test]
@@ -163,7 +191,9 @@ fn a_person_a_new_boot_and_other_settings_are_not_held_by_17() {
 
     node.command(&["credential"]).failed(12);
     node.command(&["renew"]).failed(12);
-    node.change("failure.json", |failure| failure["bootId"] = "before".into());
+    node.change("failure.json", |failure| {
+        failure["bootId"] = "before".into()
+    });
     node.run().failed(12);
     node.run().failed(17);
     node.set("EXPIRATION_SECONDS", "3600");
@@ -176,8 +206,14 @@ fn a_person_a_new_boot_and_other_settings_are_not_held_by_17() {
 fn failed_13_and_the_next_run_asks_again_with_the_same_key() {
     let (server, node) = node(Signer::fail("EvidenceExpired", "too old"));
 
-    node.run().failed(13).saying("EvidenceExpired").saying("too old");
-    let key = node.json("pending.json")["key"].as_str().unwrap().to_owned();
+    node.run()
+        .failed(13)
+        .saying("EvidenceExpired")
+        .saying("too old");
+    let key = node.json("pending.json")["key"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     server.set_signer(Signer::issue());
 
     let run = node.command(&["credential"]).succeeded();
@@ -220,7 +256,11 @@ fn node_name_15() {
     node.run().succeeded();
     node.set("NODE_NAME", "n2");
 
-    node.run().failed(15).saying("n1").saying("n2").saying("reset");
+    node.run()
+        .failed(15)
+        .saying("n1")
+        .saying("n2")
+        .saying("reset");
     node.command(&["reset"]).succeeded();
     node.run().succeeded();
 
@@ -242,10 +282,77 @@ fn a_deleted_request_is_13() {
     let run = node.start(&[]);
     server.wait_for_request(Verb::Watch, 1, SOON);
 
-    let name = server.csrs()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = server.csrs()[0]["metadata"]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     server.delete_csr(&name);
 
     run.finish().failed(13).saying("deleted");
+}
+
+#[test]
+fn a_lost_answer_costs_no_second_request() {
+    let (server, node) = node(Signer::issue());
+    server.inject(Route::create(), Times::once(), Fault::LoseAnswer);
+
+    let run = node.run();
+    if run.code != Some(0) {
+        node.command(&["credential"]).succeeded();
+    }
+
+    assert_eq!(server.csrs().len(), 1);
+}
+
+#[test]
+fn a_request_of_ten_minutes_is_dropped_and_its_key_kept() {
+    let (server, mut node) = node(Signer::Off);
+    node.set("TIMEOUT_SECONDS", "1");
+    node.run().failed(11);
+    node.change("pending.json", |pending| {
+        let created = pending["request"]["created"].as_u64().unwrap();
+        pending["request"]["created"] = (created - 600).into();
+    });
+    let key = node.json("pending.json")["key"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    server.set_signer(Signer::issue());
+
+    let run = node.run().succeeded();
+
+    assert_eq!(run.pair().1, key);
+    assert_eq!(server.csrs().len(), 2);
+}
+
+#[test]
+fn a_request_that_was_collected_as_garbage_is_made_again() {
+    let (server, mut node) = node(Signer::Off);
+    node.set("TIMEOUT_SECONDS", "1");
+    node.run().failed(11);
+    let name = node.json("pending.json")["request"]["name"].clone();
+    server.delete_csr(name.as_str().unwrap());
+    server.set_signer(Signer::issue());
+
+    node.run().succeeded();
+
+    assert_eq!(server.csrs()[0]["metadata"]["name"], name);
+}
+
+#[test]
+fn lock_4_names_the_holders_last_failure() {
+    let (server, mut node) = node(Signer::deny("AnotherMachine", "not you"));
+    node.run().failed(12);
+    let gate = server.hold(Route::create(), Step::Received);
+    let mut holder = node.start(&["renew"]);
+    gate.wait(1, SOON);
+    node.set("TIMEOUT_SECONDS", "1");
+
+    node.command(&["credential"])
+        .failed(4)
+        .saying("AnotherMachine");
+
+    holder.kill();
 }
 
 #[test]
@@ -256,7 +363,10 @@ fn json_lines_say_code_and_remedy() {
     let run = node.run_with(&["--log-format", "json"]).failed(9);
 
     let line: serde_json::Value = serde_json::from_str(run.stderr.trim()).unwrap();
-    assert_eq!((&line["level"], &line["code"]), (&json!("error"), &json!(9)));
+    assert_eq!(
+        (&line["level"], &line["code"]),
+        (&json!("error"), &json!(9))
+    );
     assert!(line["remedy"].as_str().unwrap().contains("token"));
 }
 

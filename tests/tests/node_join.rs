@@ -72,11 +72,22 @@ fn a_request_that_is_decided_later_costs_one_create_and_one_watch() {
     let watch = kubelet_authenticator_test_support::api_server::Verb::Watch;
     server.wait_for_request(watch, 1, Duration::from_secs(20));
 
-    let name = server.csrs()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = server.csrs()[0]["metadata"]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     server.approve_and_issue(&name);
 
     run.finish().succeeded();
-    assert_eq!((server.creates(), server.watches(), server.gets(), server.lists()), (1, 1, 0, 0));
+    assert_eq!(
+        (
+            server.creates(),
+            server.watches(),
+            server.gets(),
+            server.lists()
+        ),
+        (1, 1, 0, 0)
+    );
 }
 
 #[test]
@@ -89,7 +100,10 @@ fn insecure_asks_for_a_year_without_evidence() {
     let spec = &body["spec"];
     assert_eq!(spec["signerName"], Provider::INSECURE.client_signer());
     assert_eq!(spec["expirationSeconds"], 31_536_000);
-    assert_eq!(spec["usages"], serde_json::json!(["digital signature", "client auth"]));
+    assert_eq!(
+        spec["usages"],
+        serde_json::json!(["digital signature", "client auth"])
+    );
     let envelope = Envelope::parse(&request).unwrap();
     assert_eq!(envelope.provider, Some(Provider::INSECURE));
     assert_eq!(envelope.evidence, None);
@@ -107,7 +121,10 @@ fn null_asks_for_a_week_with_evidence_for_this_cluster() {
     let envelope = Envelope::parse(&request).unwrap();
     assert_eq!(envelope.provider, Some(Provider::NULL));
     let header = Header::parse(&envelope.evidence.unwrap()).unwrap();
-    assert_eq!(header.audience, Audience::of_ca(&server.authority().certificate_der()));
+    assert_eq!(
+        header.audience,
+        Audience::of_ca(&server.authority().certificate_der())
+    );
 }
 
 #[test]
@@ -145,7 +162,10 @@ fn both_versions_of_the_exec_api_are_answered_in_kind() {
     let mut node = Node::new(INSECURE, &server);
     for version in ["v1", "v1beta1"] {
         for with_cluster in [true, false] {
-            node.set_env("KUBERNETES_EXEC_INFO", server.exec_info(version, with_cluster));
+            node.set_env(
+                "KUBERNETES_EXEC_INFO",
+                server.exec_info(version, with_cluster),
+            );
 
             let credential = node.run().succeeded().credential();
 
@@ -192,7 +212,13 @@ fn a_renewal_authenticates_with_the_certificate_and_takes_a_new_key() {
     assert_ne!(second.pair().1, first.pair().1);
     assert_eq!(third.pair(), second.pair());
     assert_eq!(server.creates(), 2);
-    assert_eq!(users(&server), ["system:bootstrap:abcdef".to_owned(), format!("system:node:{NODE}")]);
+    assert_eq!(
+        users(&server),
+        [
+            "system:bootstrap:abcdef".to_owned(),
+            format!("system:node:{NODE}")
+        ]
+    );
     assert!(is_pair(&node.file("kubelet-client.pem")));
 }
 
@@ -289,7 +315,10 @@ fn a_changed_ca_bundle_means_renewal() {
         let mut node = Node::new(plugin, &server);
         node.run().succeeded();
         let bundle = format!("{}{}", server.ca_pem(), other.certificate_pem());
-        node.set_env("KUBERNETES_EXEC_INFO", with_ca(&server, &server.url(), &bundle));
+        node.set_env(
+            "KUBERNETES_EXEC_INFO",
+            with_ca(&server, &server.url(), &bundle),
+        );
 
         node.run().succeeded();
         node.run().succeeded();
@@ -304,7 +333,10 @@ fn another_address_of_the_same_cluster_changes_nothing() {
     let mut node = Node::new(NULL, &server);
     let first = node.run().succeeded();
     let url = format!("https://localhost:{}", server.address().port());
-    node.set_env("KUBERNETES_EXEC_INFO", with_ca(&server, &url, server.ca_pem()));
+    node.set_env(
+        "KUBERNETES_EXEC_INFO",
+        with_ca(&server, &url, server.ca_pem()),
+    );
 
     assert_eq!(node.run().succeeded().pair(), first.pair());
     assert_eq!(server.creates(), 1);
@@ -319,7 +351,10 @@ fn another_cluster_gets_no_request_and_does_not_cost_the_node_its_credential() {
 
     let elsewhere: Run = node.run();
 
-    assert_eq!(elsewhere.succeeded().saying("another, at").pair(), first.pair());
+    assert_eq!(
+        elsewhere.succeeded().saying("another, at").pair(),
+        first.pair()
+    );
     assert_eq!((server.creates(), other.connections()), (1, 0));
 }
 

@@ -1,0 +1,220 @@
+//! The commands for people.
+
+use std::process::{Command, Stdio};
+
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::csr::subject;
+use kubelet_authenticator_test_support::api_server::{ApiServer, Signer};
+use kubelet_authenticator_tests::node::{INSECURE, NODE, NULL, Node};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+fn node() -> (ApiServer, Node) {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    let node = Node::new(NULL, &server);
+    (server, node)
+}
+
+#[test]
+fn help_and_version_touch_neither_network_nor_files() {
+    let (server, node) = node();
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["version"],
+        &["version", "-o", "json"],
+    ] {
+        let run = node.command(arguments).succeeded();
+        assert!(!run.stdout.is_empty());
+        assert_eq!(run.stderr, "");
+    }
+    let version: Value =
+        serde_json::from_str(&node.command(&["version", "-o", "json"]).stdout).unwrap();
+    assert_eq!(version["provider"], "null");
+    assert_eq!(version["evidenceVersions"], json!(["v1"]));
+    assert_eq!(server.connections(), 0);
+    assert!(!node.state().exists());
+}
+
+#[test]
+fn credential_by_hand_prints_what_client_go_gets() {
+    let (server, node) = node();
+
+    let by_hand = node.command(&["credential"]).succeeded();
+    let client_go = node.run().succeeded();
+
+    assert_eq!(by_hand.pair(), client_go.pair());
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn status_before_and_after_a_join() {
+    let (server, node) = node();
+    let before = node.status();
+    assert_eq!(before["due"], "enrolment");
+    assert_eq!(before["certificate"], Value::Null);
+    assert!(!node.state().exists());
+
+    node.run().succeeded();
+    let after = node.status();
+    assert_eq!(
+        (&after["nodeName"], &after["due"]),
+        (&json!(NODE), &json!("nothing"))
+    );
+    assert_eq!(after["server"], server.url());
+    assert_eq!(after["certificate"]["renewable"], true);
+    assert_eq!(after["certificate"]["percentLeft"], 99);
+
+    let table = node.command(&["status"]).succeeded().stdout;
+    assert!(
+        table.contains("Certificate") && table.contains("99 % left"),
+        "{table}"
+    );
+    let yaml = node.command(&["status", "-o", "yaml"]).succeeded().stdout;
+    assert!(yaml.contains("nodeName: \"n1\"\n"), "{yaml}");
+}
+
+#[test]
+fn status_shows_the_pending_request() {
+    let (server, mut node) = node();
+    server.set_signer(Signer::Off);
+    node.set("TIMEOUT_SECONDS", "1");
+    node.run().failed(11);
+
+    let status = node.status();
+
+    assert_eq!(
+        status["pendingRequest"]["name"],
+        server.csrs()[0]["metadata"]["name"]
+    );
+    assert_eq!(status["pendingRequest"]["acknowledged"], true);
+    assert_eq!(status["lastFailure"]["exitCode"], 11);
+}
+
+#[test]
+fn a_dry_run_builds_the_request_and_sends_and_stores_nothing() {
+    let (server, node) = node();
+
+    let pem = node.command(&["csr", "--dry-run"]).succeeded().stdout;
+    let yaml = node
+        .command(&["csr", "--dry-run", "-o", "yaml"])
+        .succeeded()
+        .stdout;
+
+    let envelope = Envelope::parse(pem.as_bytes()).unwrap();
+    let request = CertificationRequest::from_der(&envelope.csr).unwrap();
+    assert_eq!(
+        subject::node_name(request.subject()).unwrap().as_str(),
+        NODE
+    );
+    assert!(
+        yaml.contains("kind: \"CertificateSigningRequest\"\n"),
+        "{yaml}"
+    );
+    assert_eq!(server.connections(), 0);
+    assert!(!node.state().exists());
+    node.command(&["csr"]).failed(2);
+}
+
+#[test]
+fn openssl_reads_the_request_and_its_signature_holds() {
+    let (_server, node) = node();
+    let pem = node.command(&["csr", "--dry-run"]).succeeded().stdout;
+    let file = node.scratch().write("request.pem", pem);
+
+    let output = Command::new("openssl")
+        .args(["req", "-noout", "-verify", "-subject", "-text", "-in"])
+        .arg(file)
+        .output()
+        .unwrap();
+
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(
+        text.contains("subject=O = system:nodes, CN = system:node:n1"),
+        "{text}"
+    );
+    assert!(text.contains("1.3.6.1.4.1.11129.2.1.21"), "{text}");
+    assert!(!text.contains("Alternative Name"), "{text}");
+    assert!(text.contains("prime256v1"), "{text}");
+}
+
+#[test]
+fn renew_does_what_is_due_and_with_force_more() {
+    let (server, node) = node();
+
+    let first = node.command(&["renew"]).succeeded();
+    let second = node.command(&["renew"]).succeeded();
+    let third = node.command(&["renew", "--force"]).succeeded();
+
+    assert!(first.stdout.contains("a new credential"));
+    assert!(second.stdout.contains("nothing is due"));
+    assert!(third.stdout.contains("a new credential"));
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn reset_forgets_everything() {
+    let (server, node) = node();
+    node.run().succeeded();
+
+    node.command(&["reset"]).succeeded();
+    node.command(&["reset"]).succeeded();
+
+    assert_eq!(node.files(), ["lock"]);
+    node.run().succeeded();
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn completion_is_for_the_name_of_the_program() {
+    let server = ApiServer::start();
+    let node = Node::new(INSECURE, &server);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = node.command(&["completion", shell]).succeeded().stdout;
+        assert!(script.contains(INSECURE), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = Command::new(program(INSECURE))
+        .args(["completion", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+
+    let output = child.wait_with_output().unwrap();
+
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn flags_win_over_the_environment() {
+    let (_server, node) = node();
+
+    let pem = node
+        .command(&["csr", "--dry-run", "--node-name", "n9"])
+        .succeeded();
+
+    let envelope = Envelope::parse(pem.stdout.as_bytes()).unwrap();
+    let request = CertificationRequest::from_der(&envelope.csr).unwrap();
+    assert_eq!(
+        subject::node_name(request.subject()).unwrap().as_str(),
+        "n9"
+    );
+}
+
+#[test]
+fn steps_are_said_only_when_asked_for() {
+    let (_server, node) = node();
+
+    node.run_with(&["-v"])
+        .succeeded()
+        .saying("asking as kubelet-authenticator-");
+}
