@@ -89,3 +89,55 @@ impl AttestedCsr {
         &self.standing
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use kubelet_attestation::names::Provider;
+
+    use crate::refusal::{Denial, Refusal};
+    use crate::request::forge::{cluster, now, valid};
+    use crate::request::{LocatedCsr, RawRequest};
+    use crate::verifier::InsecureVerifier;
+
+    fn located() -> LocatedCsr {
+        let cluster = cluster();
+        let verifier = cluster.verifiers.of(&Provider::NULL).unwrap();
+        let raw = RawRequest::triage(&valid(), &cluster.verifiers).unwrap();
+        let csr = raw
+            .parse()
+            .unwrap()
+            .conform_client(verifier, &cluster.lifetimes)
+            .unwrap();
+        block_on(csr.locate(cluster.inventory.as_ref())).unwrap()
+    }
+
+    #[test]
+    fn a_verifier_of_another_provider_cannot_appraise() {
+        let refused = block_on(located().attest(&InsecureVerifier, &[], now()));
+
+        let Err(Refusal::Deny(denial)) = refused else {
+            panic!("not denied: {refused:?}");
+        };
+        assert!(
+            matches!(denial, Denial::ProviderMismatch { .. }),
+            "{denial:?}"
+        );
+    }
+
+    #[test]
+    fn a_verifier_of_another_provider_cannot_set_the_rules() {
+        let cluster = cluster();
+        let raw = RawRequest::triage(&valid(), &cluster.verifiers).unwrap();
+
+        let refused = raw
+            .parse()
+            .unwrap()
+            .conform_client(&InsecureVerifier, &cluster.lifetimes);
+
+        assert!(matches!(
+            refused,
+            Err(Refusal::Deny(Denial::ProviderMismatch { .. }))
+        ));
+    }
+}
