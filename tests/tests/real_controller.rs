@@ -150,6 +150,23 @@ fn kubeconfig_of(cluster: &ControlPlane, application: &Application, csr: &Value)
     }))
 }
 
+/// Files the request as a node that has a certificate.
+fn file_as_node(node: &Path, application: &Application) -> String {
+    CLUSTER
+        .kubectl_with(node)
+        .apply_object(&application.to_json());
+    application.name()
+}
+
+/// The UID that the API server reads out of this kubeconfig's certificate.
+fn uid_of(node: &Path) -> String {
+    let who = CLUSTER.kubectl_with(node).json(["auth", "whoami"]);
+    who["status"]["userInfo"]["uid"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
 /// Our words about rights, in its log.
 fn complaints(controller: &Controller) -> Vec<String> {
     let lines = controller.lines();
@@ -408,4 +425,70 @@ fn a_controller_that_comes_second_changes_nothing() {
     assert_eq!(line["outcome"], "ignored");
     let version = |csr: &Value| csr["metadata"]["resourceVersion"].clone();
     assert_eq!(version(&request(&CLUSTER, &name)), version(&answered));
+}
+
+#[test]
+fn a_node_renews_its_certificate_with_another_key_and_keeps_its_uid() {
+    const MACHINE: Machine = Machine {
+        name: "renewed",
+        token: "renew1",
+    };
+    let ca = CLUSTER.ca().certificate_pem();
+    let _controller = null(&[MACHINE])
+        .args(&["--certificate-duration", "300s"])
+        .start();
+    let first = Application::null(MACHINE, ca);
+    let csr = wait_for_answer(&CLUSTER, &file(&CLUSTER, &first));
+    let node = kubeconfig_of(&CLUSTER, &first, &csr);
+
+    let second = Application::null(MACHINE, ca);
+    let csr = wait_for_answer(&CLUSTER, &file_as_node(&node, &second));
+
+    let renewed = kubeconfig_of(&CLUSTER, &second, &csr);
+    assert_eq!(uid_of(&renewed), uid_of(&node));
+    assert_eq!(csr["spec"]["username"], "system:node:renewed");
+    assert_eq!(csr["spec"]["uid"], uid_of(&node));
+}
+
+#[test]
+fn a_node_gets_no_certificate_of_another_node() {
+    const MINE: Machine = Machine {
+        name: "thief",
+        token: "thief1",
+    };
+    const OTHER: Machine = Machine {
+        name: "victim",
+        token: "victi1",
+    };
+    let ca = CLUSTER.ca().certificate_pem();
+    let _controller = null(&[MINE, OTHER]).start();
+    let own = Application::null(MINE, ca);
+    let csr = wait_for_answer(&CLUSTER, &file(&CLUSTER, &own));
+    let node = kubeconfig_of(&CLUSTER, &own, &csr);
+
+    let csr = wait_for_answer(
+        &CLUSTER,
+        &file_as_node(&node, &Application::null(OTHER, ca)),
+    );
+
+    assert_eq!(reason_of(&csr, "Denied"), Some("RequesterIsAnotherNode"));
+}
+
+#[test]
+fn a_node_that_proved_nothing_renews_nothing() {
+    const MACHINE: Machine = Machine {
+        name: "unproved",
+        token: "unpro1",
+    };
+    let _controller = insecure(&[MACHINE]).start();
+    let first = Application::insecure(MACHINE);
+    let csr = wait_for_answer(&CLUSTER, &file(&CLUSTER, &first));
+    let node = kubeconfig_of(&CLUSTER, &first, &csr);
+
+    let csr = wait_for_answer(
+        &CLUSTER,
+        &file_as_node(&node, &Application::insecure(MACHINE)),
+    );
+
+    assert_eq!(conditions(&csr), ["Denied"]);
 }

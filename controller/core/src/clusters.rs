@@ -44,6 +44,9 @@ const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
 /// The longest such wait.
 const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
 
+/// A watch that did not fail for so long has held.
+const WATCH_HELD: Duration = Duration::from_mins(1);
+
 /// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a Pod to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -210,13 +213,19 @@ impl WatchState {
     }
 }
 
-/// Waits that double up to a limit.
+/// Waits that double up to a limit, and begin anew once a watch has held.
 #[derive(Debug)]
-struct Doubling(Duration);
+struct Doubling {
+    wait: Duration,
+    last: Option<Instant>,
+}
 
 impl Default for Doubling {
     fn default() -> Self {
-        Self(FIRST_WATCH_RETRY)
+        Self {
+            wait: FIRST_WATCH_RETRY,
+            last: None,
+        }
     }
 }
 
@@ -224,14 +233,40 @@ impl Iterator for Doubling {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let wait = self.0;
-        self.0 = wait.saturating_mul(2).min(LAST_WATCH_RETRY);
+        let now = Instant::now();
+        if self.last.is_some_and(|last| now - last > WATCH_HELD) {
+            self.wait = FIRST_WATCH_RETRY;
+        }
+        let wait = self.wait;
+        self.wait = wait.saturating_mul(2).min(LAST_WATCH_RETRY);
+        self.last = Some(now);
         Some(wait)
     }
 }
 
 impl Backoff for Doubling {
-    fn reset(&mut self) {
-        *self = Self::default();
+    /// Does nothing: a watch also says that it begins, which is no success, before every list that fails.
+    fn reset(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_an_api_server_double_until_a_watch_has_held() {
+        let mut waits = Doubling::default();
+        let mut millis = Vec::new();
+        for _ in 0..8 {
+            let wait = waits.next().unwrap();
+            millis.push(wait.as_millis());
+            tokio::time::advance(wait).await;
+            waits.reset();
+        }
+        assert_eq!(millis, [250, 500, 1000, 2000, 4000, 8000, 15000, 15000]);
+
+        tokio::time::advance(WATCH_HELD).await;
+
+        assert_eq!(waits.next(), Some(FIRST_WATCH_RETRY));
     }
 }

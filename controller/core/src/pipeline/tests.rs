@@ -13,7 +13,7 @@ use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::{Fault, MemoryStore};
 
 fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
-    Pipeline::new(context, Arc::clone(store) as _, Events::none(), now)
+    Pipeline::new(context, store.clone(), Events::none(), now)
 }
 
 async fn processed(context: Context, store: &Arc<MemoryStore>) -> Next {

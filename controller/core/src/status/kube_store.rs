@@ -54,17 +54,21 @@ pub enum StoreError {
 
 impl From<KubeError> for StoreError {
     fn from(error: KubeError) -> Self {
-        match error {
-            KubeError::Api(status) if status.code == CONFLICT => Self::Conflict,
-            KubeError::Api(status) if status.is_not_found() => Self::Gone,
-            KubeError::Api(status) => Self::Refused {
+        let KubeError::Api(status) = error else {
+            return Self::Unavailable {
+                source: Box::new(error),
+            };
+        };
+        if status.code == CONFLICT {
+            Self::Conflict
+        } else if status.is_not_found() {
+            Self::Gone
+        } else {
+            Self::Refused {
                 code: status.code,
                 reason: status.reason.clone(),
                 message: status.message.clone(),
-            },
-            other => Self::Unavailable {
-                source: Box::new(other),
-            },
+            }
         }
     }
 }
