@@ -23,6 +23,7 @@ use crate::kubelet::KubeletArguments;
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::node_name::NameSources;
+use crate::origin::Origin;
 use crate::pending::Subject;
 use crate::settings::Settings;
 use crate::store::{Store, StoreFile};
@@ -99,7 +100,7 @@ impl Authenticator<'_> {
         self.check_name(&stored)?;
         match (self.due(&stored, now), store, stored.credential.is_some()) {
             (Due::Nothing, Some(store), true) => {
-                self.note_boot(&store, &stored, now);
+                Self::note_boot(&store, &stored, now);
                 stored.credential.map_or_else(
                     || Err(Failure::new(Code::Internal, "the credential is gone", "")),
                     |credential| Ok(self.kept(credential, now)),
@@ -228,15 +229,17 @@ impl Authenticator<'_> {
 
     fn fall_back(&self, old: Credential, not_yet: &NotYet) -> Result<Answer, Failure> {
         let now = clock::now();
-        match not_yet.failure.code() {
-            Code::Pending | Code::BackOff => self.log.step(not_yet.failure.what()),
-            Code::NodeName => {
-                return Err(not_yet.failure.clone());
-            }
-            _ => self.log.warn_of(
+        let code = not_yet.failure.code();
+        if code == Code::NodeName {
+            return Err(not_yet.failure.clone());
+        }
+        if matches!(code, Code::Pending | Code::BackOff) {
+            self.log.step(not_yet.failure.what());
+        } else {
+            self.log.warn_of(
                 "the credential could not be renewed, and the old one still holds",
                 &not_yet.failure,
-            ),
+            );
         }
         let validity = old.validity();
         Ok(Answer {
@@ -246,13 +249,18 @@ impl Authenticator<'_> {
     }
 
     /// The firmware is compared once a boot: writes down that it was. Without the lock nothing is written.
-    fn note_boot(&self, store: &Store, stored: &Stored, now: SystemTime) {
+    fn note_boot(store: &Store, stored: &Stored, now: SystemTime) {
         let (Some(_), Some(origin)) = (&stored.machine, &stored.origin) else {
             return;
         };
-        let mut origin = origin.clone();
-        origin.boot_id.clone_from(&stored.boot_id);
-        if let Ok(lock) = store.lock(Deadline::after(Duration::ZERO), &program(), now) {
+        let Ok(lock) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
+            return;
+        };
+        // Another run may have written another since.
+        let text = store.read(StoreFile::Origin).ok().flatten();
+        if text.and_then(|text| Origin::parse(&text).ok()).as_ref() == Some(origin) {
+            let mut origin = origin.clone();
+            origin.boot_id.clone_from(&stored.boot_id);
             drop(store.replace(StoreFile::Origin, &origin.to_json(), &lock));
         }
     }
@@ -281,7 +289,7 @@ impl Authenticator<'_> {
             let failure = Failure::of(Code::Internal, &error, "free some memory");
             return Err(NotYet::at_once(failure));
         }
-        match receiver.recv_timeout(total - margin(total)) {
+        match receiver.recv_timeout(total.saturating_sub(margin(total))) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
                 Err(NotYet::at_once(steps.stuck(&self.settings.state_directory)))

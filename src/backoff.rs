@@ -10,13 +10,13 @@ use crate::failure::{Code, Failure};
 const FIRST: Duration = Duration::from_secs(1);
 
 /// The longest pause after a failure: an API server that comes back is noticed within a minute.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// The first pause after a denial. Nothing that the node can do changes the answer.
-const FIRST_DENIED: Duration = Duration::from_secs(5 * 60);
+const FIRST_DENIED: Duration = Duration::from_mins(5);
 
 /// The longest pause after a denial.
-const LONGEST_DENIED: Duration = Duration::from_secs(60 * 60);
+const LONGEST_DENIED: Duration = Duration::from_hours(1);
 
 /// More doublings than either pause has.
 const MOST_DOUBLINGS: u32 = 16;
@@ -122,9 +122,10 @@ fn pause(code: Code, count: u32) -> Duration {
     if !code.is_remembered() {
         return Duration::ZERO;
     }
-    let (first, longest) = match code {
-        Code::Denied => (FIRST_DENIED, LONGEST_DENIED),
-        _ => (FIRST, LONGEST),
+    let (first, longest) = if code == Code::Denied {
+        (FIRST_DENIED, LONGEST_DENIED)
+    } else {
+        (FIRST, LONGEST)
     };
     let doublings = count.saturating_sub(1).min(MOST_DOUBLINGS);
     (first * 2_u32.saturating_pow(doublings)).min(longest)
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     fn now() -> SystemTime {
-        UNIX_EPOCH + Duration::from_secs(2_000_000_000)
+        UNIX_EPOCH + Duration::from_hours(555_555)
     }
 
     fn here() -> Circumstances {
@@ -211,9 +212,9 @@ mod tests {
         assert!(record.holds(&here(), now()).is_some());
         assert_eq!(record.holds(&boot, now()), None);
         assert_eq!(record.holds(&settings, now()), None);
-        let later = now() + Duration::from_secs(300);
+        let later = now() + Duration::from_mins(5);
         assert_eq!(record.holds(&here(), later), None);
-        let set_back = now() - Duration::from_secs(24 * 3600);
+        let set_back = now() - Duration::from_hours(24);
         assert_eq!(record.holds(&here(), set_back), None);
     }
 

@@ -92,10 +92,9 @@ impl Credential {
             .ok_or(CredentialError::NoCertificate)?;
         let key =
             PrivateKey::from_pem(Secret::new(key_pem.to_owned())).map_err(CredentialError::Key)?;
-        let der = match <(SectionKind, Vec<u8>)>::pem_slice_iter(certificate_pem.as_bytes()).next()
-        {
-            Some(Ok((SectionKind::Certificate, der))) => der,
-            _ => return Err(CredentialError::NoCertificate),
+        let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(certificate_pem.as_bytes());
+        let Some(Ok((SectionKind::Certificate, der))) = sections.next() else {
+            return Err(CredentialError::NoCertificate);
         };
         let certificate = parse(&der, Extensions::Opaque).map_err(CredentialError::Certificate)?;
         if !has_key(&certificate, &key) {

@@ -3,7 +3,7 @@
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::clock::Deadline;
-use crate::kube::{ApiClient, ApiError, Created, CsrObject, CsrState, NewCsr, Waited};
+use crate::kube::{ApiClient, ApiError, Created, CsrState, NewCsr, Waited};
 
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,29 +83,29 @@ pub fn obtain(
         });
     }
     on_acknowledged();
-    Ok(match decided(object) {
-        Ok(decision) => decision,
-        Err(pending) => match client.wait(&pending, deadline)? {
-            Waited::Decided(object) => decided(object).unwrap_or(Decision::Undecided),
-            Waited::Undecided(_) => Decision::Undecided,
-            Waited::Gone => Decision::Gone,
-        },
+    if object.state != CsrState::Pending {
+        return Ok(decision(object.state));
+    }
+    Ok(match client.wait(&object, deadline)? {
+        Waited::Decided(object) => decision(object.state),
+        Waited::Undecided(_) => Decision::Undecided,
+        Waited::Gone => Decision::Gone,
     })
 }
 
-fn decided(object: CsrObject) -> Result<Decision, CsrObject> {
-    match object.state {
-        CsrState::Pending => Err(object),
-        CsrState::Issued { chain_pem } => Ok(Decision::Issued(chain_pem)),
-        CsrState::Denied { reason, message } => Ok(Decision::Denied { reason, message }),
+fn decision(state: CsrState) -> Decision {
+    match state {
+        CsrState::Pending => Decision::Undecided,
+        CsrState::Issued { chain_pem } => Decision::Issued(chain_pem),
+        CsrState::Denied { reason, message } => Decision::Denied { reason, message },
         CsrState::Failed {
             reason,
             message,
             supported_versions,
-        } => Ok(Decision::Failed {
+        } => Decision::Failed {
             reason,
             message,
             supported: supported_versions,
-        }),
+        },
     }
 }

@@ -82,14 +82,14 @@ impl PrivateKey {
 
 /// `publicKey [1] BIT STRING` of an `ECPrivateKey` (RFC 5915), bare or inside PKCS#8 (RFC 5208).
 fn embedded_public_key(kind: SectionKind, der: &[u8]) -> Option<&[u8]> {
-    let ec_private_key = match kind {
-        SectionKind::PrivateKey => {
-            elements(content(der, Tag::Sequence)?)
-                .find(|element| element.tag() == Tag::OctetString)?
-                .data
-        }
-        SectionKind::EcPrivateKey => der,
-        _ => return None,
+    let ec_private_key = if kind == SectionKind::PrivateKey {
+        elements(content(der, Tag::Sequence)?)
+            .find(|element| element.tag() == Tag::OctetString)?
+            .data
+    } else if kind == SectionKind::EcPrivateKey {
+        der
+    } else {
+        return None;
     };
     let public = elements(content(ec_private_key, Tag::Sequence)?)
         .find(|element| element.class() == Class::ContextSpecific && element.tag() == Tag(1))?;

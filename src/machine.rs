@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -93,7 +94,7 @@ fn hex_digest(name: &str, value: &str) -> String {
         .chain_update([0])
         .chain_update(value)
         .finalize();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&digest)
 }
 
 #[cfg(test)]

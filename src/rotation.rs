@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 /// Signers date a certificate this far back, ours and kube-controller-manager alike.
-const BACKDATED: Duration = Duration::from_secs(5 * 60);
+const BACKDATED: Duration = Duration::from_mins(5);
 
 /// How far this machine's clock may be behind the signer's.
-pub const CLOCK_LEEWAY: Duration = Duration::from_secs(5 * 60);
+pub const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
 
 /// A credential with less than this share of its lifetime left is renewed, however young.
 ///
@@ -20,7 +20,7 @@ const DAILY: (f64, f64) = (20.0 * 3600.0, 28.0 * 3600.0);
 const SHARE: (f64, f64) = (0.5, 0.7);
 
 /// client-go asks again this soon even where nothing is due, so that a changed setting or a replaced store is noticed.
-const ASK_AGAIN: Duration = Duration::from_secs(60 * 60);
+const ASK_AGAIN: Duration = Duration::from_hours(1);
 
 /// client-go asks again this soon while a renewal is under way or has failed.
 const ASK_AGAIN_SOON: Duration = Duration::from_secs(30);
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
 
     const EPOCH: SystemTime = SystemTime::UNIX_EPOCH;
-    const MINUTE: Duration = Duration::from_secs(60);
-    const HOUR: Duration = Duration::from_secs(3600);
-    const DAY: Duration = Duration::from_secs(24 * 3600);
+    const MINUTE: Duration = Duration::from_mins(1);
+    const HOUR: Duration = Duration::from_hours(1);
+    const DAY: Duration = Duration::from_hours(24);
 
     fn start() -> SystemTime {
         EPOCH + 1000 * DAY

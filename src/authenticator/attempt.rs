@@ -231,30 +231,30 @@ impl Attempt {
                         .map_err(|error| super::blame::api_failure(&error))?,
                 ),
             };
-            match self.obtain(locked, client, &mut pending, &open)? {
-                Decision::Failed {
-                    reason,
-                    message,
-                    supported,
-                } if reason == UNSUPPORTED_VERSION => {
-                    locked.drop_request(&mut pending)?;
-                    // Once: a controller that refuses what it asks for is not asked for ever.
-                    version = self
-                        .attester
-                        .versions()
-                        .into_iter()
-                        .find(|ours| supported.contains(ours) && *ours != chosen)
-                        .filter(|_| refused.is_none());
-                    if version.is_none() {
-                        return Err(unsupported(&chosen, &supported, &message));
-                    }
-                    refused = Some(chosen);
+            let decision = self.obtain(locked, client, &mut pending, &open)?;
+            if let Decision::Failed {
+                reason,
+                message,
+                supported,
+            } = &decision
+                && reason == UNSUPPORTED_VERSION
+            {
+                locked.drop_request(&mut pending)?;
+                // Once: a controller that refuses what it asks for is not asked for ever.
+                version = self
+                    .attester
+                    .versions()
+                    .into_iter()
+                    .find(|ours| supported.contains(ours) && *ours != chosen)
+                    .filter(|_| refused.is_none());
+                if version.is_none() {
+                    return Err(unsupported(&chosen, supported, message));
                 }
-                decision => {
-                    let issued = self.conclude(locked, &mut pending, decision)?;
-                    return self.accept(locked, pending, &subject, &origin, stored, &issued);
-                }
+                refused = Some(chosen);
+                continue;
             }
+            let issued = conclude(locked, &mut pending, decision)?;
+            return self.accept(locked, pending, &subject, &origin, stored, &issued);
         }
     }
 
@@ -294,49 +294,6 @@ impl Attempt {
         let decision = decision.map_err(|error| enrolment_failure(&error))?;
         self.steps.done(Step::Decided);
         Ok(decision)
-    }
-
-    /// The issued chain, or why there is none.
-    fn conclude(
-        &self,
-        locked: &Locked<'_>,
-        pending: &mut Pending,
-        decision: Decision,
-    ) -> Result<String, Failure> {
-        let name = pending
-            .request
-            .as_ref()
-            .map(|open| open.name.clone())
-            .unwrap_or_default();
-        let failure = match decision {
-            Decision::Issued(chain) => return Ok(chain),
-            Decision::Undecided => {
-                return Err(Failure::new(
-                    Code::Pending,
-                    format!("the request {name} is still pending"),
-                    "see why node-attestation-controller does not decide it; the next run waits for the same request",
-                ));
-            }
-            Decision::Denied { reason, message } => Failure::new(
-                Code::Denied,
-                format!("the request {name} was denied ({reason}): {message}"),
-                "look the reason up in docs/reasons.md",
-            ),
-            Decision::Failed {
-                reason, message, ..
-            } => Failure::new(
-                Code::Failed,
-                format!("the request {name} failed ({reason}): {message}"),
-                "look the reason up in docs/reasons.md; the next run makes another request",
-            ),
-            Decision::Gone => Failure::new(
-                Code::Failed,
-                format!("the request {name} was deleted before it was decided"),
-                "the next run makes another request",
-            ),
-        };
-        locked.drop_request(pending)?;
-        Err(failure)
     }
 
     fn accept(
@@ -416,6 +373,48 @@ impl Attempt {
             }
         }
     }
+}
+
+/// The issued chain, or why there is none.
+fn conclude(
+    locked: &Locked<'_>,
+    pending: &mut Pending,
+    decision: Decision,
+) -> Result<String, Failure> {
+    let name = pending
+        .request
+        .as_ref()
+        .map(|open| open.name.clone())
+        .unwrap_or_default();
+    let failure = match decision {
+        Decision::Issued(chain) => return Ok(chain),
+        Decision::Undecided => {
+            return Err(Failure::new(
+                Code::Pending,
+                format!("the request {name} is still pending"),
+                "see why node-attestation-controller does not decide it; the next run waits for the same request",
+            ));
+        }
+        Decision::Denied { reason, message } => Failure::new(
+            Code::Denied,
+            format!("the request {name} was denied ({reason}): {message}"),
+            "look the reason up in docs/reasons.md",
+        ),
+        Decision::Failed {
+            reason, message, ..
+        } => Failure::new(
+            Code::Failed,
+            format!("the request {name} failed ({reason}): {message}"),
+            "look the reason up in docs/reasons.md; the next run makes another request",
+        ),
+        Decision::Gone => Failure::new(
+            Code::Failed,
+            format!("the request {name} was deleted before it was decided"),
+            "the next run makes another request",
+        ),
+    };
+    locked.drop_request(pending)?;
+    Err(failure)
 }
 
 /// A controller's word for evidence in a version that it does not accept.

@@ -36,11 +36,14 @@ pub(super) fn kubeconfig_failure(error: &KubeconfigError) -> Failure {
 
 /// The bootstrap kubeconfig cannot be used: it is not there, or not usable.
 pub(super) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
-    let code = match error {
-        KubeconfigError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            Code::Unauthorized
-        }
-        _ => Code::Configuration,
+    let missing = matches!(
+        error,
+        KubeconfigError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound
+    );
+    let code = if missing {
+        Code::Unauthorized
+    } else {
+        Code::Configuration
     };
     let remedy = format!(
         "put a kubeconfig with a bootstrap token at {}",

@@ -13,6 +13,7 @@ use super::blame::{attester_failure, node_name_failure, store_failure};
 use super::step::Step;
 use crate::attester::{Claim, ProviderIdSources};
 use crate::clock;
+use crate::credential::Credential;
 use crate::csr::client_request;
 use crate::failure::{self, Code, Failure};
 use crate::key::PrivateKey;
@@ -78,23 +79,19 @@ impl Attempt {
 
     /// The key and request of an earlier run, or a new key, saved.
     pub(super) fn pending(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Pending, Failure> {
-        let current = stored
-            .credential
-            .as_ref()
-            .map(|current| current.public_bits());
+        let current = stored.credential.as_ref().map(Credential::public_bits);
         let pending = self
             .saved_pending(locked)?
             // What is left of a run that was killed after it had stored the certificate.
             .filter(|pending| current != Some(pending.key.public_bits()));
-        let pending = match pending {
-            Some(pending) => pending,
-            None => {
-                let key = PrivateKey::generate()
-                    .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
-                let pending = Pending::of_key(key);
-                locked.write(StoreFile::Pending, &pending.to_json())?;
-                pending
-            }
+        let pending = if let Some(pending) = pending {
+            pending
+        } else {
+            let key = PrivateKey::generate()
+                .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
+            let pending = Pending::of_key(key);
+            locked.write(StoreFile::Pending, &pending.to_json())?;
+            pending
         };
         self.steps.done(Step::KeySaved);
         Ok(pending)

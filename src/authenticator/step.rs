@@ -104,12 +104,13 @@ impl Steps {
             Step::RequestSaved => (Code::Unreachable, "the API server does not answer"),
             Step::Acknowledged => (Code::Pending, "the request was not decided in time"),
         };
-        let remedy = match code {
-            Code::Store => format!(
+        let remedy = if code == Code::Store {
+            format!(
                 "look after the file systems of {} and of the kubeconfigs",
                 state_directory.display()
-            ),
-            _ => "nothing; the next run goes on from here".to_owned(),
+            )
+        } else {
+            "nothing; the next run goes on from here".to_owned()
         };
         Failure::new(code, what, remedy)
     }

@@ -14,7 +14,7 @@ use crate::settings::Key;
 /// Keeps a kubelet's client certificate fresh.
 ///
 /// client-go runs this program without arguments, as a kubeconfig's exec plugin; it then answers with one
-/// ExecCredential. The commands are for people.
+/// exec credential. The commands are for people.
 #[derive(Debug, Parser)]
 #[command(version, disable_help_subcommand = true, max_term_width = 100)]
 pub(super) struct Arguments {
@@ -81,7 +81,7 @@ enum LogFormat {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print one ExecCredential, as for client-go.
+    /// Print one exec credential, as for client-go.
     Credential,
     /// Show the certificate, its next renewal, the pending request and the last failure.
     Status {

@@ -24,7 +24,7 @@ impl Session {
     ) -> Result<(), Failure> {
         match (&arguments.command, exec_info) {
             (None | Some(Command::Credential), Some(info)) => {
-                self.speak_to_client_go(info, self.given(arguments)?)
+                self.speak_to_client_go(info, given(arguments)?)
             }
             (None, None) => Err(Failure::new(
                 Code::Usage,
@@ -54,16 +54,8 @@ impl Session {
         }
     }
 
-    fn given<'a>(&self, arguments: &'a Arguments) -> Result<Given<'a>, Failure> {
-        Ok(Given {
-            config: arguments.config(),
-            flags: flags(arguments)?,
-            extension: None,
-        })
-    }
-
     fn by_hand<'a>(&self, arguments: &Arguments) -> Result<Authenticator<'a>, Failure> {
-        self.authenticator(self.given(arguments)?, Caller::Person)
+        self.authenticator(given(arguments)?, Caller::Person)
     }
 
     fn version(&self, output: Version) -> Result<(), Failure> {
@@ -86,6 +78,14 @@ impl Session {
         };
         answer::print(text.as_bytes())
     }
+}
+
+fn given(arguments: &Arguments) -> Result<Given<'_>, Failure> {
+    Ok(Given {
+        config: arguments.config(),
+        flags: flags(arguments)?,
+        extension: None,
+    })
 }
 
 fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use data_encoding::HEXLOWER;
 use humantime::format_rfc3339_seconds;
 use serde::Serialize;
 
@@ -125,9 +126,9 @@ impl Status {
             .map(|(name, _)| name.len())
             .max()
             .unwrap_or_default();
-        rows.iter()
-            .map(|(name, value)| format!("{name:width$}  {value}\n"))
-            .collect()
+        let lines = rows.iter();
+        let lines = lines.map(|(name, value)| format!("{name:width$}  {value}\n"));
+        lines.collect::<Vec<_>>().concat()
     }
 }
 
@@ -175,11 +176,7 @@ fn certificate(credential: &Credential, renewal: Renewal, now: SystemTime) -> Ce
     let warning = (!renewable && validity.runs_out(now))
         .then(|| "it will not be renewed; the node enrols again once it has ended".to_owned());
     CertificateStatus {
-        serial: leaf
-            .serial
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
+        serial: HEXLOWER.encode(&leaf.serial),
         not_before: format_rfc3339_seconds(validity.not_before).to_string(),
         not_after: format_rfc3339_seconds(validity.not_after).to_string(),
         percent_left: percent(validity.share_left(now)),

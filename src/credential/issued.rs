@@ -174,31 +174,32 @@ fn check_extensions(
 ) -> Result<(), IssuedError> {
     let (mut signs, mut client) = (false, false);
     for extension in extensions {
-        match extension.parsed_extension() {
-            ParsedExtension::BasicConstraints(basic) if basic.ca => {
-                return Err(IssuedError::Authority);
-            }
+        let parsed = extension.parsed_extension();
+        if let ParsedExtension::BasicConstraints(basic) = parsed
+            && basic.ca
+        {
+            return Err(IssuedError::Authority);
+        }
+        if let ParsedExtension::KeyUsage(usage) = parsed {
             // Bit 0 of RFC 5280 section 4.2.1.3, the first there and the lowest here, and no other.
-            ParsedExtension::KeyUsage(usage) => signs = usage.flags == 1,
-            ParsedExtension::ExtendedKeyUsage(usage) => {
-                let others = usage.any
-                    || usage.server_auth
-                    || usage.code_signing
-                    || usage.email_protection
-                    || usage.time_stamping
-                    || usage.ocsp_signing
-                    || !usage.other.is_empty();
-                client = usage.client_auth && !others;
+            signs = usage.flags == 1;
+        }
+        if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
+            let others = usage.any
+                || usage.server_auth
+                || usage.code_signing
+                || usage.email_protection
+                || usage.time_stamping
+                || usage.ocsp_signing
+                || !usage.other.is_empty();
+            client = usage.client_auth && !others;
+        }
+        if is(&extension.oid.to_id_string(), oid::PROVIDER_ID) {
+            let text = Utf8StringRef::from_der(extension.value);
+            if !text.is_ok_and(|text| text.as_str() == provider_id.as_str()) {
+                let expected = provider_id.clone();
+                return Err(IssuedError::ProviderId { expected });
             }
-            _ if is(&extension.oid.to_id_string(), oid::PROVIDER_ID) => {
-                let text = Utf8StringRef::from_der(extension.value);
-                if !text.is_ok_and(|text| text.as_str() == provider_id.as_str()) {
-                    return Err(IssuedError::ProviderId {
-                        expected: provider_id.clone(),
-                    });
-                }
-            }
-            _ => {}
         }
     }
     if signs && client {
