@@ -2,6 +2,7 @@
 
 mod attempt;
 mod blame;
+mod cluster;
 mod due;
 mod request;
 mod step;

@@ -3,6 +3,9 @@
 use std::error::Error;
 use std::fmt;
 
+/// More than any of our own sentences with the message of an API server.
+const MAX_LINE_LEN: usize = 4096;
+
 /// What the process exits with: a label on the kubelet's metric `rest_client_exec_plugin_call_total`.
 ///
 /// One meaning each, for ever. Zero, a credential was printed, is no failure.
@@ -164,9 +167,10 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Others' words end up in a log: no line of theirs may look like one of ours.
+/// Others' words end up in a log: no line of theirs may look like one of ours, and none fills a disk.
 fn one_line(text: &str) -> String {
     text.chars()
+        .take(MAX_LINE_LEN)
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
 }
@@ -195,5 +199,7 @@ mod tests {
         let failure = Failure::of(Code::Store, &Outer(std::io::Error::other("no\nroom")), "");
 
         assert_eq!(failure.to_string(), "cannot write x: no room");
+        let long = Failure::new(Code::Denied, "x".repeat(100_000), "");
+        assert_eq!(long.what().len(), MAX_LINE_LEN);
     }
 }

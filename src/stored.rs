@@ -8,6 +8,9 @@ use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
 use crate::store::{Store, StoreError, StoreFile};
 
+/// Why a credential is of no use that is good in itself.
+const USELESS_ORIGIN: &str = "its origin.json is of no use";
+
 /// A file that is there and of no use, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -89,7 +92,7 @@ impl Stored {
                 let why = "no origin.json says which machine it is for";
                 self.reject(StoreFile::Credential, why);
             } else {
-                self.reject(StoreFile::Credential, "its origin.json is of no use");
+                self.reject(StoreFile::Credential, USELESS_ORIGIN);
             }
             return;
         };
@@ -115,6 +118,15 @@ impl Stored {
     fn reject_all(&mut self, why: &str) {
         for file in StoreFile::ALL {
             self.reject(file, why);
+        }
+    }
+
+    /// Takes origin and credential out of use, because of what the origin says.
+    pub(crate) fn distrust_origin(&mut self, why: &str) {
+        self.origin = None;
+        self.reject(StoreFile::Origin, why);
+        if self.credential.take().is_some() {
+            self.reject(StoreFile::Credential, USELESS_ORIGIN);
         }
     }
 

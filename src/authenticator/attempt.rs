@@ -6,18 +6,16 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::version::EvidenceVersion;
 
-use super::blame::{
-    bootstrap_failure, enrolment_failure, issued_failure, kubeconfig_failure, store_failure,
-};
+use super::blame::{enrolment_failure, issued_failure, store_failure};
 use super::due::Due;
 use super::step::{Step, Steps};
-use crate::attester::{Attester, Renewal};
+use crate::attester::Attester;
 use crate::backoff::{Circumstances, FailureRecord};
 use crate::clock::{self, Deadline};
 use crate::credential::{Credential, Expected};
 use crate::enrolment::{self, Decision};
-use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, KubeconfigError, Login};
+use crate::failure::{self, Code, Failure};
+use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kube::{ApiClient, NewCsr};
 use crate::log::Log;
 use crate::machine::Machine;
@@ -151,8 +149,14 @@ impl Attempt {
     }
 
     fn load(&self, locked: &Locked<'_>) -> Result<Stored, Failure> {
-        let stored =
+        let mut stored =
             Stored::load(locked.store, &self.machine).map_err(|error| store_failure(&error))?;
+        if let Some(origin) = &stored.origin
+            && let Err(error) =
+                ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
+        {
+            stored.distrust_origin(&failure::chain(&error));
+        }
         for useless in &stored.useless {
             let kept = locked
                 .store
@@ -328,51 +332,6 @@ impl Attempt {
         drop(locked.store.remove(StoreFile::Pending, locked.lock));
         Ok(credential)
     }
-
-    /// As whom to ask, and which cluster the bootstrap kubeconfig names if it was read for that.
-    fn login(&self, stored: &Stored) -> Result<(Login, Option<ClusterEndpoint>), Failure> {
-        let valid = stored
-            .valid(clock::now())
-            .filter(|_| self.attester.renewal() == Renewal::Attested);
-        if let Some(credential) = valid {
-            let login = Login::ClientCertificate {
-                chain_pem: credential.certificate_pem().to_owned(),
-                key_pem: Secret::new(credential.key_pem().expose().clone()),
-            };
-            return Ok((login, None));
-        }
-        let path = &self.settings.bootstrap_kubeconfig;
-        let bootstrap = Kubeconfig::read(path).map_err(|error| bootstrap_failure(&error, path))?;
-        Ok((bootstrap.login, Some(bootstrap.endpoint)))
-    }
-
-    /// Which cluster: client-go's word, or else the store's, the settings' or the bootstrap kubeconfig's.
-    pub(super) fn endpoint(
-        &self,
-        stored: &Stored,
-        bootstrap: Option<ClusterEndpoint>,
-    ) -> Result<ClusterEndpoint, Failure> {
-        let wrong = |error: KubeconfigError| kubeconfig_failure(&error);
-        if let Some(endpoint) = &self.endpoint {
-            if let Some(origin) = &stored.origin {
-                refuse_other_cluster(endpoint, origin, &self.settings)?;
-            }
-            let document = "the exec info's cluster";
-            return ClusterEndpoint::from_fields(endpoint.to_fields(), document).map_err(wrong);
-        }
-        if let Some(origin) = &stored.origin {
-            let document = StoreFile::Origin.name();
-            return ClusterEndpoint::from_fields(origin.endpoint.clone(), document).map_err(wrong);
-        }
-        match (&self.settings.kubeconfig, bootstrap) {
-            (Some(path), _) => Kubeconfig::read_endpoint(path).map_err(wrong),
-            (None, Some(endpoint)) => Ok(endpoint),
-            (None, None) => {
-                let path = &self.settings.bootstrap_kubeconfig;
-                Kubeconfig::read_endpoint(path).map_err(|error| bootstrap_failure(&error, path))
-            }
-        }
-    }
 }
 
 /// The issued chain, or why there is none.
@@ -437,35 +396,6 @@ impl Locked<'_> {
         let text = self.store.read(StoreFile::Failure).ok().flatten()?;
         FailureRecord::parse(&text)
     }
-}
-
-/// A cluster with another server and no CA certificate in common is another cluster, not the same one moved.
-///
-/// Nothing is thrown away for it: whoever runs the plugin with a kubeconfig of another cluster must not cost the node
-/// its credential.
-fn refuse_other_cluster(
-    endpoint: &ClusterEndpoint,
-    origin: &Origin,
-    settings: &Settings,
-) -> Result<(), Failure> {
-    let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
-        .map_err(|error| kubeconfig_failure(&error))?;
-    let shares_ca = endpoint.ca().iter().any(|ca| known.ca().contains(ca));
-    if shares_ca || known.server() == endpoint.server() {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Code::Configuration,
-        format!(
-            "this node is enrolled with the cluster at {}, and is asked for a credential for another, at {}",
-            known.server(),
-            endpoint.server()
-        ),
-        format!(
-            "use a kubeconfig of its own cluster; or, to move the node, run `reset` (it empties {})",
-            settings.state_directory.display()
-        ),
-    ))
 }
 
 fn no_version() -> Failure {

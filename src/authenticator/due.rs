@@ -54,3 +54,53 @@ pub(super) fn ca_changed(cluster: Option<&ExecCluster<'_>>, origin: Option<&Orig
         .decode(data)
         .map_or(true, |pem| pem != origin.endpoint.ca_pem.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::names::NodeName;
+
+    use super::*;
+    use crate::kube::kubeconfig::EndpointFields;
+    use crate::machine::MachineDigest;
+
+    const CA: &str = "-----BEGIN CERTIFICATE-----\n";
+
+    fn info(data: Option<&str>) -> String {
+        let data = data.map_or("null".to_owned(), |data| format!("\"{data}\""));
+        format!(
+            r#"{{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{{"cluster":{{"server":"https://x","certificate-authority-data":{data}}}}}}}"#
+        )
+    }
+
+    fn changed(data: Option<&str>) -> bool {
+        let endpoint = EndpointFields {
+            ca_pem: CA.to_owned(),
+            ..EndpointFields::default()
+        };
+        let node_name = NodeName::parse("n1").unwrap();
+        let origin = Origin::new(node_name, endpoint, MachineDigest::default(), None);
+        let text = info(data);
+        let info = crate::exec::ExecInfo::parse(text.as_ref()).unwrap();
+        ca_changed(info.cluster.as_ref(), Some(&origin))
+    }
+
+    #[test]
+    fn a_ca_has_changed_if_its_bytes_have() {
+        assert!(!changed(Some(&STANDARD.encode(CA))));
+        assert!(changed(Some(&STANDARD.encode(format!("{CA}{CA}")))));
+        assert!(changed(Some("no base64")));
+        assert!(!changed(None));
+        assert!(!ca_changed(None, None));
+    }
+
+    #[test]
+    fn nothing_stored_is_an_enrolment() {
+        let now = SystemTime::UNIX_EPOCH;
+        for renewal in [Renewal::Attested, Renewal::Impossible] {
+            assert_eq!(
+                Due::of(&Stored::default(), renewal, false, now),
+                Due::Enrolment
+            );
+        }
+    }
+}

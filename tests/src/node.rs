@@ -19,6 +19,9 @@ pub const INSECURE: &str = "kubelet-authenticator-insecure";
 /// The plugin with the rubber stamp; its certificates are renewed.
 pub const NULL: &str = "kubelet-authenticator-null";
 
+/// The plugin of `src/bin/plugin_under_test.rs`.
+pub const UNDER_TEST: &str = "plugin_under_test";
+
 /// What the nodes of the suites are called.
 pub const NODE: &str = "n1";
 

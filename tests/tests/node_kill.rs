@@ -7,7 +7,7 @@ use kubelet_authenticator::authenticator::Step;
 use kubelet_authenticator_test_support::api_server::{
     self, ApiServer, Gate, Issuance, Route, Signer,
 };
-use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
+use kubelet_authenticator_tests::node::{NULL, Node, UNDER_TEST, is_pair};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -22,7 +22,7 @@ fn old_certificates() -> Signer {
 /// Runs the plugin on `node` until it kills itself after `step`.
 fn kill_after(step: Step, node: &Node) {
     let name = format!("{step:?}");
-    let run = node.run_as("plugin_killed_at", &[("KILL_AT", &name)]);
+    let run = node.run_as(UNDER_TEST, &[("KILL_AT", &name)]);
 
     assert_eq!(run.code, None, "{step:?}: {run:#?}");
     assert_eq!(run.stdout, "", "{step:?}");

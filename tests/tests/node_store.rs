@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
 use kubelet_authenticator_tests::node::{NULL, Node};
+use serde_json::json;
 
 /// A user that is not us.
 const NOBODY: u32 = 65534;
@@ -203,8 +204,15 @@ fn a_credential_for_another_node_is_set_aside() {
 
 #[test]
 fn a_credential_without_origin_or_with_a_broken_one_is_set_aside() {
-    for content in [None, Some("{"), Some("{\"version\":9}")] {
+    let no_cluster =
+        json!({"version": 1, "nodeName": "n1", "endpoint": {"server": "", "caPem": ""}});
+    let no_cluster = no_cluster.to_string();
+    for content in [None, Some("{"), Some("{\"version\":9}"), Some(&no_cluster)] {
         let (server, node, pair) = joined();
+        if content == Some(&no_cluster) {
+            // Only a run that needs the cluster looks at it that closely.
+            fs::write(node.file("kubelet-client.pem"), "").unwrap();
+        }
         match content {
             None => fs::remove_file(node.file("origin.json")).unwrap(),
             Some(content) => fs::write(node.file("origin.json"), content).unwrap(),

@@ -1,11 +1,13 @@
-//! The flow of a plugin that gets SIGKILL, as by a restart of the kubelet's unit, right after one of its steps.
+//! A plugin as `kubelet-authenticator-null`, which tests can end in the middle or make newer than its controller.
 //!
-//! `KILL_AT` names the step. Everything else is as with `kubelet-authenticator-null`.
+//! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit. `VERSIONS` lists
+//! the versions of evidence that it makes.
 
 use std::process::ExitCode;
 
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
 use kubelet_authenticator::authenticator::Observer;
 use kubelet_authenticator::cli;
@@ -23,6 +25,10 @@ impl Attester for Null {
         sources.written()
     }
 
+    fn versions(&self) -> Vec<EvidenceVersion> {
+        EvidenceVersion::parse_list(&std::env::var("VERSIONS").unwrap_or_else(|_| "v1".into()))
+    }
+
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
         let header = Header {
             version: claim.version.clone(),
@@ -33,7 +39,7 @@ impl Attester for Null {
 }
 
 fn main() -> ExitCode {
-    let step = std::env::var("KILL_AT").expect("KILL_AT names a step");
+    let step = std::env::var("KILL_AT").unwrap_or_default();
     let observer = Observer::new(move |done| {
         if format!("{done:?}") == step {
             kill_process(getpid(), Signal::KILL).expect("a process may end itself");
