@@ -1,171 +1,18 @@
 //! The controller on real Kubernetes, beside kube-controller-manager with all that kubeadm has it run, and with no more
 //! rights than it needs.
 
-use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use kubelet_attestation::names::Provider;
-use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, Controllers, KubeadmBinding, User,
-};
-use kubelet_authenticator_test_support::pki::KeyAndCertificate;
+use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_tests::controller::{
-    Application, Controller, Machine, PATIENCE, Setup, certificate_of, inventory, reason_of,
+    Application, Controller, Machine, PATIENCE, RealBed, conditions, inventory, is_issued,
+    reason_of,
 };
-use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// Who the controller is to the cluster.
-const CONTROLLER: &str = "node-attestation-controller";
-
-const SECRET: &str = "0123456789abcdef";
-
-/// A cluster in which tokens may ask, and nothing but us answers; and in which we have our rights.
-static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
-    let cluster = ControlPlane::builder()
-        .controllers(Controllers::Default)
-        .start();
-    cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
-    grant(&cluster, CONTROLLER, &["approve", "sign"]);
-    cluster
-});
-
-/// Grants what the controller needs to `user`, with these verbs on its signers.
-fn grant(cluster: &ControlPlane, user: &str, verbs: &[&str]) {
-    let rbac = "rbac.authorization.k8s.io";
-    let requests = "certificates.k8s.io";
-    let subjects = json!([{"apiGroup": rbac, "kind": "User", "name": user}]);
-    let signers = [Provider::INSECURE, Provider::NULL].map(|provider| provider.client_signer());
-    let role = |kind: &str| json!({"apiGroup": rbac, "kind": kind, "name": user});
-    for object in [
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole",
-            "metadata": {"name": user},
-            "rules": [
-                {
-                    "apiGroups": [requests], "resources": ["certificatesigningrequests"],
-                    "verbs": ["get", "list", "watch"],
-                },
-                {
-                    "apiGroups": [requests],
-                    "resources": [
-                        "certificatesigningrequests/approval",
-                        "certificatesigningrequests/status",
-                    ],
-                    "verbs": ["update"],
-                },
-                {
-                    "apiGroups": [requests], "resources": ["signers"],
-                    "resourceNames": signers, "verbs": verbs,
-                },
-            ],
-        }),
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding",
-            "metadata": {"name": user},
-            "roleRef": role("ClusterRole"), "subjects": subjects,
-        }),
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "Role",
-            "metadata": {"name": user, "namespace": "default"},
-            "rules": [{
-                "apiGroups": ["events.k8s.io"], "resources": ["events"],
-                "verbs": ["create", "patch"],
-            }],
-        }),
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
-            "metadata": {"name": user, "namespace": "default"},
-            "roleRef": role("Role"), "subjects": subjects,
-        }),
-    ] {
-        cluster.kubectl().apply_object(&object);
-    }
-}
-
-/// The files of a controller for this machine.
-fn setup(cluster: &ControlPlane, user: &str, program: &Path, machines: &[Machine]) -> Setup {
-    let kubeconfig = cluster.client_cert_kubeconfig(user, None);
-    let ca = (cluster.ca_cert_path(), cluster.ca_key_path());
-    Setup::new(program, &kubeconfig, (&ca.0, &ca.1), machines)
-}
-
-fn insecure(machines: &[Machine]) -> Setup {
-    let program = program("node-attestation-controller");
-    setup(&CLUSTER, CONTROLLER, &program, machines).args(&["--allow-insecure"])
-}
-
-fn null(machines: &[Machine]) -> Setup {
-    setup(&CLUSTER, CONTROLLER, null_program(), machines)
-}
-
-fn null_program() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_null-attestation-controller"))
-}
-
-/// Files the request with its token, which is made for it; gives its name.
-fn file(cluster: &ControlPlane, application: &Application) -> String {
-    let token = cluster.add_bootstrap_token(application.token(), SECRET);
-    let kubectl = cluster.kubectl_with(cluster.bootstrap_kubeconfig(&token));
-    kubectl.apply_object(&application.to_json());
-    application.name()
-}
-
-fn request(cluster: &ControlPlane, name: &str) -> Value {
-    cluster
-        .kubectl()
-        .json(["get", "certificatesigningrequests", name])
-}
-
-#[track_caller]
-fn wait_for_answer(cluster: &ControlPlane, name: &str) -> Value {
-    cluster.wait_for_csr(&format!("{name} with an answer"), |csr| {
-        csr["metadata"]["name"] == name && is_answered(csr)
-    })
-}
-
-fn is_answered(csr: &Value) -> bool {
-    certificate_of(csr).is_some()
-        || ["Denied", "Failed"]
-            .iter()
-            .any(|kind| reason_of(csr, kind).is_some())
-}
-
-fn conditions(csr: &Value) -> Vec<&str> {
-    let conditions = csr["status"]["conditions"].as_array();
-    conditions
-        .into_iter()
-        .flatten()
-        .filter_map(|one| one["type"].as_str())
-        .collect()
-}
-
-/// A kubeconfig with the certificate that was issued.
-fn kubeconfig_of(cluster: &ControlPlane, application: &Application, csr: &Value) -> PathBuf {
-    let certificate_pem = certificate_of(csr).expect("a certificate");
-    let key_pem = application.key_pem().to_owned();
-    cluster.kubeconfig(User::Certificate(KeyAndCertificate {
-        certificate_pem,
-        key_pem,
-    }))
-}
-
-/// Files the request as a node that has a certificate.
-fn file_as_node(node: &Path, application: &Application) -> String {
-    CLUSTER
-        .kubectl_with(node)
-        .apply_object(&application.to_json());
-    application.name()
-}
-
-/// The UID that the API server reads out of this kubeconfig's certificate.
-fn uid_of(node: &Path) -> String {
-    let who = CLUSTER.kubectl_with(node).json(["auth", "whoami"]);
-    who["status"]["userInfo"]["uid"]
-        .as_str()
-        .unwrap()
-        .to_owned()
-}
+/// Shared: every test has machines of its own.
+static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Default));
 
 /// Our words about rights, in its log.
 fn complaints(controller: &Controller) -> Vec<String> {
@@ -182,17 +29,15 @@ fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
         name: "issued",
         token: "issue1",
     };
-    let mut controller = insecure(&[MACHINE]).start();
+    let mut controller = BED.insecure(&[MACHINE]).start();
     let application = Application::insecure(MACHINE);
-    let name = file(&CLUSTER, &application);
+    let name = BED.file(&application);
 
-    let csr = wait_for_answer(&CLUSTER, &name);
+    let csr = BED.wait_for_answer(&name);
 
     assert_eq!(conditions(&csr), ["Approved"]);
     assert_eq!(reason_of(&csr, "Approved"), Some("NodeNameClaimed"));
-    let node = CLUSTER.kubectl_with(kubeconfig_of(&CLUSTER, &application, &csr));
-    let who = node.json(["auth", "whoami"]);
-    let user = &who["status"]["userInfo"];
+    let user = BED.who_is(&BED.kubeconfig_of(&application, &csr));
     assert_eq!(user["username"], "system:node:issued");
     assert_eq!(
         user["groups"],
@@ -204,12 +49,9 @@ fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
     controller.wait_for_line("the API server answers", |_| true);
     assert_eq!(complaints(&controller), Vec::<String>::new());
     let field = format!("involvedObject.name={name}");
-    let event = CLUSTER.kubectl().wait_for(
-        &["events", "--namespace=default", "--field-selector", &field],
-        "about the request",
-        PATIENCE,
-        |_| true,
-    );
+    let events = ["events", "--namespace=default", "--field-selector", &field];
+    let kubectl = BED.cluster.kubectl();
+    let event = kubectl.wait_for(&events, "about the request", PATIENCE, |_| true);
     assert_eq!(
         (&event["type"], &event["reason"]),
         (&json!("Normal"), &json!("Issued"))
@@ -226,13 +68,13 @@ fn a_denial_stays_the_only_answer_beside_kube_controller_manager() {
         name: "denied-other",
         token: "deny02",
     };
-    let _controller = insecure(&[MINE, OTHER]).start();
-    let name = file(&CLUSTER, &Application::insecure(MINE).with_token_of(OTHER));
+    let _controller = BED.insecure(&[MINE, OTHER]).start();
 
-    let csr = wait_for_answer(&CLUSTER, &name);
+    let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
+    let csr = BED.wait_for_answer(&name);
 
     assert_eq!(conditions(&csr), ["Denied"]);
-    assert!(certificate_of(&csr).is_none());
+    assert!(!is_issued(&csr));
 }
 
 #[test]
@@ -241,14 +83,11 @@ fn evidence_of_another_version_fails_with_the_annotation() {
         name: "failed",
         token: "fail01",
     };
-    let _controller = null(&[MACHINE]).start();
+    let _controller = BED.null(&[MACHINE]).start();
     let evidence = br#"{"version":"v2","audience":"a"}"#.to_vec();
-    let name = file(
-        &CLUSTER,
-        &Application::new(MACHINE, Provider::NULL, Some(evidence)),
-    );
 
-    let csr = wait_for_answer(&CLUSTER, &name);
+    let name = BED.file(&Application::new(MACHINE, Provider::NULL, Some(evidence)));
+    let csr = BED.wait_for_answer(&name);
 
     assert_eq!(conditions(&csr), ["Failed"]);
     assert_eq!(
@@ -268,19 +107,16 @@ fn what_must_wait_is_not_touched_and_is_served_in_the_end() {
         name: "waiting",
         token: "wait01",
     };
-    let setup = null(&[]);
+    let setup = BED.null(&[]);
     let mut controller = setup.start();
-    let name = file(
-        &CLUSTER,
-        &Application::null(MACHINE, CLUSTER.ca().certificate_pem()),
-    );
-    let before = request(&CLUSTER, &name);
+    let name = BED.file(&BED.stamped(MACHINE));
+    let before = BED.request(&name);
 
     assert_eq!(controller.wait_for_decision(&name)["outcome"], "deferred");
-    assert_eq!(request(&CLUSTER, &name), before);
+    assert_eq!(BED.request(&name), before);
 
     setup.write_inventory(&inventory(&[MACHINE]));
-    assert!(certificate_of(&wait_for_answer(&CLUSTER, &name)).is_some());
+    assert!(is_issued(&BED.wait_for_answer(&name)));
 }
 
 #[test]
@@ -293,14 +129,14 @@ fn an_approval_by_an_administrator_does_not_get_a_bad_request_signed() {
         name: "approved-other",
         token: "appr02",
     };
-    let name = file(&CLUSTER, &Application::insecure(MINE).with_token_of(OTHER));
-    CLUSTER.kubectl().ok(["certificate", "approve", &name]);
+    let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
+    BED.cluster.kubectl().ok(["certificate", "approve", &name]);
 
-    let _controller = insecure(&[MINE, OTHER]).start();
-    let csr = wait_for_answer(&CLUSTER, &name);
+    let _controller = BED.insecure(&[MINE, OTHER]).start();
+    let csr = BED.wait_for_answer(&name);
 
     assert_eq!(conditions(&csr), ["Approved", "Failed"]);
-    assert!(certificate_of(&csr).is_none());
+    assert!(!is_issued(&csr));
 }
 
 #[test]
@@ -331,25 +167,21 @@ fn approve_and_sign_are_done_by_two_lives_of_the_controller() {
             true,
         ),
     ] {
-        let setup = null(&[machine]);
-        let application = Application::null(machine, CLUSTER.ca().certificate_pem());
-        let name = file(&CLUSTER, &application);
+        let setup = BED.null(&[machine]);
+        let application = BED.stamped(machine);
+        let name = BED.file(&application);
         setup
             .start_with(&["--crash-after", point])
             .wait_until_it_crashed();
-        let between = request(&CLUSTER, &name);
+        let between = BED.request(&name);
         assert_eq!(conditions(&between) == ["Approved"], approved, "{point}");
-        assert_eq!(
-            certificate_of(&between).is_some(),
-            point == "publish",
-            "{point}"
-        );
+        assert_eq!(is_issued(&between), point == "publish", "{point}");
 
         let _controller = setup.start();
-        let csr = wait_for_answer(&CLUSTER, &name);
+        let csr = BED.wait_for_answer(&name);
 
-        let node = CLUSTER.kubectl_with(kubeconfig_of(&CLUSTER, &application, &csr));
-        node.ok(["auth", "whoami"]);
+        let user = BED.who_is(&BED.kubeconfig_of(&application, &csr));
+        assert_eq!(user["username"], format!("system:node:{}", machine.name));
         assert_eq!(conditions(&csr), ["Approved"], "{point}");
     }
 }
@@ -360,18 +192,14 @@ fn an_api_server_that_restarts_is_found_again() {
         name: "restarted",
         token: "rest01",
     };
-    let mut cluster = ControlPlane::start();
-    cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
-    grant(&cluster, CONTROLLER, &["approve", "sign"]);
-    let setup = setup(&cluster, CONTROLLER, null_program(), &[MACHINE]);
-    let mut controller = setup.start();
+    let mut bed = RealBed::start(Controllers::None);
+    let mut controller = bed.null(&[MACHINE]).start();
     controller.wait_until_it_watches();
 
-    cluster.restart_apiserver();
-    let application = Application::null(MACHINE, cluster.ca().certificate_pem());
-    let name = file(&cluster, &application);
+    bed.cluster.restart_apiserver();
+    let name = bed.file(&bed.stamped(MACHINE));
 
-    assert!(certificate_of(&wait_for_answer(&cluster, &name)).is_some());
+    assert!(is_issued(&bed.wait_for_answer(&name)));
 }
 
 #[test]
@@ -381,10 +209,9 @@ fn a_missing_right_is_named_and_what_hung_on_it_is_done_once_it_is_granted() {
         token: "right1",
     };
     const USER: &str = "controller-without-sign";
-    let cluster = ControlPlane::start();
-    cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
-    grant(&cluster, USER, &["approve"]);
-    let mut controller = setup(&cluster, USER, null_program(), &[MACHINE]).start();
+    let bed = &*BED;
+    bed.grant(USER, &["approve"]);
+    let mut controller = bed.null_as(USER, &[MACHINE]).start();
     let sign = format!(
         "sign signers.certificates.k8s.io/{}",
         Provider::NULL.client_signer()
@@ -392,8 +219,7 @@ fn a_missing_right_is_named_and_what_hung_on_it_is_done_once_it_is_granted() {
     let missing = "a right is missing without which requests cannot be answered";
     controller.wait_for_line(missing, |line| line["right"] == *sign);
     assert_eq!(complaints(&controller), [sign]);
-    let application = Application::null(MACHINE, cluster.ca().certificate_pem());
-    let name = file(&cluster, &application);
+    let name = bed.file(&bed.stamped(MACHINE));
     let line = controller.wait_for_line("the request was not answered", |_| true);
     assert!(
         line["error"]
@@ -402,10 +228,11 @@ fn a_missing_right_is_named_and_what_hung_on_it_is_done_once_it_is_granted() {
             .contains("not permitted to sign"),
         "{line}"
     );
+    assert_eq!(conditions(&bed.request(&name)), ["Approved"]);
 
-    grant(&cluster, USER, &["approve", "sign"]);
+    bed.grant(USER, &["approve", "sign"]);
 
-    assert!(certificate_of(&wait_for_answer(&cluster, &name)).is_some());
+    assert!(is_issued(&bed.wait_for_answer(&name)));
 }
 
 #[test]
@@ -414,17 +241,16 @@ fn a_controller_that_comes_second_changes_nothing() {
         name: "second",
         token: "second",
     };
-    let _first = null(&[MACHINE]).start();
-    let application = Application::null(MACHINE, CLUSTER.ca().certificate_pem());
-    let name = file(&CLUSTER, &application);
-    let answered = wait_for_answer(&CLUSTER, &name);
+    let _first = BED.null(&[MACHINE]).start();
+    let name = BED.file(&BED.stamped(MACHINE));
+    let answered = BED.wait_for_answer(&name);
 
-    let mut second = null(&[MACHINE]).start();
+    let mut second = BED.null(&[MACHINE]).start();
     let line = second.wait_for_decision(&name);
 
     assert_eq!(line["outcome"], "ignored");
     let version = |csr: &Value| csr["metadata"]["resourceVersion"].clone();
-    assert_eq!(version(&request(&CLUSTER, &name)), version(&answered));
+    assert_eq!(version(&BED.request(&name)), version(&answered));
 }
 
 #[test]
@@ -433,21 +259,25 @@ fn a_node_renews_its_certificate_with_another_key_and_keeps_its_uid() {
         name: "renewed",
         token: "renew1",
     };
-    let ca = CLUSTER.ca().certificate_pem();
-    let _controller = null(&[MACHINE])
-        .args(&["--certificate-duration", "300s"])
-        .start();
-    let first = Application::null(MACHINE, ca);
-    let csr = wait_for_answer(&CLUSTER, &file(&CLUSTER, &first));
-    let node = kubeconfig_of(&CLUSTER, &first, &csr);
+    // Shorter than a request can ask for.
+    let setup = BED
+        .null(&[MACHINE])
+        .args(&["--certificate-duration", "300s"]);
+    let _controller = setup.start();
+    let first = BED.stamped(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file(&first));
+    let node = BED.kubeconfig_of(&first, &csr);
+    let user = BED.who_is(&node);
 
-    let second = Application::null(MACHINE, ca);
-    let csr = wait_for_answer(&CLUSTER, &file_as_node(&node, &second));
+    let second = BED.stamped(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file_with(&node, &second));
 
-    let renewed = kubeconfig_of(&CLUSTER, &second, &csr);
-    assert_eq!(uid_of(&renewed), uid_of(&node));
+    assert_eq!(
+        BED.who_is(&BED.kubeconfig_of(&second, &csr))["uid"],
+        user["uid"]
+    );
     assert_eq!(csr["spec"]["username"], "system:node:renewed");
-    assert_eq!(csr["spec"]["uid"], uid_of(&node));
+    assert_eq!(csr["spec"]["uid"], user["uid"]);
 }
 
 #[test]
@@ -460,16 +290,12 @@ fn a_node_gets_no_certificate_of_another_node() {
         name: "victim",
         token: "victi1",
     };
-    let ca = CLUSTER.ca().certificate_pem();
-    let _controller = null(&[MINE, OTHER]).start();
-    let own = Application::null(MINE, ca);
-    let csr = wait_for_answer(&CLUSTER, &file(&CLUSTER, &own));
-    let node = kubeconfig_of(&CLUSTER, &own, &csr);
+    let _controller = BED.null(&[MINE, OTHER]).start();
+    let own = BED.stamped(MINE);
+    let csr = BED.wait_for_answer(&BED.file(&own));
+    let node = BED.kubeconfig_of(&own, &csr);
 
-    let csr = wait_for_answer(
-        &CLUSTER,
-        &file_as_node(&node, &Application::null(OTHER, ca)),
-    );
+    let csr = BED.wait_for_answer(&BED.file_with(&node, &BED.stamped(OTHER)));
 
     assert_eq!(reason_of(&csr, "Denied"), Some("RequesterIsAnotherNode"));
 }
@@ -480,15 +306,12 @@ fn a_node_that_proved_nothing_renews_nothing() {
         name: "unproved",
         token: "unpro1",
     };
-    let _controller = insecure(&[MACHINE]).start();
+    let _controller = BED.insecure(&[MACHINE]).start();
     let first = Application::insecure(MACHINE);
-    let csr = wait_for_answer(&CLUSTER, &file(&CLUSTER, &first));
-    let node = kubeconfig_of(&CLUSTER, &first, &csr);
+    let csr = BED.wait_for_answer(&BED.file(&first));
+    let node = BED.kubeconfig_of(&first, &csr);
 
-    let csr = wait_for_answer(
-        &CLUSTER,
-        &file_as_node(&node, &Application::insecure(MACHINE)),
-    );
+    let csr = BED.wait_for_answer(&BED.file_with(&node, &Application::insecure(MACHINE)));
 
     assert_eq!(conditions(&csr), ["Denied"]);
 }

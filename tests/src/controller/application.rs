@@ -1,0 +1,149 @@
+//! What a kubelet asks for, and what becomes of it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::CLIENT_USAGES;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::names::{Audience, Provider, csr_name};
+use kubelet_attestation::version::EvidenceVersion;
+use kubelet_authenticator_test_support::api_server::ApiServer;
+use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
+use kubelet_authenticator_test_support::process::poll;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
+use serde_json::{Value, json};
+
+use super::{Machine, PATIENCE};
+
+/// A kubelet's request in the making: right as it begins.
+#[derive(Debug, Clone)]
+pub struct Application {
+    provider: Provider,
+    token: String,
+    request: Vec<u8>,
+    key_pem: String,
+}
+
+impl Application {
+    /// Of a machine that proves nothing.
+    pub fn insecure(machine: Machine) -> Self {
+        Self::new(machine, Provider::INSECURE, None)
+    }
+
+    /// Of a machine with a rubber stamp for the cluster with this CA.
+    pub fn null(machine: Machine, ca_pem: &str) -> Self {
+        let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
+        let evidence = Header {
+            version: EvidenceVersion::v1(),
+            audience: Audience::of_ca(&ca),
+        };
+        Self::new(machine, Provider::NULL, Some(evidence.to_json()))
+    }
+
+    /// With this provider and evidence.
+    pub fn new(machine: Machine, provider: Provider, evidence: Option<Vec<u8>>) -> Self {
+        let subject = Subject::node(machine.name);
+        let (csr, key_pem) = certificate_request(&subject, Some(&machine.provider_id()));
+        let csr = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes()).unwrap();
+        let envelope = Envelope {
+            csr: csr.to_vec(),
+            provider: Some(provider.clone()),
+            evidence,
+        };
+        Self {
+            provider,
+            token: machine.token.to_owned(),
+            request: envelope.encode(),
+            key_pem,
+        }
+    }
+
+    /// Made with another machine's bootstrap token.
+    #[must_use]
+    pub fn with_token_of(mut self, other: Machine) -> Self {
+        other.token.clone_into(&mut self.token);
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        csr_name(
+            &self.provider.client_signer(),
+            &CLIENT_USAGES,
+            &self.request,
+        )
+    }
+
+    /// The bootstrap token's ID that it is made with.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// The request's key, PKCS#8 PEM.
+    pub fn key_pem(&self) -> &str {
+        &self.key_pem
+    }
+
+    /// What the node sends.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": self.name()},
+            "spec": {
+                "signerName": self.provider.client_signer(),
+                "usages": CLIENT_USAGES,
+                "request": STANDARD.encode(&self.request),
+            },
+        })
+    }
+
+    /// Puts it into the in-memory API server as if the token's holder had sent it; gives its name.
+    pub fn put(&self, server: &ApiServer) -> String {
+        let mut object = self.to_json();
+        object["spec"]["username"] = format!("system:bootstrap:{}", self.token).into();
+        object["spec"]["groups"] = json!([
+            "system:bootstrappers",
+            "system:bootstrappers:kubeadm:default-node-token",
+            "system:authenticated",
+        ]);
+        server.put_csr(object);
+        self.name()
+    }
+}
+
+/// The reason of the request's condition of this type.
+pub fn reason_of<'a>(csr: &'a Value, condition: &str) -> Option<&'a str> {
+    csr["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|found| found["type"] == condition)?["reason"]
+        .as_str()
+}
+
+/// The certificate that was issued, as PEM.
+pub fn certificate_of(csr: &Value) -> Option<String> {
+    let encoded = csr["status"]["certificate"].as_str()?;
+    Some(String::from_utf8(STANDARD.decode(encoded).unwrap()).unwrap())
+}
+
+/// Waits until the request in the in-memory API server is as `wanted`.
+#[track_caller]
+pub fn wait_for_csr(server: &ApiServer, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    poll(PATIENCE, || server.csr(name).filter(&wanted))
+        .unwrap_or_else(|| panic!("it never came to that: {:#?}", server.csr(name)))
+}
+
+/// Whether it is issued, denied or failed.
+pub fn is_answered(csr: &Value) -> bool {
+    is_issued(csr)
+        || ["Denied", "Failed"]
+            .iter()
+            .any(|kind| reason_of(csr, kind).is_some())
+}
+
+/// Whether it has its certificate.
+pub fn is_issued(csr: &Value) -> bool {
+    certificate_of(csr).is_some()
+}

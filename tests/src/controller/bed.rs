@@ -1,0 +1,75 @@
+//! A cluster in this process.
+
+use kubelet_authenticator_test_support::api_server::ApiServer;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use serde_json::Value;
+
+use super::{Application, Machine, PATIENCE, Setup, is_answered, wait_for_csr};
+use crate::program;
+
+/// An API server, and a controller's files for it.
+#[derive(Debug)]
+pub struct Bed {
+    /// The API server.
+    pub server: ApiServer,
+    /// The controller.
+    pub setup: Setup,
+    _files: Scratch,
+}
+
+impl Bed {
+    /// With `node-attestation-controller`.
+    pub fn insecure(machines: &[Machine]) -> Self {
+        let mut bed = Self::new("node-attestation-controller", machines);
+        bed.setup = bed.setup.args(&["--allow-insecure"]);
+        bed
+    }
+
+    /// With the rubber stamp.
+    pub fn null(machines: &[Machine]) -> Self {
+        Self::new("null-attestation-controller", machines)
+    }
+
+    fn new(name: &str, machines: &[Machine]) -> Self {
+        let server = ApiServer::start();
+        let files = Scratch::new("cluster");
+        let kubeconfig = server.write_admin_kubeconfig(files.path());
+        let (ca_cert, ca_key) = server.write_ca(files.path());
+        let setup = Setup::new(&program(name), &kubeconfig, (&ca_cert, &ca_key), machines);
+        Self {
+            server,
+            setup,
+            _files: files,
+        }
+    }
+
+    /// Puts a rubber-stamped request of this machine there; gives its name.
+    pub fn stamped(&self, machine: Machine) -> String {
+        Application::null(machine, self.server.ca_pem()).put(&self.server)
+    }
+
+    /// Waits until the request has one.
+    #[track_caller]
+    pub fn wait_for_answer(&self, name: &str) -> Value {
+        wait_for_csr(&self.server, name, is_answered)
+    }
+
+    /// Waits for an event of this reason on this request.
+    #[track_caller]
+    pub fn wait_for_event(&self, name: &str, reason: &str) -> Value {
+        poll(PATIENCE, || {
+            let mut events = self.server.events().into_iter();
+            events.find(|event| event["regarding"]["name"] == name && event["reason"] == reason)
+        })
+        .unwrap_or_else(|| panic!("no event {reason}: {:#?}", self.server.events()))
+    }
+
+    /// How often this part of one request was read or written.
+    pub fn calls(&self, name: &str, part: &str) -> usize {
+        let requests = self.server.requests();
+        let calls = requests
+            .iter()
+            .filter(|it| it.name == name && it.subresource == part);
+        calls.count()
+    }
+}

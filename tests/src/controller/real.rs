@@ -1,0 +1,177 @@
+//! Real Kubernetes, and a controller in it with no more rights than it needs.
+
+use std::path::{Path, PathBuf};
+
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Controllers, KubeadmBinding, User,
+};
+use kubelet_authenticator_test_support::pki::KeyAndCertificate;
+use serde_json::{Value, json};
+
+use super::{Application, Machine, Setup, certificate_of, is_answered};
+use crate::program;
+
+/// Who the controller is to the cluster.
+const CONTROLLER: &str = "node-attestation-controller";
+
+/// The secret half of every bootstrap token.
+const SECRET: &str = "0123456789abcdef";
+
+/// A cluster in which bootstrap tokens may file requests, and nothing but us answers them.
+#[derive(Debug)]
+pub struct RealBed {
+    /// The cluster.
+    pub cluster: ControlPlane,
+}
+
+impl RealBed {
+    /// Starts a cluster with these controllers, in which we have our rights.
+    pub fn start(controllers: Controllers) -> Self {
+        let cluster = ControlPlane::builder().controllers(controllers).start();
+        cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
+        let bed = Self { cluster };
+        bed.grant(CONTROLLER, &["approve", "sign"]);
+        bed
+    }
+
+    /// Grants what the controller needs to `user`, with these verbs on its signers.
+    pub fn grant(&self, user: &str, verbs: &[&str]) {
+        let rbac = "rbac.authorization.k8s.io";
+        let requests = "certificates.k8s.io";
+        let subjects = json!([{"apiGroup": rbac, "kind": "User", "name": user}]);
+        let signers = [Provider::INSECURE, Provider::NULL].map(|provider| provider.client_signer());
+        let role = |kind: &str| json!({"apiGroup": rbac, "kind": kind, "name": user});
+        for object in [
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole",
+                "metadata": {"name": user},
+                "rules": [
+                    {
+                        "apiGroups": [requests], "resources": ["certificatesigningrequests"],
+                        "verbs": ["get", "list", "watch"],
+                    },
+                    {
+                        "apiGroups": [requests],
+                        "resources": [
+                            "certificatesigningrequests/approval",
+                            "certificatesigningrequests/status",
+                        ],
+                        "verbs": ["update"],
+                    },
+                    {
+                        "apiGroups": [requests], "resources": ["signers"],
+                        "resourceNames": signers, "verbs": verbs,
+                    },
+                ],
+            }),
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding",
+                "metadata": {"name": user},
+                "roleRef": role("ClusterRole"), "subjects": subjects,
+            }),
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "Role",
+                "metadata": {"name": user, "namespace": "default"},
+                "rules": [{
+                    "apiGroups": ["events.k8s.io"], "resources": ["events"],
+                    "verbs": ["create", "patch"],
+                }],
+            }),
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
+                "metadata": {"name": user, "namespace": "default"},
+                "roleRef": role("Role"), "subjects": subjects,
+            }),
+        ] {
+            self.cluster.kubectl().apply_object(&object);
+        }
+    }
+
+    /// `node-attestation-controller` for these machines.
+    pub fn insecure(&self, machines: &[Machine]) -> Setup {
+        let program = program("node-attestation-controller");
+        self.setup(CONTROLLER, &program, machines)
+            .args(&["--allow-insecure"])
+    }
+
+    /// The rubber stamp for these machines.
+    pub fn null(&self, machines: &[Machine]) -> Setup {
+        self.null_as(CONTROLLER, machines)
+    }
+
+    /// The rubber stamp as another user.
+    pub fn null_as(&self, user: &str, machines: &[Machine]) -> Setup {
+        self.setup(user, &program("null-attestation-controller"), machines)
+    }
+
+    fn setup(&self, user: &str, program: &Path, machines: &[Machine]) -> Setup {
+        let kubeconfig = self.cluster.client_cert_kubeconfig(user, None);
+        let ca = (self.cluster.ca_cert_path(), self.cluster.ca_key_path());
+        Setup::new(program, &kubeconfig, (&ca.0, &ca.1), machines)
+    }
+
+    /// A request with a rubber stamp for this cluster.
+    pub fn stamped(&self, machine: Machine) -> Application {
+        Application::null(machine, self.cluster.ca().certificate_pem())
+    }
+
+    /// Files the request with its token, which is made for it; gives its name.
+    pub fn file(&self, application: &Application) -> String {
+        let token = self
+            .cluster
+            .add_bootstrap_token(application.token(), SECRET);
+        let kubeconfig = self.cluster.bootstrap_kubeconfig(&token);
+        self.file_with(&kubeconfig, application)
+    }
+
+    /// Files the request as the user of this kubeconfig; gives its name.
+    pub fn file_with(&self, kubeconfig: &Path, application: &Application) -> String {
+        let kubectl = self.cluster.kubectl_with(kubeconfig);
+        kubectl.apply_object(&application.to_json());
+        application.name()
+    }
+
+    /// The request of this name.
+    pub fn request(&self, name: &str) -> Value {
+        let kubectl = self.cluster.kubectl();
+        kubectl.json(["get", "certificatesigningrequests", name])
+    }
+
+    /// Waits until the request has an answer.
+    #[track_caller]
+    pub fn wait_for_answer(&self, name: &str) -> Value {
+        let what = format!("{name} with an answer");
+        self.cluster.wait_for_csr(&what, |csr| {
+            csr["metadata"]["name"] == name && is_answered(csr)
+        })
+    }
+
+    /// A kubeconfig with the certificate that was issued.
+    pub fn kubeconfig_of(&self, application: &Application, csr: &Value) -> PathBuf {
+        let pair = KeyAndCertificate {
+            certificate_pem: certificate_of(csr).expect("a certificate"),
+            key_pem: application.key_pem().to_owned(),
+        };
+        self.cluster.kubeconfig(User::Certificate(pair))
+    }
+
+    /// Who the API server takes the user of this kubeconfig for.
+    pub fn who_is(&self, kubeconfig: &Path) -> Value {
+        let mut who = self
+            .cluster
+            .kubectl_with(kubeconfig)
+            .json(["auth", "whoami"]);
+        who["status"]["userInfo"].take()
+    }
+}
+
+/// The types of the request's conditions, in order.
+pub fn conditions(csr: &Value) -> Vec<&str> {
+    let conditions = csr["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one["type"].as_str())
+        .collect()
+}
