@@ -102,10 +102,13 @@ impl ClusterEndpoint {
         let server = server(&fields.server).map_err(|why| origin.refuse("server", why))?;
         let ca = certificates(&fields.ca_pem).map_err(|why| origin.refuse(ca_field, why))?;
         let tls_server_name = non_empty(fields.tls_server_name);
-        if let Some(name) = &tls_server_name
-            && ServerName::try_from(name.as_str()).is_err()
-        {
-            return Err(origin.refuse("tls-server-name", Refused::NotAServerName));
+        if let Some(name) = &tls_server_name {
+            match ServerName::try_from(name.as_str()) {
+                Ok(ServerName::DnsName(_)) => {}
+                // The name goes into the URL, and an address there would be connected to.
+                Ok(_) => return Err(origin.refuse("tls-server-name", Refused::AddressAsServerName)),
+                Err(_) => return Err(origin.refuse("tls-server-name", Refused::NotAServerName)),
+            }
         }
         let proxy = non_empty(fields.proxy_url).map(Secret::new);
         if let Some(proxy) = &proxy {

@@ -59,6 +59,11 @@ pub enum Refused {
     /// A name that no certificate can have.
     #[error("it is not the name of a server")]
     NotAServerName,
+    /// An address where a name is needed.
+    #[error(
+        "an address is no name to verify a server by; leave it out, and the URL's host is verified"
+    )]
+    AddressAsServerName,
     /// A proxy that is not spoken to.
     #[error("only http and https proxies are spoken to")]
     ProxyScheme,

@@ -29,6 +29,16 @@ fn clusters_that_are_not_safe_are_refused() {
         ),
         ("server", "https://api.example?a=b".into(), Refused::NotAUrl),
         ("tls-server-name", "no name".into(), Refused::NotAServerName),
+        (
+            "tls-server-name",
+            "192.0.2.1".into(),
+            Refused::AddressAsServerName,
+        ),
+        (
+            "tls-server-name",
+            "2001:db8::1".into(),
+            Refused::AddressAsServerName,
+        ),
         ("proxy-url", "socks5://proxy".into(), Refused::ProxyScheme),
         ("proxy-url", "proxy".into(), Refused::NotAUrl),
     ] {
