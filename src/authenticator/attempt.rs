@@ -219,7 +219,8 @@ impl Attempt {
         }
         self.steps.done(Step::OriginSaved);
 
-        let subject = self.subject(names, &endpoint);
+        let audience = self.settings.audience.clone();
+        let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
         let mut pending = self.pending(locked, stored)?;
         let environment = |name: &str| std::env::var_os(name);
         let mut client = None;

@@ -5,7 +5,7 @@ use std::path::Path;
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
-use kubelet_attestation::names::{NodeName, ProviderId, csr_name};
+use kubelet_attestation::names::{Audience, NodeName, ProviderId, csr_name};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::{Attempt, Locked};
@@ -17,7 +17,6 @@ use crate::credential::Credential;
 use crate::csr::client_request;
 use crate::failure::{self, Code, Failure};
 use crate::key::PrivateKey;
-use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kubelet::{self, KubeletArguments};
 use crate::node_name::NameSources;
 use crate::pending::{OpenRequest, Pending, Subject};
@@ -66,14 +65,13 @@ impl Attempt {
         })
     }
 
-    pub(super) fn subject(&self, names: Names, endpoint: &ClusterEndpoint) -> Subject {
-        let audience = self.settings.audience.clone();
+    pub(super) fn subject(&self, names: Names, audience: Audience) -> Subject {
         Subject {
             signer_name: self.settings.signer_name.clone(),
             expiration_seconds: self.settings.expiration_seconds,
             node_name: names.node_name,
             provider_id: names.provider_id,
-            audience: audience.unwrap_or_else(|| endpoint.audience()),
+            audience,
         }
     }
 
@@ -152,7 +150,11 @@ impl Attempt {
     /// What would be asked for, and the bytes of `spec.request` with a key that nobody keeps.
     pub(super) fn dry_run(&self, stored: &Stored) -> Result<(Subject, Vec<u8>), Failure> {
         let names = self.names(stored)?;
-        let subject = self.subject(names, &self.endpoint(stored, None)?);
+        let audience = match &self.settings.audience {
+            Some(audience) => audience.clone(),
+            None => self.endpoint(stored, None)?.audience(),
+        };
+        let subject = self.subject(names, audience);
         let key = PrivateKey::generate()
             .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
         let versions = self.attester.versions();

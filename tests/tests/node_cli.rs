@@ -119,6 +119,17 @@ fn a_dry_run_builds_the_request_and_sends_and_stores_nothing() {
 }
 
 #[test]
+fn a_dry_run_needs_no_cluster_where_the_audience_is_set() {
+    let (_server, mut node) = node();
+    node.unset("BOOTSTRAP_KUBECONFIG");
+    node.command(&["csr", "--dry-run"]).failed(9);
+
+    node.set("AUDIENCE", "prod");
+
+    node.command(&["csr", "--dry-run"]).succeeded();
+}
+
+#[test]
 fn openssl_reads_the_request_and_its_signature_holds() {
     let (_server, node) = node();
     let pem = node.command(&["csr", "--dry-run"]).succeeded().stdout;

@@ -157,6 +157,23 @@ fn twenty_processes_at_once_create_one_request_and_print_one_credential() {
 }
 
 #[test]
+fn twenty_processes_at_once_renew_with_one_request() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    node.run().succeeded();
+    server.set_signer(Signer::issue());
+
+    let started: Vec<_> = (0..20).map(|_| node.start(&[])).collect();
+    for run in started {
+        let run = run.finish().succeeded();
+        assert!(run.took < Duration::from_secs(6), "{run:#?}");
+    }
+
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
 fn both_versions_of_the_exec_api_are_answered_in_kind() {
     let server = issuing();
     let mut node = Node::new(INSECURE, &server);

@@ -9,6 +9,9 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer
 use kubelet_authenticator_tests::node::{NULL, Node};
 use serde_json::json;
 
+/// What becomes of a stored credential.
+type Change<'a> = &'a dyn Fn(&str) -> Vec<u8>;
+
 /// A user that is not us.
 const NOBODY: u32 = 65534;
 
@@ -158,7 +161,7 @@ fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
     let (_other_server, other, _) = joined();
     let foreign_key = fs::read_to_string(other.file("kubelet-client.pem")).unwrap();
     let foreign_key = &foreign_key[foreign_key.find("-----BEGIN PRIVATE").unwrap()..];
-    let changes: [(&str, &dyn Fn(&str) -> Vec<u8>); 5] = [
+    let changes: [(&str, Change<'_>); 5] = [
         ("empty", &|_| Vec::new()),
         ("private key", &|text| {
             text.as_bytes()[..text.len() / 2].to_vec()
