@@ -132,19 +132,16 @@ impl Pipeline {
 
         let repeated = attempts > 0;
         logs::decision(&subject, &decided, begun.elapsed(), repeated);
-        match &decided.decision {
-            Decision::Ignore(_) => Ok(Next::Done),
-            Decision::Retry(_) => {
-                if !repeated {
-                    self.events.publish(&request, &decided.decision).await;
-                }
-                Ok(Next::Retry)
-            }
-            Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_) => {
-                self.events.publish(&request, &decided.decision).await;
-                Ok(Next::Done)
-            }
+        let (next, told) = match &decided.decision {
+            Decision::Ignore(_) => (Next::Done, true),
+            Decision::Retry(_) => (Next::Retry, repeated),
+            Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_) => (Next::Done, false),
+        };
+        if !told {
+            let now = (self.clock)();
+            self.events.publish(&request, &decided.decision, now).await;
         }
+        Ok(next)
     }
 
     async fn decided(&self, request: &CertificateSigningRequest) -> Option<Decided> {

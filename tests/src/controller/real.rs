@@ -75,7 +75,7 @@ impl RealBed {
                 "metadata": {"name": user, "namespace": "default"},
                 "rules": [{
                     "apiGroups": ["events.k8s.io"], "resources": ["events"],
-                    "verbs": ["create", "patch"],
+                    "verbs": ["create"],
                 }],
             }),
             json!({
