@@ -1,14 +1,16 @@
 //! The controller's command line: what it prints, what it refuses, and its exit codes.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
-use kubelet_authenticator_test_support::process::Scratch;
-use kubelet_authenticator_tests::controller::{Machine, inventory};
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
+use kubelet_authenticator_tests::controller::{Machine, PATIENCE, inventory};
 use kubelet_authenticator_tests::program;
+use rustix::process::Signal;
 use serde_json::json;
 
 /// The files of a valid start, each open to change. Nobody listens where the kubeconfig points.
@@ -37,24 +39,33 @@ impl Files {
         self.scratch.join(name)
     }
 
-    /// Runs it with all options, which only ends where something is wrong.
+    /// All arguments of a valid start.
+    fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = vec!["run".into(), "--allow-insecure".into()];
+        for (option, name) in [
+            ("--workload-kubeconfig", "admin.kubeconfig"),
+            ("--ca-cert", "ca.crt"),
+            ("--ca-key", "ca.key"),
+            ("--inventory", "machines.yaml"),
+        ] {
+            arguments.extend([option.into(), self.path(name).into()]);
+        }
+        arguments
+    }
+
+    /// Runs it to an end that it only comes to where something is wrong.
     fn run(&self) -> Output {
-        run(&[
-            "run".as_ref(),
-            "--allow-insecure".as_ref(),
-            "--workload-kubeconfig".as_ref(),
-            &self.path("admin.kubeconfig"),
-            "--ca-cert".as_ref(),
-            &self.path("ca.crt"),
-            "--ca-key".as_ref(),
-            &self.path("ca.key"),
-            "--inventory".as_ref(),
-            &self.path("machines.yaml"),
-        ])
+        run(self.arguments())
+    }
+
+    /// Starts it.
+    fn start(&self) -> Process {
+        let launch = Launch::new("controller", program("node-attestation-controller"));
+        launch.args(self.arguments()).spawn(&self.path("log"))
     }
 }
 
-fn run(arguments: &[&Path]) -> Output {
+fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
     Command::new(program("node-attestation-controller"))
         .args(arguments)
         .env_clear()
@@ -80,7 +91,7 @@ fn assert_refused(output: &Output, words: &[&str]) {
 
 #[test]
 fn version_and_help_are_all_that_is_printed() {
-    let version = run(&["version".as_ref()]);
+    let version = run(&["version"]);
     assert_eq!(version.status.code(), Some(0));
     assert!(
         version
@@ -88,10 +99,7 @@ fn version_and_help_are_all_that_is_printed() {
             .starts_with(b"node-attestation-controller 0.")
     );
 
-    for arguments in [
-        &["--help".as_ref()][..],
-        &["run".as_ref(), "--help".as_ref()],
-    ] {
+    for arguments in [&["--help"][..], &["run", "--help"]] {
         let help = run(arguments);
         assert_eq!(help.status.code(), Some(0));
         assert!(help.stderr.is_empty());
@@ -103,14 +111,10 @@ fn version_and_help_are_all_that_is_printed() {
 fn wrong_usage_ends_with_2() {
     for arguments in [
         &[][..],
-        &["walk".as_ref()],
-        &["run".as_ref()],
-        &[
-            "run".as_ref(),
-            "--certificate-duration".as_ref(),
-            "1m".as_ref(),
-        ],
-        &["run".as_ref(), "--audience".as_ref(), "".as_ref()],
+        &["walk"],
+        &["run"],
+        &["run", "--certificate-duration", "1m"],
+        &["run", "--audience", ""],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -121,17 +125,10 @@ fn wrong_usage_ends_with_2() {
 #[test]
 fn without_a_provider_nothing_runs_and_the_message_says_what_to_do() {
     let files = Files::new();
-    let output = run(&[
-        "run".as_ref(),
-        "--workload-kubeconfig".as_ref(),
-        &files.path("admin.kubeconfig"),
-        "--ca-cert".as_ref(),
-        &files.path("ca.crt"),
-        "--ca-key".as_ref(),
-        &files.path("ca.key"),
-        "--inventory".as_ref(),
-        &files.path("machines.yaml"),
-    ]);
+    let mut arguments = files.arguments();
+    arguments.retain(|argument| argument != "--allow-insecure");
+
+    let output = run(arguments);
 
     assert_refused(&output, &["no attestation provider", "--allow-insecure"]);
 }
@@ -224,4 +221,37 @@ fn an_ambiguous_inventory_names_both_machines() {
 
 fn second_name(list: &serde_json::Value) -> String {
     list["machines"][1]["name"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_log_is_text_unless_asked_otherwise_and_sigint_ends_it_well() {
+    let files = Files::new();
+    let mut controller = files.start();
+
+    let line = controller.wait_for_log("watching", PATIENCE);
+    controller.signal(Signal::INT);
+
+    assert!(
+        line.contains(" INFO watching signer=\"cluster.x-k8s.io/"),
+        "{line}"
+    );
+    assert_eq!(controller.wait(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn what_an_operator_must_know_is_said_at_the_start() {
+    let files = Files::new();
+    CertificateAuthority::new("other")
+        .pair()
+        .write(files.scratch.path(), "ca");
+    let mut controller = files.start();
+
+    for words in [
+        "machines that prove nothing are admitted",
+        "the ledger is in memory",
+        "--client-ca-file",
+        "ca-sha256:",
+    ] {
+        controller.wait_for_log(words, PATIENCE);
+    }
 }

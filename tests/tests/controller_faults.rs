@@ -265,3 +265,32 @@ fn a_stop_waits_for_what_is_being_answered() {
     assert_eq!(controller.process.wait(PATIENCE).code(), Some(0));
     assert!(is_issued(&bed.server.csr(&name).unwrap()));
 }
+
+#[test]
+fn a_flood_is_worked_off_a_few_at_a_time() {
+    const AT_ONCE: usize = 16;
+    let machines: Vec<Machine> = (10..50)
+        .map(|number| Machine {
+            name: format!("worker-{number}").leak(),
+            token: format!("flood{}", char::from(b'a' + number % 26)).leak(),
+        })
+        .take(24)
+        .collect();
+    let bed = Bed::null(&machines);
+    let gate = bed.server.hold(Route::approval(), Step::Received);
+    let names: Vec<String> = machines.iter().map(|it| bed.stamped(*it)).collect();
+
+    let controller = bed.setup.start();
+    gate.wait(AT_ONCE, PATIENCE);
+    let begun = controller.lines();
+    let begun = begun
+        .iter()
+        .filter(|line| line["fields"]["check"] == "triage")
+        .count();
+    gate.open();
+
+    assert_eq!(begun, AT_ONCE);
+    for name in names {
+        assert!(is_issued(&bed.wait_for_answer(&name)));
+    }
+}
