@@ -1,16 +1,18 @@
 //! What the kubelet of this machine was told, read from its process or from the file that kubeadm writes.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 /// Where kubeadm writes the kubelet's arguments.
 pub const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
 /// Far more than a kubelet's arguments take; Linux allows a process 2 MiB of them.
-const MAX_ARGUMENTS_LEN: u64 = 256 * 1024;
+const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
 /// More than a kubelet of kubeadm's has.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
@@ -103,21 +105,27 @@ impl KubeletArguments {
     }
 }
 
+/// Reads a file in chunks that lie on the stack: this happens at every start, and a buffer costs more than the file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
-    let failed = |source| KubeletArgumentsError {
+    let failed = |source: Errno| KubeletArgumentsError {
         path: path.to_owned(),
-        source,
+        source: source.into(),
     };
-    let file = match File::open(path) {
+    let file = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    // Room for a kubelet's arguments, so that they are one read: this happens at every start.
-    let mut contents = Vec::with_capacity(USUAL_ARGUMENTS_LEN);
-    file.take(MAX_ARGUMENTS_LEN)
-        .read_to_end(&mut contents)
-        .map_err(failed)?;
+    let mut contents = Vec::new();
+    let mut chunk = [0; USUAL_ARGUMENTS_LEN];
+    while contents.len() < MAX_ARGUMENTS_LEN {
+        let length = retry_on_intr(|| rustix::io::read(&file, &mut chunk)).map_err(failed)?;
+        match chunk.get(..length) {
+            Some(read) if !read.is_empty() => contents.extend_from_slice(read),
+            _ => break,
+        }
+    }
+    contents.truncate(MAX_ARGUMENTS_LEN);
     Ok(Some(contents))
 }
 
