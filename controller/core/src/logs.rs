@@ -48,9 +48,21 @@ fn claimed_node(request: &[u8]) -> Option<NodeName> {
     subject::node_name(csr.subject()).ok()
 }
 
-/// Milliseconds, with their fraction: most checks take less than one.
+/// Milliseconds, to the microsecond: most checks take less than one.
 fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
+    let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
+    f64::from(micros) / 1000.0
+}
+
+/// Tells that a decision could not be written. `repeated`: so it was before, and nobody needs to read it twice.
+pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
+    const MESSAGE: &str = "the request was not answered";
+    let error = error_chain(error);
+    if repeated {
+        tracing::debug!(csr, error, "{MESSAGE}");
+    } else {
+        tracing::warn!(csr, error, "{MESSAGE}");
+    }
 }
 
 /// Tells how a decision was reached: one line for each check that was made, in order.

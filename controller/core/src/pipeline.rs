@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
-use crate::logs::{self, Subject, error_chain};
+use crate::logs::{self, Subject};
 use crate::status::{RequestStore, StoreError, answer};
 
 /// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a place in the queue
@@ -103,8 +103,7 @@ impl Pipeline {
                     return Next::Done;
                 }
                 Err(Unanswered::Store(error)) => {
-                    let error = error_chain(&error);
-                    tracing::warn!(csr = name, error, "the request was not answered");
+                    logs::unanswered(name, &error, attempts > 0);
                     return Next::Retry;
                 }
             }
