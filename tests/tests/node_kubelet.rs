@@ -1,0 +1,102 @@
+//! What the kubelet that runs the plugin was told counts for the plugin too.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::csr::subject;
+use kubelet_authenticator_test_support::api_server::{ApiServer, Signer};
+use kubelet_authenticator_tests::node::{INSECURE, Node};
+use serde_json::Value;
+
+/// A shell that looks like a kubelet with the argument `$0` to what it runs, which is the rest.
+const KUBELET: &str = r#"exec -a kubelet bash -c '"$@"; exit $?' "$0" "$@""#;
+
+fn node() -> (ApiServer, Node) {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    let node = Node::new(INSECURE, &server);
+    (server, node)
+}
+
+fn under_kubelet(node: &mut Node, argument: &str) {
+    node.wrap(&["bash", "-c", KUBELET, argument]);
+}
+
+fn asked(server: &ApiServer) -> CertificationRequest {
+    let body: Value = serde_json::from_slice(server.created_bodies().last().unwrap()).unwrap();
+    let request = STANDARD.decode(body["spec"]["request"].as_str().unwrap());
+    let envelope = Envelope::parse(&request.unwrap()).unwrap();
+    CertificationRequest::from_der(&envelope.csr).unwrap()
+}
+
+#[test]
+fn its_name_is_the_nodes() {
+    let (server, mut node) = node();
+    node.unset("NODE_NAME");
+    under_kubelet(&mut node, "--hostname-override=N7.Example");
+
+    node.run().succeeded();
+
+    let request = asked(&server);
+    assert_eq!(
+        subject::node_name(request.subject()).unwrap().as_str(),
+        "n7.example"
+    );
+}
+
+#[test]
+fn its_provider_id_is_the_machines() {
+    let (server, mut node) = node();
+    node.unset("PROVIDER_ID");
+    under_kubelet(&mut node, "--provider-id=test:///machine-7");
+
+    node.run().succeeded();
+
+    let id = asked(&server).claimed_provider_id().unwrap();
+    assert_eq!(id.as_str(), "test:///machine-7");
+}
+
+#[test]
+fn another_name_than_the_stored_one_is_15_although_the_credential_is_good() {
+    let (server, mut node) = node();
+    node.unset("NODE_NAME");
+    under_kubelet(&mut node, "--hostname-override=n7");
+    node.run().succeeded();
+    under_kubelet(&mut node, "--hostname-override=n8");
+
+    node.run().failed(15).saying("n7").saying("n8");
+
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn a_name_that_no_node_can_have_is_3() {
+    let (server, mut node) = node();
+    node.unset("NODE_NAME");
+    for name in ["n_1", "n1.", &"n".repeat(64)] {
+        under_kubelet(&mut node, &format!("--hostname-override={name}"));
+
+        node.run()
+            .failed(3)
+            .saying("--hostname-override")
+            .saying(name);
+    }
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn the_stored_name_counts_where_nobody_says_another() {
+    let (server, mut node) = node();
+    let first = node.run().succeeded();
+    node.unset("NODE_NAME");
+
+    assert_eq!(node.run().succeeded().pair(), first.pair());
+    node.command(&["renew", "--force"]).succeeded();
+
+    let request = asked(&server);
+    assert_eq!(
+        subject::node_name(request.subject()).unwrap().as_str(),
+        "n1"
+    );
+}
