@@ -12,6 +12,10 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources, Renewal};
 use kubelet_authenticator::cli;
 
+/// musl's allocator asks the kernel for every page; a cached run ends before it would give any back.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// A certificate that cannot be renewed has to last.
 const YEAR: u32 = 365 * 24 * 3600;
 
