@@ -44,7 +44,7 @@ test-real: control-plane
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 ## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
-bench: prerequisites-all musl
+bench: prerequisites-all musl control-plane
 	@$(CARGO) build --locked --quiet --release -p node-attestation-manager
 	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench
 	@target/release/bench

@@ -1,35 +1,25 @@
 //! One enrolment: the plugin with an empty store, an API server in memory, and the real controller.
 
-use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Verb};
 
 use crate::cached_path::Node;
+use crate::controller::{self, Controller, Files};
 use crate::measure::{Program, percentile};
 use crate::report::{Suite, print_table};
 
 const NODES: usize = 60;
 const PLUGIN: &str = "kubelet-authenticator-insecure";
+const SECRET: &str = "0123456789abcdef";
 const START: Duration = Duration::from_secs(20);
 
-/// The controller; gone when this is dropped.
-struct Controller(Child);
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Measures, prints the table, and returns the values.
-pub fn run(programs: &Path, controller: &Path) -> Suite {
+pub fn run(programs: &Path, program: &Path) -> Suite {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
-    let _controller = start(controller, &server, folder.path());
+    let _controller = start(program, &server, folder.path());
     server.wait_for_request(Verb::Watch, 1, START);
 
     let peak_memory = programs.join("peak-memory");
@@ -42,7 +32,7 @@ pub fn run(programs: &Path, controller: &Path) -> Suite {
                 &server,
                 &folder.path().join(run).join(&name),
                 &name,
-                &token(index),
+                &format!("{}.{SECRET}", token_id(index)),
             );
             Program::new(PLUGIN, programs.join(PLUGIN)).with_env(node.env)
         };
@@ -88,44 +78,23 @@ pub fn run(programs: &Path, controller: &Path) -> Suite {
     suite
 }
 
-/// A machine's own bootstrap token.
-fn token(index: usize) -> String {
-    format!("t{index:05}.0123456789abcdef")
+/// A machine's own bootstrap token: its public half.
+fn token_id(index: usize) -> String {
+    format!("t{index:05}")
 }
 
-fn start(controller: &Path, server: &ApiServer, folder: &Path) -> Controller {
-    let mut inventory = String::from(
-        "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
-    );
-    for index in 0..NODES {
-        let token = token(index);
-        let (id, secret) = token.split_once('.').unwrap();
-        server.add_token(id, secret);
-        writeln!(
-            inventory,
-            "- {{name: n{index}, providerID: \"bench:///n{index}\", tokenID: \"{id}\"}}"
-        )
-        .unwrap();
+fn start(program: &Path, server: &ApiServer, folder: &Path) -> Controller {
+    let machines: Vec<(String, String)> = (0..NODES)
+        .map(|index| (format!("n{index}"), token_id(index)))
+        .collect();
+    for (_, token) in &machines {
+        server.add_token(token, SECRET);
     }
-    let inventory_path = folder.join("machines.yaml");
-    std::fs::write(&inventory_path, inventory).unwrap();
-    let (certificate, key) = server.write_ca(folder);
-    let kubeconfig = server.write_admin_kubeconfig(folder);
-    let child = Command::new(controller)
-        .arg("run")
-        .arg("--workload-kubeconfig")
-        .arg(kubeconfig)
-        .arg("--ca-cert")
-        .arg(certificate)
-        .arg("--ca-key")
-        .arg(key)
-        .arg("--inventory")
-        .arg(inventory_path)
-        .arg("--allow-insecure")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    Controller(child)
+    let (ca_cert, ca_key) = server.write_ca(folder);
+    let files = Files {
+        kubeconfig: server.write_admin_kubeconfig(folder),
+        ca_cert,
+        ca_key,
+    };
+    controller::start(program, &files, &machines, folder)
 }

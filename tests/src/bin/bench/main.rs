@@ -6,8 +6,10 @@
 //! exceeded.
 
 mod cached_path;
+mod controller;
 mod enrolment;
 mod measure;
+mod real_join;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -24,10 +26,9 @@ fn main() -> ExitCode {
     };
     let mut suites = vec![cached_path::run(&node_programs(), limits_only)];
     if !limits_only {
-        suites.push(enrolment::run(
-            &node_programs(),
-            &root().join("target/release/node-attestation-controller"),
-        ));
+        let controller = root().join("target/release/node-attestation-controller");
+        suites.push(enrolment::run(&node_programs(), &controller));
+        suites.push(real_join::run(&node_programs(), &controller));
     }
     let mut exceeded = 0;
     for suite in &suites {

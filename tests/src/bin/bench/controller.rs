@@ -1,0 +1,69 @@
+//! The controller that benchmarks run against.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// What it is started with, beside its machines.
+pub struct Files {
+    /// May do everything.
+    pub kubeconfig: PathBuf,
+    /// The CA's certificate.
+    pub ca_cert: PathBuf,
+    /// The CA's key.
+    pub ca_key: PathBuf,
+}
+
+/// The controller; gone when this is dropped.
+pub struct Controller(Child);
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the infrastructure calls the machine of this name.
+pub fn provider_id(machine: &str) -> String {
+    format!("bench:///{machine}")
+}
+
+/// Starts it for these machines, each with the public half of its bootstrap token.
+pub fn start(
+    program: &Path,
+    files: &Files,
+    machines: &[(String, String)],
+    folder: &Path,
+) -> Controller {
+    let mut inventory = String::from(
+        "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
+    );
+    for (name, token) in machines {
+        let id = provider_id(name);
+        writeln!(
+            inventory,
+            "- {{name: {name}, providerID: \"{id}\", tokenID: \"{token}\"}}"
+        )
+        .unwrap();
+    }
+    let inventory_path = folder.join("machines.yaml");
+    std::fs::write(&inventory_path, inventory).unwrap();
+    let child = Command::new(program)
+        .arg("run")
+        .arg("--workload-kubeconfig")
+        .arg(&files.kubeconfig)
+        .arg("--ca-cert")
+        .arg(&files.ca_cert)
+        .arg("--ca-key")
+        .arg(&files.ca_key)
+        .arg("--inventory")
+        .arg(inventory_path)
+        .arg("--allow-insecure")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Controller(child)
+}
