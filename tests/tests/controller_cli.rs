@@ -91,7 +91,7 @@ fn assert_refused(output: &Output, words: &[&str]) {
 
 #[test]
 fn version_and_help_are_all_that_is_printed() {
-    let version = run(&["version"]);
+    let version = run(["version"]);
     assert_eq!(version.status.code(), Some(0));
     assert!(
         version
