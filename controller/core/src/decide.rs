@@ -235,6 +235,10 @@ async fn issue(
     let csr = steps
         .wait(Check::Settle, csr.settle(inventory.as_ref()))
         .await?;
+    // Before the claim: a machine whose certificate cannot be made must not hold its name for its former key.
+    if let Err(not_valid) = signer.is_valid(now) {
+        return Err(steps.take(Check::Sign, || Refusal::from(not_valid).into()));
+    }
     let csr = steps
         .wait(Check::Claim, csr.claim(ledger.as_ref(), now))
         .await?;

@@ -69,15 +69,22 @@ impl Signer {
         &self.ca.der
     }
 
+    /// Checks that the CA is valid now. Where it is not, replacing it cures every request that waits.
+    pub(crate) fn is_valid(&self, now: SystemTime) -> Result<(), Deferral> {
+        if now < self.ca.not_before || now > self.ca.not_after {
+            Err(Deferral::CaNotValid)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Makes the certificate of a request that passed every check.
     ///
     /// # Errors
     ///
-    /// A CA that is not valid now is a retry: replacing it cures every request that waits.
+    /// A CA that is not valid now is a retry.
     pub(crate) fn certificate(&self, csr: &ClaimedCsr, now: SystemTime) -> Result<Signed, Refusal> {
-        if now < self.ca.not_before || now > self.ca.not_after {
-            return Err(Deferral::CaNotValid.into());
-        }
+        self.is_valid(now)?;
         certificate::signed(&self.ca, &self.key, csr, now)
             .map_err(|source| Failure::SigningImpossible { source }.into())
     }

@@ -4,10 +4,11 @@ mod openssl;
 
 use std::time::{Duration, SystemTime};
 
+use futures::executor::block_on;
 use x509_parser::prelude::{FromDer as _, ParsedExtension, X509Certificate};
 
 use super::*;
-use crate::decide::{Context, Decision};
+use crate::decide::{Check, Context, Decision, decide};
 use crate::refusal::Deferral;
 use crate::request::forge::{Csr, UID, cluster, decided_at, envelope, issued_at, object, valid};
 use openssl::{CA_EXTENSIONS, Pki};
@@ -202,6 +203,18 @@ fn a_ca_that_is_not_valid_now_issues_nothing() {
             "{decision:?}"
         );
     }
+}
+
+#[test]
+fn a_ca_that_is_not_valid_now_leaves_the_name_unclaimed() {
+    let signer = Pki::new().signer().unwrap();
+    let now = signer.not_after() + Duration::from_secs(1);
+
+    let decided = block_on(decide(&valid(), &cluster_of(signer), now));
+
+    let checks: Vec<_> = decided.steps.iter().map(|step| step.check).collect();
+    assert!(!checks.contains(&Check::Claim), "{checks:?}");
+    assert_eq!(checks.last(), Some(&Check::Sign));
 }
 
 #[test]
