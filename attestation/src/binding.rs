@@ -10,16 +10,19 @@ const DOMAIN: &str = "cluster.x-k8s.io/kubelet-authenticator/";
 
 /// The digest that evidence must cover, over everything the request claims.
 ///
-/// Everything in a certificate signing request can be read by every holder of a bootstrap token. Evidence that covers
-/// this digest is useless without the private key of the request it was made for. It is never sent: the node computes
-/// it from what it asks for, the verifier from what was asked.
+/// Everything in a certificate signing request can be read by every holder of a bootstrap token.
+/// Evidence that covers this digest is useless without the private key of the request it was made
+/// for. It is never sent: the node computes it from what it asks for, the verifier from what was
+/// asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyBinding([u8; 32]);
 
 impl KeyBinding {
-    /// The binding of `spki` (DER of the request's `SubjectPublicKeyInfo`) to the cluster, the machine and the name.
+    /// The binding of `spki` (DER of the request's `SubjectPublicKeyInfo`) to the cluster, the
+    /// machine and the name.
     ///
-    /// `parts` are what the provider adds: for `aws` the digest of the identity document, for `tpm` the challenge.
+    /// `parts` are what the provider adds: for `aws` the digest of the identity document, for `tpm`
+    /// the challenge.
     pub fn new(
         provider: &Provider,
         audience: &Audience,

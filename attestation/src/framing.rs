@@ -14,7 +14,8 @@ impl FramedDigest {
 
     /// Adds one field.
     ///
-    /// A field longer than 4 GiB cannot be framed; its length saturates, and both halves agree on that.
+    /// A field longer than 4 GiB cannot be framed; its length saturates, and both halves agree on
+    /// that.
     pub(crate) fn field(mut self, bytes: &[u8]) -> Self {
         self.0
             .update(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());

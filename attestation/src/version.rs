@@ -46,7 +46,8 @@ impl EvidenceVersion {
             .join(",")
     }
 
-    /// The versions named in the value of [`SUPPORTED_VERSIONS_ANNOTATION`]; what is no version is passed over.
+    /// The versions named in the value of [`SUPPORTED_VERSIONS_ANNOTATION`]; what is no version is
+    /// passed over.
     pub fn parse_list(value: &str) -> Vec<Self> {
         value
             .split(',')

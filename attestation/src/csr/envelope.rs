@@ -1,7 +1,8 @@
 //! `spec.request`: the certification request and, after it, the attestation blocks.
 //!
-//! The API server parses the first PEM block and stores the rest as it is; two parsers of the same bytes must not see
-//! different requests. So there is one encoding: RFC 7468's strict form (64 columns, line feeds), the blocks in order.
+//! The API server parses the first PEM block and stores the rest as it is; two parsers of the same
+//! bytes must not see different requests. So there is one encoding: RFC 7468's strict form (64
+//! columns, line feeds), the blocks in order.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use pem::{EncodeConfig, LineEnding, Pem};
@@ -9,7 +10,8 @@ use pem::{EncodeConfig, LineEnding, Pem};
 use crate::evidence::MAX_EVIDENCE_LEN;
 use crate::names::Provider;
 
-/// The most a request may have, in bytes: every node and every bootstrap token can list all of them.
+/// The most a request may have, in bytes: every node and every bootstrap token can list all of
+/// them.
 pub const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 const CSR: &str = "CERTIFICATE REQUEST";
@@ -134,7 +136,8 @@ impl Envelope {
         {
             return Err(InvalidEnvelope::EvidenceTooLarge);
         }
-        // The rules above say what is wrong; this one leaves nothing else to be wrong (carriage returns, line lengths).
+        // The rules above say what is wrong; this one leaves nothing else to be wrong (carriage
+        // returns, line lengths).
         if envelope.encode() != request {
             return Err(InvalidEnvelope::NotStrict);
         }

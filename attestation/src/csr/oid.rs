@@ -4,10 +4,12 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 /// Extension: the machine's provider ID as a DER `UTF8String`.
 ///
-/// `KubernetesNodeProviderIdentifierOID`, the proof-of-concept arc of the Cluster API kubelet authentication proposal.
+/// `KubernetesNodeProviderIdentifierOID`, the proof-of-concept arc of the Cluster API kubelet
+/// authentication proposal.
 pub const PROVIDER_ID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.11129.2.1.21");
 
-/// Subject attribute: the user's UID, which the API server hands on (`AllowParsingUserUIDFromCertAuth`, Kubernetes 1.33).
+/// Subject attribute: the user's UID, which the API server hands on
+/// (`AllowParsingUserUIDFromCertAuth`, Kubernetes 1.33).
 pub const KUBERNETES_USER_UID: ObjectIdentifier =
     ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57683.2");
 

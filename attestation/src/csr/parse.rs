@@ -13,7 +13,8 @@ use crate::names::ProviderId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
-    /// Not a PKCS#10 request in DER: another structure, a non-minimal or indefinite length, bytes after its end.
+    /// Not a PKCS#10 request in DER: another structure, a non-minimal or indefinite length, bytes
+    /// after its end.
     #[error("the request is not a PKCS#10 structure in DER")]
     Der(#[source] x509_cert::der::Error),
     /// It decodes, but encodes to other bytes.
@@ -120,7 +121,8 @@ impl CertificationRequest {
             .find(|extension| extension.extn_id == kind)
     }
 
-    /// The provider ID that the request claims; `None` if it claims none, or not as one DER `UTF8String`.
+    /// The provider ID that the request claims; `None` if it claims none, or not as one DER
+    /// `UTF8String`.
     pub fn claimed_provider_id(&self) -> Option<ProviderId> {
         let value = self.extension(oid::PROVIDER_ID)?.extn_value.as_bytes();
         let text = Utf8StringRef::from_der(value).ok()?;

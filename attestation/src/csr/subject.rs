@@ -31,8 +31,8 @@ pub enum InvalidSubject {
 
 /// The node that a request's subject names.
 ///
-/// Two parsers must not read two names out of one subject, so there is one form: two parts of one value each, the
-/// organization first, as `UTF8String` or `PrintableString`.
+/// Two parsers must not read two names out of one subject, so there is one form: two parts of one
+/// value each, the organization first, as `UTF8String` or `PrintableString`.
 pub fn node_name(subject: &Name) -> Result<NodeName, InvalidSubject> {
     let mut organizations = Vec::new();
     let mut common_names = Vec::new();

@@ -1,7 +1,7 @@
 //! Evidence: what a machine sends to prove what it is.
 //!
-//! UTF-8 JSON. Every provider's evidence begins with the fields of [`Header`]; the provider's own module reads the
-//! rest, strictly, once the version is known.
+//! UTF-8 JSON. Every provider's evidence begins with the fields of [`Header`]; the provider's own
+//! module reads the rest, strictly, once the version is known.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,8 @@ pub enum InvalidEvidence {
     Audience,
 }
 
-/// Reads only the version, so that evidence of another version can be refused by its version and not by its fields.
+/// Reads only the version, so that evidence of another version can be refused by its version and
+/// not by its fields.
 pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
     #[derive(Deserialize)]
     struct Versioned<'a> {

@@ -2,13 +2,14 @@
 
 use crate::framing::FramedDigest;
 
-/// What the name of every request of ours begins with; an admission policy can hold bootstrap tokens to it.
+/// What the name of every request of ours begins with; an admission policy can hold bootstrap
+/// tokens to it.
 pub const CSR_NAME_PREFIX: &str = "kubelet-authenticator-";
 
 /// The name under which this request is created.
 ///
-/// `request` is what `spec.request` carries, byte for byte. The signature in it is random, so nobody can take the name
-/// before the request exists; the same request always finds itself again.
+/// `request` is what `spec.request` carries, byte for byte. The signature in it is random, so
+/// nobody can take the name before the request exists; the same request always finds itself again.
 pub fn csr_name(signer_name: &str, usages: &[&str], request: &[u8]) -> String {
     let digest = FramedDigest::default()
         .field(signer_name.as_bytes())

@@ -119,7 +119,8 @@ impl Audience {
         Ok(Self(audience.to_owned()))
     }
 
-    /// The audience of the cluster whose CA certificate has this DER, used where settings name none.
+    /// The audience of the cluster whose CA certificate has this DER, used where settings name
+    /// none.
     pub fn of_ca(certificate_der: &[u8]) -> Self {
         let digest = Sha256::digest(certificate_der);
         Self(format!(

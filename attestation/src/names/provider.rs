@@ -5,7 +5,8 @@ use std::fmt;
 
 /// What the name of every client signer of ours begins with; the provider follows.
 ///
-/// The proposal also writes `cluster-x-k8s-io/`, which the API server refuses: a signer's domain has two labels.
+/// The proposal also writes `cluster-x-k8s-io/`, which the API server refuses: a signer's domain
+/// has two labels.
 const CLIENT_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-";
 
 /// Keeps signer names and metric labels short.

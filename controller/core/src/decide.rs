@@ -184,8 +184,8 @@ impl fmt::Display for Check {
 
 /// Decides about `request` at `now`.
 ///
-/// Writes nothing but the ledger's record, and can be repeated: the same request finds the same record. The traits that
-/// `context` holds bring their own deadlines.
+/// Writes nothing but the ledger's record, and can be repeated: the same request finds the same
+/// record. The traits that `context` holds bring their own deadlines.
 pub async fn decide(
     request: &CertificateSigningRequest,
     context: &Context,
@@ -235,7 +235,8 @@ async fn issue(
     let csr = steps
         .wait(Check::Settle, csr.settle(inventory.as_ref()))
         .await?;
-    // Before the claim: a machine whose certificate cannot be made must not hold its name for its former key.
+    // Before the claim: a machine whose certificate cannot be made must not hold its name for its
+    // former key.
     if let Err(not_valid) = signer.is_valid(now) {
         return Err(steps.take(Check::Sign, || Refusal::from(not_valid).into()));
     }

@@ -10,7 +10,9 @@ use crate::refusal::Unavailable;
 
 /// Finds the machines of one cluster.
 ///
-/// An error is an outage, and ends in [`Deferral::InventoryUnavailable`](crate::refusal::Deferral::InventoryUnavailable); a machine that is not there is `None`.
+/// An error is an outage, and ends in
+/// [`Deferral::InventoryUnavailable`](crate::refusal::Deferral::InventoryUnavailable); a machine
+/// that is not there is `None`.
 pub trait Inventory: Debug + Send + Sync {
     /// The machine to which the infrastructure gave this provider ID.
     fn by_provider_id<'a>(
@@ -116,7 +118,8 @@ pub struct AmbiguousMachines {
 }
 
 impl StaticInventory {
-    /// The inventory of these machines, no two of which share a name, provider ID, node name or token.
+    /// The inventory of these machines, no two of which share a name, provider ID, node name or
+    /// token.
     pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
         for (index, second) in machines.iter().enumerate() {
             for first in machines.iter().take(index) {

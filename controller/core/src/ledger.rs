@@ -15,8 +15,9 @@ pub use memory::MemoryLedger;
 
 /// Keeps one record for each node name of one cluster.
 ///
-/// Both steps can be repeated: after a crash the same request finds its own record. A record remembers the latest time
-/// at which a certificate of its generation can still be valid, before that certificate exists.
+/// Both steps can be repeated: after a crash the same request finds its own record. A record
+/// remembers the latest time at which a certificate of its generation can still be valid, before
+/// that certificate exists.
 pub trait Ledger: Debug + Send + Sync {
     /// Claims the name for a machine that joins, or finds the claim that is its own already.
     ///
@@ -117,7 +118,8 @@ impl Debug for RecordUid {
     }
 }
 
-/// The UID that a certificate carries, `<record>.<generation>`; the API server makes it the user's UID.
+/// The UID that a certificate carries, `<record>.<generation>`; the API server makes it the user's
+/// UID.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CertificateUid {
     /// The record.

@@ -1,13 +1,15 @@
 //! The controller's library: it decides about kubelet certificate requests, and answers them.
 //!
-//! An infrastructure provider can embed it: it brings a [`verifier::Verifier`] and an [`inventory::Inventory`], and
-//! calls [`decide::decide`].
+//! An infrastructure provider can embed it: it brings a [`verifier::Verifier`] and an
+//! [`inventory::Inventory`], and calls [`decide::decide`].
 //!
 //! # Guarantees
 //!
-//! - A certificate comes only out of [`request`]'s chain of types, each link of which is one check that was passed.
+//! - A certificate comes only out of [`request`]'s chain of types, each link of which is one check
+//!   that was passed.
 //! - A denial is a contradiction; an outage never ends in one.
-//! - Nothing in a request is copied into a certificate but the public key; the rest is built from what was verified.
+//! - Nothing in a request is copied into a certificate but the public key; the rest is built from
+//!   what was verified.
 
 pub mod clock;
 pub mod clusters;

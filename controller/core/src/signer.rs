@@ -1,7 +1,8 @@
 //! The cluster's CA.
 //!
-//! Certificates are encoded here, field by field, so that the issuer is the CA's subject byte for byte: a library that
-//! keeps names in a map drops repeated attributes, and the chain of such a CA does not verify.
+//! Certificates are encoded here, field by field, so that the issuer is the CA's subject byte for
+//! byte: a library that keeps names in a map drops repeated attributes, and the chain of such a CA
+//! does not verify.
 
 mod ca;
 mod certificate;
@@ -69,7 +70,8 @@ impl Signer {
         &self.ca.der
     }
 
-    /// Checks that the CA is valid now. Where it is not, replacing it cures every request that waits.
+    /// Checks that the CA is valid now. Where it is not, replacing it cures every request that
+    /// waits.
     pub(crate) fn is_valid(&self, now: SystemTime) -> Result<(), Deferral> {
         if now < self.ca.not_before || now > self.ca.not_after {
             Err(Deferral::CaNotValid)

@@ -16,13 +16,14 @@ pub use insecure::InsecureVerifier;
 
 /// Appraises the evidence of one provider's machines.
 ///
-/// An implementation may call the outside world; it brings its own deadlines, and reports an outage as a
-/// [`Refusal::Retry`], never as a denial.
+/// An implementation may call the outside world; it brings its own deadlines, and reports an outage
+/// as a [`Refusal::Retry`], never as a denial.
 pub trait Verifier: Debug + Send + Sync {
     /// Whose evidence this appraises.
     fn provider(&self) -> &Provider;
 
-    /// The versions of evidence that it reads. Empty: the provider has no evidence, and a request must bring none.
+    /// The versions of evidence that it reads. Empty: the provider has no evidence, and a request
+    /// must bring none.
     fn versions(&self) -> &[EvidenceVersion];
 
     /// Decides whether the evidence holds, is bound to the key of this request, and whose it is.
@@ -37,7 +38,8 @@ pub trait Verifier: Debug + Send + Sync {
 
 /// What there is to appraise: the evidence, and what a key binding must cover.
 ///
-/// The claims have the right form and nothing more; [`machine`](Self::machine) comes from the inventory.
+/// The claims have the right form and nothing more; [`machine`](Self::machine) comes from the
+/// inventory.
 #[derive(Debug, Clone, Copy)]
 pub struct Appraisal<'a> {
     /// The evidence; `None` for a provider that has none.
@@ -88,7 +90,8 @@ impl Assurance {
 pub struct AttestedIdentity(Identity);
 
 impl AttestedIdentity {
-    /// Vouches for `identity`: for a verifier to say, when evidence bound to the request's key proved it.
+    /// Vouches for `identity`: for a verifier to say, when evidence bound to the request's key
+    /// proved it.
     pub fn vouched(identity: Identity) -> Self {
         Self(identity)
     }

@@ -1,7 +1,8 @@
 //! The chain of checks, as somebody who embeds this crate could try to go round it.
 //!
-//! Each case is one way round, tried at every link; `as_meant.rs` is the twin of all of them, and compiles. The twin is
-//! a module here and not a case, because one case that is run makes every dependency be built a second time.
+//! Each case is one way round, tried at every link; `as_meant.rs` is the twin of all of them, and
+//! compiles. The twin is a module here and not a case, because one case that is run makes every
+//! dependency be built a second time.
 
 #[path = "chain/as_meant.rs"]
 mod as_meant;

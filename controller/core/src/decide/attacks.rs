@@ -1,4 +1,5 @@
-//! What an attacker can write into a request: the valid one with one thing changed, and what it is refused for.
+//! What an attacker can write into a request: the valid one with one thing changed, and what it is
+//! refused for.
 //!
 //! A test's number is its attack's, and stays:
 //!

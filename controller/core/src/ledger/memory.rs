@@ -83,7 +83,8 @@ impl MemoryLedger {
             Some(record) => record.uid.next(),
             None => self.new_uid()?,
         };
-        // Where its machine has another name now, no certificate of the former one is valid any more.
+        // Where its machine has another name now, no certificate of the former one is valid any
+        // more.
         records.retain(|_, record| record.holder != claim.identity.provider_id);
         records.insert(
             claim.node_name.clone(),

@@ -8,8 +8,8 @@ use crate::verifier::Verifier;
 
 /// Checks that the signer, the provider block and the verifier are of one provider.
 ///
-/// Otherwise evidence of a weak provider could be had for a strong one's signer. Without evidence the block may be
-/// absent.
+/// Otherwise evidence of a weak provider could be had for a strong one's signer. Without evidence
+/// the block may be absent.
 pub(crate) fn of_signer(
     signer: &Provider,
     claimed: Option<&Provider>,
@@ -29,7 +29,8 @@ pub(crate) fn of_signer(
     }
 }
 
-/// Checks that there is evidence exactly where the provider has some, and in a version that its verifier reads.
+/// Checks that there is evidence exactly where the provider has some, and in a version that its
+/// verifier reads.
 pub(crate) fn readable(evidence: Option<&[u8]>, verifier: &dyn Verifier) -> Result<(), Refusal> {
     let supported = verifier.versions();
     match evidence {

@@ -12,7 +12,8 @@ use crate::refusal::{Denial, SubjectAltNameKind};
 
 /// The claimed provider ID, if that is the only extension.
 ///
-/// Nothing else is copied into the certificate, and a request for it says that the requester expects it to be.
+/// Nothing else is copied into the certificate, and a request for it says that the requester
+/// expects it to be.
 pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Denial> {
     for extension in csr.extensions() {
         accepted(extension)?;

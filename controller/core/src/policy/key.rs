@@ -6,12 +6,13 @@ use kubelet_attestation::csr::parse::CertificationRequest;
 
 use crate::refusal::Denial;
 
-/// An uncompressed point (SEC 1 section 2.3.3): this byte, then two coordinates of the field's 32 bytes.
+/// An uncompressed point (SEC 1 section 2.3.3): this byte, then two coordinates of the field's 32
+/// bytes.
 const UNCOMPRESSED: u8 = 4;
 const POINT_LEN: usize = 65;
 
-/// Accepts an ECDSA key on the named curve P-256 and no other: one algorithm has no downgrade, and neither RSA's odd
-/// sizes nor a curve's explicit parameters are ever computed with.
+/// Accepts an ECDSA key on the named curve P-256 and no other: one algorithm has no downgrade, and
+/// neither RSA's odd sizes nor a curve's explicit parameters are ever computed with.
 pub(crate) fn accepted(csr: &CertificationRequest) -> Result<ParsedPublicKey, Denial> {
     let (algorithm, curve) = csr.key_algorithm();
     if algorithm != oid::EC_PUBLIC_KEY || curve != Some(oid::P256) {

@@ -18,7 +18,8 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the token is the machine's own, or one that no machine has for itself. `owner` is the token's machine.
+/// Checks that the token is the machine's own, or one that no machine has for itself. `owner` is
+/// the token's machine.
 pub(crate) fn owns_token(
     machine: &Machine,
     token: &TokenId,

@@ -18,7 +18,8 @@ const AUTHENTICATED_GROUP: &str = "system:authenticated";
 
 /// Accepts a bootstrap token, or the node itself by a certificate of ours.
 ///
-/// The proposal asks for `CN == spec.username`; a machine that joins has no name yet, so that holds for renewals.
+/// The proposal asks for `CN == spec.username`; a machine that joins has no name yet, so that holds
+/// for renewals.
 pub(crate) fn accepted(
     username: &str,
     groups: &[String],
@@ -47,7 +48,8 @@ pub(crate) fn accepted(
     }
 }
 
-/// Checks that all `required` groups are there, and otherwise only the group of everybody and those that `may_be`.
+/// Checks that all `required` groups are there, and otherwise only the group of everybody and those
+/// that `may_be`.
 fn has_groups(
     groups: &[String],
     required: &[&str],

@@ -4,7 +4,8 @@ use kubelet_attestation::csr::CLIENT_USAGES;
 
 use crate::refusal::Denial;
 
-/// Accepts the usages of a kubelet's client certificate with an ECDSA key, in any order, and no others.
+/// Accepts the usages of a kubelet's client certificate with an ECDSA key, in any order, and no
+/// others.
 pub(crate) fn exact(usages: &[String]) -> Result<(), Denial> {
     let each_once = CLIENT_USAGES
         .iter()

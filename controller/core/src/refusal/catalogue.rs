@@ -1,4 +1,5 @@
-//! Every reason, once: the enums are written with [`reasons`], and `docs/reasons.md` is made from them.
+//! Every reason, once: the enums are written with [`reasons`], and `docs/reasons.md` is made from
+//! them.
 
 use std::fmt::Write as _;
 
@@ -15,8 +16,8 @@ pub struct Reason {
     pub meaning: &'static str,
 }
 
-/// Declares an enum of reasons: for each its meaning (the doc comment), its details (`error`) and, after the arrow, the
-/// message for the requester.
+/// Declares an enum of reasons: for each its meaning (the doc comment), its details (`error`) and,
+/// after the arrow, the message for the requester.
 macro_rules! reasons {
     (
         $(#[$attribute:meta])*

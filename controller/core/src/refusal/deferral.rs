@@ -9,8 +9,8 @@ use super::catalogue::reasons;
 reasons! {
     /// Why a request stays pending.
     Deferral {
-        /// The inventory has no machine under the provider ID or the bootstrap token. A machine may ask before its
-        /// infrastructure has reported it.
+        /// The inventory has no machine under the provider ID or the bootstrap token. A machine may
+        /// ask before its infrastructure has reported it.
         #[error("the inventory has no machine for this request")]
         MachineNotFound => "the machine is not known yet",
         /// The machine has no provider ID, node name or bootstrap data yet.
@@ -40,13 +40,15 @@ reasons! {
             #[source]
             source: Unavailable,
         } => "the node name could not be claimed",
-        /// The machine has a certificate already, for another key or name. It can enrol again when none is valid.
+        /// The machine has a certificate already, for another key or name. It can enrol again when
+        /// none is valid.
         #[error("the machine holds a certificate of node {node_name} that may still be valid")]
         IdentityLive {
             /// The node that the record is of.
             node_name: NodeName,
         } => "the machine holds a valid certificate already",
-        /// The cluster's CA certificate has expired, or is not valid yet. Its replacement cures this.
+        /// The cluster's CA certificate has expired, or is not valid yet. Its replacement cures
+        /// this.
         #[error("the CA certificate is not valid now")]
         CaNotValid => "the cluster's CA certificate is not valid now",
     }

@@ -21,7 +21,8 @@ reasons! {
             /// Its size.
             len: usize,
         } => "the request is too large",
-        /// The requester's attributes are larger than the API server makes them for a node or a bootstrap token.
+        /// The requester's attributes are larger than the API server makes them for a node or a
+        /// bootstrap token.
         #[error("spec.{field} is larger than a node's or a bootstrap token's")]
         RequesterTooLarge {
             /// The field of `spec`.
@@ -107,7 +108,8 @@ reasons! {
         /// `spec.usages` is not exactly digital signature and client auth.
         #[error("spec.usages is not exactly digital signature and client auth")]
         UsagesNotExact => "the usages are not exactly digital signature and client auth",
-        /// A subject alternative name is asked for, of whatever kind. A client certificate has none.
+        /// A subject alternative name is asked for, of whatever kind. A client certificate has
+        /// none.
         #[error("a subject alternative name of kind {kind} is asked for")]
         SubjectAltNameRequested {
             /// The kind of the first one.
@@ -185,7 +187,8 @@ reasons! {
             /// Who is asked for.
             asked: NodeName,
         } => "a node can ask for its own certificate only",
-        /// A node asks whose certificate carries no UID of a record. kube-apiserver hands it on from 1.33.
+        /// A node asks whose certificate carries no UID of a record. kube-apiserver hands it on
+        /// from 1.33.
         #[error("the requester's UID is not that of a certificate of ours")]
         RequesterUidMissing => "the requester's certificate names no record",
         /// A certificate that was obtained without evidence asks to be renewed.

@@ -8,7 +8,8 @@ use crate::signer::SignError;
 reasons! {
     /// Why a request can never be issued, though nothing contradicts it.
     Failure {
-        /// The evidence is of a version that this controller does not read. The annotation lists those that it does.
+        /// The evidence is of a version that this controller does not read. The annotation lists
+        /// those that it does.
         #[error(
             "the evidence is of version {version}, and {} are read",
             EvidenceVersion::list(supported)

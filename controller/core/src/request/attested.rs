@@ -28,7 +28,8 @@ pub(super) enum Standing {
 }
 
 impl LocatedCsr {
-    /// Has `verifier` appraise the evidence, and checks that it is about the machine that was located.
+    /// Has `verifier` appraise the evidence, and checks that it is about the machine that was
+    /// located.
     pub async fn attest(
         self,
         verifier: &dyn Verifier,

@@ -41,7 +41,8 @@ pub enum Requester {
 }
 
 impl ParsedCsr {
-    /// Checks what is asked for, and by whom. Everything that can be refused without asking anybody is refused here.
+    /// Checks what is asked for, and by whom. Everything that can be refused without asking anybody
+    /// is refused here.
     ///
     /// `verifier` is the one of the request's provider.
     ///

@@ -19,7 +19,8 @@ pub struct IssuedCertificate {
 }
 
 impl ClaimedCsr {
-    /// Has the CA sign a certificate that is built from what was verified; of the request it carries only the key.
+    /// Has the CA sign a certificate that is built from what was verified; of the request it
+    /// carries only the key.
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
         let certificate = signer.certificate(&self, now)?;
         Ok(IssuedCertificate {

@@ -5,7 +5,8 @@ use crate::inventory::{Inventory, Machine};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 
-/// A request that claims to be a machine of this cluster, and does not contradict what is known of it.
+/// A request that claims to be a machine of this cluster, and does not contradict what is known of
+/// it.
 #[derive(Debug)]
 pub struct LocatedCsr {
     csr: ConformantClientCsr,
@@ -13,8 +14,8 @@ pub struct LocatedCsr {
 }
 
 impl ConformantClientCsr {
-    /// Finds the machine: by the provider ID that the evidence will have to prove, or, where there is no evidence, by
-    /// the bootstrap token.
+    /// Finds the machine: by the provider ID that the evidence will have to prove, or, where there
+    /// is no evidence, by the bootstrap token.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
         let machine = match (self.requester(), self.evidence()) {
             (Requester::First { token }, Some(_)) => {

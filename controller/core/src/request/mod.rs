@@ -1,8 +1,9 @@
 //! The chain that a request goes through: parse, don't validate.
 //!
-//! Each link takes its predecessor by move, makes its check itself, and has no other constructor; the module of a link
-//! is its wall. A later link therefore proves that every earlier check has passed, and signing anything but a
-//! [`ClaimedCsr`] does not compile. A retry begins again with the object.
+//! Each link takes its predecessor by move, makes its check itself, and has no other constructor;
+//! the module of a link is its wall. A later link therefore proves that every earlier check has
+//! passed, and signing anything but a [`ClaimedCsr`] does not compile. A retry begins again with
+//! the object.
 //!
 //! | from | step | to |
 //! | --- | --- | --- |

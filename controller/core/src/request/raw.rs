@@ -38,7 +38,8 @@ pub enum Dismissal {
 impl RawRequest {
     /// Takes an open request to a signer of one of these verifiers.
     ///
-    /// One that is approved and not issued goes through the whole chain: somebody else's approval proves nothing.
+    /// One that is approved and not issued goes through the whole chain: somebody else's approval
+    /// proves nothing.
     pub fn triage(
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,

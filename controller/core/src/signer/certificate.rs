@@ -42,7 +42,8 @@ const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 /// 128 random bits, as RFC 5280's 20 octets and the demand for unpredictable numbers allow.
 const SERIAL_LEN: usize = 16;
 
-/// Encodes and signs the certificate: the key is the request's, everything else comes from what was verified.
+/// Encodes and signs the certificate: the key is the request's, everything else comes from what was
+/// verified.
 pub(super) fn signed(
     ca: &CaCertificate,
     key: &CaKey,

@@ -12,7 +12,8 @@ use zeroize::Zeroizing;
 use super::SignError;
 use super::ca::{CaCertificate, InvalidCa};
 
-/// ECDSA with SHA-256, SHA-384 and SHA-512 (RFC 5758 section 3.2), each for the curve of its strength.
+/// ECDSA with SHA-256, SHA-384 and SHA-512 (RFC 5758 section 3.2), each for the curve of its
+/// strength.
 const CURVES: [(&EcdsaSigningAlgorithm, &str); 3] = [
     (&ECDSA_P256_SHA256_ASN1_SIGNING, "1.2.840.10045.4.3.2"),
     (&ECDSA_P384_SHA384_ASN1_SIGNING, "1.2.840.10045.4.3.3"),
@@ -22,7 +23,8 @@ const CURVES: [(&EcdsaSigningAlgorithm, &str); 3] = [
 /// RSA with SHA-256 (RFC 4055 section 5).
 const RSA_WITH_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");
 
-/// From what is not broken to what Cluster API makes; larger keys make signing slow and chains long.
+/// From what is not broken to what Cluster API makes; larger keys make signing slow and chains
+/// long.
 const RSA_MODULUS_LEN: std::ops::RangeInclusive<usize> = 256..=512;
 
 /// A key that signs certificates. It has no `Debug`, and the library wipes it when it is dropped.
@@ -94,7 +96,8 @@ impl CaKey {
         }
     }
 
-    /// What signatures are made with, as certificates name it: RSA has a `NULL` (RFC 4055), ECDSA has nothing.
+    /// What signatures are made with, as certificates name it: RSA has a `NULL` (RFC 4055), ECDSA
+    /// has nothing.
     pub(super) fn algorithm(&self) -> AlgorithmIdentifierOwned {
         match self {
             Self::Ecdsa(_, oid) => AlgorithmIdentifierOwned {

@@ -28,7 +28,8 @@ impl Verifier for InsecureVerifier {
         appraisal: Appraisal<'a>,
         _now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-        // A machine without evidence was located by its bootstrap token, and by nothing that the request says.
+        // A machine without evidence was located by its bootstrap token, and by nothing that the
+        // request says.
         let identity = Identity {
             provider_id: appraisal.provider_id.clone(),
         };

@@ -1,7 +1,7 @@
 //! Sizes and shapes that are made to cost.
 //!
-//! What is over a limit is not read at all; what is within has bounded cost, as every step is linear in the size or
-//! sorts a list of that size.
+//! What is over a limit is not read at all; what is within has bounded cost, as every step is
+//! linear in the size or sorts a list of that size.
 
 use futures::executor::block_on;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
