@@ -1,5 +1,6 @@
 //! The machines that a cluster has, from a source that no node can write.
 
+use std::collections::HashMap;
 use std::fmt::{self, Debug};
 use std::net::IpAddr;
 
@@ -121,9 +122,11 @@ impl StaticInventory {
     /// The inventory of these machines, no two of which share a name, provider ID, node name or
     /// token.
     pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
-        for (index, second) in machines.iter().enumerate() {
-            for first in machines.iter().take(index) {
-                if let Some(field) = shared_field(first, second) {
+        // Once through the list: it is read anew with every change, while requests wait for it.
+        let mut seen = HashMap::new();
+        for second in &machines {
+            for (field, value) in named_by(second) {
+                if let Some(first) = seen.insert((field, value), second) {
                     return Err(AmbiguousMachines {
                         first: first.name.clone(),
                         second: second.name.clone(),
@@ -143,18 +146,22 @@ impl StaticInventory {
     }
 }
 
-fn shared_field(a: &Machine, b: &Machine) -> Option<&'static str> {
-    if a.name == b.name {
-        Some("name")
-    } else if a.provider_id.is_some() && a.provider_id == b.provider_id {
-        Some("provider ID")
-    } else if a.node_name.is_some() && a.node_name == b.node_name {
-        Some("node name")
-    } else if a.token_id.is_some() && a.token_id == b.token_id {
-        Some("token")
-    } else {
-        None
-    }
+/// What no other machine of a list may have.
+fn named_by(machine: &Machine) -> impl Iterator<Item = (&'static str, &str)> {
+    [
+        ("name", Some(machine.name.as_str())),
+        (
+            "provider ID",
+            machine.provider_id.as_ref().map(ProviderId::as_str),
+        ),
+        (
+            "node name",
+            machine.node_name.as_ref().map(NodeName::as_str),
+        ),
+        ("token", machine.token_id.as_ref().map(TokenId::as_str)),
+    ]
+    .into_iter()
+    .filter_map(|(field, value)| Some((field, value?)))
 }
 
 impl Inventory for StaticInventory {

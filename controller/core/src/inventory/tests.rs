@@ -36,6 +36,26 @@ fn two_machines_that_share_what_names_them_are_refused() {
 }
 
 #[test]
+fn the_last_of_many_machines_is_compared_with_the_first() {
+    let many = (0..10_000).map(|index| Machine {
+        node_name: None,
+        ..machine(&format!("m{index}"), "n1", None)
+    });
+    let first = machine("m0", "n0", None);
+    let again = Machine {
+        name: "last".to_owned(),
+        ..first
+    };
+
+    let error = StaticInventory::new(many.chain([again]).collect()).unwrap_err();
+
+    assert_eq!(
+        (&*error.first, &*error.second, error.field),
+        ("m0", "last", "provider ID")
+    );
+}
+
+#[test]
 fn machines_may_have_nothing_yet() {
     let unnamed = |name: &str| Machine {
         provider_id: None,
