@@ -68,6 +68,17 @@ pub struct Lifetimes {
     pub insecure: Duration,
 }
 
+impl Lifetimes {
+    /// The same, but none beyond `end`.
+    fn until(self, end: SystemTime, now: SystemTime) -> Self {
+        let left = end.duration_since(now).unwrap_or_default();
+        Self {
+            attested: self.attested.min(left),
+            insecure: self.insecure.min(left),
+        }
+    }
+}
+
 impl Default for Lifetimes {
     /// Seven days, and for an unattested machine one year.
     fn default() -> Self {
@@ -223,8 +234,10 @@ async fn issue(
         }));
     };
     let csr = steps.take(Check::Parse, || raw.parse())?;
+    // The record must not outlive the certificate, which does not outlive the CA.
+    let lifetimes = lifetimes.until(signer.not_after(), now);
     let csr = steps.take(Check::ConformClient, || {
-        csr.conform_client(verifier, lifetimes)
+        csr.conform_client(verifier, &lifetimes)
     })?;
     let csr = steps
         .wait(Check::Locate, csr.locate(inventory.as_ref()))

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
 use crate::refusal::Refusal;
-use crate::verifier::{AttestedIdentity, Identity};
+use crate::verifier::{Assurance, AttestedIdentity};
 
 mod memory;
 
@@ -21,6 +21,9 @@ pub use memory::MemoryLedger;
 pub trait Ledger: Debug + Send + Sync {
     /// Claims the name for a machine that joins, or finds the claim that is its own already.
     ///
+    /// A repeated claim of a machine that proved nothing is granted no more than the first one was:
+    /// otherwise filing the same key again would be the renewal that such a machine cannot have.
+    ///
     /// # Errors
     ///
     /// Another machine's living record denies; this machine's own, with another key, is a retry.
@@ -28,7 +31,7 @@ pub trait Ledger: Debug + Send + Sync {
         &'a self,
         claim: &'a Claim,
         now: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>>;
+    ) -> BoxFuture<'a, Result<Grant, Refusal>>;
 
     /// Finds the record whose certificate asks to be followed by another.
     ///
@@ -39,7 +42,7 @@ pub trait Ledger: Debug + Send + Sync {
         &'a self,
         renewal: &'a Renewal,
         now: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>>;
+    ) -> BoxFuture<'a, Result<Grant, Refusal>>;
 }
 
 /// A machine's claim to a node name, with the key that opens a generation.
@@ -47,8 +50,8 @@ pub trait Ledger: Debug + Send + Sync {
 pub struct Claim {
     /// The name.
     pub node_name: NodeName,
-    /// The machine.
-    pub identity: Identity,
+    /// The machine, and how well it is founded that this is it.
+    pub assurance: Assurance,
     /// The key.
     pub key: KeyDigest,
     /// The certificate that follows will not be valid for longer.
@@ -65,6 +68,16 @@ pub struct Renewal {
     /// The UID in the certificate that the request was made with.
     pub uid: CertificateUid,
     /// The certificate that follows will not be valid for longer.
+    pub not_after: SystemTime,
+}
+
+/// What a record allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "every ledger writes one out")]
+pub struct Grant {
+    /// The UID that the certificate is to carry.
+    pub uid: CertificateUid,
+    /// The latest end of its validity.
     pub not_after: SystemTime,
 }
 

@@ -8,7 +8,7 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory, TokenId};
-use crate::ledger::{CertificateUid, Claim, Renewal};
+use crate::ledger::{Claim, Grant, Renewal};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, decided, insecure, valid};
@@ -39,19 +39,11 @@ impl Inventory for Down {
 }
 
 impl Ledger for Down {
-    fn claim<'a>(
-        &'a self,
-        _: &'a Claim,
-        _: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+    fn claim<'a>(&'a self, _: &'a Claim, _: SystemTime) -> BoxFuture<'a, Result<Grant, Refusal>> {
         ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
     }
 
-    fn renew<'a>(
-        &'a self,
-        _: &'a Renewal,
-        _: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+    fn renew<'a>(&'a self, _: &'a Renewal, _: SystemTime) -> BoxFuture<'a, Result<Grant, Refusal>> {
         ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
     }
 }

@@ -8,8 +8,9 @@ use std::time::SystemTime;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{CertificateUid, Claim, KeyDigest, Ledger, RecordUid, Renewal};
+use super::{CertificateUid, Claim, Grant, KeyDigest, Ledger, RecordUid, Renewal};
 use crate::refusal::{Deferral, Denial, Refusal};
+use crate::verifier::Assurance;
 
 /// A ledger in memory. A restart forgets who holds which name, so first use is trusted again.
 pub struct MemoryLedger {
@@ -52,24 +53,24 @@ impl MemoryLedger {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claimed(&self, claim: &Claim, now: SystemTime) -> Result<CertificateUid, Refusal> {
+    fn claimed(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
+        let identity = claim.assurance.identity();
         let mut records = self.records();
         let elsewhere = records.iter().find(|(name, record)| {
             **name != claim.node_name
-                && record.holder == claim.identity.provider_id
+                && record.holder == identity.provider_id
                 && record.is_live(now)
         });
         if let Some((name, _)) = elsewhere {
             return Err(identity_live(name).into());
         }
         let uid = match records.get_mut(&claim.node_name) {
-            Some(record) if record.holder == claim.identity.provider_id => {
-                if record.key == claim.key {
-                    record.extend(claim.not_after);
-                    return Ok(record.uid);
+            Some(record) if record.holder == identity.provider_id => {
+                if record.is_live(now) && record.key != claim.key {
+                    return Err(identity_live(&claim.node_name).into());
                 }
                 if record.is_live(now) {
-                    return Err(identity_live(&claim.node_name).into());
+                    return Ok(record.granted_again(claim));
                 }
                 record.uid.next()
             }
@@ -85,20 +86,23 @@ impl MemoryLedger {
         };
         // Where its machine has another name now, no certificate of the former one is valid any
         // more.
-        records.retain(|_, record| record.holder != claim.identity.provider_id);
+        records.retain(|_, record| record.holder != identity.provider_id);
         records.insert(
             claim.node_name.clone(),
             Record {
                 uid,
-                holder: claim.identity.provider_id.clone(),
+                holder: identity.provider_id.clone(),
                 key: claim.key,
                 not_after: claim.not_after,
             },
         );
-        Ok(uid)
+        Ok(Grant {
+            uid,
+            not_after: claim.not_after,
+        })
     }
 
-    fn renewed(&self, renewal: &Renewal) -> Result<CertificateUid, Refusal> {
+    fn renewed(&self, renewal: &Renewal) -> Result<Grant, Refusal> {
         let mut records = self.records();
         let Some(record) = records.get_mut(&renewal.node_name) else {
             return Err(Denial::RecordMissing {
@@ -122,7 +126,10 @@ impl MemoryLedger {
             .into());
         }
         record.extend(renewal.not_after);
-        Ok(record.uid)
+        Ok(Grant {
+            uid: record.uid,
+            not_after: renewal.not_after,
+        })
     }
 
     fn new_uid(&self) -> Result<CertificateUid, Deferral> {
@@ -142,6 +149,19 @@ impl Record {
         now <= self.not_after
     }
 
+    /// The claim that opened the generation, once more.
+    fn granted_again(&mut self, claim: &Claim) -> Grant {
+        let not_after = match claim.assurance {
+            Assurance::None(_) => claim.not_after.min(self.not_after),
+            Assurance::Attested(_) => claim.not_after,
+        };
+        self.extend(not_after);
+        Grant {
+            uid: self.uid,
+            not_after,
+        }
+    }
+
     fn extend(&mut self, not_after: SystemTime) {
         self.not_after = self.not_after.max(not_after);
     }
@@ -158,7 +178,7 @@ impl Ledger for MemoryLedger {
         &'a self,
         claim: &'a Claim,
         now: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
         ready(self.claimed(claim, now)).boxed()
     }
 
@@ -166,7 +186,7 @@ impl Ledger for MemoryLedger {
         &'a self,
         renewal: &'a Renewal,
         _now: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
         ready(self.renewed(renewal)).boxed()
     }
 }

@@ -6,6 +6,7 @@ use kubelet_attestation::names::ProviderId;
 
 use super::*;
 use crate::refusal::{Deferral, Denial};
+use crate::verifier::Identity;
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -31,13 +32,25 @@ fn name(name: &str) -> NodeName {
 
 /// Claims `node` for `machine` with `key`, for a certificate of ten hours.
 fn claim(ledger: &MemoryLedger, machine: &str, node: &str, key: u8, hour: u32) -> Claimed {
+    let identity = AttestedIdentity::vouched(identity(machine));
     let claim = Claim {
         node_name: name(node),
-        identity: identity(machine),
+        assurance: Assurance::Attested(identity),
         key: KeyDigest::of(&[key]),
         not_after: at(hour + 10),
     };
-    block_on(ledger.claim(&claim, at(hour)))
+    block_on(ledger.claim(&claim, at(hour))).map(|grant| grant.uid)
+}
+
+/// The same for a machine that proved nothing; gives the end of what is granted.
+fn claim_unattested(ledger: &MemoryLedger, key: u8, hour: u32) -> SystemTime {
+    let claim = Claim {
+        node_name: name("n1"),
+        assurance: Assurance::None(identity("m1")),
+        key: KeyDigest::of(&[key]),
+        not_after: at(hour + 10),
+    };
+    block_on(ledger.claim(&claim, at(hour))).unwrap().not_after
 }
 
 type Claimed = Result<CertificateUid, Refusal>;
@@ -49,7 +62,7 @@ fn renew(ledger: &MemoryLedger, machine: &str, uid: CertificateUid, hour: u32) -
         uid,
         not_after: at(hour + 10),
     };
-    block_on(ledger.renew(&renewal, at(hour)))
+    block_on(ledger.renew(&renewal, at(hour))).map(|grant| grant.uid)
 }
 
 fn uid(record: u8, generation: u64) -> CertificateUid {
@@ -87,7 +100,25 @@ fn the_same_machine_with_the_same_key_finds_its_claim() {
     let first = claim(&ledger, "m1", "n1", 1, 0).unwrap();
 
     assert_eq!(claim(&ledger, "m1", "n1", 1, 0).unwrap(), first);
-    assert_eq!(claim(&ledger, "m1", "n1", 1, 100).unwrap(), first);
+    assert_eq!(claim(&ledger, "m1", "n1", 1, 10).unwrap(), first);
+}
+
+#[test]
+fn the_same_key_opens_another_generation_once_no_certificate_is_valid() {
+    let ledger = ledger();
+    claim(&ledger, "m1", "n1", 1, 0).unwrap();
+
+    assert_eq!(claim(&ledger, "m1", "n1", 1, 11).unwrap(), uid(0, 2));
+}
+
+#[test]
+fn the_same_key_is_no_renewal_for_a_machine_that_proved_nothing() {
+    let ledger = ledger();
+
+    assert_eq!(claim_unattested(&ledger, 1, 0), at(10));
+    assert_eq!(claim_unattested(&ledger, 1, 5), at(10));
+    assert_eq!(claim_unattested(&ledger, 1, 10), at(10));
+    assert_eq!(claim_unattested(&ledger, 1, 11), at(21));
 }
 
 #[test]

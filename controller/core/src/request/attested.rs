@@ -22,7 +22,7 @@ pub struct AttestedCsr {
 #[derive(Debug)]
 pub(super) enum Standing {
     /// It joins.
-    Joining(Identity),
+    Joining(Assurance),
     /// It goes on with the record of this certificate.
     Renewing(AttestedIdentity, CertificateUid),
 }
@@ -49,10 +49,7 @@ impl LocatedCsr {
         let assurance = verifier.verify(appraisal, now).await?;
         machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
         let standing = match (request.requester(), assurance) {
-            (Requester::First { .. }, Assurance::None(identity)) => Standing::Joining(identity),
-            (Requester::First { .. }, Assurance::Attested(identity)) => {
-                Standing::Joining(identity.identity().clone())
-            }
+            (Requester::First { .. }, assurance) => Standing::Joining(assurance),
             (Requester::Renewal { uid }, Assurance::Attested(identity)) => {
                 Standing::Renewing(identity, *uid)
             }
@@ -81,7 +78,7 @@ impl AttestedCsr {
     /// The identity that was proved or, without evidence, taken from the token.
     pub fn identity(&self) -> &Identity {
         match &self.standing {
-            Standing::Joining(identity) => identity,
+            Standing::Joining(assurance) => assurance.identity(),
             Standing::Renewing(identity, _) => identity.identity(),
         }
     }

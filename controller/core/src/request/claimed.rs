@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::attested::Standing;
 use super::{ConformantClientCsr, SettledCsr};
-use crate::ledger::{CertificateUid, Claim, KeyDigest, Ledger, Renewal};
+use crate::ledger::{CertificateUid, Claim, Grant, KeyDigest, Ledger, Renewal};
 use crate::refusal::Refusal;
 use crate::verifier::Identity;
 
@@ -12,8 +12,7 @@ use crate::verifier::Identity;
 #[derive(Debug)]
 pub struct ClaimedCsr {
     csr: SettledCsr,
-    uid: CertificateUid,
-    not_after: SystemTime,
+    grant: Grant,
 }
 
 impl SettledCsr {
@@ -22,11 +21,11 @@ impl SettledCsr {
         let request = self.request();
         let not_after = now + request.lifetime();
         let node_name = request.node_name().clone();
-        let uid = match self.standing() {
-            Standing::Joining(identity) => {
+        let grant = match self.standing() {
+            Standing::Joining(assurance) => {
                 let claim = Claim {
                     node_name,
-                    identity: identity.clone(),
+                    assurance: assurance.clone(),
                     key: KeyDigest::of(request.spki_der()),
                     not_after,
                 };
@@ -42,11 +41,7 @@ impl SettledCsr {
                 ledger.renew(&renewal, now).await?
             }
         };
-        Ok(ClaimedCsr {
-            csr: self,
-            uid,
-            not_after,
-        })
+        Ok(ClaimedCsr { csr: self, grant })
     }
 }
 
@@ -63,11 +58,11 @@ impl ClaimedCsr {
 
     /// The record, as the certificate is to carry it.
     pub fn uid(&self) -> CertificateUid {
-        self.uid
+        self.grant.uid
     }
 
     /// The end of validity that the record allows for.
     pub fn not_after(&self) -> SystemTime {
-        self.not_after
+        self.grant.not_after
     }
 }

@@ -218,6 +218,22 @@ fn a_ca_that_is_not_valid_now_leaves_the_name_unclaimed() {
 }
 
 #[test]
+fn a_record_ends_with_the_ca_that_signed_its_certificate() {
+    let old = Pki::new().signer().unwrap();
+    let end = old.not_after();
+    let former = cluster_of(old);
+    issued_at(&valid(), &former, end - DAY);
+    let present = Context {
+        ledger: former.ledger.clone(),
+        ..cluster()
+    };
+
+    let again = issued_at(&valid(), &present, end + Duration::from_secs(1));
+
+    assert!(again.uid().to_string().ends_with(".2"), "{}", again.uid());
+}
+
+#[test]
 fn serial_numbers_are_positive_and_differ() {
     let signer = Pki::new().signer().unwrap();
     let (now, cluster) = (late(&signer), cluster_of(signer));

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use clap::ValueEnum;
 use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use node_attestation_controller::ledger::{CertificateUid, Claim, Ledger, Renewal};
+use node_attestation_controller::ledger::{Claim, Grant, Ledger, Renewal};
 use node_attestation_controller::refusal::Refusal;
 use node_attestation_controller::status::{RequestStore, StoreError};
 
@@ -91,7 +91,7 @@ impl Ledger for CrashingLedger {
         &'a self,
         claim: &'a Claim,
         now: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
         Box::pin(async move {
             let claimed = self.inner.claim(claim, now).await;
             self.point.reached(CrashPoint::Claim);
@@ -103,7 +103,7 @@ impl Ledger for CrashingLedger {
         &'a self,
         renewal: &'a Renewal,
         now: SystemTime,
-    ) -> BoxFuture<'a, Result<CertificateUid, Refusal>> {
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
         self.inner.renew(renewal, now)
     }
 }
