@@ -87,8 +87,12 @@ impl Signer {
     /// A CA that is not valid now is a retry.
     pub(crate) fn certificate(&self, csr: &ClaimedCsr, now: SystemTime) -> Result<Signed, Refusal> {
         self.is_valid(now)?;
-        certificate::signed(&self.ca, &self.key, csr, now)
-            .map_err(|source| Failure::SigningImpossible { source }.into())
+        certificate::signed(&self.ca, &self.key, csr, now).map_err(|error| match error {
+            SignError::Entropy => Deferral::NoEntropy.into(),
+            source @ (SignError::Encoding(_) | SignError::Key) => {
+                Failure::SigningImpossible { source }.into()
+            }
+        })
     }
 }
 

@@ -47,6 +47,9 @@ reasons! {
             /// The node that the record is of.
             node_name: NodeName,
         } => "the machine holds a valid certificate already",
+        /// The system gave no random bytes for a serial number.
+        #[error("the system has no random bytes for a serial number")]
+        NoEntropy => "the certificate could not be signed yet",
         /// The cluster's CA certificate has expired, or is not valid yet. Its replacement cures
         /// this.
         #[error("the CA certificate is not valid now")]
