@@ -29,8 +29,8 @@ pub enum Renewal {
 
 /// A way to prove what machine this is.
 ///
-/// Called from one thread at a time, and never while the stored credential is good enough. A call may be repeated
-/// after a crash; it must not change the machine.
+/// Called from one thread at a time, and never while the stored credential is good enough. A call
+/// may be repeated after a crash; it must not change the machine.
 pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// The provider's name, which selects its signer.
     fn provider(&self) -> Provider;

@@ -1,4 +1,5 @@
-//! The flow on one page: cache, and where that does not do, a bounded run that gets a new credential.
+//! The flow on one page: cache, and where that does not do, a bounded run that gets a new
+//! credential.
 
 mod attempt;
 mod blame;
@@ -36,8 +37,8 @@ pub use due::Due;
 use due::ca_changed;
 pub use step::{Observer, Step};
 
-/// In all, where a valid credential is there: the kubelet's heartbeat gives up after ten seconds, and meanwhile
-/// client-go holds back every request.
+/// In all, where a valid credential is there: the kubelet's heartbeat gives up after ten seconds,
+/// and meanwhile client-go holds back every request.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 
 /// How long a run with a valid credential waits for another that renews it.
@@ -52,7 +53,8 @@ const MARGIN: Duration = Duration::from_millis(500);
 pub enum Caller {
     /// client-go, which asks again at every request: a remembered failure answers for it.
     ClientGo,
-    /// A person, who has perhaps just mended what was broken: it is tried again, whatever is remembered.
+    /// A person, who has perhaps just mended what was broken: it is tried again, whatever is
+    /// remembered.
     Person,
 }
 
@@ -87,13 +89,14 @@ pub struct Answer {
 }
 
 impl Authenticator<'_> {
-    /// Gives the credential: the stored one while it is good, otherwise a new one, and the stored one again where a
-    /// new one is not to be had in time and the stored one still holds.
+    /// Gives the credential: the stored one while it is good, otherwise a new one, and the stored
+    /// one again where a new one is not to be had in time and the stored one still holds.
     ///
     /// # Guarantees
     ///
-    /// Ends within the time of the settings, and within five seconds if a valid credential is stored, whatever hangs.
-    /// While the stored credential is good, no thread, connection or TLS is set up.
+    /// Ends within the time of the settings, and within five seconds if a valid credential is
+    /// stored, whatever hangs. While the stored credential is good, no thread, connection or TLS is
+    /// set up.
     pub fn credential(&self) -> Result<Answer, Failure> {
         let now = clock::now();
         let store = self.open_store()?;
@@ -139,7 +142,8 @@ impl Authenticator<'_> {
         Ok((self.kept(fresh, clock::now()), true))
     }
 
-    /// The request that would be sent now, with a key that is thrown away; nothing is sent or written.
+    /// The request that would be sent now, with a key that is thrown away; nothing is sent or
+    /// written.
     pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (_, stored) = self.stored()?;
         let attempt = self
@@ -249,7 +253,8 @@ impl Authenticator<'_> {
         })
     }
 
-    /// The firmware is compared once a boot: writes down that it was. Without the lock nothing is written.
+    /// The firmware is compared once a boot: writes down that it was. Without the lock nothing is
+    /// written.
     fn note_boot(store: &Store, stored: &Stored, now: SystemTime) {
         let (Some(_), Some(origin)) = (&stored.machine, &stored.origin) else {
             return;
@@ -268,7 +273,8 @@ impl Authenticator<'_> {
 
     /// Gets a new credential in `total`, on a thread of its own: what hangs there is left behind.
     ///
-    /// A run that is left behind does no more harm than one that is killed, because every step can be repeated.
+    /// A run that is left behind does no more harm than one that is killed, because every step can
+    /// be repeated.
     fn replace(
         &self,
         store: Option<&Store>,

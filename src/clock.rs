@@ -16,7 +16,8 @@ pub fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// The moment by which a piece of work has to be over, on the monotonic clock: setting the wall clock moves nothing.
+/// The moment by which a piece of work has to be over, on the monotonic clock: setting the wall
+/// clock moves nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
@@ -36,7 +37,8 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The earlier of this and the moment `duration` from now: a step's share of a longer piece of work.
+    /// The earlier of this and the moment `duration` from now: a step's share of a longer piece of
+    /// work.
     #[must_use]
     pub fn within(self, duration: Duration) -> Self {
         self.min(Self::after(duration))

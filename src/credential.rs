@@ -22,7 +22,8 @@ const BEGIN: &str = "-----BEGIN ";
 /// A chain and the key of its leaf, which match.
 ///
 /// There are two ways to have one: out of the store ([`Credential::from_store`]) and from a signer
-/// ([`Credential::from_issued`]), which checks more, because nobody has vouched for that certificate yet.
+/// ([`Credential::from_issued`]), which checks more, because nobody has vouched for that
+/// certificate yet.
 #[derive(Debug)]
 pub struct Credential {
     certificate_pem: String,
@@ -81,7 +82,8 @@ impl Credential {
     ///
     /// # Guarantees
     ///
-    /// The key is the leaf's. Whether the certificate holds now, and for which node, is not looked at.
+    /// The key is the leaf's. Whether the certificate holds now, and for which node, is not looked
+    /// at.
     pub fn from_store(text: &str) -> Result<Self, CredentialError> {
         if text.trim().is_empty() {
             return Err(CredentialError::Empty);

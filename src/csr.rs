@@ -20,8 +20,9 @@ pub enum CsrError {
 
 /// DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
 ///
-/// The subject is exactly `O=system:nodes, CN=system:node:<name>`, the one requested extension is the provider ID, and
-/// there are no alternative names. Two requests are never the same bytes: the signature is random.
+/// The subject is exactly `O=system:nodes, CN=system:node:<name>`, the one requested extension is
+/// the provider ID, and there are no alternative names. Two requests are never the same bytes: the
+/// signature is random.
 pub fn client_request(
     key: &KeyPair,
     node_name: &NodeName,

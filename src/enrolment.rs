@@ -53,8 +53,9 @@ pub enum EnrolmentError {
 
 /// Creates `csr`, unless that was `acknowledged` by an earlier run, and waits until it is decided.
 ///
-/// `on_acknowledged` is called once the API server has the request, before the wait. It costs one create and one
-/// watch; a run that takes up an acknowledged request costs one read, and one watch if the request still waits.
+/// `on_acknowledged` is called once the API server has the request, before the wait. It costs one
+/// create and one watch; a run that takes up an acknowledged request costs one read, and one watch
+/// if the request still waits.
 pub fn obtain(
     client: &ApiClient,
     csr: NewCsr<'_>,

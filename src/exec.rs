@@ -1,7 +1,8 @@
 //! What client-go says to an exec credential plugin, and the one answer it takes.
 //!
-//! Source: client-go's `pkg/apis/clientauthentication/{v1,v1beta1}/types.go`. This is the only file that prints to
-//! standard output: anything but one `ExecCredential` there makes client-go drop the credential.
+//! Source: client-go's `pkg/apis/clientauthentication/{v1,v1beta1}/types.go`. This is the only file
+//! that prints to standard output: anything but one `ExecCredential` there makes client-go drop the
+//! credential.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -116,7 +117,8 @@ struct WireSpec<'a> {
     cluster: Option<ExecCluster<'a>>,
 }
 
-/// What client-go said cannot be understood. Contents are not repeated: a cluster's extension may hold anything.
+/// What client-go said cannot be understood. Contents are not repeated: a cluster's extension may
+/// hold anything.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecInfoError {
@@ -169,7 +171,8 @@ pub enum ExecInfoError {
 }
 
 impl<'a> ExecInfo<'a> {
-    /// Reads the content of [`EXEC_INFO`]. Unknown fields are passed over, as the API only ever adds some.
+    /// Reads the content of [`EXEC_INFO`]. Unknown fields are passed over, as the API only ever
+    /// adds some.
     pub fn parse(value: &'a OsStr) -> Result<Self, ExecInfoError> {
         if value.len() > MAX_EXEC_INFO_LEN {
             return Err(ExecInfoError::TooLarge { len: value.len() });
@@ -270,7 +273,8 @@ impl ExecCredential<'_> {
                 client_key_data: self.key_pem.expose(),
             },
         };
-        // A tenth more than the PEM leaves room for its escaped line ends, so that the key is never moved about.
+        // A tenth more than the PEM leaves room for its escaped line ends, so that the key is never
+        // moved about.
         let pem_len = self.certificate_pem.len() + self.key_pem.expose().len();
         let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
         serde_json::to_writer(&mut *json, &credential)?;

@@ -6,7 +6,8 @@ use std::fmt;
 /// More than any of our own sentences with the message of an API server.
 const MAX_LINE_LEN: usize = 4096;
 
-/// What the process exits with: a label on the kubelet's metric `rest_client_exec_plugin_call_total`.
+/// What the process exits with: a label on the kubelet's metric
+/// `rest_client_exec_plugin_call_total`.
 ///
 /// One meaning each, for ever. Zero, a credential was printed, is no failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,7 +85,8 @@ impl Code {
 
     /// Whether the next runs answer from memory for a while.
     ///
-    /// What is found on this machine is found again at no cost to anybody else, and a pending request is waited for.
+    /// What is found on this machine is found again at no cost to anybody else, and a pending
+    /// request is waited for.
     pub fn is_remembered(self) -> bool {
         match self {
             Self::Internal
@@ -167,7 +169,8 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Others' words end up in a log: no line of theirs may look like one of ours, and none fills a disk.
+/// Others' words end up in a log: no line of theirs may look like one of ours, and none fills a
+/// disk.
 fn one_line(text: &str) -> String {
     text.chars()
         .take(MAX_LINE_LEN)

@@ -41,8 +41,8 @@ impl PrivateKey {
 
     /// Reads a key in PKCS#8 or SEC 1.
     ///
-    /// The public half is read where the key carries it (RFC 5915 section 3) and computed only where it does not: no
-    /// arithmetic on curves at every start of the plugin.
+    /// The public half is read where the key carries it (RFC 5915 section 3) and computed only
+    /// where it does not: no arithmetic on curves at every start of the plugin.
     pub fn from_pem(pem: Secret<String>) -> Result<Self, KeyError> {
         let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
         let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {

@@ -1,4 +1,5 @@
-//! What the kubelet of this machine was told, read from its process or from the file that kubeadm writes.
+//! What the kubelet of this machine was told, read from its process or from the file that kubeadm
+//! writes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,7 +18,8 @@ const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 /// More than a kubelet of kubeadm's has.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
-/// The arguments of a kubelet that say who its node is. The last of several wins, as in the kubelet itself.
+/// The arguments of a kubelet that say who its node is. The last of several wins, as in the kubelet
+/// itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletArguments {
     hostname_override: Option<String>,
@@ -105,7 +107,8 @@ impl KubeletArguments {
     }
 }
 
-/// Reads a file in chunks that lie on the stack: this happens at every start, and a buffer costs more than the file.
+/// Reads a file in chunks that lie on the stack: this happens at every start, and a buffer costs
+/// more than the file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
     let failed = |source: Errno| KubeletArgumentsError {
         path: path.to_owned(),

@@ -1,15 +1,19 @@
-//! The node half of kubelet authentication: an exec credential plugin that proves what machine it runs on.
+//! The node half of kubelet authentication: an exec credential plugin that proves what machine it
+//! runs on.
 //!
-//! A provider is a program of a few lines: it implements [`attester::Attester`] and hands it to [`cli::run`]. What it
-//! takes to keep a kubelet's client certificate fresh is here, once for all providers; [`authenticator`] is the flow.
+//! A provider is a program of a few lines: it implements [`attester::Attester`] and hands it to
+//! [`cli::run`]. What it takes to keep a kubelet's client certificate fresh is here, once for all
+//! providers; [`authenticator`] is the flow.
 //!
 //! # Guarantees
 //!
-//! - Standard output carries one `ExecCredential` or the answer of a command, and is empty on failure.
-//! - A run ends within its time, whatever hangs: [`authenticator::Authenticator::credential`] says which time.
+//! - Standard output carries one `ExecCredential` or the answer of a command, and is empty on
+//!   failure.
+//! - A run ends within its time, whatever hangs: [`authenticator::Authenticator::credential`] says
+//!   which time.
 //! - A run that is killed at any step is finished by the next, with the same request.
-//! - The store never holds a certificate with a key that is not its own, and nobody sees a certificate that was not
-//!   checked.
+//! - The store never holds a certificate with a key that is not its own, and nobody sees a
+//!   certificate that was not checked.
 //! - While the stored credential is good there is no connection, no thread and no runtime.
 //! - No secret is in an error, a log line or a `Debug` text.
 

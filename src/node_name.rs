@@ -1,7 +1,8 @@
 //! Which node this machine is.
 //!
-//! The kubelet registers its Node under a name of its own choosing, and the certificate has to carry the same one. So
-//! the name is found where the kubelet finds it: `GetHostname` in Kubernetes' `component-helpers/node/util`.
+//! The kubelet registers its Node under a name of its own choosing, and the certificate has to
+//! carry the same one. So the name is found where the kubelet finds it: `GetHostname` in
+//! Kubernetes' `component-helpers/node/util`.
 
 use std::fmt;
 
@@ -101,9 +102,10 @@ impl<'a> NameSources<'a> {
 
     /// Decides what this node is called.
     ///
-    /// The settings win over the stored name, that over what the kubelet was told, and that over the host name. A
-    /// stored name never yields silently: where the settings or the kubelet that started us ask for another, the
-    /// answer is [`NodeNameError::Mismatch`], because the certificate would not fit the Node.
+    /// The settings win over the stored name, that over what the kubelet was told, and that over
+    /// the host name. A stored name never yields silently: where the settings or the kubelet that
+    /// started us ask for another, the answer is [`NodeNameError::Mismatch`], because the
+    /// certificate would not fit the Node.
     pub fn decide(&self) -> Result<NodeName, NodeNameError> {
         let asked = match (
             self.settings,
@@ -138,7 +140,8 @@ impl<'a> NameSources<'a> {
     }
 }
 
-/// The provider ID that the kubelet was told, by its own arguments or else by those that kubeadm wrote down.
+/// The provider ID that the kubelet was told, by its own arguments or else by those that kubeadm
+/// wrote down.
 pub fn kubelets_provider_id(
     kubelet: Option<&KubeletArguments>,
     kubeadm: Option<&KubeletArguments>,

@@ -1,4 +1,5 @@
-//! The request that waits for its certificate: saved before it is sent, taken up again byte for byte.
+//! The request that waits for its certificate: saved before it is sent, taken up again byte for
+//! byte.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,13 +15,14 @@ use crate::secret::Secret;
 
 const VERSION: u32 = 1;
 
-/// Evidence older than 14 minutes is refused; a request that has waited this long will not be answered in time.
+/// Evidence older than 14 minutes is refused; a request that has waited this long will not be
+/// answered in time.
 const MAX_AGE: Duration = Duration::from_mins(10);
 
 /// `pending.json`: the key, and the request that it is in, if one is open.
 ///
-/// The key outlives a request that came to nothing: the same node asking again with the same key is a retry, with
-/// another key it would be a second claim.
+/// The key outlives a request that came to nothing: the same node asking again with the same key is
+/// a retry, with another key it would be a second claim.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Pending {
@@ -46,7 +48,8 @@ pub struct OpenRequest {
     pub acknowledged: bool,
 }
 
-/// All that decides what a request says, but for the key: if any of it changes, another request is due.
+/// All that decides what a request says, but for the key: if any of it changes, another request is
+/// due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the flow writes one out")]
 pub struct Subject {

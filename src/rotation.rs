@@ -19,7 +19,8 @@ const DAILY: (f64, f64) = (20.0 * 3600.0, 28.0 * 3600.0);
 /// A short certificate is renewed in this part of its lifetime.
 const SHARE: (f64, f64) = (0.5, 0.7);
 
-/// client-go asks again this soon even where nothing is due, so that a changed setting or a replaced store is noticed.
+/// client-go asks again this soon even where nothing is due, so that a changed setting or a
+/// replaced store is noticed.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
 /// client-go asks again this soon while a renewal is under way or has failed.
@@ -38,7 +39,8 @@ impl Fraction {
 
     /// The fraction that `bytes` spell in base 256 after the point.
     ///
-    /// A certificate's serial is random, so that it spreads the renewals of many nodes, and always the same for one.
+    /// A certificate's serial is random, so that it spreads the renewals of many nodes, and always
+    /// the same for one.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         // The last bytes: the first of a serial may be a sign or a counter's zeros.
         let (fraction, _) = bytes
@@ -121,7 +123,8 @@ impl Validity {
         self.issued() + Duration::from_secs_f64(jitter.between(DAILY).min(share))
     }
 
-    /// Decides what to do at `now` with a credential of this validity; `jitter` comes from the certificate.
+    /// Decides what to do at `now` with a credential of this validity; `jitter` comes from the
+    /// certificate.
     pub fn rotation(&self, now: SystemTime, jitter: Fraction) -> Rotation {
         if !self.holds_at(now) {
             Rotation::Enrol
@@ -137,8 +140,8 @@ impl Validity {
         self.expiry(now, until.min(now + ASK_AGAIN))
     }
 
-    /// When client-go shall ask again for a credential whose renewal has not succeeded yet and is tried again at
-    /// `next_attempt`.
+    /// When client-go shall ask again for a credential whose renewal has not succeeded yet and is
+    /// tried again at `next_attempt`.
     pub fn expiry_awaiting_renewal(&self, now: SystemTime, next_attempt: SystemTime) -> SystemTime {
         self.expiry(now, next_attempt.min(now + ASK_AGAIN_SOON))
     }

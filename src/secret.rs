@@ -8,8 +8,8 @@ use zeroize::Zeroize;
 ///
 /// # Guarantees
 ///
-/// Neither `Debug` nor any other trait shows the content, it cannot be cloned, and its memory is overwritten when it
-/// is dropped. Whoever needs the content says so with [`Secret::expose`].
+/// Neither `Debug` nor any other trait shows the content, it cannot be cloned, and its memory is
+/// overwritten when it is dropped. Whoever needs the content says so with [`Secret::expose`].
 pub struct Secret<T: Zeroize>(T);
 
 impl<T: Zeroize> Secret<T> {

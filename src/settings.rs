@@ -1,8 +1,9 @@
 //! What the plugin is told, by whom, and who wins.
 //!
-//! Flags win over `KUBELET_AUTHENTICATOR_*` variables, these over drop-ins, these over the file, that over the cluster's
-//! `client.authentication.k8s.io/exec` extension, and that over the defaults. Every source is read strictly: a key that
-//! is not known, or a value that cannot be, is an error that names the source and the key.
+//! Flags win over `KUBELET_AUTHENTICATOR_*` variables, these over drop-ins, these over the file,
+//! that over the cluster's `client.authentication.k8s.io/exec` extension, and that over the
+//! defaults. Every source is read strictly: a key that is not known, or a value that cannot be, is
+//! an error that names the source and the key.
 
 mod error;
 mod file;
@@ -84,7 +85,8 @@ pub struct Settings {
 impl Settings {
     /// Collects what was given, what the environment says and what the files say.
     ///
-    /// A file that is not there is no error unless it was named. Without one this costs two failed opens.
+    /// A file that is not there is no error unless it was named. Without one this costs two failed
+    /// opens.
     pub fn load(
         given: Given<'_>,
         environment: Environment<'_>,
@@ -129,7 +131,8 @@ impl Settings {
         }
     }
 
-    /// A digest that changes when any setting does: a failure under other settings says nothing about these.
+    /// A digest that changes when any setting does: a failure under other settings says nothing
+    /// about these.
     pub fn digest(&self) -> String {
         let text = |value: Option<&str>| value.map(str::to_owned);
         let path = |value: &Path| value.as_os_str().as_encoded_bytes().to_vec();

@@ -54,8 +54,9 @@ impl StoreFile {
 ///
 /// # Guarantees
 ///
-/// Neither the directory nor any file read from it can be written by other users, is a symbolic link, or belongs to a
-/// user who is neither root nor the one we run as. Who can write here could choose the node's key.
+/// Neither the directory nor any file read from it can be written by other users, is a symbolic
+/// link, or belongs to a user who is neither root nor the one we run as. Who can write here could
+/// choose the node's key.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
@@ -125,8 +126,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// A file that others may write, that is a link, or that is no regular file is an error: somebody may have put it
-    /// there. Bytes that are no text read as a text that no parser accepts; content is for the parsers to judge.
+    /// A file that others may write, that is a link, or that is no regular file is an error:
+    /// somebody may have put it there. Bytes that are no text read as a text that no parser
+    /// accepts; content is for the parsers to judge.
     pub fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
         let path = self.path(file);
         // Without blocking, because a named pipe in the place of the file would hold us for ever.
@@ -144,7 +146,8 @@ impl Store {
         Ok(Some(content))
     }
 
-    /// Replaces `file`; a reader sees the old content or the new, never a mixture, even after a power cut.
+    /// Replaces `file`; a reader sees the old content or the new, never a mixture, even after a
+    /// power cut.
     pub fn replace(
         &self,
         file: StoreFile,
@@ -166,7 +169,8 @@ impl Store {
         }
     }
 
-    /// Takes `file` out of use, but keeps it for a person to look at; the last few of each name are kept.
+    /// Takes `file` out of use, but keeps it for a person to look at; the last few of each name are
+    /// kept.
     ///
     /// Returns where it is now, or `None` if there was none.
     pub fn set_aside(
@@ -201,7 +205,8 @@ fn read_checked(path: &Path, mut file: File) -> Result<Zeroizing<String>, StoreE
         });
     }
     let length = usize::try_from(metadata.len()).unwrap_or_default();
-    // Read in one go: files are replaced, never written in place, and growing would leave a copy of a key behind.
+    // Read in one go: files are replaced, never written in place, and growing would leave a copy of
+    // a key behind.
     let mut bytes = Zeroizing::new(vec![0; length]);
     file.read_exact(&mut bytes).map_err(failed)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes));

@@ -212,8 +212,8 @@ impl Attempt {
                 .unwrap_or_else(|| self.machine.digest()),
             self.circumstances.boot_id.clone(),
         );
-        // Before the rest, so that whatever is found beside it is known to be of this machine. Where a credential is
-        // there, its own origin stays until there is another.
+        // Before the rest, so that whatever is found beside it is known to be of this machine.
+        // Where a credential is there, its own origin stays until there is another.
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
             locked.write(StoreFile::Origin, &origin.to_json())?;
         }

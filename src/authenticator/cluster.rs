@@ -33,7 +33,8 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// Which cluster: client-go's word, or else the store's, the settings' or the bootstrap kubeconfig's.
+    /// Which cluster: client-go's word, or else the store's, the settings' or the bootstrap
+    /// kubeconfig's.
     pub(super) fn endpoint(
         &self,
         stored: &Stored,
@@ -62,10 +63,11 @@ impl Attempt {
     }
 }
 
-/// A cluster with another server and no CA certificate in common is another cluster, not the same one moved.
+/// A cluster with another server and no CA certificate in common is another cluster, not the same
+/// one moved.
 ///
-/// Nothing is thrown away for it: whoever runs the plugin with a kubeconfig of another cluster must not cost the node
-/// its credential.
+/// Nothing is thrown away for it: whoever runs the plugin with a kubeconfig of another cluster must
+/// not cost the node its credential.
 fn refuse_other_cluster(
     endpoint: &ClusterEndpoint,
     origin: &Origin,

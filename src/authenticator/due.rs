@@ -27,7 +27,8 @@ pub enum Due {
 }
 
 impl Due {
-    /// Decides; `ca_changed` says that the cluster has other CA certificates than when the credential was issued.
+    /// Decides; `ca_changed` says that the cluster has other CA certificates than when the
+    /// credential was issued.
     pub fn of(stored: &Stored, renewal: Renewal, ca_changed: bool, now: SystemTime) -> Self {
         let Some(credential) = &stored.credential else {
             return Self::Enrolment;

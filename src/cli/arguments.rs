@@ -13,8 +13,8 @@ use crate::settings::Key;
 
 /// Keeps a kubelet's client certificate fresh.
 ///
-/// client-go runs this program without arguments, as a kubeconfig's exec plugin; it then answers with one
-/// exec credential. The commands are for people.
+/// client-go runs this program without arguments, as a kubeconfig's exec plugin; it then answers
+/// with one exec credential. The commands are for people.
 #[derive(Debug, Parser)]
 #[command(version, disable_help_subcommand = true, max_term_width = 100)]
 pub(super) struct Arguments {
@@ -145,7 +145,8 @@ pub(super) enum Version {
 }
 
 impl Arguments {
-    /// Reads the command line; where it asks for help or makes no sense, that is answered and the status returned.
+    /// Reads the command line; where it asks for help or makes no sense, that is answered and the
+    /// status returned.
     pub(super) fn parse(attester: &dyn Attester) -> Result<Self, ExitCode> {
         command(attester)
             .try_get_matches()

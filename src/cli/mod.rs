@@ -22,8 +22,9 @@ use arguments::Arguments;
 
 /// Runs a plugin with this way to prove what the machine is.
 ///
-/// Without arguments and with `KUBERNETES_EXEC_INFO` in the environment it speaks to client-go: one `ExecCredential`
-/// on standard output and status 0, or nothing and the status of [`Code`]. Otherwise the arguments say what to do.
+/// Without arguments and with `KUBERNETES_EXEC_INFO` in the environment it speaks to client-go: one
+/// `ExecCredential` on standard output and status 0, or nothing and the status of [`Code`].
+/// Otherwise the arguments say what to do.
 pub fn run(attester: impl Attester) -> ExitCode {
     run_observed(attester, None)
 }

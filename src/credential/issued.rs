@@ -80,9 +80,9 @@ impl Credential {
     ///
     /// # Guarantees
     ///
-    /// The leaf is for this key, exactly this node as subject, client authentication, this machine if any, no CA, and
-    /// holds at `now` with some leeway. That it was signed by the cluster's CA is for the API server to find: it
-    /// handed it out over a connection that proved to be it.
+    /// The leaf is for this key, exactly this node as subject, client authentication, this machine
+    /// if any, no CA, and holds at `now` with some leeway. That it was signed by the cluster's CA
+    /// is for the API server to find: it handed it out over a connection that proved to be it.
     pub fn from_issued(
         issued: &[u8],
         key: PrivateKey,

@@ -21,8 +21,8 @@ use super::watch::{Waited, Watch};
 use crate::clock::Deadline;
 use crate::settings::Environment;
 
-/// Below the shortest deadline there is (5 s, while a credential is still valid), so that a name with two addresses
-/// gets to its second one: each has its share.
+/// Below the shortest deadline there is (5 s, while a credential is still valid), so that a name
+/// with two addresses gets to its second one: each has its share.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 const COLLECTION: [&str; 4] = [
@@ -44,7 +44,8 @@ const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSI
 pub enum Created {
     /// The object, as the API server stored it.
     Created(CsrObject),
-    /// An object of that name is there already; whose it is, is for the caller to find out with [`ApiClient::get`].
+    /// An object of that name is there already; whose it is, is for the caller to find out with
+    /// [`ApiClient::get`].
     AlreadyExists,
 }
 
@@ -64,7 +65,8 @@ pub struct ApiClient {
 impl ApiClient {
     /// Makes the client; nothing is sent yet.
     ///
-    /// Where the endpoint names no proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` hold, as in client-go.
+    /// Where the endpoint names no proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` hold, as
+    /// in client-go.
     pub fn connect(
         endpoint: &ClusterEndpoint,
         login: &Login,
@@ -143,8 +145,8 @@ impl ApiClient {
 
     /// Waits by watch until the request is decided, is gone, or the deadline has passed.
     ///
-    /// A watch that ends, is cut or has fallen behind is taken up again. The error of the last attempt is returned only
-    /// if the deadline passes without another watch being up.
+    /// A watch that ends, is cut or has fallen behind is taken up again. The error of the last
+    /// attempt is returned only if the deadline passes without another watch being up.
     pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Waited, ApiError> {
         Watch::new(self, csr, deadline).run()
     }
@@ -288,8 +290,8 @@ impl Route {
         }
     }
 
-    /// TLS takes the name from the URL, so that has the certificate's; the resolver leads to the real host, whose name
-    /// is in the `Host` header as ever.
+    /// TLS takes the name from the URL, so that has the certificate's; the resolver leads to the
+    /// real host, whose name is in the `Host` header as ever.
     fn under_another_name(builder: ClientBuilder, server: &Url, name: &str) -> Option<Self> {
         let mut base = server.clone();
         base.set_host(Some(name)).ok()?;
@@ -314,8 +316,8 @@ struct Elsewhere {
 impl Resolve for Elsewhere {
     fn resolve(&self, _: Name) -> Resolving {
         let host = self.host.clone();
-        // It blocks the client's own thread, which has nothing else to do, and for which nobody waits beyond a deadline.
-        // Port 0 gives way to the URL's.
+        // It blocks the client's own thread, which has nothing else to do, and for which nobody
+        // waits beyond a deadline. Port 0 gives way to the URL's.
         Box::pin(async move {
             let addresses: Vec<_> = (host.as_str(), 0).to_socket_addrs()?.collect();
             let addresses: Addrs = Box::new(addresses.into_iter());

@@ -8,7 +8,8 @@ use super::types::Malformed;
 
 /// The API server did not do what it was asked.
 ///
-/// Each variant names the server. None holds a credential: neither the request nor its headers are repeated.
+/// Each variant names the server. None holds a credential: neither the request nor its headers are
+/// repeated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiError {

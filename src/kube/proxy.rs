@@ -1,6 +1,7 @@
 //! Which proxy stands between us and a server, as Go decides it for client-go.
 //!
-//! Source: `golang.org/x/net/http/httpproxy`. `ALL_PROXY` is unknown there, and loopback is never proxied.
+//! Source: `golang.org/x/net/http/httpproxy`. `ALL_PROXY` is unknown there, and loopback is never
+//! proxied.
 
 use std::net::IpAddr;
 
@@ -50,8 +51,8 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether one entry of `NO_PROXY` is about this host: `*`, an address, a network, or a domain, the first and the last
-/// two also with a port.
+/// Whether one entry of `NO_PROXY` is about this host: `*`, an address, a network, or a domain, the
+/// first and the last two also with a port.
 fn excepts(rule: &str, host: &str, port: u16) -> bool {
     if rule.is_empty() {
         return false;

@@ -1,7 +1,7 @@
 //! Requests and answers, each within its limits.
 //!
-//! Every exchange runs on a thread of its own, and the caller waits for that no longer than its deadline: neither a
-//! resolver that hangs nor a server that sends a byte a second can hold it up.
+//! Every exchange runs on a thread of its own, and the caller waits for that no longer than its
+//! deadline: neither a resolver that hangs nor a server that sends a byte a second can hold it up.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read};
@@ -19,10 +19,12 @@ use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
 
-/// A request with the largest evidence takes a tenth of it; etcd takes no object of more than 1.5 MiB.
+/// A request with the largest evidence takes a tenth of it; etcd takes no object of more than 1.5
+/// MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 
-/// What certificates are issued to bear, ours and kube-controller-manager's alike: they are back-dated by as much.
+/// What certificates are issued to bear, ours and kube-controller-manager's alike: they are
+/// back-dated by as much.
 const MAX_SKEW: Duration = Duration::from_mins(5);
 
 /// A server that asks a fourth time for patience has none of ours left.
@@ -36,7 +38,8 @@ const JSON: &str = "application/json";
 /// The way to one API server.
 #[derive(Debug)]
 pub(super) struct Transport {
-    // Dropping the client would wait for its thread, and that may be waiting for a resolver that never answers.
+    // Dropping the client would wait for its thread, and that may be waiting for a resolver that
+    // never answers.
     client: ManuallyDrop<Client>,
     server: String,
     name: String,
@@ -100,7 +103,8 @@ impl Transport {
         &self.server
     }
 
-    /// Asks and reads the whole answer. Pauses where the server asks for it, as long as the deadline allows.
+    /// Asks and reads the whole answer. Pauses where the server asks for it, as long as the
+    /// deadline allows.
     pub(super) fn exchange(
         &self,
         question: &Question,
@@ -290,7 +294,8 @@ enum Reading {
     Lines,
 }
 
-/// One question on its way, on its own thread. Whoever asked may have gone; then nobody listens, and it ends.
+/// One question on its way, on its own thread. Whoever asked may have gone; then nobody listens,
+/// and it ends.
 struct Exchange {
     client: Client,
     server: String,

@@ -1,6 +1,7 @@
 //! The few fields of `certificates.k8s.io/v1` and of `Status` that a node writes and reads.
 //!
-//! Source: `k8s.io/api/certificates/v1/types.go` and `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`.
+//! Source: `k8s.io/api/certificates/v1/types.go` and
+//! `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -210,7 +211,8 @@ impl TryFrom<WireCsr> for CsrObject {
 pub struct Malformed(pub(super) &'static str);
 
 impl WireStatus {
-    /// A denial or failure is final, whatever else is there; a certificate counts only once approved.
+    /// A denial or failure is final, whatever else is there; a certificate counts only once
+    /// approved.
     fn understand(self, supported: Option<&str>) -> Result<CsrState, Malformed> {
         let conditions = self.conditions.unwrap_or_default();
         // An empty status is what servers before 1.19 wrote for what is "True" today.

@@ -11,7 +11,8 @@ use super::transport::{Answer, Lines, Next, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent, WireFailure};
 use crate::clock::Deadline;
 
-/// The first pause before a watch is taken up again; each further one is twice as long, until something comes.
+/// The first pause before a watch is taken up again; each further one is twice as long, until
+/// something comes.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest: ten times within the shortest minute that anybody waits.
@@ -107,7 +108,8 @@ impl<'a> Watch<'a> {
             let line = match lines.next(self.deadline) {
                 Ok(Next::Line(line)) => line,
                 Ok(Next::End) => return Ok(Ended::Cut(None)),
-                // A watch that was up and found nothing is no trouble: the last word is "undecided".
+                // A watch that was up and found nothing is no trouble: the last word is
+                // "undecided".
                 Ok(Next::Deadline) => {
                     return Ok(Ended::With(Waited::Undecided(self.seen.clone())));
                 }
@@ -155,7 +157,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A list, because it comes with a version to go on from: the object's own may be the one that is gone.
+    /// A list, because it comes with a version to go on from: the object's own may be the one that
+    /// is gone.
     fn list(&mut self) -> Result<Option<Waited>, ApiError> {
         let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
         let Some(object) = object else {

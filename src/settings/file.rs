@@ -18,7 +18,8 @@ const MAX_FILE_LEN: u64 = 256 * 1024;
 /// More than any configuration management splits so few keys into.
 const MAX_DROP_INS: usize = 64;
 
-/// What the file and its drop-ins say; later names win over earlier ones, and all of them over the file.
+/// What the file and its drop-ins say; later names win over earlier ones, and all of them over the
+/// file.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
 pub(super) fn read(named: Option<&Path>, default: &Path) -> Result<Layer, SettingsError> {

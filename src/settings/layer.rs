@@ -17,7 +17,8 @@ const KIND: &str = "KubeletAuthenticatorConfiguration";
 /// The least that the certificates API takes, and the most that fits its int32.
 const EXPIRATION: (u32, u32) = (600, 2_147_483_647);
 
-/// client-go waits for a plugin for ever, so somebody has to stop; ten minutes outlast any controller.
+/// client-go waits for a plugin for ever, so somebody has to stop; ten minutes outlast any
+/// controller.
 const TIMEOUT: (u32, u32) = (1, 600);
 
 /// The longest name of a signer (`ValidateSignerName` in Kubernetes' certificates API).
@@ -148,7 +149,8 @@ impl Layer {
         let is_object = json.trim_start().starts_with('{');
         match serde_json::from_str(json) {
             Ok(layer) if is_object => Ok(layer),
-            // JSON is YAML, and the YAML reader knows the key; the fast one is for when nothing is wrong.
+            // JSON is YAML, and the YAML reader knows the key; the fast one is for when nothing is
+            // wrong.
             Ok(_) | Err(_) => file::parse(json, &Document::Extension),
         }
     }
@@ -233,7 +235,8 @@ impl FromText for Audience {
     }
 }
 
-/// A path that means the same wherever the plugin is started: client-go starts it in the kubelet's directory.
+/// A path that means the same wherever the plugin is started: client-go starts it in the kubelet's
+/// directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AbsolutePath(pub(super) PathBuf);
 

@@ -1,4 +1,5 @@
-//! A controller under test: its files, its process, requests to it, and the clusters that they are in.
+//! A controller under test: its files, its process, requests to it, and the clusters that they are
+//! in.
 
 mod application;
 mod bed;
@@ -23,7 +24,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine of a test's inventory.
 ///
-/// Where suites share a cluster, each test has machines of its own, and a controller that knows no others.
+/// Where suites share a cluster, each test has machines of its own, and a controller that knows no
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// Its name, and its Node's.

@@ -275,7 +275,8 @@ impl Run {
         self
     }
 
-    /// This run, which ended with that status, said so on standard error and nothing on standard output.
+    /// This run, which ended with that status, said so on standard error and nothing on standard
+    /// output.
     #[track_caller]
     pub fn failed(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:#?}");

@@ -1,4 +1,5 @@
-//! The controller when things go wrong: others write, answers are lost, it dies, the API server is away.
+//! The controller when things go wrong: others write, answers are lost, it dies, the API server is
+//! away.
 
 use kubelet_authenticator_test_support::api_server::{
     ConnectionFault, Fault, Route, Step, Times, Verb,

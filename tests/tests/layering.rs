@@ -1,4 +1,5 @@
-//! Who may import whom, as docs/architecture.md has it: read off the manifests, and `use` lines where a package is too coarse.
+//! Who may import whom, as docs/architecture.md has it: read off the manifests, and `use` lines
+//! where a package is too coarse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

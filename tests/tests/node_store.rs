@@ -1,4 +1,5 @@
-//! The state directory: what is refused, what is set aside, and what a full or read-only disk costs.
+//! The state directory: what is refused, what is set aside, and what a full or read-only disk
+//! costs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};

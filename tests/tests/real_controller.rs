@@ -1,5 +1,5 @@
-//! The controller on real Kubernetes, beside kube-controller-manager with all that kubeadm has it run, and with no more
-//! rights than it needs.
+//! The controller on real Kubernetes, beside kube-controller-manager with all that kubeadm has it
+//! run, and with no more rights than it needs.
 
 use std::sync::LazyLock;
 

@@ -1,9 +1,11 @@
-//! `kubelet-authenticator-null`: a rubber stamp, with which tests take the path of providers that attest.
+//! `kubelet-authenticator-null`: a rubber stamp, with which tests take the path of providers that
+//! attest.
 //!
-//! Its evidence says which cluster it is for and proves nothing. It is in no package, and no released controller knows
-//! its signer.
+//! Its evidence says which cluster it is for and proves nothing. It is in no package, and no
+//! released controller knows its signer.
 //!
-//! Arguments, environment, streams and exit statuses are those of [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit statuses are those of
+//! [`kubelet_authenticator::cli::run`].
 
 use std::process::ExitCode;
 

@@ -12,7 +12,8 @@ use super::error::{KubeconfigError, Place, Refused};
 use crate::exec::{EXEC_INFO, ExecCluster};
 use crate::secret::Secret;
 
-/// What is written about a cluster, before it is checked; also the form in which an endpoint can be kept.
+/// What is written about a cluster, before it is checked; also the form in which an endpoint can be
+/// kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(
@@ -36,8 +37,8 @@ pub struct EndpointFields {
 ///
 /// # Guarantees
 ///
-/// The server is on https, its certificate is verified against the cluster's CA and nothing else, and at least one CA
-/// certificate is there.
+/// The server is on https, its certificate is verified against the cluster's CA and nothing else,
+/// and at least one CA certificate is there.
 #[derive(Debug)]
 pub struct ClusterEndpoint {
     server: Url,
@@ -139,7 +140,8 @@ impl ClusterEndpoint {
         &self.ca_pem
     }
 
-    /// The audience of evidence for this cluster, unless the settings name another: its first CA certificate.
+    /// The audience of evidence for this cluster, unless the settings name another: its first CA
+    /// certificate.
     pub fn audience(&self) -> Audience {
         Audience::of_ca(
             self.ca

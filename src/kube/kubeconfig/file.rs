@@ -39,7 +39,8 @@ impl Kubeconfig {
         })
     }
 
-    /// Reads the current context's cluster only: what its user is does not matter, it may well be this program.
+    /// Reads the current context's cluster only: what its user is does not matter, it may well be
+    /// this program.
     pub fn read_endpoint(path: &Path) -> Result<ClusterEndpoint, KubeconfigError> {
         let document = Document::read(path)?;
         document.endpoint(document.context()?)
@@ -187,7 +188,8 @@ impl Document {
         }
     }
 
-    /// What is in `data`, or else in `file`: as in client-go, what is in the kubeconfig itself wins.
+    /// What is in `data`, or else in `file`: as in client-go, what is in the kubeconfig itself
+    /// wins.
     fn pem(
         &self,
         origin: &Origin,
@@ -203,7 +205,8 @@ impl Document {
         }
     }
 
-    /// The file wins over the token beside it, as in client-go, which keeps to the token if the file cannot be read.
+    /// The file wins over the token beside it, as in client-go, which keeps to the token if the
+    /// file cannot be read.
     fn token(
         &self,
         user: &User,
@@ -263,7 +266,8 @@ impl Document {
         }
     }
 
-    /// Reads a file that the kubeconfig names; a relative path is relative to the kubeconfig's folder.
+    /// Reads a file that the kubeconfig names; a relative path is relative to the kubeconfig's
+    /// folder.
     fn read_beside(&self, file: &str) -> Result<Zeroizing<String>, KubeconfigError> {
         read_text(&self.path.parent().unwrap_or(Path::new("/")).join(file))
     }

@@ -1,7 +1,8 @@
-//! A plugin as `kubelet-authenticator-null`, which tests can end in the middle or make newer than its controller.
+//! A plugin as `kubelet-authenticator-null`, which tests can end in the middle or make newer than
+//! its controller.
 //!
-//! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit. `VERSIONS` lists
-//! the versions of evidence that it makes.
+//! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit.
+//! `VERSIONS` lists the versions of evidence that it makes.
 
 use std::process::ExitCode;
 

@@ -153,7 +153,8 @@ fn kube_controller_manager_with_its_default_controllers_changes_nothing_of_ours(
     kubelet.wait_until_ready();
     let ours = node.requests();
 
-    // A request of its own, so that its approver and its signers are known to have looked at ours before it.
+    // A request of its own, so that its approver and its signers are known to have looked at ours
+    // before it.
     let its_own = plane.client_certificate("system:node:its-own", Some("system:nodes"));
     plane.install_bindings(&[KubeadmBinding::NodeAutoapproveCertificateRotation]);
     let (request, _) = certificate_request(&Subject::node("its-own"), None);

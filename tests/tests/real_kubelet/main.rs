@@ -1,4 +1,5 @@
-//! Stock kubelets on a real control plane, with our plugin in their kubeconfig and our controller beside them.
+//! Stock kubelets on a real control plane, with our plugin in their kubeconfig and our controller
+//! beside them.
 
 mod insecure;
 mod node;

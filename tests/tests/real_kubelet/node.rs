@@ -85,7 +85,8 @@ impl<'a> Node<'a> {
         self.plane.exec_kubeconfig(self.exec.clone())
     }
 
-    /// A kubelet with this kubeconfig, not started yet. It takes the node's name from `--hostname-override`.
+    /// A kubelet with this kubeconfig, not started yet. It takes the node's name from
+    /// `--hostname-override`.
     pub fn kubelet(&self) -> KubeletBuilder {
         self.plane.kubelet(self.name).kubeconfig(self.kubeconfig())
     }
@@ -101,7 +102,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The requests of the machine with this provider ID, the oldest first: both by its token and by its certificate.
+/// The requests of the machine with this provider ID, the oldest first: both by its token and by
+/// its certificate.
 pub fn requests_for(plane: &ControlPlane, name: &str) -> Vec<Value> {
     let names = |csr: &Value| {
         let request = BASE64_STANDARD

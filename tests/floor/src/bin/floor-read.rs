@@ -1,4 +1,5 @@
-//! Reads the file named by its argument and writes it to stdout: what a cached credential costs at the least.
+//! Reads the file named by its argument and writes it to stdout: what a cached credential costs at
+//! the least.
 
 use std::io::Write;
 use std::process::ExitCode;

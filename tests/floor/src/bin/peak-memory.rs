@@ -1,6 +1,8 @@
-//! Runs the program named by its arguments and writes its peak memory (KiB) and CPU time (microseconds) to stderr.
+//! Runs the program named by its arguments and writes its peak memory (KiB) and CPU time
+//! (microseconds) to stderr.
 //!
-//! A child starts out with its parent's memory as its peak, so the parent must be small: hence a program of its own.
+//! A child starts out with its parent's memory as its peak, so the parent must be small: hence a
+//! program of its own.
 
 use std::process::{Command, ExitCode, Stdio};
 

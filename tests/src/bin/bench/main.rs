@@ -1,9 +1,9 @@
-//! Benchmarks of the node plugin: what its cached path costs beside programs that do next to nothing, and what one
-//! enrolment costs.
+//! Benchmarks of the node plugin: what its cached path costs beside programs that do next to
+//! nothing, and what one enrolment costs.
 //!
-//! `bench` prints tables and writes `target/bench/<suite>.json`: a list of `{name, value, unit, limit}`.
-//! `bench --limits-only` measures what does not depend on the machine's speed. Exit code 1 says that a limit is
-//! exceeded.
+//! `bench` prints tables and writes `target/bench/<suite>.json`: a list of `{name, value, unit,
+//! limit}`. `bench --limits-only` measures what does not depend on the machine's speed. Exit code 1
+//! says that a limit is exceeded.
 
 mod cached_path;
 mod controller;

@@ -178,7 +178,8 @@ impl Program {
     }
 }
 
-/// The wall times of programs run in turn, so that a noisy moment hits them all alike: sorted, one list a program.
+/// The wall times of programs run in turn, so that a noisy moment hits them all alike: sorted, one
+/// list a program.
 pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
     let mut times = vec![Vec::with_capacity(runs); programs.len()];
     for _ in 0..runs {

@@ -1,4 +1,5 @@
-//! A join on real Kubernetes: the kubelet's own TLS bootstrap, and the kubelet with our plugin, in turn.
+//! A join on real Kubernetes: the kubelet's own TLS bootstrap, and the kubelet with our plugin, in
+//! turn.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -85,7 +85,8 @@ impl Suite {
     }
 }
 
-/// Prints rows under a header, the first column to the left, the others to the right, as a Markdown table.
+/// Prints rows under a header, the first column to the left, the others to the right, as a Markdown
+/// table.
 pub fn print_table(header: &[&str], rows: &[Vec<String>]) {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());

@@ -1,8 +1,8 @@
 //! The main job as a story: a node joins, attackers do not.
 //!
-//! `demo [--control-plane embedded|real]`. Embedded is an API server in this process; real is etcd, kube-apiserver,
-//! kube-controller-manager, kubelet and kubectl. The controller and the plugin are the real programs in both. Exit code
-//! 1 says that something did not end as it should.
+//! `demo [--control-plane embedded|real]`. Embedded is an API server in this process; real is etcd,
+//! kube-apiserver, kube-controller-manager, kubelet and kubectl. The controller and the plugin are
+//! the real programs in both. Exit code 1 says that something did not end as it should.
 
 mod attacker;
 mod attacks;

@@ -74,7 +74,8 @@ pub fn real() -> bool {
     stock.1 && matches!(closed, Verdict::Undecided) && joined.0 && resumed && refused
 }
 
-/// What the attacks do on a cluster as kubeadm leaves it, and whether the first of them did what it is feared for.
+/// What the attacks do on a cluster as kubeadm leaves it, and whether the first of them did what it
+/// is feared for.
 fn stock_bindings(cluster: &Cluster) -> (Vec<String>, bool) {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
     println!("  an attacker holds the bootstrap token of {LEAKED}, and asks {BUILT_IN} for");

@@ -43,7 +43,8 @@ impl RubberStamp {
             .into());
         }
         // A verifier of real evidence takes the identity out of what it verified, and has it cover
-        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp proves nothing: it believes the claim.
+        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp proves nothing: it
+        // believes the claim.
         let identity = Identity {
             provider_id: appraisal.provider_id.clone(),
         };

@@ -93,7 +93,8 @@ impl Kubeconfig {
     }
 }
 
-/// A kubeconfig for a server whose certificate no one vouches for: a kubelet's own API, on loopback.
+/// A kubeconfig for a server whose certificate no one vouches for: a kubelet's own API, on
+/// loopback.
 pub(crate) fn unverified(server: &str, pair: &KeyAndCertificate, path: &Path) -> PathBuf {
     let mut user = Map::new();
     let parts = Parts { path, files: false };
