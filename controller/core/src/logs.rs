@@ -65,6 +65,15 @@ pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
     }
 }
 
+/// Tells that the API server will not take what was to be written.
+pub(crate) fn rejected(subject: &Subject<'_>, error: &dyn Error) {
+    tracing::error!(
+        csr = subject.name,
+        error = error_chain(error),
+        "the API server does not take the answer"
+    );
+}
+
 /// Tells how a decision was reached: one line for each check that was made, in order.
 pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     for step in &decided.steps {

@@ -5,15 +5,22 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
+use x509_cert::der::ErrorKind;
 
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
 use crate::logs::{self, Subject};
-use crate::status::{RequestStore, StoreError, answer};
+use crate::refusal::Failure;
+use crate::signer::SignError;
+use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 
 /// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a place in the queue
 /// from being lost to one that has not.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
+
+/// An approved request is not left undecided for longer: a node gives its request up at this age and
+/// files another, so nobody waits for this one any more.
+const MAX_UNDECIDED: Duration = Duration::from_mins(10);
 
 /// How often a request that changes under our hands is decided on anew before others have their turn.
 const MAX_ROUNDS: usize = 4;
@@ -122,14 +129,17 @@ impl Pipeline {
         attempts: u32,
     ) -> Result<Next, Unanswered> {
         let begun = Instant::now();
-        let Some(decided) = self.decided(&request).await else {
+        let Some(mut decided) = self.decided(&request).await else {
             return Ok(Next::Retry);
         };
         let subject = Subject::of(&request);
         logs::checks(&subject, &decided);
-        answer(&*self.store, request.clone(), &decided.decision).await?;
-
         let repeated = attempts > 0;
+        if let Err(error) = self.answer(&request, &mut decided).await? {
+            logs::rejected(&subject, &error);
+            return Ok(Next::Done);
+        }
+
         logs::decision(&subject, &decided, begun.elapsed(), repeated);
         let (next, told) = match &decided.decision {
             Decision::Ignore(_) => (Next::Done, true),
@@ -143,15 +153,65 @@ impl Pipeline {
         Ok(next)
     }
 
-    async fn decided(&self, request: &CertificateSigningRequest) -> Option<Decided> {
-        let deciding = decide(request, &self.context, (self.clock)());
-        let decided = tokio::time::timeout(DECISION_DEADLINE, deciding).await;
-        if decided.is_err() {
-            let csr = request.metadata.name.as_deref();
-            tracing::error!(csr, "the checks were not done in {DECISION_DEADLINE:?}");
+    /// Writes the decision; where a certificate is not taken, `Failed`, which is then the decision.
+    ///
+    /// The inner error: the API server takes neither.
+    async fn answer(
+        &self,
+        request: &CertificateSigningRequest,
+        decided: &mut Decided,
+    ) -> Result<Result<(), StoreError>, StoreError> {
+        let answered = answer(&*self.store, request.clone(), &decided.decision).await?;
+        let (approved, error) = match answered {
+            Answered::Written => return Ok(Ok(())),
+            Answered::Rejected { request, error } => (request, error),
+        };
+        if !matches!(decided.decision, Decision::Issue(_)) {
+            return Ok(Err(error));
         }
-        decided.ok()
+        logs::rejected(&Subject::of(request), &error);
+        // To the API server it is no certificate, whatever our encoder says.
+        let source = SignError::Encoding(ErrorKind::Failed.into());
+        decided.decision = Decision::Fail(Failure::SigningImpossible { source });
+        match answer(&*self.store, *approved, &decided.decision).await? {
+            Answered::Written => Ok(Ok(())),
+            Answered::Rejected { error, .. } => Ok(Err(error)),
+        }
     }
+
+    async fn decided(&self, request: &CertificateSigningRequest) -> Option<Decided> {
+        let now = (self.clock)();
+        let deciding = decide(request, &self.context, now);
+        let decided = tokio::time::timeout(DECISION_DEADLINE, deciding).await.ok();
+        let obstacle = match decided.as_ref().map(|decided| &decided.decision) {
+            Some(Decision::Retry(deferral)) => logs::error_chain(deferral),
+            Some(
+                Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_),
+            ) => return decided,
+            None => {
+                let csr = request.metadata.name.as_deref();
+                tracing::error!(csr, "the checks were not done in {DECISION_DEADLINE:?}");
+                "the checks were not done in time".to_owned()
+            }
+        };
+        if !(is_approved(request) && age(request, now) > MAX_UNDECIDED) {
+            return decided;
+        }
+        Some(Decided {
+            decision: Decision::Fail(Failure::UndecidedTooLong { obstacle }),
+            steps: decided.map(|decided| decided.steps).unwrap_or_default(),
+        })
+    }
+}
+
+/// One without a time, or of the future, is new.
+fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
+    request
+        .metadata
+        .creation_timestamp
+        .as_ref()
+        .and_then(|created| now.duration_since(SystemTime::from(created.0)).ok())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

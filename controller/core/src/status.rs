@@ -13,7 +13,9 @@
 //!   ([`StoreError::Conflict`], after which the fresh object must be decided on).
 //! - Every step can be repeated. After a crash between two of them the request is approved and unissued, and goes
 //!   through every check again.
-//! - No request that is ours stays approved and unissued: it gets its certificate or `Failed`.
+//! - No request that is ours stays approved and unissued: it gets its certificate or `Failed`, also
+//!   where a decision keeps being put off ([`Failure::UndecidedTooLong`]), or the API server does
+//!   not take the certificate ([`Answered::Rejected`]).
 
 use std::fmt::Debug;
 
@@ -78,6 +80,21 @@ impl ConditionType {
     }
 }
 
+/// What became of an answer.
+#[derive(Debug)]
+#[must_use]
+pub enum Answered {
+    /// It is written, if there was anything to write.
+    Written,
+    /// The API server finds it invalid through `/status`, and will again.
+    Rejected {
+        /// The request as it is now: approved, where that was to be written first.
+        request: Box<CertificateSigningRequest>,
+        /// What the API server says.
+        error: StoreError,
+    },
+}
+
 /// Answers `request`, which is the object that `decision` was made about.
 ///
 /// # Errors
@@ -87,9 +104,9 @@ pub async fn answer(
     store: &dyn RequestStore,
     request: CertificateSigningRequest,
     decision: &Decision,
-) -> Result<(), StoreError> {
+) -> Result<Answered, StoreError> {
     match decision {
-        Decision::Ignore(_) | Decision::Retry(_) => Ok(()),
+        Decision::Ignore(_) | Decision::Retry(_) => Ok(Answered::Written),
         Decision::Deny(denial) => deny(store, request, denial).await,
         Decision::Fail(failure) => fail(store, request, failure).await,
         Decision::Issue(certificate) => issue(store, request, certificate).await,
@@ -100,52 +117,77 @@ async fn deny(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
     denial: &Denial,
-) -> Result<(), StoreError> {
+) -> Result<Answered, StoreError> {
     let (reason, message) = (denial.reason(), denial.message());
-    if has_condition(&request, ConditionType::Approved) {
+    if is_approved(&request) {
         // An approval cannot be taken back, nor be followed by a denial.
-        add_condition(&mut request, ConditionType::Failed, reason, message);
-        store.update_status(&request).await?;
-    } else {
-        add_condition(&mut request, ConditionType::Denied, reason, message);
-        store.update_approval(&request).await?;
+        return write_status(store, request, |request| {
+            add_condition(request, ConditionType::Failed, reason, message);
+        })
+        .await;
     }
-    Ok(())
+    add_condition(&mut request, ConditionType::Denied, reason, message);
+    store.update_approval(&request).await?;
+    Ok(Answered::Written)
 }
 
 async fn fail(
     store: &dyn RequestStore,
-    mut request: CertificateSigningRequest,
+    request: CertificateSigningRequest,
     failure: &Failure,
-) -> Result<(), StoreError> {
-    if let Some((name, value)) = failure.annotation() {
-        request
-            .metadata
-            .annotations
-            .get_or_insert_default()
-            .insert(name.to_owned(), value);
-    }
-    let (reason, message) = (failure.reason(), failure.message());
-    add_condition(&mut request, ConditionType::Failed, reason, message);
-    store.update_status(&request).await?;
-    Ok(())
+) -> Result<Answered, StoreError> {
+    write_status(store, request, |request| {
+        if let Some((name, value)) = failure.annotation() {
+            request
+                .metadata
+                .annotations
+                .get_or_insert_default()
+                .insert(name.to_owned(), value);
+        }
+        let (reason, message) = (failure.reason(), failure.message());
+        add_condition(request, ConditionType::Failed, reason, message);
+    })
+    .await
 }
 
 async fn issue(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
     certificate: &IssuedCertificate,
-) -> Result<(), StoreError> {
-    let mut approved = if has_condition(&request, ConditionType::Approved) {
+) -> Result<Answered, StoreError> {
+    let approved = if is_approved(&request) {
         request
     } else {
         let kind = ConditionType::Approved;
         add_condition(&mut request, kind, APPROVED_REASON, APPROVED_MESSAGE);
         store.update_approval(&request).await?
     };
-    status_of(&mut approved).certificate = Some(ByteString(certificate.pem().into()));
-    store.update_status(&approved).await?;
-    Ok(())
+    write_status(store, approved, |request| {
+        status_of(request).certificate = Some(ByteString(certificate.pem().into()));
+    })
+    .await
+}
+
+async fn write_status(
+    store: &dyn RequestStore,
+    before: CertificateSigningRequest,
+    change: impl FnOnce(&mut CertificateSigningRequest),
+) -> Result<Answered, StoreError> {
+    let mut request = before.clone();
+    change(&mut request);
+    match store.update_status(&request).await {
+        Ok(_) => Ok(Answered::Written),
+        Err(error) if error.is_final() => Ok(Answered::Rejected {
+            request: Box::new(before),
+            error,
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether somebody approved it, we or another.
+pub(crate) fn is_approved(request: &CertificateSigningRequest) -> bool {
+    has_condition(request, ConditionType::Approved)
 }
 
 fn has_condition(request: &CertificateSigningRequest, kind: ConditionType) -> bool {

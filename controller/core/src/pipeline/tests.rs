@@ -2,6 +2,8 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kubelet_attestation::names::ProviderId;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
@@ -17,8 +19,38 @@ fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
 }
 
 async fn processed(context: Context, store: &Arc<MemoryStore>) -> Next {
+    processed_at(now, context, store).await
+}
+
+async fn processed_at(
+    clock: fn() -> SystemTime,
+    context: Context,
+    store: &Arc<MemoryStore>,
+) -> Next {
     let seen = Some(Box::new(store.request()));
-    pipeline(context, store).process("csr", seen, 0).await
+    let pipeline = Pipeline {
+        clock,
+        ..pipeline(context, store)
+    };
+    pipeline.process("csr", seen, 0).await
+}
+
+/// After ten minutes, and a little.
+fn later() -> SystemTime {
+    now() + Duration::from_secs(601)
+}
+
+fn filed_at(time: SystemTime, mut request: CertificateSigningRequest) -> CertificateSigningRequest {
+    let time = Timestamp::try_from(time).unwrap();
+    request.metadata.creation_timestamp = Some(Time(time));
+    request
+}
+
+fn without_machines() -> Context {
+    Context {
+        inventory: Arc::new(StaticInventory::default()),
+        ..cluster()
+    }
 }
 
 fn reason(request: &CertificateSigningRequest, condition: &str) -> Option<String> {
@@ -118,6 +150,88 @@ async fn what_must_wait_stays_as_it_is() {
     assert_eq!(next, Next::Retry);
     assert_eq!(store.request(), before);
     assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn what_is_approved_and_undecided_for_ten_minutes_fails() {
+    let ten_minutes_ago = now() - Duration::from_mins(10);
+    let store = Arc::new(MemoryStore::new(approved_by_hand(filed_at(
+        ten_minutes_ago,
+        valid(),
+    ))));
+
+    let next = processed(without_machines(), &store).await;
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+
+    let next = processed_at(later, without_machines(), &store).await;
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    let failed = reason(&request, "Failed");
+    assert_eq!(failed.as_deref(), Some("UndecidedTooLong"));
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_approved_and_its_checks_never_end_fails_after_ten_minutes() {
+    let stuck = Context {
+        inventory: Arc::new(Stuck),
+        ..cluster()
+    };
+    let store = Arc::new(MemoryStore::new(approved_by_hand(filed_at(now(), valid()))));
+
+    let next = processed_at(later, stuck, &store).await;
+
+    assert_eq!(next, Next::Done);
+    let failed = reason(&store.request(), "Failed");
+    assert_eq!(failed.as_deref(), Some("UndecidedTooLong"));
+}
+
+#[tokio::test]
+async fn what_nobody_approved_is_never_too_old() {
+    let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
+
+    let next = processed_at(later, without_machines(), &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_api_server_never_takes_fails_the_request() {
+    let store = Arc::new(MemoryStore::new(valid()).with_fault(1, Fault::Refused(422)));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    let failed = reason(&request, "Failed");
+    assert_eq!(failed.as_deref(), Some("SigningImpossible"));
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn what_the_api_server_takes_no_answer_for_is_given_up() {
+    for request in [valid(), bad()] {
+        let request = approved_by_hand(request);
+        let store = Arc::new(MemoryStore::new(request).with_fault(0, Fault::NeverValid));
+        let before = store.request();
+
+        let next = processed(cluster(), &store).await;
+
+        assert_eq!(next, Next::Done);
+        assert_eq!(store.request(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_api_server_does_not_take_now_is_tried_again() {
+    for code in [403, 500] {
+        let store = Arc::new(MemoryStore::new(valid()).with_fault(1, Fault::Refused(code)));
+
+        assert_eq!(processed(cluster(), &store).await, Next::Retry, "{code}");
+        assert_eq!(reason(&store.request(), "Failed"), None, "{code}");
+    }
 }
 
 #[tokio::test]

@@ -30,6 +30,13 @@ reasons! {
             #[source]
             source: SignError,
         } => "the certificate could not be signed",
+        /// It was approved, and for ten minutes something stood in the way of a decision. An
+        /// approved request must not stay open, and the node asks anew by then.
+        #[error("approved, and undecided for too long: {obstacle}")]
+        UndecidedTooLong {
+            /// What stood in the way at last.
+            obstacle: String,
+        } => "the request was approved, and could not be decided about in time",
     }
 }
 
@@ -41,7 +48,9 @@ impl Failure {
                 SUPPORTED_VERSIONS_ANNOTATION,
                 EvidenceVersion::list(supported),
             )),
-            Self::EvidenceExpired | Self::SigningImpossible { .. } => None,
+            Self::EvidenceExpired
+            | Self::SigningImpossible { .. }
+            | Self::UndecidedTooLong { .. } => None,
         }
     }
 }

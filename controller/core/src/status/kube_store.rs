@@ -21,6 +21,9 @@ const FIELD_MANAGER: &str = "node-attestation-controller";
 /// HTTP status of an update of another version, whatever reason goes with it.
 const CONFLICT: u16 = 409;
 
+/// HTTP status of an object that is not valid.
+const INVALID: u16 = 422;
+
 /// A request could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,6 +53,14 @@ pub enum StoreError {
     /// There was no answer in time.
     #[error("the API server gave no answer in {} s", CALL_DEADLINE.as_secs())]
     Deadline,
+}
+
+impl StoreError {
+    /// Whether the same write will be refused for ever: the object itself is refused, and not the
+    /// writer or the moment.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { code: INVALID, .. })
+    }
 }
 
 impl From<KubeError> for StoreError {

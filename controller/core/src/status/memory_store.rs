@@ -34,6 +34,10 @@ pub(crate) enum Fault {
     AnnotatedBefore,
     /// Somebody deletes the request just before.
     DeletedBefore,
+    /// The server answers this, and does nothing.
+    Refused(u16),
+    /// It answers 422 to this and every later write.
+    NeverValid,
     /// It is done, and the writer dies.
     Death,
 }
@@ -81,6 +85,8 @@ impl MemoryStore {
         let fault = state.fault_of_this_write();
         match fault {
             Some(Fault::Lost) => return Err(StoreError::Deadline),
+            Some(Fault::Refused(code)) => return Err(refused(code)),
+            Some(Fault::NeverValid) => return Err(refused(422)),
             Some(Fault::DeniedBefore) => {
                 let mut other = state.request.clone().unwrap();
                 super::add_condition(&mut other, ConditionType::Denied, "ByHand", "");
@@ -110,10 +116,23 @@ impl MemoryStore {
             Some(Fault::AnswerLost) => Err(StoreError::Deadline),
             Some(Fault::Death) => panic!("dead"),
             Some(
-                Fault::Lost | Fault::DeniedBefore | Fault::AnnotatedBefore | Fault::DeletedBefore,
+                Fault::Lost
+                | Fault::Refused(_)
+                | Fault::NeverValid
+                | Fault::DeniedBefore
+                | Fault::AnnotatedBefore
+                | Fault::DeletedBefore,
             )
             | None => Ok(updated),
         }
+    }
+}
+
+fn refused(code: u16) -> StoreError {
+    StoreError::Refused {
+        code,
+        reason: "Invalid".to_owned(),
+        message: "no".to_owned(),
     }
 }
 
@@ -123,7 +142,8 @@ impl State {
         self.writes += 1;
         self.fault
             .filter(|(write, fault)| {
-                this == *write || (this > *write && *fault == Fault::AnnotatedBefore)
+                let lasts = matches!(fault, Fault::AnnotatedBefore | Fault::NeverValid);
+                this == *write || (this > *write && lasts)
             })
             .map(|(_, fault)| fault)
     }
