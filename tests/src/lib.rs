@@ -1,6 +1,7 @@
 //! What the suites, the demo and the benchmarks share.
 
 pub mod controller;
+pub mod demo;
 pub mod node;
 
 use std::path::PathBuf;

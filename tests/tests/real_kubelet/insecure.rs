@@ -1,6 +1,6 @@
 //! Kubelets that prove nothing but the token of their machine.
 
-use std::sync::{LazyLock, Mutex};
+use std::sync::LazyLock;
 
 use base64::prelude::*;
 use kubelet_authenticator_test_support::control_plane::{
@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 
-use crate::node::{Cluster, Machine, Node, conditions, controller, prepare, started};
+use crate::node::{Cluster, Machine, Node, conditions};
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
@@ -34,19 +34,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let plane = ControlPlane::builder()
         .controllers(Controllers::Default)
         .start();
-    prepare(&plane);
-    let setup = controller(
-        &plane,
-        "node-attestation-controller",
-        &[JOINS, RESTARTS, PERSON, BESIDE],
-    )
-    .args(&["--allow-insecure"]);
-    let controller = started(&setup);
-    Cluster {
-        plane,
-        _setup: setup,
-        _controller: Mutex::new(controller),
-    }
+    Cluster::start(plane, &[JOINS, RESTARTS, PERSON, BESIDE])
 });
 
 #[test]

@@ -30,6 +30,21 @@ pub struct Cluster {
     pub _controller: Mutex<Controller>,
 }
 
+impl Cluster {
+    /// A cluster with the program's controller beside it, which admits machines without proof.
+    pub fn start(plane: ControlPlane, machines: &[Machine]) -> Self {
+        prepare(&plane);
+        let setup = controller(&plane, "node-attestation-controller", machines);
+        let setup = setup.args(&["--allow-insecure"]);
+        let controller = started(&setup);
+        Self {
+            plane,
+            _setup: setup,
+            _controller: Mutex::new(controller),
+        }
+    }
+}
+
 /// Lets bootstrap tokens file requests, as kubeadm does, and nothing approve them by itself.
 pub fn prepare(plane: &ControlPlane) {
     plane.install_bindings(&[KubeadmBinding::KubeletBootstrap, KubeadmBinding::GetNodes]);

@@ -1,13 +1,11 @@
 //! Kubelets that do not get a certificate: their own metric says why.
 
-use std::sync::{LazyLock, Mutex};
+use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use serde_json::json;
 
-use crate::node::{
-    Cluster, Machine, Node, conditions, controller, prepare, started, wait_for_exit_code,
-};
+use crate::node::{Cluster, Machine, Node, conditions, wait_for_exit_code};
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
@@ -27,15 +25,7 @@ const UNDECIDED: Machine = Machine {
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let plane = ControlPlane::start();
-    prepare(&plane);
-    let setup =
-        controller(&plane, "node-attestation-controller", &[DENIED]).args(&["--allow-insecure"]);
-    let controller = started(&setup);
-    Cluster {
-        plane,
-        _setup: setup,
-        _controller: Mutex::new(controller),
-    }
+    Cluster::start(plane, &[DENIED])
 });
 
 #[test]
