@@ -3,7 +3,7 @@
 //! # Guarantees
 //!
 //! - An API server that is down delays, and changes nothing: the watches come back by themselves.
-//! - A request that panics or is slow does not stop the others; no request is worked on twice at once.
+//! - A request that panics or is slow does not stop the others; none is worked on twice at once.
 //! - On a stop, what is being answered is answered first.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use crate::logs::error_chain;
 use crate::pipeline::{Next, Pipeline};
 
 mod kubeconfig;
-mod queue;
+pub(crate) mod queue;
 
 pub use kubeconfig::{ClusterAccess, ClusterAccessError};
 
@@ -60,7 +60,7 @@ pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = 
         pipeline,
         queue: Queue::default(),
         tasks: JoinSet::new(),
-        names: HashMap::new(),
+        uids: HashMap::new(),
     };
     let watches: Vec<_> = signers
         .iter()
@@ -88,7 +88,7 @@ struct Worker {
     pipeline: Pipeline,
     queue: Queue,
     tasks: JoinSet<Next>,
-    names: HashMap<Id, String>,
+    uids: HashMap<Id, String>,
 }
 
 impl Worker {
@@ -97,13 +97,11 @@ impl Worker {
             && let Some(work) = self.queue.next(Instant::now())
         {
             let pipeline = self.pipeline.clone();
-            let name = work.name.clone();
-            let task = self.tasks.spawn(async move {
-                pipeline
-                    .process(&work.name, work.object, work.attempts)
-                    .await
-            });
-            self.names.insert(task.id(), name);
+            let uid = work.uid.clone();
+            let task = self
+                .tasks
+                .spawn(async move { pipeline.process(work).await });
+            self.uids.insert(task.id(), uid);
         }
     }
 
@@ -113,8 +111,8 @@ impl Worker {
             Event::InitApply(csr) | Event::Apply(csr) => self.queue.seen(source, csr),
             Event::InitDone => self.queue.listed(source),
             Event::Delete(csr) => {
-                if let Some(name) = &csr.metadata.name {
-                    self.queue.gone(name);
+                if let Some(uid) = &csr.metadata.uid {
+                    self.queue.gone(uid);
                 }
             }
         }
@@ -125,19 +123,16 @@ impl Worker {
             Ok((id, next)) => (*id, *next),
             Err(error) => (error.id(), Next::Retry),
         };
-        let Some(name) = self.names.remove(&id) else {
+        let Some(uid) = self.uids.remove(&id) else {
             return;
         };
         if ended.is_err() {
             // What it panicked with may be anything, so it is not repeated here.
-            tracing::error!(
-                csr = name,
-                "the checks panicked; the request is tried again later"
-            );
+            tracing::error!(uid, "the checks panicked; the request is tried again later");
         }
         match next {
-            Next::Done => self.queue.settled(&name),
-            Next::Retry => self.queue.retry(&name, Instant::now()),
+            Next::Done => self.queue.settled(&uid),
+            Next::Retry => self.queue.retry(&uid, Instant::now()),
         }
     }
 

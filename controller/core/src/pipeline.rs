@@ -7,6 +7,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
 use x509_cert::der::ErrorKind;
 
+use crate::clusters::queue::Work;
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
 use crate::logs::{self, Subject};
@@ -87,20 +88,21 @@ impl Pipeline {
             .collect()
     }
 
-    /// Decides about the request of this name and answers it.
+    /// Decides about the request and answers it.
     ///
-    /// `watched` is the request as it was last seen; without it, it is read. `attempts` are those that came before.
-    pub(crate) async fn process(
-        &self,
-        name: &str,
-        watched: Option<Box<CertificateSigningRequest>>,
-        attempts: u32,
-    ) -> Next {
-        let mut known = watched;
+    /// Another object under the same name is left alone: it has a turn of its own.
+    pub(crate) async fn process(&self, work: Work) -> Next {
+        let Work {
+            name,
+            uid,
+            object: mut known,
+            attempts,
+        } = work;
+        let name = name.as_str();
         for _ in 0..MAX_ROUNDS {
             let round = match known.take() {
                 Some(request) => self.round(*request, attempts).await,
-                None => self.read_and_round(name, attempts).await,
+                None => self.read_and_round(name, &uid, attempts).await,
             };
             match round {
                 Ok(next) => return next,
@@ -118,8 +120,18 @@ impl Pipeline {
         Next::Retry
     }
 
-    async fn read_and_round(&self, name: &str, attempts: u32) -> Result<Next, Unanswered> {
-        let request = self.store.get(name).await?.ok_or(Unanswered::Gone)?;
+    async fn read_and_round(
+        &self,
+        name: &str,
+        uid: &str,
+        attempts: u32,
+    ) -> Result<Next, Unanswered> {
+        let request = self
+            .store
+            .get(name)
+            .await?
+            .filter(|request| request.metadata.uid.as_deref() == Some(uid))
+            .ok_or(Unanswered::Gone)?;
         self.round(request, attempts).await
     }
 

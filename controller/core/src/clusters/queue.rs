@@ -1,6 +1,6 @@
 //! What is to be done next: no input or output, and time comes as an argument.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -18,21 +18,27 @@ const MAX_OBJECTS: usize = 256;
 
 /// Every request of one cluster that is known, and where it stands.
 ///
-/// No request is worked on twice at once. One that was answered is not looked at again: an answer is final.
+/// An entry is one object, known by its UID: another under the same name has an entry of its own,
+/// whichever watch tells of it, and before or after the first one's end. No object is worked on
+/// twice at once. One that was answered is not looked at again: an answer is final.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
-    ready: VecDeque<String>,
+    ready: BTreeMap<Ticket, String>,
     timers: BTreeSet<(Instant, String)>,
+    last_ticket: Ticket,
     objects: usize,
 }
 
 /// Which watch a request came from; each has its own list.
 pub(crate) type Source = usize;
 
+/// A place in the order of those that are ready.
+type Ticket = u64;
+
 #[derive(Debug)]
 struct Entry {
-    uid: Option<String>,
+    name: String,
     version: Option<String>,
     source: Source,
     /// Whether the source's list, as far as it was read, has it.
@@ -44,13 +50,21 @@ struct Entry {
 #[derive(Debug)]
 enum State {
     /// In `ready`, with the object where there was room for it.
-    Ready(Option<Box<CertificateSigningRequest>>),
-    /// Worked on; `again` when it has changed meanwhile, `gone` when it was deleted.
-    Running { again: bool, gone: bool },
+    Ready(Ticket, Option<Box<CertificateSigningRequest>>),
+    /// Worked on.
+    Running(Meanwhile),
     /// In `timers`.
     Waiting(Instant),
     /// Answered, or none of our business.
     Settled,
+}
+
+/// What became of an object while it was worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    Changed,
+    Deleted,
 }
 
 /// One request whose turn it is.
@@ -58,6 +72,8 @@ enum State {
 pub(crate) struct Work {
     /// Its name.
     pub(crate) name: String,
+    /// Which object of that name.
+    pub(crate) uid: String,
     /// The request as it was watched; `None`: read it.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,
     /// How often it was tried before.
@@ -78,87 +94,75 @@ impl Queue {
             .entries
             .iter()
             .filter(|(_, entry)| entry.source == source && !entry.listed)
-            .map(|(name, _)| name.clone())
+            .map(|(uid, _)| uid.clone())
             .collect();
-        for name in gone {
-            self.gone(&name);
+        for uid in gone {
+            self.gone(&uid);
         }
     }
 
     /// The request exists in this version.
+    ///
+    /// One without a name or a UID is none: the API server gives both.
     pub(crate) fn seen(&mut self, source: Source, csr: CertificateSigningRequest) {
-        let Some(name) = csr.metadata.name.clone() else {
+        let (Some(name), Some(uid)) = (csr.metadata.name.clone(), csr.metadata.uid.clone()) else {
             return;
         };
-        let uid = csr.metadata.uid.clone();
         let version = csr.metadata.resource_version.clone();
-        let Some(entry) = self.entries.get_mut(&name) else {
-            let object = self.room_for(csr);
-            self.entries.insert(
-                name.clone(),
-                Entry {
-                    uid,
-                    version,
-                    source,
-                    listed: true,
-                    attempts: 0,
-                    state: State::Ready(object),
-                },
-            );
-            self.ready.push_back(name);
+        let Some(entry) = self.entries.get_mut(&uid) else {
+            let entry = Entry {
+                name,
+                version,
+                source,
+                listed: true,
+                attempts: 0,
+                state: State::Settled,
+            };
+            self.entries.insert(uid.clone(), entry);
+            self.make_ready(uid, Some(csr));
             return;
         };
         entry.listed = true;
-        let replaced = entry.uid != uid;
-        if !replaced && entry.version == version {
+        if entry.version == version {
             return;
         }
         entry.version = version;
-        if replaced {
-            entry.uid = uid;
-            entry.attempts = 0;
-        }
         match &mut entry.state {
-            State::Ready(object) => {
+            State::Ready(_, object) => {
                 if object.is_some() {
                     *object = Some(Box::new(csr));
                 }
             }
-            State::Running { again, gone } => {
-                *again = true;
-                *gone = false;
-            }
+            State::Running(meanwhile) => *meanwhile = Meanwhile::Changed,
             State::Waiting(until) => {
-                let timer = (*until, name.clone());
+                let timer = (*until, uid.clone());
                 self.timers.remove(&timer);
-                self.make_ready(name, Some(csr));
+                self.make_ready(uid, Some(csr));
             }
-            State::Settled if replaced => self.make_ready(name, Some(csr)),
             State::Settled => {}
         }
     }
 
-    /// The request exists no longer.
-    pub(crate) fn gone(&mut self, name: &str) {
-        let Some(entry) = self.entries.get_mut(name) else {
+    /// The object of this UID exists no longer.
+    pub(crate) fn gone(&mut self, uid: &str) {
+        let Some(entry) = self.entries.get_mut(uid) else {
             return;
         };
         match &mut entry.state {
-            State::Running { again, gone } => {
-                *again = true;
-                *gone = true;
+            State::Running(meanwhile) => {
+                *meanwhile = Meanwhile::Deleted;
                 return;
             }
             State::Waiting(until) => {
-                self.timers.remove(&(*until, name.to_owned()));
+                self.timers.remove(&(*until, uid.to_owned()));
             }
-            State::Ready(object) => {
+            State::Ready(ticket, object) => {
                 self.objects = self.objects.saturating_sub(usize::from(object.is_some()));
-                self.ready.retain(|ready| ready != name);
+                self.ready.remove(ticket);
             }
             State::Settled => {}
         }
-        self.entries.remove(name);
+        self.entries.remove(uid);
     }
 
     /// The request whose turn it is, if any's is at `now`.
@@ -166,27 +170,22 @@ impl Queue {
         while let Some((until, _)) = self.timers.first()
             && *until <= now
         {
-            let Some((_, name)) = self.timers.pop_first() else {
+            let Some((_, uid)) = self.timers.pop_first() else {
                 break;
             };
-            self.make_ready(name, None);
+            self.make_ready(uid, None);
         }
-        let name = self.ready.pop_front()?;
-        let entry = self.entries.get_mut(&name)?;
-        let state = std::mem::replace(
-            &mut entry.state,
-            State::Running {
-                again: false,
-                gone: false,
-            },
-        );
+        let (_, uid) = self.ready.pop_first()?;
+        let entry = self.entries.get_mut(&uid)?;
+        let state = std::mem::replace(&mut entry.state, State::Running(Meanwhile::Nothing));
         let object = match state {
-            State::Ready(object) => object,
-            State::Running { .. } | State::Waiting(_) | State::Settled => None,
+            State::Ready(_, object) => object,
+            State::Running(_) | State::Waiting(_) | State::Settled => None,
         };
         self.objects = self.objects.saturating_sub(usize::from(object.is_some()));
         Some(Work {
-            name,
+            name: entry.name.clone(),
+            uid,
             object,
             attempts: entry.attempts,
         })
@@ -198,39 +197,47 @@ impl Queue {
     }
 
     /// The request was answered, or is none of ours.
-    pub(crate) fn settled(&mut self, name: &str) {
-        let Some(entry) = self.entries.get_mut(name) else {
-            return;
-        };
-        if matches!(entry.state, State::Running { gone: true, .. }) {
-            self.entries.remove(name);
-        } else {
+    pub(crate) fn settled(&mut self, uid: &str) {
+        if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
         }
     }
 
     /// The request must be tried again.
-    pub(crate) fn retry(&mut self, name: &str, now: Instant) {
-        let Some(entry) = self.entries.get_mut(name) else {
+    pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
+        let Some((entry, meanwhile)) = self.worked_on(uid) else {
             return;
         };
-        let changed = matches!(entry.state, State::Running { again: true, .. });
-        let wait = wait_after(entry.attempts);
+        let until = now + wait_after(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
-        if changed {
-            self.make_ready(name.to_owned(), None);
-        } else {
-            let until = now + wait;
-            entry.state = State::Waiting(until);
-            self.timers.insert((until, name.to_owned()));
+        match meanwhile {
+            Meanwhile::Changed => self.make_ready(uid.to_owned(), None),
+            Meanwhile::Nothing | Meanwhile::Deleted => {
+                entry.state = State::Waiting(until);
+                self.timers.insert((until, uid.to_owned()));
+            }
         }
     }
 
-    fn make_ready(&mut self, name: String, csr: Option<CertificateSigningRequest>) {
+    /// The entry that was worked on, unless its object is gone: then it is forgotten.
+    fn worked_on(&mut self, uid: &str) -> Option<(&mut Entry, Meanwhile)> {
+        let meanwhile = match self.entries.get(uid)?.state {
+            State::Running(Meanwhile::Deleted) => {
+                self.entries.remove(uid);
+                return None;
+            }
+            State::Running(meanwhile) => meanwhile,
+            State::Ready(..) | State::Waiting(_) | State::Settled => return None,
+        };
+        Some((self.entries.get_mut(uid)?, meanwhile))
+    }
+
+    fn make_ready(&mut self, uid: String, csr: Option<CertificateSigningRequest>) {
         let object = csr.and_then(|csr| self.room_for(csr));
-        if let Some(entry) = self.entries.get_mut(&name) {
-            entry.state = State::Ready(object);
-            self.ready.push_back(name);
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            self.last_ticket += 1;
+            entry.state = State::Ready(self.last_ticket, object);
+            self.ready.insert(self.last_ticket, uid);
         }
     }
 

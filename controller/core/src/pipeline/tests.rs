@@ -12,7 +12,7 @@ use crate::inventory::{Inventory, Machine, StaticInventory, TokenId};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::{Witness, cluster_seen_by};
 use crate::request::forge::{cluster, now, valid};
-use crate::status::memory_store::{Fault, MemoryStore};
+use crate::status::memory_store::{Fault, MemoryStore, UID};
 
 fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
     Pipeline::new(context, store.clone(), Events::none(), now)
@@ -27,12 +27,21 @@ async fn processed_at(
     context: Context,
     store: &Arc<MemoryStore>,
 ) -> Next {
-    let seen = Some(Box::new(store.request()));
+    let seen = store.request();
     let pipeline = Pipeline {
         clock,
         ..pipeline(context, store)
     };
-    pipeline.process("csr", seen, 0).await
+    pipeline.process(work(Some(seen), 0)).await
+}
+
+fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Work {
+    Work {
+        name: "csr".to_owned(),
+        uid: UID.to_owned(),
+        object: seen.map(Box::new),
+        attempts,
+    }
 }
 
 /// After ten minutes, and a little.
@@ -310,6 +319,20 @@ async fn a_request_that_is_deleted_under_our_hands_is_done_with() {
 }
 
 #[tokio::test]
+async fn another_request_under_the_same_name_is_left_to_its_own_turn() {
+    let store = Arc::new(MemoryStore::new(valid()));
+    let former = Work {
+        uid: "former".to_owned(),
+        ..work(None, 1)
+    };
+
+    let next = pipeline(cluster(), &store).process(former).await;
+
+    assert_eq!(next, Next::Done);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
 async fn a_write_that_fails_in_either_way_is_followed_by_one_that_does_not() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         for write in [0, 1] {
@@ -318,7 +341,7 @@ async fn a_write_that_fails_in_either_way_is_followed_by_one_that_does_not() {
             let next = processed(context.clone(), &store).await;
             assert_eq!(next, Next::Retry, "{fault:?} of write {write}");
 
-            let next = pipeline(context, &store).process("csr", None, 1).await;
+            let next = pipeline(context, &store).process(work(None, 1)).await;
 
             assert_eq!(next, Next::Done, "{fault:?} of write {write}");
             assert!(is_issued(&store.request()), "{fault:?} of write {write}");

@@ -7,6 +7,9 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use super::{ConditionType, RequestStore, StoreError, has_condition};
 
+/// The request's own.
+pub(crate) const UID: &str = "0a";
+
 /// One request.
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
@@ -44,6 +47,7 @@ pub(crate) enum Fault {
 
 impl MemoryStore {
     pub(crate) fn new(mut request: CertificateSigningRequest) -> Self {
+        request.metadata.uid = Some(UID.to_owned());
         request.metadata.resource_version = Some("1".to_owned());
         let state = State {
             request: Some(request),

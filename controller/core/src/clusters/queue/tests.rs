@@ -156,7 +156,7 @@ async fn what_a_list_does_not_name_any_more_is_gone_for_its_source_alone() {
 async fn a_flood_is_kept_by_name_alone() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OBJECTS {
-        queue.seen(0, csr(&number.to_string(), "uid", "1"));
+        queue.seen(0, csr("name", &number.to_string(), "1"));
     }
     let now = Instant::now();
 
@@ -176,5 +176,58 @@ async fn what_is_deleted_while_it_is_worked_on_is_forgotten_afterwards() {
     queue.gone("a");
     queue.settled("a");
 
+    assert!(queue.entries.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_request_under_the_name_of_one_that_is_worked_on_has_its_turn() {
+    for retried in [false, true] {
+        let mut queue = queue_with(&["a"]);
+        let now = Instant::now();
+        queue.next(now).unwrap();
+        queue.gone("a");
+        queue.seen(0, csr("a", "other", "2"));
+
+        let work = queue.next(now).unwrap();
+        if retried {
+            queue.retry("a", now);
+        } else {
+            queue.settled("a");
+        }
+        queue.listing(0);
+        queue.seen(0, csr("a", "other", "2"));
+        queue.listed(0);
+
+        assert_eq!(work.name, "a");
+        assert_eq!(work.attempts, 0);
+        assert!(queue.next(now).is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_watch_misses_is_not_gone_for_another_that_has_the_same_name() {
+    let mut queue = queue_with(&["a"]);
+    queue.listing(0);
+    queue.seen(1, csr("a", "other", "2"));
+
+    queue.listed(0);
+    queue.gone("a");
+    queue.listing(0);
+    queue.listed(0);
+
+    assert_eq!(name_of(queue.next(Instant::now())).as_deref(), Some("a"));
+    assert!(queue.next(Instant::now()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_deleted_while_it_is_worked_on_is_not_tried_again() {
+    let mut queue = queue_with(&["a"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+
+    queue.gone("a");
+    queue.retry("a", now);
+
+    assert!(queue.next(now + LAST_RETRY).is_none());
     assert!(queue.entries.is_empty());
 }
