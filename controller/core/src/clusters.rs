@@ -60,7 +60,7 @@ pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = 
         pipeline,
         queue: Queue::default(),
         tasks: JoinSet::new(),
-        uids: HashMap::new(),
+        started: HashMap::new(),
     };
     let watches: Vec<_> = signers
         .iter()
@@ -88,7 +88,12 @@ struct Worker {
     pipeline: Pipeline,
     queue: Queue,
     tasks: JoinSet<Next>,
-    uids: HashMap<Id, String>,
+    started: HashMap<Id, Started>,
+}
+
+struct Started {
+    name: String,
+    uid: String,
 }
 
 impl Worker {
@@ -97,11 +102,14 @@ impl Worker {
             && let Some(work) = self.queue.next(Instant::now())
         {
             let pipeline = self.pipeline.clone();
-            let uid = work.uid.clone();
+            let started = Started {
+                name: work.name.clone(),
+                uid: work.uid.clone(),
+            };
             let task = self
                 .tasks
                 .spawn(async move { pipeline.process(work).await });
-            self.uids.insert(task.id(), uid);
+            self.started.insert(task.id(), started);
         }
     }
 
@@ -123,15 +131,19 @@ impl Worker {
             Ok((id, next)) => (*id, *next),
             Err(error) => (error.id(), Next::Retry),
         };
-        let Some(uid) = self.uids.remove(&id) else {
+        let Some(Started { name, uid }) = self.started.remove(&id) else {
             return;
         };
         if ended.is_err() {
             // What it panicked with may be anything, so it is not repeated here.
-            tracing::error!(uid, "the checks panicked; the request is tried again later");
+            tracing::error!(
+                csr = name,
+                "the checks panicked; the request is tried again later"
+            );
         }
         match next {
             Next::Done => self.queue.settled(&uid),
+            Next::GiveUp => self.queue.given_up(&uid),
             Next::Retry => self.queue.retry(&uid, Instant::now()),
         }
     }

@@ -42,6 +42,8 @@ pub(crate) enum Next {
     Done,
     /// Another try, later.
     Retry,
+    /// Another try once the request has changed: no answer can be written to it as it is.
+    GiveUp,
 }
 
 /// Why a request that is ours was left without an answer.
@@ -149,7 +151,7 @@ impl Pipeline {
         let repeated = attempts > 0;
         if let Err(error) = self.answer(&request, &mut decided).await? {
             logs::rejected(&subject, &error);
-            return Ok(Next::Done);
+            return Ok(Next::GiveUp);
         }
 
         logs::decision(&subject, &decided, begun.elapsed(), repeated);

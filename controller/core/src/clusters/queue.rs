@@ -57,6 +57,8 @@ enum State {
     Waiting(Instant),
     /// Answered, or none of our business.
     Settled,
+    /// The API server takes no answer of ours for it as it is.
+    GivenUp,
 }
 
 /// What became of an object while it was worked on.
@@ -139,6 +141,7 @@ impl Queue {
                 self.timers.remove(&timer);
                 self.make_ready(uid, Some(csr));
             }
+            State::GivenUp => self.make_ready(uid, Some(csr)),
             State::Settled => {}
         }
     }
@@ -160,7 +163,7 @@ impl Queue {
                 self.objects = self.objects.saturating_sub(usize::from(object.is_some()));
                 self.ready.remove(ticket);
             }
-            State::Settled => {}
+            State::Settled | State::GivenUp => {}
         }
         self.entries.remove(uid);
     }
@@ -180,7 +183,7 @@ impl Queue {
         let state = std::mem::replace(&mut entry.state, State::Running(Meanwhile::Nothing));
         let object = match state {
             State::Ready(_, object) => object,
-            State::Running(_) | State::Waiting(_) | State::Settled => None,
+            State::Running(_) | State::Waiting(_) | State::Settled | State::GivenUp => None,
         };
         self.objects = self.objects.saturating_sub(usize::from(object.is_some()));
         Some(Work {
@@ -200,6 +203,18 @@ impl Queue {
     pub(crate) fn settled(&mut self, uid: &str) {
         if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
+        }
+    }
+
+    /// No answer can be written; one may be when the request has changed.
+    pub(crate) fn given_up(&mut self, uid: &str) {
+        let Some((entry, meanwhile)) = self.worked_on(uid) else {
+            return;
+        };
+        entry.attempts = entry.attempts.saturating_add(1);
+        match meanwhile {
+            Meanwhile::Changed => self.make_ready(uid.to_owned(), None),
+            Meanwhile::Nothing | Meanwhile::Deleted => entry.state = State::GivenUp,
         }
     }
 
@@ -227,7 +242,7 @@ impl Queue {
                 return None;
             }
             State::Running(meanwhile) => meanwhile,
-            State::Ready(..) | State::Waiting(_) | State::Settled => return None,
+            State::Ready(..) | State::Waiting(_) | State::Settled | State::GivenUp => return None,
         };
         Some((self.entries.get_mut(uid)?, meanwhile))
     }

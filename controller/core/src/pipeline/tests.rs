@@ -220,7 +220,7 @@ async fn a_certificate_that_the_api_server_never_takes_fails_the_request() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_takes_no_answer_for_is_given_up() {
+async fn what_the_api_server_takes_no_answer_for_is_given_up_until_it_changes() {
     for request in [valid(), bad()] {
         let request = approved_by_hand(request);
         let store = Arc::new(MemoryStore::new(request).with_fault(0, Fault::NeverValid));
@@ -228,7 +228,7 @@ async fn what_the_api_server_takes_no_answer_for_is_given_up() {
 
         let next = processed(cluster(), &store).await;
 
-        assert_eq!(next, Next::Done);
+        assert_eq!(next, Next::GiveUp);
         assert_eq!(store.request(), before);
     }
 }

@@ -231,3 +231,27 @@ async fn what_is_deleted_while_it_is_worked_on_is_not_tried_again() {
     assert!(queue.next(now + LAST_RETRY).is_none());
     assert!(queue.entries.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_given_up_has_another_turn_when_it_has_changed() {
+    let mut queue = queue_with(&["a"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+    queue.given_up("a");
+
+    queue.seen(0, csr("a", "a", "1"));
+    assert!(queue.next(now + LAST_RETRY).is_none());
+
+    queue.seen(0, csr("a", "a", "2"));
+    assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_before_its_turn_does_not_hold_the_next_one_up() {
+    let mut queue = queue_with(&["a", "b", "c"]);
+    queue.gone("b");
+    queue.gone("a");
+
+    assert_eq!(name_of(queue.next(Instant::now())).as_deref(), Some("c"));
+    assert!(queue.ready.is_empty());
+}
