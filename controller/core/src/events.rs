@@ -1,14 +1,19 @@
 //! Events on requests: what happened, for people who look at the object.
 
-use std::fmt::{self, Debug};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, Resource as _};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::decide::Decision;
 use crate::logs::error_chain;
@@ -16,8 +21,18 @@ use crate::logs::error_chain;
 /// What the events name as their source.
 const CONTROLLER: &str = "node-attestation-controller";
 
-/// An event is worth no longer wait: the answer itself is written already.
+/// For one event; what takes longer is given up, so that those behind it have their turn.
 const EVENT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How many are written at once: fewer than requests are answered at once, as they matter less.
+const WRITES_AT_ONCE: usize = 4;
+
+/// How many may wait to be written: some thousand machines that join at once, at 1 kB each.
+const MAX_WAITING: usize = 2048;
+
+/// How long those that still wait may take on a stop: the answers are written by then, and whoever
+/// stops a Pod waits for no more than 30 s in all.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The API's limit on a note (`k8s.io/api/events/v1`: 1 kB).
 const MAX_NOTE_LEN: usize = 1000;
@@ -25,56 +40,98 @@ const MAX_NOTE_LEN: usize = 1000;
 /// Events of what has no namespace are here (Kubernetes' event recorder), where `kubectl describe` looks for them.
 const NAMESPACE: &str = "default";
 
-/// Writes events. None of its failures ever reaches a request.
+/// Takes events to be written by an [`EventWriter`]. It never waits, and none of its failures ever
+/// reaches a request: where too many wait already, an event is left out.
 ///
-/// Each is an object of its own, and nothing is remembered: a request has one answer, so there is nothing to count.
-#[derive(Clone)]
+/// Each is an object of its own, and nothing is remembered: a request has one answer, so there is
+/// nothing to count.
+#[derive(Debug, Clone)]
 pub struct Events {
-    api: Option<Api<Event>>,
+    waiting: Option<mpsc::Sender<Event>>,
+    left_out: Arc<AtomicU64>,
+}
+
+/// The task that writes events.
+#[derive(Debug)]
+#[must_use = "what still waits is written only while somebody waits for it"]
+pub struct EventWriter {
+    task: JoinHandle<()>,
+    left_out: Arc<AtomicU64>,
 }
 
 impl Events {
-    /// Writes to the API server that `client` speaks to.
-    pub fn new(client: Client) -> Self {
-        Self {
-            api: Some(Api::namespaced(client, NAMESPACE)),
-        }
+    /// Begins to write to the API server that `client` speaks to.
+    pub fn start(client: Client) -> (Self, EventWriter) {
+        let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        let left_out = Arc::new(AtomicU64::new(0));
+        let writer = EventWriter {
+            task: tokio::spawn(write_all(Api::namespaced(client, NAMESPACE), receiver)),
+            left_out: left_out.clone(),
+        };
+        let events = Self {
+            waiting: Some(sender),
+            left_out,
+        };
+        (events, writer)
     }
 
     /// Writes none.
     pub fn none() -> Self {
-        Self { api: None }
+        Self {
+            waiting: None,
+            left_out: Arc::default(),
+        }
     }
 
     /// Tells of `decision`.
-    pub(crate) async fn publish(
+    pub(crate) fn publish(
         &self,
         request: &CertificateSigningRequest,
         decision: &Decision,
         now: SystemTime,
     ) {
-        let Some(api) = &self.api else {
+        let Some(waiting) = &self.waiting else {
             return;
         };
         let Some(event) = event_of(request, decision, now) else {
             return;
         };
-        let options = PostParams::default();
-        match tokio::time::timeout(EVENT_DEADLINE, api.create(&options, &event)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                tracing::debug!(error = error_chain(&error), "the event was not written");
-            }
-            Err(_) => tracing::debug!("the event was not written in time"),
+        if waiting.try_send(event).is_err() && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!("events come faster than they can be written; some are left out");
         }
     }
 }
 
-impl Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events")
-            .field("written", &self.api.is_some())
-            .finish()
+impl EventWriter {
+    /// Waits for what still is to be written, and no longer than a moment.
+    ///
+    /// Every [`Events`] must be dropped before: while there is one, more can come.
+    pub async fn finish(mut self) {
+        if timeout(DRAIN_DEADLINE, &mut self.task).await.is_err() {
+            self.task.abort();
+            tracing::warn!("stopped before all events were written");
+        }
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out > 0 {
+            tracing::warn!(left_out, "events were left out");
+        }
+    }
+}
+
+async fn write_all(api: Api<Event>, mut waiting: mpsc::Receiver<Event>) {
+    stream::poll_fn(|context| waiting.poll_recv(context))
+        .for_each_concurrent(WRITES_AT_ONCE, |event| write(&api, event))
+        .await;
+}
+
+async fn write(api: &Api<Event>, event: Event) {
+    let options = PostParams::default();
+    match timeout(EVENT_DEADLINE, api.create(&options, &event)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            tracing::debug!(error = error_chain(&error), "the event was not written");
+        }
+        Err(_) => tracing::debug!("the event was not written in time"),
     }
 }
 
@@ -138,6 +195,32 @@ mod tests {
         let regarding = event.regarding.unwrap();
         assert_eq!(regarding.kind.as_deref(), Some("CertificateSigningRequest"));
         assert_eq!(regarding.name, valid().metadata.name);
+    }
+
+    /// An API server that takes connections and never answers.
+    fn silent() -> (std::net::TcpListener, Client) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let config = kube::Config::new(url.parse().unwrap());
+        (listener, Client::try_from(config).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_takes_no_events_costs_no_time_and_little_memory() {
+        let (_listener, client) = silent();
+        let (events, writer) = Events::start(client);
+        let denial = Decision::Deny(Denial::NoPemBlock);
+        let begun = tokio::time::Instant::now();
+
+        for _ in 0..=MAX_WAITING {
+            events.publish(&valid(), &denial, now());
+        }
+
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(events.left_out.load(Ordering::Relaxed), 1);
+        drop(events);
+        writer.finish().await;
+        assert_eq!(begun.elapsed().as_secs(), DRAIN_DEADLINE.as_secs());
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Pipeline {
         };
         if !told {
             let now = (self.clock)();
-            self.events.publish(&request, &decided.decision, now).await;
+            self.events.publish(&request, &decided.decision, now);
         }
         Ok(next)
     }
