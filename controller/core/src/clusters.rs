@@ -31,11 +31,12 @@ pub use kubeconfig::{ClusterAccess, ClusterAccessError};
 
 use queue::{Queue, Source};
 
-/// How many requests of one cluster are worked on at once: enough that some slow ones do not hold the others up, and
-/// few enough to spare the API server. kube-controller-manager takes five.
+/// How many requests of one cluster are worked on at once: enough that some slow ones do not hold
+/// the others up, and few enough to spare the API server. kube-controller-manager takes five.
 const CONCURRENCY: usize = 16;
 
-/// The API server ends a watch after this many seconds, so a connection that died silently is found out soon after.
+/// The API server ends a watch after this many seconds, so a connection that died silently is found
+/// out soon after.
 const WATCH_SECONDS: u32 = 120;
 
 /// The first wait before a watch that failed is begun again.
@@ -47,7 +48,8 @@ const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
 /// A watch that did not fail for so long has held.
 const WATCH_HELD: Duration = Duration::from_mins(1);
 
-/// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a Pod to end.
+/// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a
+/// Pod to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// When nothing waits; any event comes sooner.
@@ -252,7 +254,8 @@ impl Iterator for Doubling {
 }
 
 impl Backoff for Doubling {
-    /// Does nothing: a watch also says that it begins, which is no success, before every list that fails.
+    /// Does nothing: a watch also says that it begins, which is no success, before every list that
+    /// fails.
     fn reset(&mut self) {}
 }
 

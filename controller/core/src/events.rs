@@ -37,7 +37,8 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 /// The API's limit on a note (`k8s.io/api/events/v1`: 1 kB).
 const MAX_NOTE_LEN: usize = 1000;
 
-/// Events of what has no namespace are here (Kubernetes' event recorder), where `kubectl describe` looks for them.
+/// Events of what has no namespace are here (Kubernetes' event recorder), where `kubectl describe`
+/// looks for them.
 const NAMESPACE: &str = "default";
 
 /// Takes events to be written by an [`EventWriter`]. It never waits, and none of its failures ever

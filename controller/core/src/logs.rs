@@ -1,4 +1,5 @@
-//! The lines that tell of decisions. Text that a requester wrote is a field's value, which the formatter escapes.
+//! The lines that tell of decisions. Text that a requester wrote is a field's value, which the
+//! formatter escapes.
 
 use std::error::Error;
 use std::time::Duration;
@@ -54,7 +55,8 @@ fn millis(duration: Duration) -> f64 {
     f64::from(micros) / 1000.0
 }
 
-/// Tells that a decision could not be written. `repeated`: so it was before, and nobody needs to read it twice.
+/// Tells that a decision could not be written. `repeated`: so it was before, and nobody needs to
+/// read it twice.
 pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
     const MESSAGE: &str = "the request was not answered";
     let error = error_chain(error);

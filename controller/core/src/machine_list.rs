@@ -8,7 +8,7 @@
 //!   nodeName: worker-1            # the machine's name, unless it is given
 //!   providerID: demo:///worker-1
 //!   addresses: [192.0.2.7]        # none, unless they are given
-//!   tokenID: abcdef               # the public half of the bootstrap token that was made for this machine
+//!   tokenID: abcdef               # the public half of the bootstrap token made for this machine
 //! ```
 
 use std::fs::{self, File};
@@ -165,7 +165,8 @@ impl MachineList {
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with it; afterwards, a broken file only delays what it should have changed.
+    /// Whatever is wrong with it; afterwards, a broken file only delays what it should have
+    /// changed.
     pub fn open(path: &Path) -> Result<Self, MachineListError> {
         let (version, machines) = read(path)?;
         let current = Current {

@@ -15,15 +15,16 @@ use crate::refusal::Failure;
 use crate::signer::SignError;
 use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 
-/// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a place in the queue
-/// from being lost to one that has not.
+/// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a
+/// place in the queue from being lost to one that has not.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
-/// An approved request is not left undecided for longer: a node gives its request up at this age and
-/// files another, so nobody waits for this one any more.
+/// An approved request is not left undecided for longer: a node gives its request up at this age
+/// and files another, so nobody waits for this one any more.
 const MAX_UNDECIDED: Duration = Duration::from_mins(10);
 
-/// How often a request that changes under our hands is decided on anew before others have their turn.
+/// How often a request that changes under our hands is decided on anew before others have their
+/// turn.
 const MAX_ROUNDS: usize = 4;
 
 /// What decides about one cluster's requests, and answers them.

@@ -1,4 +1,5 @@
-//! What is asked of a workload cluster before its first request: is it new enough, and may we do our work there?
+//! What is asked of a workload cluster before its first request: is it new enough, and may we do
+//! our work there?
 
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -35,7 +36,8 @@ pub struct ServerVersion {
 }
 
 impl ServerVersion {
-    /// Whether the API server hands the UID of a client certificate on, so that a node can renew its own.
+    /// Whether the API server hands the UID of a client certificate on, so that a node can renew
+    /// its own.
     pub fn hands_uids_on(&self) -> bool {
         self.number.is_some_and(|number| number >= FIRST_WITH_UIDS)
     }

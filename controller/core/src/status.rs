@@ -5,14 +5,14 @@
 //! | issue | condition `Approved` through `/approval`, then the certificate through `/status` |
 //! | deny | condition `Denied` through `/approval`; `Failed` on a request that somebody approved |
 //! | fail | condition `Failed` through `/status`, with the annotation that belongs to the reason |
-//! | retry, ignore | nothing: a pending request with a condition of ours would never be collected as garbage |
+//! | retry, ignore | nothing: with a condition of ours it would never be collected as garbage |
 //!
 //! # Guarantees
 //!
-//! - Every write carries the `resourceVersion` of what was decided on: it changes that very object, or nothing
-//!   ([`StoreError::Conflict`], after which the fresh object must be decided on).
-//! - Every step can be repeated. After a crash between two of them the request is approved and unissued, and goes
-//!   through every check again.
+//! - Every write carries the `resourceVersion` of what was decided on: it changes that very object,
+//!   or nothing ([`StoreError::Conflict`], after which the fresh object must be decided on).
+//! - Every step can be repeated. After a crash between two of them the request is approved and
+//!   unissued, and goes through every check again.
 //! - No request that is ours stays approved and unissued: it gets its certificate or `Failed`, also
 //!   where a decision keeps being put off ([`Failure::UndecidedTooLong`]), or the API server does
 //!   not take the certificate ([`Answered::Rejected`]).
@@ -33,8 +33,8 @@ mod kube_store;
 
 pub use kube_store::{KubeStore, StoreError};
 
-/// The reason on the `Approved` condition: the name in the certificate has a record in the ledger, and it is the
-/// requesting machine's.
+/// The reason on the `Approved` condition: the name in the certificate has a record in the ledger,
+/// and it is the requesting machine's.
 pub const APPROVED_REASON: &str = "NodeNameClaimed";
 
 const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
@@ -49,13 +49,15 @@ pub trait RequestStore: Debug + Send + Sync {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>>;
 
-    /// Replaces the request through `/approval`, if its version is still the one given; returns what it is now.
+    /// Replaces the request through `/approval`, if its version is still the one given; returns
+    /// what it is now.
     fn update_approval<'a>(
         &'a self,
         request: &'a CertificateSigningRequest,
     ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>>;
 
-    /// Replaces the request through `/status`, if its version is still the one given; returns what it is now.
+    /// Replaces the request through `/status`, if its version is still the one given; returns what
+    /// it is now.
     fn update_status<'a>(
         &'a self,
         request: &'a CertificateSigningRequest,
@@ -99,7 +101,8 @@ pub enum Answered {
 ///
 /// # Errors
 ///
-/// Nothing is known of what was written after any error but [`StoreError::Conflict`]; decide on the fresh object.
+/// Nothing is known of what was written after any error but [`StoreError::Conflict`]; decide on the
+/// fresh object.
 pub async fn answer(
     store: &dyn RequestStore,
     request: CertificateSigningRequest,

@@ -1,19 +1,25 @@
-//! The node-attestation-controller: it checks, approves and signs the certificate requests of kubelets.
+//! The node-attestation-controller: it checks, approves and signs the certificate requests of
+//! kubelets.
 //!
 //! ```text
-//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F --allow-insecure
+//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
+//!     --allow-insecure
 //! node-attestation-controller version
 //! ```
 //!
 //! # Contract
 //!
-//! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no proxy.
-//! - Standard input is not read. Standard output has what `version` and `--help` print, and nothing else.
-//! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or the bytes of a request.
-//!   Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it), `provider`, `outcome`
-//!   (`issued`, `denied`, `failed`, `deferred`, `ignored`), `reason`, `check` (the one that decided), `millis`, `requester`
-//!   and `detail`. With `-v` each check of it is a line before, `checked`, with `csr`, `check` and `millis`.
-//! - SIGTERM and SIGINT stop it: requests that are being answered are answered first, within 20 seconds.
+//! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no
+//!   proxy.
+//! - Standard input is not read. Standard output has what `version` and `--help` print, and nothing
+//!   else.
+//! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or
+//!   the bytes of a request. Each decision is one line, `decided`, with the fields `csr`, `node`
+//!   (as the request claims it), `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`,
+//!   `ignored`), `reason`, `check` (the one that decided), `millis`, `requester` and `detail`. With
+//!   `-v` each check of it is a line before, `checked`, with `csr`, `check` and `millis`.
+//! - SIGTERM and SIGINT stop it: requests that are being answered are answered first, within 20
+//!   seconds, and the events that tell of them are written, within 2 more.
 //!
 //! # Exit codes
 //!

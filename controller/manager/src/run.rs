@@ -11,7 +11,8 @@ use node_attestation_controller::standalone::{Settings, Standalone, StandaloneEr
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at least 600).
+/// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
+/// least 600).
 const MIN_DURATION: Duration = Duration::from_mins(10);
 
 #[derive(Debug, clap::Args)]

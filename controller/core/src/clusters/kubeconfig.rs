@@ -1,6 +1,7 @@
 //! Access to a workload cluster, from a kubeconfig that the operator of this controller wrote.
 //!
-//! It may do what a kubeconfig can: files, `exec`, a proxy. A tenant's kubeconfig must not come here.
+//! It may do what a kubeconfig can: files, `exec`, a proxy. A tenant's kubeconfig must not come
+//! here.
 
 use std::fmt::{self, Debug};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-/// Longer than a watch lasts without a word (the API server sends bookmarks each minute and ends it after two).
+/// Longer than a watch lasts without a word (the API server sends bookmarks each minute and ends it
+/// after two).
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// As audit logs name us.

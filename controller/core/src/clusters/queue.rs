@@ -6,14 +6,16 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
 
-/// The first wait of a request that must be tried again; a machine that is being made is there within seconds.
+/// The first wait of a request that must be tried again; a machine that is being made is there
+/// within seconds.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// The longest such wait: the time a node gives its request before it collects the answer on its next run.
+/// The longest such wait: the time a node gives its request before it collects the answer on its
+/// next run.
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
-/// So many queued requests are kept whole; of the others only the name is, so that a flood of large requests cannot
-/// take all memory. What is not kept is read again when its turn comes.
+/// So many queued requests are kept whole; of the others only the name is, so that a flood of large
+/// requests cannot take all memory. What is not kept is read again when its turn comes.
 const MAX_OBJECTS: usize = 256;
 
 /// Every request of one cluster that is known, and where it stands.

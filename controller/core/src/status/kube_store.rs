@@ -12,7 +12,8 @@ use kube::{Client, Error as KubeError};
 
 use super::RequestStore;
 
-/// For one call. An API server under load answers within its own limit of 60 s for others, not for three small objects.
+/// For one call. An API server under load answers within its own limit of 60 s for others, not for
+/// three small objects.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Under which our fields stand in `metadata.managedFields`.
