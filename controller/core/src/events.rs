@@ -179,6 +179,8 @@ fn event_of(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use super::*;
     use crate::refusal::Denial;
     use crate::request::forge::{now, valid};
@@ -222,6 +224,26 @@ mod tests {
         drop(events);
         writer.finish().await;
         assert_eq!(begun.elapsed().as_secs(), DRAIN_DEADLINE.as_secs());
+    }
+
+    #[tokio::test]
+    async fn what_waits_on_a_stop_is_still_written() {
+        let (listener, client) = silent();
+        let server = std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            let mut request = [0; 4];
+            connection.read_exact(&mut request).unwrap();
+            let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
+            connection.write_all(refusal).unwrap();
+            request
+        });
+        let (events, writer) = Events::start(client);
+
+        events.publish(&valid(), &Decision::Deny(Denial::NoPemBlock), now());
+        drop(events);
+        writer.finish().await;
+
+        assert_eq!(&server.join().unwrap(), b"POST");
     }
 
     #[test]

@@ -85,6 +85,7 @@ impl ConditionType {
 /// What became of an answer.
 #[derive(Debug)]
 #[must_use]
+#[non_exhaustive]
 pub enum Answered {
     /// It is written, if there was anything to write.
     Written,
