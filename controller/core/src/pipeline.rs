@@ -5,14 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
-use x509_cert::der::ErrorKind;
 
 use crate::clusters::queue::Work;
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
 use crate::logs::{self, Subject};
 use crate::refusal::Failure;
-use crate::signer::SignError;
 use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 
 /// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a
@@ -185,9 +183,7 @@ impl Pipeline {
             return Ok(Err(error));
         }
         logs::rejected(&Subject::of(request), &error);
-        // To the API server it is no certificate, whatever our encoder says.
-        let source = SignError::Encoding(ErrorKind::Failed.into());
-        decided.decision = Decision::Fail(Failure::SigningImpossible { source });
+        decided.decision = Decision::Fail(Failure::CertificateRejected);
         match answer(&*self.store, *approved, &decided.decision).await? {
             Answered::Written => Ok(Ok(())),
             Answered::Rejected { error, .. } => Ok(Err(error)),

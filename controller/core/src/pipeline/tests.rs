@@ -215,7 +215,7 @@ async fn a_certificate_that_the_api_server_never_takes_fails_the_request() {
     assert_eq!(next, Next::Done);
     let request = store.request();
     let failed = reason(&request, "Failed");
-    assert_eq!(failed.as_deref(), Some("SigningImpossible"));
+    assert_eq!(failed.as_deref(), Some("CertificateRejected"));
     assert!(!is_issued(&request));
 }
 

@@ -30,6 +30,9 @@ reasons! {
             #[source]
             source: SignError,
         } => "the certificate could not be signed",
+        /// The API server takes the certificate for none; its words are in the log.
+        #[error("the API server refuses the certificate")]
+        CertificateRejected => "the API server refuses the certificate",
         /// It was approved, and for ten minutes something stood in the way of a decision. An
         /// approved request must not stay open, and the node asks anew by then.
         #[error("approved, and undecided for too long: {obstacle}")]
@@ -50,6 +53,7 @@ impl Failure {
             )),
             Self::EvidenceExpired
             | Self::SigningImpossible { .. }
+            | Self::CertificateRejected
             | Self::UndecidedTooLong { .. } => None,
         }
     }
