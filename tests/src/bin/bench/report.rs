@@ -76,11 +76,13 @@ impl Suite {
             .iter()
             .filter(|value| value.limit.is_some())
             .count();
-        println!(
-            "{}: {} of {limited} limits hold",
-            self.name,
-            limited - exceeded.len()
-        );
+        if limited > 0 {
+            println!(
+                "{}: {} of {limited} limits hold",
+                self.name,
+                limited - exceeded.len()
+            );
+        }
         exceeded.len()
     }
 }
