@@ -102,14 +102,18 @@ impl FailureRecord {
 
     /// Until when nothing is tried, if that is still to come.
     ///
-    /// A new boot and other settings clear it, and so does a clock that was set back.
+    /// A new boot and other settings clear it, and so does a clock that was set back: more than the
+    /// whole pause is never left. A machine whose clock was an hour ahead at boot tries again at
+    /// once.
     pub fn holds(&self, circumstances: &Circumstances, now: SystemTime) -> Option<SystemTime> {
-        let until = UNIX_EPOCH + Duration::from_secs(self.not_before);
+        let until = UNIX_EPOCH.checked_add(Duration::from_secs(self.not_before))?;
         let to_come = until.duration_since(now).unwrap_or_default();
+        let pause = Duration::from_secs(self.not_before.saturating_sub(self.at));
         let active = Code::from_number(self.code).is_some_and(Code::is_remembered)
             && self.is_of(circumstances)
             && !to_come.is_zero()
-            && to_come <= LONGEST_DENIED + Duration::from_secs(1);
+            // Both times were rounded up to a second.
+            && to_come <= pause.min(LONGEST_DENIED) + Duration::from_secs(1);
         active.then_some(until)
     }
 
@@ -216,6 +220,30 @@ mod tests {
         assert_eq!(record.holds(&here(), later), None);
         let set_back = now() - Duration::from_hours(24);
         assert_eq!(record.holds(&here(), set_back), None);
+    }
+
+    #[test]
+    fn a_clock_set_back_by_less_than_a_denials_pause_clears_it_too() {
+        for (code, pause) in [(Code::Unreachable, 1), (Code::Denied, 300)] {
+            let record = streak(code, 1);
+            let set_back = |seconds| now() - Duration::from_secs(seconds);
+
+            assert!(record.holds(&here(), set_back(1)).is_some(), "{code:?}");
+            assert_eq!(record.holds(&here(), set_back(2)), None, "{code:?}");
+            assert_eq!(record.holds(&here(), set_back(3600 - pause)), None);
+        }
+    }
+
+    #[test]
+    fn a_pause_that_no_release_writes_is_none() {
+        for not_before in [u64::MAX, seconds(now()) + 7200] {
+            let record = FailureRecord {
+                not_before,
+                ..streak(Code::Denied, 1)
+            };
+
+            assert_eq!(record.holds(&here(), now()), None, "{not_before}");
+        }
     }
 
     #[test]
