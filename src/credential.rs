@@ -16,6 +16,10 @@ use crate::key::{KeyError, PrivateKey};
 use crate::rotation::{Fraction, Validity};
 use crate::secret::Secret;
 
+/// The last second that RFC 3339 can write, which a certificate "without a well-defined expiration"
+/// ends in (RFC 5280 section 4.1.2.5).
+const LAST_SECOND: i64 = 253_402_300_799;
+
 /// What every block of PEM begins with.
 const BEGIN: &str = "-----BEGIN ";
 
@@ -197,7 +201,13 @@ fn validity(certificate: &X509Certificate<'_>) -> Result<Validity, InvalidCertif
     Ok(Validity {
         not_before: time(validity.not_before.timestamp())?,
         // RFC 5280 section 4.1.2.5: the period includes NotAfter itself.
-        not_after: time(validity.not_after.timestamp().saturating_add(1))?,
+        not_after: time(
+            validity
+                .not_after
+                .timestamp()
+                .saturating_add(1)
+                .min(LAST_SECOND),
+        )?,
     })
 }
 

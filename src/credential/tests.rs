@@ -73,6 +73,22 @@ fn valid() -> Credential {
 }
 
 #[test]
+fn a_certificate_without_a_well_known_end_ends_in_a_year_that_can_be_written() {
+    let key = PrivateKey::generate().unwrap();
+    // RFC 5280 section 4.1.2.5: 99991231235959Z.
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+    let certificate = issue(&key, |params| params.not_after = end.into());
+
+    let credential = accept(&certificate.pem(), key).unwrap();
+
+    let not_after = credential.validity().not_after;
+    assert_eq!(
+        humantime::format_rfc3339_seconds(not_after).to_string(),
+        "9999-12-31T23:59:59Z"
+    );
+}
+
+#[test]
 fn the_certificate_that_was_asked_for_is_accepted() {
     let credential = valid();
 
