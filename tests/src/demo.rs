@@ -28,6 +28,7 @@ pub fn tell(arguments: &[&str]) -> String {
             "no {refused}: {story}"
         );
     }
+    assert!(story.contains("waits: IdentityLive"), "{story}");
     assert!(story.contains("requests of worker-3 in all: 1"), "{story}");
     story
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
+use crate::cluster::{self, Cluster};
+
 /// How long an answer may take: a refusal comes at once, and "not decided" has to be seen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -57,7 +59,7 @@ pub struct Wish {
 impl Wish {
     /// What a node of this name may ask for.
     pub fn node(node: &'static str, signer: &'static str) -> Self {
-        let provider_id = crate::cluster::provider_id(node);
+        let provider_id = cluster::provider_id(node);
         Self {
             organization: "system:nodes",
             node,
@@ -105,9 +107,9 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Speaks to `server`, whose CA is `ca_pem`, as the holder of `token`.
-    pub fn new(server: &str, ca_pem: &str, token: &str) -> Self {
-        let ca = reqwest::Certificate::from_pem(ca_pem.as_bytes()).unwrap();
+    /// Speaks to the cluster with the bootstrap token of this machine.
+    pub fn holding(cluster: &Cluster, machine: &str) -> Self {
+        let ca = reqwest::Certificate::from_pem(cluster.ca_pem().as_bytes()).unwrap();
         let client = reqwest::blocking::Client::builder()
             .tls_certs_only([ca])
             .no_proxy()
@@ -115,8 +117,8 @@ impl Attacker {
             .unwrap();
         Self {
             client,
-            server: server.to_owned(),
-            token: token.to_owned(),
+            server: cluster.server(),
+            token: cluster::token(machine),
         }
     }
 

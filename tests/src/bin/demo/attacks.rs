@@ -2,20 +2,27 @@
 
 use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
 
-/// The machine whose bootstrap token leaked; it has not joined yet.
+/// A machine whose bootstrap token leaked; it has not joined yet.
 pub const LEAKED: &str = "worker-2";
+
+/// The same of one that has joined.
+pub const JOINED: &str = "worker-1";
 
 /// What a signer must make of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// Refused, for this reason.
     Denied(&'static str),
+    /// Left waiting, for this reason, as long as the rightful holder's certificate is valid.
+    Waits(&'static str),
     /// The limit of a provider without proof: it succeeds.
     NotStopped,
 }
 
-/// An attack by whoever holds the leaked token.
+/// An attack by whoever holds a leaked token.
 pub struct Attack {
+    /// The machine whose token it is.
+    pub token: &'static str,
     /// In a few words.
     pub what: &'static str,
     /// How it ends on a cluster with kubeadm's bindings.
@@ -31,14 +38,16 @@ enum Kind {
 }
 
 /// The attacks, in the order in which the story tells them.
-pub const ATTACKS: [Attack; 6] = [
+pub const ATTACKS: [Attack; 7] = [
     Attack {
+        token: LEAKED,
         what: "a control-plane node's name",
         stock: "issued",
         expected: Expected::Denied("ProviderIdOfAnotherMachine"),
         kind: Kind::Wish(|signer| Wish::node("control-plane-1", signer)),
     },
     Attack {
+        token: LEAKED,
         what: "that name, with worker-2's provider ID",
         stock: "issued",
         expected: Expected::Denied("NodeNameMismatch"),
@@ -48,6 +57,7 @@ pub const ATTACKS: [Attack; 6] = [
         }),
     },
     Attack {
+        token: LEAKED,
         what: "an address smuggled in as a SAN",
         stock: "undecided",
         expected: Expected::Denied("SubjectAltNameRequested"),
@@ -57,6 +67,7 @@ pub const ATTACKS: [Attack; 6] = [
         }),
     },
     Attack {
+        token: LEAKED,
         what: "O=system:masters",
         stock: "undecided",
         expected: Expected::Denied("SubjectOrganization"),
@@ -66,12 +77,21 @@ pub const ATTACKS: [Attack; 6] = [
         }),
     },
     Attack {
+        token: LEAKED,
         what: "a copy of worker-1's request",
         stock: "issued",
         expected: Expected::Denied("ProviderIdOfAnotherMachine"),
         kind: Kind::Copy,
     },
     Attack {
+        token: JOINED,
+        what: "worker-1's name, by its own token, with another key",
+        stock: "issued",
+        expected: Expected::Waits("IdentityLive"),
+        kind: Kind::Wish(|signer| Wish::node(JOINED, signer)),
+    },
+    Attack {
+        token: LEAKED,
         what: "worker-2's own name, before worker-2 joins",
         stock: "issued",
         expected: Expected::NotStopped,
@@ -105,7 +125,8 @@ impl Attack {
             (Expected::Denied(expected), Verdict::Refused { kind, reason, .. }) => {
                 kind == "Denied" && reason == expected
             }
-            (Expected::NotStopped, Verdict::Issued(_)) => true,
+            (Expected::Waits(_), Verdict::Undecided)
+            | (Expected::NotStopped, Verdict::Issued(_)) => true,
             _ => false,
         }
     }

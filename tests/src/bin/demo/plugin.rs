@@ -17,6 +17,34 @@ pub struct Plugin {
     exec_info: String,
 }
 
+/// A run that has not ended, as far as is known.
+pub struct Running {
+    start: Instant,
+    child: Child,
+}
+
+impl Running {
+    /// Whether it has not ended yet.
+    pub fn goes_on(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn finish(self) -> Run {
+        let output = self.child.wait_with_output().unwrap();
+        Run {
+            took: self.start.elapsed(),
+            output,
+        }
+    }
+}
+
 /// One run.
 pub struct Run {
     /// How long it took.
@@ -78,17 +106,15 @@ impl Plugin {
 
     /// Runs it to its end.
     pub fn run(&self) -> Run {
-        let start = Instant::now();
-        let output = self.command().output().unwrap();
-        Run {
-            took: start.elapsed(),
-            output,
-        }
+        self.start().finish()
     }
 
     /// Starts it.
-    pub fn start(&self) -> Child {
-        self.command().spawn().unwrap()
+    pub fn start(&self) -> Running {
+        Running {
+            start: Instant::now(),
+            child: self.command().spawn().unwrap(),
+        }
     }
 }
 

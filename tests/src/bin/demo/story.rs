@@ -10,8 +10,8 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 
 use crate::attacker::{Attacker, BUILT_IN, Verdict, Wish};
-use crate::attacks::{ATTACKS, Expected, LEAKED};
-use crate::cluster::{self, Cluster};
+use crate::attacks::{ATTACKS, Expected, JOINED, LEAKED};
+use crate::cluster::Cluster;
 use crate::controller::Controller;
 use crate::plugin::{Plugin, Run};
 
@@ -28,10 +28,7 @@ pub fn embedded() -> bool {
     if let Cluster::Embedded(server) = &cluster {
         server.wait_for_request(Verb::Watch, 1, START);
     }
-    let stock = ATTACKS
-        .iter()
-        .map(|attack| attack.stock.to_owned())
-        .collect();
+    let stock = ATTACKS.iter().map(|attack| attack.stock).collect();
     let joined = join(&cluster, &controller, folder.path());
     let resumed = killed_in_the_middle(&cluster, &controller, folder.path());
     let refused = attacks(&cluster, &controller, &joined.1, stock);
@@ -58,71 +55,57 @@ pub fn real() -> bool {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
     println!("\nkubeadm's two auto-approval bindings are removed.");
-    let attacker = Attacker::new(
-        &cluster.server(),
-        &cluster.ca_pem(),
-        &cluster::token(LEAKED),
-    );
+    let attacker = Attacker::holding(&cluster, LEAKED);
     let closed = attacker.ask(&Wish::node("control-plane-1", BUILT_IN));
-    println!("  the same request again: {}", closed.summary());
+    println!("  a control-plane node's name again: {}", closed.summary());
 
     let controller = Controller::start(&cluster, folder.path());
     let joined = join(&cluster, &controller, folder.path());
     let resumed = killed_in_the_middle(&cluster, &controller, folder.path());
-    let refused = attacks(&cluster, &controller, &joined.1, stock.0);
+    let refused = attacks(
+        &cluster,
+        &controller,
+        &joined.1,
+        ATTACKS.iter().map(|attack| attack.stock).collect(),
+    );
     kubelet(plane, &cluster, folder.path());
-    stock.1 && matches!(closed, Verdict::Undecided) && joined.0 && resumed && refused
+    stock && matches!(closed, Verdict::Undecided) && joined.0 && resumed && refused
 }
 
-/// What the attacks do on a cluster as kubeadm leaves it, and whether the first of them did what it
-/// is feared for.
-fn stock_bindings(cluster: &Cluster) -> (Vec<String>, bool) {
+/// Whether the attacks do on a cluster as kubeadm leaves it what is said of them.
+fn stock_bindings(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
-    println!("  an attacker holds the bootstrap token of {LEAKED}, and asks {BUILT_IN} for");
-    let attacker = Attacker::new(
-        &cluster.server(),
-        &cluster.ca_pem(),
-        &cluster::token(LEAKED),
-    );
-    let (victim, _) = Wish::node("worker-1", BUILT_IN).request();
-    let verdicts: Vec<Verdict> = ATTACKS
-        .iter()
-        .map(|attack| attack.on_stock(&attacker, &victim))
-        .collect();
-    for (attack, verdict) in ATTACKS.iter().zip(&verdicts) {
-        println!("  {:<45} {}", attack.what, verdict.summary());
-    }
-    let issued = match verdicts.first() {
-        Some(Verdict::Issued(certificate)) => {
-            println!(
-                "  the first one is the attacker's now: {}",
-                describe(certificate)
-            );
-            true
+    println!("  an attacker holds bootstrap tokens, and asks {BUILT_IN} for");
+    let (victim, _) = Wish::node(JOINED, BUILT_IN).request();
+    let mut as_said = true;
+    for attack in &ATTACKS {
+        let verdict = attack.on_stock(&Attacker::holding(cluster, attack.token), &victim);
+        println!("  {:<52} {}", attack.what, verdict.summary());
+        as_said &= verdict.summary() == attack.stock;
+        if let (Verdict::Issued(certificate), "a control-plane node's name") =
+            (&verdict, attack.what)
+        {
+            println!("      the attacker's now: {}", describe(certificate));
         }
-        _ => false,
-    };
-    (verdicts.iter().map(Verdict::summary).collect(), issued)
+    }
+    as_said
 }
 
 /// worker-1 joins: whether it did, and the name of its request.
 fn join(cluster: &Cluster, controller: &Controller, folder: &Path) -> (bool, String) {
-    println!("\n== worker-1 joins ==");
-    let plugin = Plugin::new(cluster, folder, "worker-1");
-    let run = plugin.run();
-    if run.certificate().is_none() {
-        return (told(&run), String::new());
-    }
-    let csr = cluster.wait_for_request_of("worker-1");
+    println!("\n== {JOINED} joins ==");
+    let plugin = Plugin::new(cluster, folder, JOINED);
+    println!("  kubelet     runs kubelet-authenticator-insecure, as client-go does");
+    let mut run = plugin.start();
+    let Some(csr) = cluster.wait_for_request_of(JOINED, || run.goes_on()) else {
+        return (told(&run.finish()), String::new());
+    };
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let name = text(&csr["metadata"]["name"]);
-    println!("  kubelet     runs kubelet-authenticator-insecure, as client-go does");
+    println!("  plugin      has no credential: a new key, and a request, saved, then sent");
+    println!("  API server  has {name}");
     println!(
-        "  plugin      has no credential: a new key, and a request for system:node:worker-1, saved, then sent"
-    );
-    println!("              as {name}");
-    println!(
-        "  API server  {} asks {}",
+        "              by {} for {}",
         text(&csr["spec"]["username"]),
         text(&csr["spec"]["signerName"])
     );
@@ -137,6 +120,7 @@ fn join(cluster: &Cluster, controller: &Controller, folder: &Path) -> (bool, Str
         "  controller  {} after {:.1} ms: {}",
         decision.outcome, decision.millis, decision.detail
     );
+    let run = run.finish();
     let joined = told(&run);
     let again = plugin.run();
     println!(
@@ -152,45 +136,42 @@ fn killed_in_the_middle(cluster: &Cluster, controller: &Controller, folder: &Pat
     println!("\n== worker-3 is killed in the middle of its enrolment ==");
     let plugin = Plugin::new(cluster, folder, "worker-3");
     controller.pause();
-    let mut child = plugin.start();
-    let csr = cluster.wait_for_request_of("worker-3");
-    let name = csr["metadata"]["name"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    println!("  plugin      sent {name}, and got kill -9");
+    let mut run = plugin.start();
+    let Some(csr) = cluster.wait_for_request_of("worker-3", || run.goes_on()) else {
+        controller.resume();
+        return told(&run.finish());
+    };
+    let name = csr["metadata"]["name"].as_str().unwrap_or_default();
+    run.kill();
+    println!("  plugin      sent {name}");
+    println!("              and got kill -9");
     controller.resume();
     let run = plugin.run();
     let user = csr["spec"]["username"].clone();
-    let count = cluster
-        .csrs()
-        .iter()
-        .filter(|csr| csr["spec"]["username"] == user)
-        .count();
+    let of_machine = |csr: &&serde_json::Value| csr["spec"]["username"] == user;
+    let count = cluster.csrs().iter().filter(of_machine).count();
     println!(
         "  plugin      next run: takes the request up again; requests of worker-3 in all: {count}"
     );
     told(&run) && count == 1
 }
 
-fn attacks(cluster: &Cluster, controller: &Controller, victim: &str, stock: Vec<String>) -> bool {
+fn attacks(
+    cluster: &Cluster,
+    controller: &Controller,
+    victim: &str,
+    stock: Vec<&'static str>,
+) -> bool {
     println!("\n== Attacks ==");
-    println!(
-        "  an attacker holds the bootstrap token of {LEAKED}, which has not joined, and asks for"
-    );
-    let attacker = Attacker::new(
-        &cluster.server(),
-        &cluster.ca_pem(),
-        &cluster::token(LEAKED),
-    );
+    println!("  an attacker holds the bootstrap tokens of {LEAKED}, which has not joined, and of");
+    println!("  {JOINED}, which has, and asks for");
     let mut rows = Vec::new();
     let mut as_expected = true;
     for (attack, stock) in ATTACKS.iter().zip(stock) {
+        let attacker = Attacker::holding(cluster, attack.token);
         let verdict = attack.on_us(&attacker, victim);
         println!("  {}", attack.what);
-        match &verdict {
+        let here = match &verdict {
             Verdict::Refused {
                 reason, message, ..
             } => {
@@ -205,28 +186,42 @@ fn attacks(cluster: &Cluster, controller: &Controller, victim: &str, stock: Vec<
                 );
                 println!("      the requester reads: {message}");
                 println!("      the operator reads:  {}", decision.detail);
+                verdict.summary()
             }
-            Verdict::Issued(certificate) => println!("      issued: {}", describe(certificate)),
-            Verdict::Undecided => println!("      undecided"),
-        }
+            Verdict::Issued(certificate) => {
+                println!("      issued: {}", describe(certificate));
+                verdict.summary()
+            }
+            Verdict::Undecided => {
+                let Expected::Waits(reason) = attack.expected else {
+                    println!("      undecided");
+                    as_expected = false;
+                    continue;
+                };
+                let decision = controller.decision(|fields| fields["reason"] == reason);
+                println!("      left waiting: {reason}");
+                println!("      the operator reads:  {}", decision.detail);
+                format!("waits: {reason}")
+            }
+        };
         if !attack.as_expected(&verdict) {
             as_expected = false;
             println!("      EXPECTED {:?}", attack.expected);
         }
-        rows.push((attack.what, stock, verdict.summary(), attack.expected));
+        rows.push((attack, stock, here));
     }
+    println!();
     println!(
-        "\n  {:<45} {:<12} here",
+        "  {:<52} {:<12} here",
         "attack, with a leaked bootstrap token", "stock"
     );
-    println!("  {:-<45} {:-<12} {:-<32}", "", "", "");
-    for (what, stock, here, expected) in rows {
-        let limit = if expected == Expected::NotStopped {
-            "  (insecure cannot tell: aws and tpm will)"
-        } else {
-            ""
+    println!("  {:-<52} {:-<12} {:-<34}", "", "", "");
+    for (attack, stock, here) in rows {
+        let limit = match attack.expected {
+            Expected::NotStopped => "  (insecure cannot tell: aws and tpm will)",
+            Expected::Denied(_) | Expected::Waits(_) => "",
         };
-        println!("  {what:<45} {stock:<12} {here}{limit}");
+        println!("  {:<52} {stock:<12} {here}{limit}", attack.what);
     }
     as_expected
 }
