@@ -13,7 +13,7 @@ const DENIED: Machine = Machine {
     name: "denied-1",
     token: "denie1",
 };
-/// Not in the inventory, so that nobody decides.
+// These are not in the inventory, so that nobody decides.
 const FAILED: Machine = Machine {
     name: "failed-1",
     token: "faile1",
