@@ -29,7 +29,7 @@ demo: prerequisites-$(CONTROL_PLANE)
 test: prerequisites-all fmt layering clippy doc deny machete test-real bench-limits
 	@echo "make test: everything passed"
 
-## test-fast: the tests that need no real Kubernetes (no Go), and no root
+## test-fast: the tests that need no real Kubernetes, and so no Go
 test-fast:
 	$(CARGO) build --workspace --locked --bins
 	$(CARGO) test --workspace --locked --exclude kubelet-authenticator-tests --exclude kubelet-authenticator-test-support

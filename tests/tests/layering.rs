@@ -232,6 +232,20 @@ fn checks_take_no_client() {
 }
 
 #[test]
+fn no_source_file_is_longer_than_500_lines() {
+    let workspace = Workspace::read();
+    let folders = ["attestation", "controller", "providers", "src", "tests"];
+    let files = folders
+        .iter()
+        .flat_map(|folder| rust_files(&workspace.root.join(folder)));
+
+    let long: Vec<PathBuf> = files
+        .filter(|file| std::fs::read_to_string(file).unwrap().lines().count() > 500)
+        .collect();
+    assert_eq!(long, Vec::<PathBuf>::new());
+}
+
+#[test]
 fn simulators_share_no_code_with_what_they_test() {
     let workspace = Workspace::read();
 
