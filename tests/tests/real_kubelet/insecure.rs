@@ -8,6 +8,8 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 
+use serde_json::json;
+
 use crate::node::{Cluster, Machine, Node, conditions};
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
@@ -24,6 +26,10 @@ const PERSON: Machine = Machine {
     name: "person-1",
     token: "perso1",
 };
+const SHARED: Machine = Machine {
+    name: "shared-1",
+    token: "share1",
+};
 const BESIDE: Machine = Machine {
     name: "beside-1",
     token: "besid1",
@@ -34,7 +40,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let plane = ControlPlane::builder()
         .controllers(Controllers::Default)
         .start();
-    Cluster::start(plane, &[JOINS, RESTARTS, PERSON, BESIDE])
+    Cluster::start(plane, &[JOINS, RESTARTS, PERSON, SHARED, BESIDE])
 });
 
 #[test]
@@ -87,49 +93,82 @@ fn a_restarted_kubelet_makes_no_new_request() {
 }
 
 #[test]
-fn kubectl_joins_with_the_same_kubeconfig_and_can_do_what_a_node_can_and_no_more() {
+fn kubectl_with_the_kubelets_kubeconfig_shares_its_credential() {
     let plane = &CLUSTER.plane;
-    let state = plane.directory("person-state");
+    // Where a person's shell sees it too: the kubelet has a /var/lib of its own.
+    let state = plane.directory("shared-state").join("store");
+    let node = Node::new(plane, PLUGIN, SHARED)
+        .setting("STATE_DIRECTORY", &state.display().to_string())
+        .setting("NODE_NAME", SHARED.name);
+    let kubelet = node.start();
+    kubelet.wait_until_ready();
+    let kubectl = plane.kubectl_with(kubelet.kubeconfig());
+
+    let who = kubectl.json(["auth", "whoami"]);
+
+    let user = &who["status"]["userInfo"];
+    assert_eq!(user["username"], "system:node:shared-1");
+    assert_eq!(node.requests().len(), 1);
+}
+
+#[test]
+fn a_node_can_do_what_a_node_can_and_no_more() {
+    let plane = &CLUSTER.plane;
+    let another_node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other-1"}});
+    let another_secret = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "of-another-node", "namespace": "kube-system"},
+    });
+    plane.kubectl().apply_object(&another_node);
+    plane.kubectl().apply_object(&another_secret);
+    let folder = plane.directory("person");
     let node = Node::new(plane, PLUGIN, PERSON)
         .setting(
             "STATE_DIRECTORY",
-            &state.join("store").display().to_string(),
+            &folder.join("store").display().to_string(),
         )
         .setting("NODE_NAME", PERSON.name);
     let kubectl = plane.kubectl_with(node.kubeconfig());
 
     let who = kubectl.json(["auth", "whoami"]);
+    let user = &who["status"]["userInfo"];
+    assert_eq!(user["username"], "system:node:person-1");
     assert_eq!(
-        who["status"]["userInfo"]["username"],
-        "system:node:person-1"
+        user["groups"],
+        json!(["system:nodes", "system:authenticated"])
     );
-    assert_eq!(
-        who["status"]["userInfo"]["groups"],
-        serde_json::json!(["system:nodes", "system:authenticated"])
-    );
-    let uid = who["status"]["userInfo"]["uid"].as_str().unwrap();
+    let uid = user["uid"].as_str().unwrap();
     assert!(uid.len() == 34 && uid.ends_with(".1"), "{uid}");
 
-    kubectl.apply_object(&serde_json::json!({
+    kubectl.apply_object(&json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "person-1"},
     }));
     let refused = |arguments: &[&str], reason: &str| {
         let output = kubectl.run(arguments);
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            !output.status.success() && complaint.contains(reason),
-            "{arguments:?}: {complaint}"
-        );
+        let expected = !output.status.success() && complaint.contains(reason);
+        assert!(expected, "{arguments:?}: {complaint}");
     };
+    let secret = ["get", "secret", "-n", "kube-system", "of-another-node"];
     refused(
-        &["get", "secret", "-n", "kube-system", "of-another-node"],
-        "no relationship found between node",
+        &secret,
+        "no relationship found between node 'person-1' and this object",
     );
+    refused(&["get", "node", "other-1"], "only its own Node object");
+    let changed = folder.join("other-1.json");
+    std::fs::write(&changed, another_node.to_string()).unwrap();
+    let write = [
+        "replace",
+        "--raw",
+        "/api/v1/nodes/other-1",
+        "-f",
+        changed.to_str().unwrap(),
+    ];
+    refused(&write, "is not allowed to modify node \"other-1\"");
     refused(
-        &["label", "node", "joins-1", "is=mine"],
-        "only its own Node object",
+        &["get", "clusterroles"],
+        "cannot list resource \"clusterroles\"",
     );
-    refused(&["get", "clusterroles"], "forbidden");
     assert_eq!(node.requests().len(), 1);
 }
 
@@ -146,7 +185,7 @@ fn kube_controller_manager_with_its_default_controllers_changes_nothing_of_ours(
     let its_own = plane.client_certificate("system:node:its-own", Some("system:nodes"));
     plane.install_bindings(&[KubeadmBinding::NodeAutoapproveCertificateRotation]);
     let (request, _) = certificate_request(&Subject::node("its-own"), None);
-    let object = serde_json::json!({
+    let object = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"name": "its-own"},
