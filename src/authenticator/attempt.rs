@@ -201,7 +201,8 @@ impl Attempt {
 
     fn enrol(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Credential, Failure> {
         let names = self.names(stored)?;
-        let (login, bootstrap) = self.login(stored)?;
+        let (mut login, bootstrap) = self.login(stored)?;
+        let mut has_another_login = bootstrap.is_none();
         let endpoint = self.endpoint(stored, bootstrap)?;
         let origin = Origin::new(
             names.node_name.clone(),
@@ -229,14 +230,23 @@ impl Attempt {
         loop {
             let chosen = version.take().ok_or_else(no_version)?;
             let open = self.open_request(locked, &mut pending, &subject, &chosen)?;
-            let client = match &mut client {
-                Some(client) => client,
+            let api = match &mut client {
+                Some(api) => api,
                 None => client.insert(
                     ApiClient::connect(&endpoint, &login, &environment)
                         .map_err(|error| super::blame::api_failure(&error))?,
                 ),
             };
-            let decision = self.obtain(locked, client, &mut pending, &open)?;
+            let decision = match self.obtain(locked, api, &mut pending, &open) {
+                Err(refused) if refused.code() == Code::Unauthorized && has_another_login => {
+                    has_another_login = false;
+                    login = self.bootstrap_login(&refused).ok_or(refused)?;
+                    client = None;
+                    version = Some(chosen);
+                    continue;
+                }
+                decision => decision?,
+            };
             if let Decision::Failed {
                 reason,
                 message,

@@ -33,6 +33,16 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
+    /// As whom to ask where the API server does not accept the certificate, though it has not
+    /// ended: its CA was replaced, or it was revoked. `None` where only the certificate is left.
+    pub(super) fn bootstrap_login(&self, refused: &Failure) -> Option<Login> {
+        let bootstrap = Kubeconfig::read(&self.settings.bootstrap_kubeconfig).ok()?;
+        self.log.warn(&format!(
+            "the certificate is not accepted, so the bootstrap credential is used: {refused}"
+        ));
+        Some(bootstrap.login)
+    }
+
     /// Which cluster: client-go's word, or else the store's, the settings' or the bootstrap
     /// kubeconfig's.
     pub(super) fn endpoint(

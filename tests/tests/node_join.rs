@@ -9,7 +9,7 @@ use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::api_server::{
-    ApiServer, ConnectionFault, Issuance, Signer, Times, exec_info,
+    ApiServer, ConnectionFault, Fault, Issuance, Route, Signer, Times, exec_info,
 };
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
@@ -237,6 +237,40 @@ fn a_renewal_authenticates_with_the_certificate_and_takes_a_new_key() {
         ]
     );
     assert!(is_pair(&node.file("kubelet-client.pem")));
+}
+
+#[test]
+fn a_certificate_that_the_server_no_longer_accepts_is_replaced_with_the_bootstrap_credential() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    server.set_signer(Signer::issue());
+    server.inject(Route::create(), Times::once(), Fault::status(401));
+
+    let second = node.run().succeeded().saying("is not accepted");
+
+    assert_ne!(second.pair().1, first.pair().1);
+    let bodies = server.created_bodies();
+    assert_eq!(bodies.len(), 3);
+    assert_eq!(bodies.get(1), bodies.get(2), "the same request");
+    // Whom the server does not know it does not name.
+    assert_eq!(users(&server), ["system:bootstrap:abcdef"]);
+}
+
+#[test]
+fn a_certificate_that_is_not_accepted_is_printed_where_no_bootstrap_credential_is_left() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    let first = node.run().succeeded();
+    fs::remove_file(node.scratch().join("bootstrap.kubeconfig")).unwrap();
+    server.inject(Route::create(), Times::always(), Fault::status(401));
+
+    let second = node.run().succeeded().saying("401");
+
+    assert_eq!(second.pair(), first.pair());
+    assert_eq!(node.json("failure.json")["code"], 9);
 }
 
 #[test]
