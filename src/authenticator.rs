@@ -186,10 +186,14 @@ impl Authenticator<'_> {
     }
 
     fn load(&self, store: Option<&Store>) -> Result<Stored, Failure> {
-        store.map_or_else(
-            || Ok(Stored::default()),
-            |store| Stored::load(store, &self.machine).map_err(|error| store_failure(&error)),
-        )
+        let Some(store) = store else {
+            return Ok(Stored::default());
+        };
+        let stored = Stored::load(store, &self.machine).map_err(|error| store_failure(&error))?;
+        if let Some(exposed) = &stored.exposed {
+            self.log.warn(&exposed.to_string());
+        }
+        Ok(stored)
     }
 
     /// A certificate under another name than the kubelet uses would be worse than none.

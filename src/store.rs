@@ -1,6 +1,7 @@
 //! The state directory: what must outlive a run, and who may touch it.
 
 mod error;
+mod exposed;
 mod lock;
 mod replace;
 
@@ -13,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
 pub use error::StoreError;
+pub use exposed::Exposed;
 pub use lock::{Holder, StoreLock};
 
 /// Far more than any file of ours has.
@@ -20,6 +22,9 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// Write permission of the group and of all others.
 const OTHERS_WRITE: u32 = 0o022;
+
+/// The text of a file with a key, and that others could read it, if they could.
+pub type KeyFile = (Zeroizing<String>, Option<Exposed>);
 
 /// A file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +135,15 @@ impl Store {
     /// somebody may have put it there. Bytes that are no text read as a text that no parser
     /// accepts; content is for the parsers to judge.
     pub fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
+        Ok(self.read_key(file)?.map(|(text, _)| text))
+    }
+
+    /// As [`Store::read`], for a file that holds a key; says also whether others could read it, and
+    /// if so, whether it could be closed to them.
+    ///
+    /// It is used all the same: what is known to others stays so, and a node without a credential
+    /// is no safer.
+    pub fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, StoreError> {
         let path = self.path(file);
         // Without blocking, because a named pipe in the place of the file would hold us for ever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -142,8 +156,7 @@ impl Store {
                 return Err(StoreError::Read { path, source });
             }
         };
-        let content = read_checked(&path, opened)?;
-        Ok(Some(content))
+        read_checked(&path, file, opened).map(Some)
     }
 
     /// Replaces `file`; a reader sees the old content or the new, never a mixture, even after a
@@ -187,7 +200,7 @@ impl Store {
     }
 }
 
-fn read_checked(path: &Path, mut file: File) -> Result<Zeroizing<String>, StoreError> {
+fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, StoreError> {
     let failed = |source| StoreError::Read {
         path: path.to_owned(),
         source,
@@ -210,11 +223,12 @@ fn read_checked(path: &Path, mut file: File) -> Result<Zeroizing<String>, StoreE
     let mut bytes = Zeroizing::new(vec![0; length]);
     file.read_exact(&mut bytes).map_err(failed)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes));
-    Ok(Zeroizing::new(text.unwrap_or_else(|error| {
+    let text = Zeroizing::new(text.unwrap_or_else(|error| {
         Zeroizing::new(error.into_bytes());
         // What no parser takes for anything.
         "\0".to_owned()
-    })))
+    }));
+    Ok((text, Exposed::of(&file, name, metadata.mode())))
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {

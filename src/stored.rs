@@ -6,7 +6,7 @@ use crate::credential::Credential;
 use crate::failure;
 use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
-use crate::store::{Store, StoreError, StoreFile};
+use crate::store::{Exposed, Store, StoreError, StoreFile};
 
 /// Why a credential is of no use that is good in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
@@ -31,6 +31,8 @@ pub struct Stored {
     pub credential: Option<Credential>,
     /// What has to be set aside, credential or not.
     pub useless: Vec<Useless>,
+    /// That others could read the credential's key, if they could.
+    pub exposed: Option<Exposed>,
     /// The ID of this boot.
     pub boot_id: Option<String>,
     /// This machine, if it was looked at: once a boot.
@@ -40,7 +42,7 @@ pub struct Stored {
 impl Stored {
     /// Reads origin and credential.
     ///
-    /// Changes nothing: what is of no use is listed, for a run that holds the lock to set aside.
+    /// Changes no content: what is of no use is listed, for a run that holds the lock to set aside.
     ///
     /// # Errors
     ///
@@ -50,9 +52,10 @@ impl Stored {
             boot_id: machine.boot_id(),
             ..Self::default()
         };
-        let credential = store.read(StoreFile::Credential)?;
+        let credential = store.read_key(StoreFile::Credential)?;
         stored.load_origin(store, machine)?;
-        if let Some(text) = credential {
+        if let Some((text, exposed)) = credential {
+            stored.exposed = exposed;
             stored.judge(&text);
         }
         Ok(stored)

@@ -96,13 +96,16 @@ impl Attempt {
     }
 
     fn saved_pending(&self, locked: &Locked<'_>) -> Result<Option<Pending>, Failure> {
-        let text = locked
+        let read = locked
             .store
-            .read(StoreFile::Pending)
+            .read_key(StoreFile::Pending)
             .map_err(|error| store_failure(&error))?;
-        let Some(text) = text else {
+        let Some((text, exposed)) = read else {
             return Ok(None);
         };
+        if let Some(exposed) = exposed {
+            self.log.warn(&exposed.to_string());
+        }
         match Pending::parse(&text) {
             Ok(pending) => Ok(Some(pending)),
             Err(error) => {

@@ -2,7 +2,7 @@
 //! costs.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -122,6 +122,53 @@ fn a_file_of_another_user_is_4() {
 
         node.run().failed(4).saying(name).saying("chown root:root");
     }
+}
+
+#[test]
+fn a_key_that_others_may_read_is_closed_to_them_and_named_once() {
+    let (_server, node, pair) = joined();
+    for mode in [0o644, 0o640, 0o604] {
+        set_mode(&node.file("kubelet-client.pem"), mode);
+
+        let run = node.run().succeeded();
+        let again = node.run().succeeded();
+
+        let run = run.saying("kubelet-client.pem").saying("renew --force");
+        assert_eq!((run.pair(), run.stderr.lines().count()), (pair.clone(), 1));
+        assert_eq!(again.stderr, "");
+        assert_eq!(
+            fs::metadata(node.file("kubelet-client.pem"))
+                .unwrap()
+                .mode()
+                & 0o777,
+            0o600
+        );
+    }
+}
+
+#[test]
+fn a_key_that_others_may_read_and_cannot_be_closed_is_printed_all_the_same() {
+    let (_server, mut node, pair) = joined();
+    set_mode(&node.file("kubelet-client.pem"), 0o644);
+    within(&mut node, READ_ONLY);
+
+    let run = node.run().succeeded().saying("read-only");
+
+    assert_eq!(run.pair(), pair);
+}
+
+#[test]
+fn the_key_of_a_request_that_others_may_read_is_closed_to_them() {
+    let (server, mut node) = node();
+    server.set_signer(Signer::Off);
+    node.set("TIMEOUT_SECONDS", "1");
+    node.run().failed(11);
+    set_mode(&node.file("pending.json"), 0o644);
+
+    node.run().failed(11).saying("pending.json").saying("0644");
+
+    let mode = fs::metadata(node.file("pending.json")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]

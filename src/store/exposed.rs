@@ -1,0 +1,61 @@
+//! Keys that others could read.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+
+use rustix::fs::Mode;
+
+use super::StoreFile;
+
+/// Read permission of the group and of all others.
+const OTHERS_READ: u32 = 0o044;
+
+/// A file with a key that others could read: nobody knows who did.
+///
+/// `Display` is a line for people, with what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exposed {
+    /// The file.
+    pub file: StoreFile,
+    /// Its permissions as they were found.
+    pub mode: u32,
+    /// Why the file is still open to others, where it could not be closed.
+    pub left_open: Option<io::ErrorKind>,
+}
+
+impl Exposed {
+    /// Closes `opened` to others where it holds a key and is open to them.
+    pub(super) fn of(opened: &File, file: StoreFile, mode: u32) -> Option<Self> {
+        let holds_key = match file {
+            StoreFile::Credential | StoreFile::Pending => true,
+            StoreFile::Origin | StoreFile::Failure => false,
+        };
+        if !holds_key || mode & OTHERS_READ == 0 {
+            return None;
+        }
+        let closed = rustix::fs::fchmod(opened, Mode::RUSR | Mode::WUSR);
+        Some(Self {
+            file,
+            mode: mode & 0o7777,
+            left_open: closed.err().map(|error| io::Error::from(error).kind()),
+        })
+    }
+}
+
+impl fmt::Display for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.file.name();
+        write!(
+            f,
+            "{name} had mode {:04o}, so that others could read the key",
+            self.mode
+        )?;
+        match self.left_open {
+            None => f.write_str(", and is closed to them now")?,
+            Some(why) => write!(f, ", and cannot be closed to them ({why})")?,
+        }
+        f.write_str("; if somebody has, get another key with `renew --force`")
+    }
+}
