@@ -8,6 +8,8 @@ use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use serde_json::Value;
 
+use crate::attacker::INSECURE;
+
 /// The machines, each with the public half of its bootstrap token.
 pub const MACHINES: [(&str, &str); 4] = [
     ("worker-1", "worke1"),
@@ -137,7 +139,7 @@ impl Cluster {
         }
     }
 
-    /// Waits for a request by this machine's token, as long as `going_on`.
+    /// Waits for a request to our signer by this machine's token, as long as `going_on`.
     pub fn wait_for_request_of(
         &self,
         machine: &str,
@@ -152,7 +154,9 @@ impl Cluster {
         while start.elapsed() < PATIENCE {
             // Asked first: what ends after this has sent its request by now.
             let last = !going_on();
-            let of_machine = |csr: &Value| csr["spec"]["username"] == user.as_str();
+            let of_machine = |csr: &Value| {
+                csr["spec"]["username"] == user.as_str() && csr["spec"]["signerName"] == INSECURE
+            };
             if let Some(csr) = self.csrs().into_iter().find(of_machine) {
                 return Some(csr);
             }
