@@ -152,7 +152,7 @@ impl Authenticator<'_> {
         attempt.dry_run(&stored)
     }
 
-    /// Forgets all that is stored.
+    /// Forgets all that is stored or was set aside.
     pub fn reset(&self) -> Result<(), Failure> {
         let Some(store) = self.open_store()? else {
             return Ok(());
@@ -163,7 +163,7 @@ impl Authenticator<'_> {
             .and_then(|lock| {
                 StoreFile::ALL
                     .into_iter()
-                    .try_for_each(|file| store.remove(file, &lock))
+                    .try_for_each(|file| store.forget(file, &lock))
             })
             .map_err(|error| store_failure(&error))
     }

@@ -174,12 +174,13 @@ impl Store {
 
     /// Removes `file`, if it is there.
     pub fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
-        let path = self.path(file);
-        match fs::remove_file(&path) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(source) => Err(StoreError::Write { path, source }),
-        }
+        remove(self.path(file))
+    }
+
+    /// Removes `file`, and what was set aside under its name: there may be keys in it.
+    pub fn forget(&self, file: StoreFile, lock: &StoreLock) -> Result<(), StoreError> {
+        self.remove(file, lock)?;
+        replace::left_of(&self.path(file)).try_for_each(remove)
     }
 
     /// Takes `file` out of use, but keeps it for a person to look at; the last few of each name are
@@ -197,6 +198,14 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(StoreError::Write { path, source }),
         }
+    }
+}
+
+fn remove(path: PathBuf) -> Result<(), StoreError> {
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(StoreError::Write { path, source }),
     }
 }
 

@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 /// How many files of one name are kept aside: a broken start-up loop must not fill the disk.
 const KEPT_ASIDE: u32 = 3;
 
+/// What the name of a file ends in while it is written.
+const TEMPORARY: &str = ".tmp";
+
 /// Writes `content` beside `path`, in `dir`, and then moves it there.
 pub(super) fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
-    let temporary = with_suffix(path, ".tmp");
+    let temporary = with_suffix(path, TEMPORARY);
     // Left by a run that was killed; the lock says that nobody writes it now.
     match fs::remove_file(&temporary) {
         Ok(()) => {}
@@ -38,7 +41,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 
 /// Renames `path` to the first of a few names; the last of them is overwritten.
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let name = |number| with_suffix(path, &format!(".set-aside.{number}"));
+    let name = |number| aside(path, number);
     fs::symlink_metadata(path)?;
     for number in (1..KEPT_ASIDE).rev() {
         match fs::rename(name(number), name(number + 1)) {
@@ -49,6 +52,17 @@ pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     }
     fs::rename(path, name(1))?;
     Ok(name(1))
+}
+
+/// All that can be left of `path`: what was set aside, and what a killed run was writing.
+pub(super) fn left_of(path: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..=KEPT_ASIDE)
+        .map(|number| aside(path, number))
+        .chain([with_suffix(path, TEMPORARY)])
+}
+
+fn aside(path: &Path, number: u32) -> PathBuf {
+    with_suffix(path, &format!(".set-aside.{number}"))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
