@@ -3,7 +3,8 @@
 //! Flags win over `KUBELET_AUTHENTICATOR_*` variables, these over drop-ins, these over the file,
 //! that over the cluster's `client.authentication.k8s.io/exec` extension, and that over the
 //! defaults. Every source is read strictly: a key that is not known, or a value that cannot be, is
-//! an error that names the source and the key.
+//! an error that names the source and the key. Only the environment, which others share, may have
+//! variables of our prefix that are not known: [`unknown_variables`].
 
 mod error;
 mod file;
@@ -32,6 +33,25 @@ const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 
 /// A minute: a kubelet whose plugin has no credential yet has nothing better to do.
 const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// What our variables begin with.
+const VARIABLES: &str = "KUBELET_AUTHENTICATOR_";
+
+/// Those of `names` that look like a variable of ours and are none: misspelt, or of another
+/// release.
+///
+/// They are for a warning and not for an error: the environment is not this program's own, and a
+/// node that is rolled back to an older release keeps its credential.
+pub fn unknown_variables(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| {
+            name.starts_with(VARIABLES)
+                && name != CONFIG_VARIABLE
+                && Key::ALL.iter().all(|key| key.variable() != name)
+        })
+        .collect()
+}
 
 /// Reads one variable of the environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;

@@ -11,7 +11,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::attempt::{Attempt, Locked};
 use super::blame::{attester_failure, node_name_failure, store_failure};
 use super::step::Step;
-use crate::attester::{Claim, ProviderIdSources};
+use crate::attester::{Claim, ProviderIdSources, Renewal};
 use crate::clock;
 use crate::credential::Credential;
 use crate::csr::client_request;
@@ -153,9 +153,11 @@ impl Attempt {
     /// What would be asked for, and the bytes of `spec.request` with a key that nobody keeps.
     pub(super) fn dry_run(&self, stored: &Stored) -> Result<(Subject, Vec<u8>), Failure> {
         let names = self.names(stored)?;
-        let audience = match &self.settings.audience {
-            Some(audience) => audience.clone(),
-            None => self.endpoint(stored, None)?.audience(),
+        let audience = match (&self.settings.audience, self.attester.renewal()) {
+            (Some(audience), _) => audience.clone(),
+            (None, Renewal::Attested) => self.endpoint(stored, None)?.audience(),
+            // Nothing is proved, so the request names no cluster: any will do.
+            (None, Renewal::Impossible) => Audience::of_ca(&[]),
         };
         let subject = self.subject(names, audience);
         let key = PrivateKey::generate()

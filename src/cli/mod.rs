@@ -16,7 +16,7 @@ use crate::exec::{ApiVersion, EXEC_INFO, ExecCredential, ExecInfo};
 use crate::failure::{self, Code, Failure};
 use crate::log::Log;
 use crate::machine::Machine;
-use crate::settings::{Given, Layer, ProviderDefaults, Settings, SettingsError};
+use crate::settings::{Given, Layer, ProviderDefaults, Settings, SettingsError, unknown_variables};
 
 use arguments::Arguments;
 
@@ -98,6 +98,11 @@ impl Session {
             signer_name: self.attester.provider().client_signer(),
             expiration_seconds: self.attester.expiration_seconds(),
         };
+        for name in unknown_variables(env::vars_os().map(|(name, _)| name)) {
+            self.log.warn(&format!(
+                "the variable {name:?} is no setting and is passed over"
+            ));
+        }
         let environment = |name: &str| env::var_os(name);
         let settings = Settings::load(given, &environment, defaults)
             .map_err(|error| settings_failure(&error))?;

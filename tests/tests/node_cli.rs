@@ -1,5 +1,6 @@
 //! The commands for people.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
 use kubelet_attestation::csr::envelope::Envelope;
@@ -127,6 +128,40 @@ fn a_dry_run_needs_no_cluster_where_the_audience_is_set() {
     node.set("AUDIENCE", "prod");
 
     node.command(&["csr", "--dry-run"]).succeeded();
+}
+
+#[test]
+fn a_dry_run_without_evidence_needs_no_cluster() {
+    let (server, _) = node();
+    let mut node = Node::new(INSECURE, &server);
+    node.unset("BOOTSTRAP_KUBECONFIG");
+
+    let pem = node.command(&["csr", "--dry-run"]).succeeded().stdout;
+
+    assert!(pem.contains("BEGIN CERTIFICATE REQUEST"), "{pem}");
+}
+
+#[test]
+fn a_variable_that_is_no_setting_is_named_and_passed_over() {
+    let (_server, mut node) = node();
+    node.set("NODENAME", "n2");
+
+    let run = node.run().succeeded();
+
+    let run = run.saying("KUBELET_AUTHENTICATOR_NODENAME");
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+}
+
+#[test]
+fn a_reset_leaves_no_key_behind_that_was_set_aside() {
+    let (_server, node) = node();
+    node.run().succeeded();
+    fs::write(node.file("kubelet-client.pem"), "torn").unwrap();
+    node.run().succeeded().saying("set aside");
+
+    node.command(&["reset"]).succeeded();
+
+    assert_eq!(node.files(), ["lock"]);
 }
 
 #[test]
