@@ -5,6 +5,7 @@
 //! - An API server that is down delays, and changes nothing: the watches come back by themselves.
 //! - A request that panics or is slow does not stop the others; none is worked on twice at once.
 //! - On a stop, what is being answered is answered first.
+//! - No answer of an API server takes more than some megabytes, or more than minutes.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::logs::error_chain;
 use crate::pipeline::{Next, Pipeline};
 
+mod bounded;
 mod kubeconfig;
 pub(crate) mod queue;
 
@@ -38,6 +40,10 @@ const CONCURRENCY: usize = 16;
 /// The API server ends a watch after this many seconds, so a connection that died silently is found
 /// out soon after.
 const WATCH_SECONDS: u32 = 120;
+
+/// Longer than a watch lasts without a word (the API server sends bookmarks each minute), and than
+/// it lasts.
+const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The first wait before a watch that failed is begun again.
 const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
@@ -170,6 +176,7 @@ fn watch(
 ) -> impl Stream<Item = (Source, Event<CertificateSigningRequest>)> + Send + use<> {
     let selected = watcher::Config::default()
         .fields(&format!("spec.signerName={signer}"))
+        .page_size(bounded::PAGE_SIZE)
         .timeout(WATCH_SECONDS);
     let mut told = WatchState::new(signer);
     watcher(Api::all(client), selected)

@@ -4,15 +4,19 @@
 //! here.
 
 use std::fmt::{self, Debug};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use tower::layer::layer_fn;
 
-/// Longer than a watch lasts without a word (the API server sends bookmarks each minute and ends it
-/// after two).
-const READ_TIMEOUT: Duration = Duration::from_secs(150);
+use super::READ_TIMEOUT;
+use super::bounded::Bounded;
+
+/// Some hundred clusters with their certificates; a limit, so that a wrong file is not read whole.
+const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// As audit logs name us.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
@@ -28,6 +32,12 @@ pub enum ClusterAccessError {
         path: PathBuf,
         /// Why.
         source: Box<KubeconfigError>,
+    },
+    /// It is no file, or longer than any kubeconfig.
+    #[error("the kubeconfig {} is no file of at most {MAX_FILE_LEN} bytes", path.display())]
+    NotAFile {
+        /// What is there.
+        path: PathBuf,
     },
     /// Its current context is no access to a cluster.
     #[error("the kubeconfig {} is incomplete", path.display())]
@@ -75,8 +85,14 @@ pub struct ClusterAccess {
 
 impl ClusterAccess {
     /// Reads the kubeconfig; nothing is asked of the cluster.
+    ///
+    /// The client reads no answer without a bound, and follows no redirection.
     pub async fn from_kubeconfig(path: &Path) -> Result<Self, ClusterAccessError> {
         let here = || path.to_owned();
+        // What is not there is told of below.
+        if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
+            return Err(ClusterAccessError::NotAFile { path: here() });
+        }
         let kubeconfig = Kubeconfig::read_from(path).map_err(|error| ClusterAccessError::Read {
             path: here(),
             source: Box::new(error),
@@ -106,10 +122,13 @@ impl ClusterAccess {
             config.headers.push((name, value));
         }
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|error| ClusterAccessError::Client {
-            path: here(),
-            source: Box::new(error),
-        })?;
+        let client = ClientBuilder::try_from(config)
+            .map_err(|error| ClusterAccessError::Client {
+                path: here(),
+                source: Box::new(error),
+            })?
+            .with_layer(&layer_fn(Bounded))
+            .build();
         Ok(Self {
             client,
             server,

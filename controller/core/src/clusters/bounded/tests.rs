@@ -1,0 +1,153 @@
+//! Answers that are just small enough, and the next.
+
+use std::convert::Infallible;
+
+use futures::future::pending;
+use futures::stream::{self, Stream, StreamExt as _};
+use http_body_util::{BodyExt as _, StreamBody};
+
+use super::*;
+
+const OBJECT: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests/a/status";
+const PAGE: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=8";
+const WATCH: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&watch=true";
+
+/// Answers everything with this status and these pieces.
+struct Server<P> {
+    status: u16,
+    pieces: Option<P>,
+}
+
+type Answered<P> = Response<StreamBody<stream::Map<P, fn(Vec<u8>) -> Piece>>>;
+type Piece = Result<Frame<Bytes>, Infallible>;
+
+impl<P: Stream<Item = Vec<u8>> + Send + 'static> Service<Request<()>> for Server<P> {
+    type Response = Answered<P>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Answered<P>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let frame: fn(Vec<u8>) -> Piece = |piece| Ok(Frame::data(piece.into()));
+        let body = StreamBody::new(self.pieces.take().unwrap().map(frame));
+        let answer = Response::builder().status(self.status).body(body).unwrap();
+        std::future::ready(Ok(answer))
+    }
+}
+
+/// Reads an answer to its end, and gives its length.
+async fn read<P>(url: &str, status: u16, pieces: P) -> Result<usize, Excess>
+where
+    P: Stream<Item = Vec<u8>> + Send + Unpin + 'static,
+{
+    let mut service = Bounded(Server {
+        status,
+        pieces: Some(pieces),
+    });
+    let request = Request::builder().uri(url).body(()).unwrap();
+    let answer = service.call(request).await.unwrap();
+    match answer.into_body().collect().await {
+        Ok(body) => Ok(body.to_bytes().len()),
+        Err(error) => Err(*error.downcast().unwrap()),
+    }
+}
+
+fn of_length(len: usize) -> impl Stream<Item = Vec<u8>> + Send + Unpin + 'static {
+    stream::iter([vec![b'x'; len / 2], vec![b'x'; len - len / 2]])
+}
+
+#[tokio::test]
+async fn a_page_and_an_object_are_read_up_to_their_limits() {
+    for (url, max) in [(OBJECT, MAX_OBJECT_LEN), (PAGE, MAX_PAGE_LEN)] {
+        assert_eq!(read(url, 200, of_length(max)).await, Ok(max));
+        assert_eq!(
+            read(url, 200, of_length(max + 1)).await,
+            Err(Excess::Length(max))
+        );
+    }
+}
+
+#[tokio::test]
+async fn newlines_make_no_answer_longer_that_is_read_whole() {
+    let lines = stream::iter(vec![vec![b'\n'; MAX_OBJECT_LEN]; 2]);
+
+    assert_eq!(
+        read(OBJECT, 200, lines).await,
+        Err(Excess::Length(MAX_OBJECT_LEN))
+    );
+}
+
+#[tokio::test]
+async fn a_watch_has_any_length_and_no_event_more_than_an_object() {
+    let mut event = vec![b'x'; MAX_OBJECT_LEN];
+    event.push(b'\n');
+    let all = event.len() * 3;
+    let events = stream::iter(vec![event; 3]);
+    assert_eq!(read(WATCH, 200, events).await, Ok(all));
+
+    let excess = Err(Excess::Event(MAX_OBJECT_LEN));
+    assert_eq!(
+        read(WATCH, 200, of_length(MAX_OBJECT_LEN + 1)).await,
+        excess
+    );
+    let after_another = stream::iter([b"{}\n".to_vec(), vec![b'x'; MAX_OBJECT_LEN + 1]]);
+    assert_eq!(read(WATCH, 200, after_another).await, excess);
+}
+
+#[tokio::test]
+async fn an_error_is_one_object_whatever_was_asked() {
+    for url in [OBJECT, PAGE, WATCH] {
+        for status in [302, 403, 503] {
+            let lines = stream::iter(vec![vec![b'\n'; MAX_OBJECT_LEN]; 2]);
+            assert_eq!(
+                read(url, status, lines).await,
+                Err(Excess::Length(MAX_OBJECT_LEN)),
+                "{status} {url}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_trickles_ends_at_its_deadline() {
+    for url in [OBJECT, PAGE, WATCH] {
+        let begun = Instant::now();
+        let trickle = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((b"x\n".to_vec(), ()))
+        });
+
+        assert_eq!(
+            read(url, 200, Box::pin(trickle)).await,
+            Err(Excess::Time),
+            "{url}"
+        );
+        assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_begins_ends_at_its_deadline() {
+    let begun = Instant::now();
+    let silent = tower::service_fn(|_: Request<()>| async {
+        pending::<()>().await;
+        Ok::<_, Infallible>(Response::new(http_body_util::Empty::<Bytes>::new()))
+    });
+
+    let request = Request::builder().uri(OBJECT).body(()).unwrap();
+    let error = Bounded(silent).call(request).await.unwrap_err();
+
+    assert_eq!(*error.downcast::<Excess>().unwrap(), Excess::Time);
+    assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
+}
+
+#[test]
+fn the_limit_of_a_page_is_for_as_many_objects_as_are_asked_for() {
+    assert_eq!(
+        MAX_PAGE_LEN,
+        MAX_OBJECT_LEN * usize::try_from(PAGE_SIZE).unwrap()
+    );
+}
