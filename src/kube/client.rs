@@ -83,8 +83,10 @@ impl ApiClient {
             source,
         };
         let (identity, headers) = present(login).map_err(|(field, why)| unusable(field, why))?;
-        let tls = tls::configure(endpoint.ca(), identity)
-            .map_err(|error| failed(io::Error::other(error)))?;
+        let roots = tls::roots(endpoint.ca())
+            .ok_or_else(|| unusable("certificate-authority-data", Refused::NotCertificates))?;
+        let tls =
+            tls::configure(roots, identity).map_err(|error| failed(io::Error::other(error)))?;
         let route =
             Route::to(endpoint, environment).map_err(|(field, why)| unusable(field, why))?;
         let base = route.base;

@@ -10,15 +10,19 @@ use rustls_pki_types::CertificateDer;
 use super::error::TlsFault;
 use super::kubeconfig::Identity;
 
-/// A configuration that trusts `ca` and presents `identity`.
+/// The CA certificates that can be read, if there are any. The others are passed over, as Go does:
+/// one odd certificate in a bundle must not cost the connection.
+pub(super) fn roots(ca: &[CertificateDer<'static>]) -> Option<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(ca.iter().cloned());
+    (!roots.is_empty()).then_some(roots)
+}
+
+/// A configuration that trusts `roots` and presents `identity`.
 pub(super) fn configure(
-    ca: &[CertificateDer<'static>],
+    roots: RootCertStore,
     identity: Option<Identity>,
 ) -> Result<ClientConfig, rustls::Error> {
-    let mut roots = RootCertStore::empty();
-    for certificate in ca {
-        roots.add(certificate.clone())?;
-    }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

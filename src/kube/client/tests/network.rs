@@ -116,6 +116,34 @@ fn another_clusters_ca_of_the_same_name_is_another_authority() {
 }
 
 #[test]
+fn a_ca_that_cannot_be_read_is_passed_over_and_a_bundle_of_none_else_refused() {
+    let server = ApiServer::start();
+    let unreadable = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    let with = |ca_pem: String| {
+        let fields = EndpointFields {
+            ca_pem,
+            ..fields(&server)
+        };
+        connect(fields, &token())
+    };
+
+    let client = with(format!("{unreadable}{}", server.ca_pem())).unwrap();
+    assert!(client.get(NAME, soon()).unwrap().is_none());
+
+    let error = with(unreadable.to_owned()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            ApiError::Unusable {
+                why: Refused::NotCertificates,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn every_ca_of_a_bundle_counts() {
     let server = ApiServer::start();
     let other = CertificateAuthority::new("kubernetes");
