@@ -168,6 +168,10 @@ impl Store {
         _lock: &StoreLock,
     ) -> Result<(), StoreError> {
         let path = self.path(file);
+        // What cannot be read again would stop every later run.
+        if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
+            return Err(StoreError::TooLarge { path });
+        }
         replace::replace(&self.dir, &path, content)
             .map_err(|source| StoreError::Write { path, source })
     }

@@ -98,7 +98,10 @@ impl StoreError {
             Self::Symlink { path } | Self::NotADirectory { path } | Self::NotAFile { path } => {
                 format!("remove {}; it is made again", path.display())
             }
-            Self::TooLarge { path } => format!("move {} away; it is made again", path.display()),
+            Self::TooLarge { path } => format!(
+                "if {} is there, move it away; it is made again; otherwise shorten the cluster's CA bundle",
+                path.display()
+            ),
             Self::ForeignOwner { path, .. } => format!("run: chown root:root {}", path.display()),
             Self::OthersMayWrite { path, .. } => {
                 format!(

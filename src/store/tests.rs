@@ -144,10 +144,24 @@ fn only_regular_files_are_read() {
 }
 
 #[test]
+fn what_could_not_be_read_again_is_not_written() {
+    let (_root, store) = store();
+    let limit = usize::try_from(MAX_FILE_LEN).unwrap();
+
+    let error = store
+        .replace(FILE, &vec![b'x'; limit + 1], &lock(&store))
+        .unwrap_err();
+
+    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+    assert!(store.read(FILE).unwrap().is_none());
+}
+
+#[test]
 fn a_file_too_large_to_be_ours_is_not_read() {
     let (_root, store) = store();
+    store.replace(FILE, b"x", &lock(&store)).unwrap();
     let content = vec![b'x'; usize::try_from(MAX_FILE_LEN).unwrap() + 1];
-    store.replace(FILE, &content, &lock(&store)).unwrap();
+    fs::write(store.path(FILE), content).unwrap();
 
     let error = store.read(FILE).unwrap_err();
 
