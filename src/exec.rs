@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
@@ -63,7 +64,9 @@ pub struct ExecInfo<'a> {
 }
 
 /// `spec.cluster`: the cluster that client-go is about to talk to. Nothing in it has been checked.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+///
+/// `Debug` leaves out what may hold a secret: the proxy's URL and the extension.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
 #[non_exhaustive]
 pub struct ExecCluster<'a> {
@@ -85,6 +88,15 @@ pub struct ExecCluster<'a> {
     /// The cluster's `client.authentication.k8s.io/exec` extension, as it came.
     #[serde(borrow, default, with = "raw")]
     pub config: Option<&'a str>,
+}
+
+impl fmt::Debug for ExecCluster<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecCluster")
+            .field("server", &self.server)
+            .field("tls_server_name", &self.tls_server_name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The extension's JSON text; `null` is no extension.

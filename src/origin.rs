@@ -126,6 +126,17 @@ mod tests {
     }
 
     #[test]
+    fn debug_does_not_show_a_proxys_password() {
+        let mut origin = origin();
+        origin.endpoint.proxy_url = Some("http://u:pa55@proxy".to_owned());
+
+        let shown = format!("{origin:?}");
+
+        assert!(shown.contains("https://10.0.0.1:6443"), "{shown}");
+        assert!(!shown.contains("pa55"), "{shown}");
+    }
+
+    #[test]
     fn other_content_is_refused_with_the_reason() {
         let json = String::from_utf8(origin().to_json()).unwrap();
         let changed = |from: &str, to: &str| Origin::parse(&json.replace(from, to)).unwrap_err();

@@ -183,3 +183,16 @@ fn an_expiry_that_no_calendar_has_is_the_nearest_that_one_has() {
     assert_eq!(rfc3339(last), "9999-12-31T23:59:59Z");
     assert_eq!(rfc3339(last + second), "9999-12-31T23:59:59Z");
 }
+
+#[test]
+fn debug_shows_neither_a_proxys_password_nor_the_extension() {
+    let text = r#"{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"cluster":{"server":"https://x","proxy-url":"http://u:pa55@proxy","config":{"key":"pa55"}}}}"#;
+    let info = ExecInfo::parse(text.as_ref()).unwrap();
+
+    let shown = format!("{info:?}");
+
+    assert!(
+        shown.contains("https://x") && !shown.contains("pa55"),
+        "{shown}"
+    );
+}

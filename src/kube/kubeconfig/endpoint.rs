@@ -1,5 +1,7 @@
 //! An API server and how to know it.
 
+use std::fmt;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::names::Audience;
@@ -14,7 +16,9 @@ use crate::secret::Secret;
 
 /// What is written about a cluster, before it is checked; also the form in which an endpoint can be
 /// kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// `Debug` leaves the proxy out: its URL may hold a password.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(
     clippy::exhaustive_structs,
@@ -31,6 +35,15 @@ pub struct EndpointFields {
     /// The proxy to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_url: Option<String>,
+}
+
+impl fmt::Debug for EndpointFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointFields")
+            .field("server", &self.server)
+            .field("tls_server_name", &self.tls_server_name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An API server and how to know it.
