@@ -94,9 +94,13 @@ impl Authenticator<'_> {
     ///
     /// # Guarantees
     ///
-    /// Ends within the time of the settings, and within five seconds if a valid credential is
-    /// stored, whatever hangs. While the stored credential is good, no thread, connection or TLS is
-    /// set up.
+    /// While the stored credential is good, no thread, connection or TLS is set up. Getting another
+    /// ends within the time of the settings, and within five seconds if a valid credential is
+    /// stored, whatever hangs meanwhile.
+    ///
+    /// Only what comes first has no deadline, for that would take a thread: reading the state
+    /// directory. Nothing that stands in the place of its files can hold it up, but a file system
+    /// that hangs under it does, for as long as it hangs.
     pub fn credential(&self) -> Result<Answer, Failure> {
         let now = clock::now();
         let store = self.open_store()?;

@@ -9,8 +9,8 @@
 //!
 //! - Standard output carries one `ExecCredential` or the answer of a command, and is empty on
 //!   failure.
-//! - A run ends within its time, whatever hangs: [`authenticator::Authenticator::credential`] says
-//!   which time.
+//! - A run ends within its time, whatever hangs but the file systems of the settings and the state
+//!   directory: [`authenticator::Authenticator::credential`] says which time.
 //! - A run that is killed at any step is finished by the next, with the same request.
 //! - The store never holds a certificate with a key that is not its own, and nobody sees a
 //!   certificate that was not checked.

@@ -106,7 +106,8 @@ impl Settings {
     /// Collects what was given, what the environment says and what the files say.
     ///
     /// A file that is not there is no error unless it was named. Without one this costs two failed
-    /// opens.
+    /// opens. No pipe or device is read in the place of a file; only a file system that hangs holds
+    /// this up.
     pub fn load(
         given: Given<'_>,
         environment: Environment<'_>,

@@ -79,6 +79,12 @@ pub enum SettingsError {
         /// Why.
         source: io::Error,
     },
+    /// A pipe, device or folder in the place of a file: reading it may never end.
+    #[error("{} is no regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
     /// A file is longer than any settings are.
     #[error("{} is longer than {limit} bytes", path.display())]
     TooLarge {

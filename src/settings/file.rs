@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
 use serde::Deserialize as _;
 use serde_path_to_error::Track;
 use serde_saphyr::Error;
@@ -81,9 +83,18 @@ fn load(path: &Path) -> Result<Layer, SettingsError> {
         path: path.to_owned(),
         source,
     };
+    // Without blocking, because no deadline runs yet and nobody may ever write to a named pipe.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
+    let file = File::from(opened.map_err(|error| failed(error.into()))?);
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(SettingsError::NotAFile {
+            path: path.to_owned(),
+        });
+    }
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes))
+    file.take(MAX_FILE_LEN + 1)
+        .read_to_end(&mut bytes)
         .map_err(failed)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE_LEN {
         return Err(SettingsError::TooLarge {

@@ -28,6 +28,9 @@ pub const NODE: &str = "n1";
 /// Longer than anything that is waited for in a suite.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
+/// What a machine under load may take to start a process, beyond what the process itself takes.
+const STARTING: Duration = Duration::from_millis(1500);
+
 /// A node that is to join the cluster of an API server.
 #[derive(Debug)]
 pub struct Node {
@@ -289,6 +292,13 @@ impl Run {
     #[track_caller]
     pub fn saying(self, text: &str) -> Self {
         assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
+        self
+    }
+
+    /// This run, which took no longer than `limit` from its start on.
+    #[track_caller]
+    pub fn within(self, limit: Duration) -> Self {
+        assert!(self.took < limit + STARTING, "{self:#?}");
         self
     }
 
