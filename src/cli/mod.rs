@@ -26,17 +26,19 @@ use arguments::Arguments;
 /// `ExecCredential` on standard output and status 0, or nothing and the status of [`Code`].
 /// Otherwise the arguments say what to do.
 pub fn run(attester: impl Attester) -> ExitCode {
-    run_observed(attester, None)
+    run_on(Machine::default(), attester, None)
 }
 
-/// As [`run`], and tells `observer` of each step that is done: how tests end a run in the middle.
-pub fn run_observed(attester: impl Attester, observer: Option<Observer>) -> ExitCode {
+/// As [`run`], on a machine that another root describes, and tells `observer` of each step that is
+/// done: how tests move a disk to another machine, and end a run in the middle.
+pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     let attester: Arc<dyn Attester> = Arc::new(attester);
     let exec_info = env::var_os(EXEC_INFO);
     // client-go's calls come every hour on every node: they do not pay for a parser of arguments.
     if let (Some(info), 0..=1) = (&exec_info, env::args_os().len()) {
         let session = Session {
             attester,
+            machine,
             log: Log::default(),
             observer,
         };
@@ -46,6 +48,7 @@ pub fn run_observed(attester: impl Attester, observer: Option<Observer>) -> Exit
         Ok(arguments) => {
             let session = Session {
                 attester,
+                machine,
                 log: arguments.log(),
                 observer,
             };
@@ -58,6 +61,7 @@ pub fn run_observed(attester: impl Attester, observer: Option<Observer>) -> Exit
 /// What every command needs.
 struct Session {
     attester: Arc<dyn Attester>,
+    machine: Machine,
     log: Log,
     observer: Option<Observer>,
 }
@@ -110,7 +114,7 @@ impl Session {
             attester: Arc::clone(&self.attester),
             settings,
             cluster: None,
-            machine: Machine::default(),
+            machine: self.machine.clone(),
             caller,
             log: self.log,
             observer: self.observer.clone(),

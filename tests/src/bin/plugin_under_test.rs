@@ -1,9 +1,11 @@
-//! A plugin as `kubelet-authenticator-null`, which tests can end in the middle or make newer than
-//! its controller.
+//! A plugin as `kubelet-authenticator-null`, which tests can end in the middle, move to another
+//! machine, or make newer than its controller.
 //!
 //! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit.
-//! `VERSIONS` lists the versions of evidence that it makes.
+//! `MACHINE_ROOT` is the root under which the kernel's and the firmware's files describe the
+//! machine. `VERSIONS` lists the versions of evidence that it makes.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use kubelet_attestation::evidence::Header;
@@ -12,6 +14,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
 use kubelet_authenticator::authenticator::Observer;
 use kubelet_authenticator::cli;
+use kubelet_authenticator::machine::Machine;
 use rustix::process::{Signal, getpid, kill_process};
 
 #[derive(Debug)]
@@ -46,5 +49,6 @@ fn main() -> ExitCode {
             kill_process(getpid(), Signal::KILL).expect("a process may end itself");
         }
     });
-    cli::run_observed(Null, Some(observer))
+    let machine = std::env::var_os("MACHINE_ROOT").map(|root| Machine::rooted(Path::new(&root)));
+    cli::run_on(machine.unwrap_or_default(), Null, Some(observer))
 }
