@@ -132,6 +132,19 @@ impl<'a> NameSources<'a> {
         }
     }
 
+    /// The host name, where the kubelet that started us registers its Node under it although the
+    /// stored name is another: the certificate does not fit that Node.
+    pub fn passed_over(&self) -> Option<NodeName> {
+        let (None, Some(stored), Some(kubelet)) = (self.settings, self.stored, self.kubelet) else {
+            return None;
+        };
+        if kubelet.hostname_override().is_some() {
+            return None;
+        }
+        let host_name = folded(NameSource::HostName, self.host_name).ok()?;
+        (host_name != *stored).then_some(host_name)
+    }
+
     fn on_machine(&self) -> Result<NodeName, NodeNameError> {
         match self.kubeadm.and_then(KubeletArguments::hostname_override) {
             Some(name) => folded(NameSource::KubeadmFlags, name),

@@ -49,6 +49,13 @@ impl Attempt {
         let node_name = sources
             .decide()
             .map_err(|error| node_name_failure(&error))?;
+        if let Some(host_name) = sources.passed_over() {
+            self.log.warn(&format!(
+                "this node was enrolled as {node_name} and is asked for as that, but its kubelet \
+                 goes by the host name, {host_name}; give the kubelet \
+                 --hostname-override={node_name}, or run `reset` to enrol it as {host_name}"
+            ));
+        }
         let sources = ProviderIdSources {
             settings: self.settings.provider_id.as_ref(),
             kubelet: parent.as_ref(),

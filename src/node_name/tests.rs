@@ -43,6 +43,45 @@ fn a_stored_name_outlives_a_new_host_name() {
 }
 
 #[test]
+fn a_host_name_is_passed_over_where_only_the_store_says_another() {
+    let (stored, asked, plain) = (name("stored"), name("stored"), KubeletArguments::default());
+    let overridden = kubelet("stored");
+    let passed_over = NameSources {
+        settings: None,
+        stored: Some(&stored),
+        kubelet: Some(&plain),
+        kubeadm: None,
+        host_name: "Host",
+    };
+
+    assert_eq!(passed_over.passed_over(), Some(name("host")));
+    for fits in [
+        NameSources {
+            settings: Some(&asked),
+            ..passed_over
+        },
+        NameSources {
+            stored: None,
+            ..passed_over
+        },
+        NameSources {
+            kubelet: None,
+            ..passed_over
+        },
+        NameSources {
+            kubelet: Some(&overridden),
+            ..passed_over
+        },
+        NameSources {
+            host_name: "Stored",
+            ..passed_over
+        },
+    ] {
+        assert_eq!(fits.passed_over(), None, "{fits:?}");
+    }
+}
+
+#[test]
 fn a_stored_name_does_not_yield_to_who_asks_for_another() {
     let (stored, asked, parent) = (name("stored"), name("asked"), kubelet("asked"));
     let mut sources = NameSources::of_host("host");

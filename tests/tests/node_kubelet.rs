@@ -100,3 +100,19 @@ fn the_stored_name_counts_where_nobody_says_another() {
         "n1"
     );
 }
+
+#[test]
+fn a_renewal_says_that_the_kubelet_goes_by_another_name_than_the_stored_one() {
+    let (_server, mut node) = node();
+    node.set("NODE_NAME", "named-as-no-host-is");
+    node.run().succeeded();
+    node.unset("NODE_NAME");
+    under_kubelet(&mut node, "--v=2");
+
+    let cached = node.run().succeeded();
+    let renewed = node.run_with(&["renew", "--force"]).succeeded();
+
+    assert_eq!(cached.stderr, "");
+    let renewed = renewed.saying("--hostname-override=named-as-no-host-is");
+    assert_eq!(renewed.stderr.lines().count(), 1, "{}", renewed.stderr);
+}
