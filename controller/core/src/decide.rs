@@ -172,7 +172,7 @@ pub enum Check {
 }
 
 impl Check {
-    /// A stable name, for logs and metric labels.
+    /// A stable name, for logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Triage => "triage",
@@ -285,6 +285,8 @@ impl Steps {
 
 #[cfg(test)]
 mod attacks;
+#[cfg(test)]
+mod names;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

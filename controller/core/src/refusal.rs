@@ -7,7 +7,7 @@
 //! | [`Deferral`] | an outage, or not yet | stays pending |
 //! | [`Ignored`] | not ours | nothing |
 //!
-//! A time-out is never a denial. `reason` is stable, for the condition and for metric labels;
+//! A time-out is never a denial. `reason` is stable, for the condition, the event and the log;
 //! `message` is for the condition, which every requester can read, so it says nothing about other
 //! machines; `Display` has the details, for the log and the event.
 

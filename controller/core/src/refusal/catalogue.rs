@@ -52,7 +52,7 @@ macro_rules! reasons {
                 } ),+
             ];
 
-            /// The stable name, for conditions and metric labels.
+            /// The stable name, for conditions, events and the log.
             pub fn reason(&self) -> &'static str {
                 match self { $( Self::$reason { .. } => stringify!($reason) ),+ }
             }
@@ -69,8 +69,8 @@ pub(super) use reasons;
 
 const PREAMBLE: &str = "# Reasons
 
-Why a certificate signing request got no certificate. The reason is on the request's condition, on the event, in the log
-and in the metrics. This page is made from the code: `UPDATE=1 cargo test -p node-attestation-controller catalogue`.
+Why a certificate signing request got no certificate. The reason is on the request's condition, on the event and in the
+log. This page is made from the code: `UPDATE=1 cargo test -p node-attestation-controller catalogue`.
 ";
 
 /// The document that lists every reason.

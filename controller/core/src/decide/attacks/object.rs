@@ -132,7 +132,8 @@ fn a27_a_provider_that_the_cluster_does_not_admit_is_ignored() {
     let mut request = valid();
     request.spec.signer_name = Provider::AWS.client_signer();
 
-    assert!(matches!(ignored(&request), Ignored::AnotherSigner { .. }));
+    let signer = Provider::AWS.client_signer();
+    assert_eq!(ignored(&request), Ignored::AnotherSigner { signer });
 }
 
 fn with_status(conditions: &[&str], certificate: Option<&str>) -> CertificateSigningRequest {
@@ -192,10 +193,13 @@ fn a_token_that_is_not_the_machines_own_is_denied() {
     let mut request = valid();
     request.spec.username = Some("system:bootstrap:zzzzzz".to_owned());
 
-    assert!(matches!(
+    assert_eq!(
         denied(&request),
-        Denial::TokenOfAnotherMachine { .. }
-    ));
+        Denial::TokenOfAnotherMachine {
+            token: TokenId::parse("zzzzzz").unwrap(),
+            machine: "m1".to_owned(),
+        }
+    );
 }
 
 fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {

@@ -1,0 +1,65 @@
+//! Who holds a node name, and machines that hold one already.
+
+use std::sync::Arc;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::*;
+use crate::inventory::StaticInventory;
+use crate::refusal::Denial;
+use crate::request::forge::cluster::machine;
+use crate::request::forge::{
+    Csr, PROVIDER_ID_OID, cluster, decided, der, envelope, extension, insecure, issued_at, now,
+    object, valid,
+};
+
+fn n1() -> NodeName {
+    NodeName::parse("n1").unwrap()
+}
+
+#[test]
+fn a_machine_with_a_live_certificate_waits_with_another_key() {
+    for request in [valid, insecure] {
+        let cluster = cluster();
+        issued_at(&request(), &cluster, now());
+
+        let decision = decided(&request(), &cluster);
+
+        let Decision::Retry(Deferral::IdentityLive { node_name }) = decision else {
+            panic!("not retried: {decision:?}")
+        };
+        assert_eq!(node_name, n1());
+    }
+}
+
+#[test]
+fn a_name_that_another_machine_holds_is_denied() {
+    let before = cluster();
+    issued_at(&valid(), &before, now());
+    let machines = vec![machine("m2", "n1", Some("ghijkl"))];
+    let after = Context {
+        inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+        ..before
+    };
+    let mut csr = Csr::valid();
+    csr.extensions = vec![extension(
+        PROVIDER_ID_OID,
+        false,
+        &der::utf8("metal:///rack/m2"),
+    )];
+    let mut request = object(envelope(&csr.der()));
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+
+    let decision = decided(&request, &after);
+
+    let Decision::Deny(denial) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    assert_eq!(
+        denial,
+        Denial::NameTaken {
+            node_name: n1(),
+            holder: ProviderId::parse("metal:///rack/m1").unwrap(),
+        }
+    );
+}
