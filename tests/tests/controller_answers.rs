@@ -133,6 +133,22 @@ fn evidence_of_another_version_fails_and_the_annotation_says_which_would_do() {
 }
 
 #[test]
+fn evidence_for_another_cluster_is_denied() {
+    let bed = Bed::null(&[ONE, TWO]);
+    let mut controller = bed.setup.start();
+    let evidence = br#"{"version":"v1","audience":"other"}"#.to_vec();
+    let name = Application::new(ONE, Provider::NULL, Some(evidence)).put(&bed.server);
+
+    let csr = bed.wait_for_answer(&name);
+
+    assert_eq!(reason_of(&csr, "Denied"), Some("AudienceMismatch"));
+    assert!(!is_issued(&csr));
+    let line = controller.wait_for_decision(&name);
+    assert_eq!(line["detail"], "the evidence is for audience other");
+    bed.wait_for_event(&name, "AudienceMismatch");
+}
+
+#[test]
 fn a_machine_that_is_not_listed_yet_waits_untouched_and_is_served_once_it_is() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start();

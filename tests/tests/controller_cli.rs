@@ -157,6 +157,20 @@ fn each_empty_truncated_or_binary_file_is_named() {
 }
 
 #[test]
+fn a_kubeconfig_that_is_no_file_or_too_large_is_refused() {
+    let files = Files::new();
+    let path = files.path("admin.kubeconfig");
+    let mut text = fs::read(&path).unwrap();
+    text.resize(1024 * 1024 + 1, b'\n');
+    fs::write(&path, &text).unwrap();
+    assert_refused(&files.run(), &["admin.kubeconfig", "no file of at most"]);
+
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert_refused(&files.run(), &["admin.kubeconfig", "no file of at most"]);
+}
+
+#[test]
 fn a_key_of_another_ca_is_refused() {
     let files = Files::new();
     let other = CertificateAuthority::new("kubernetes");

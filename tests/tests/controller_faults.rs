@@ -234,18 +234,22 @@ fn after_a_crash_that_followed_a_refusal_nothing_is_left_open() {
 fn kill_9_at_the_api_servers_every_step_is_made_good() {
     for route in [Route::approval(), Route::status()] {
         for step in [Step::Received, Step::Stored] {
-            let bed = Bed::null(&[ONE, TWO]);
-            let name = bed.stamped(ONE);
-            let gate = bed.server.hold(route.clone(), step);
-            let mut controller = bed.setup.start();
-            gate.wait(1, PATIENCE);
-            controller.process.kill();
-            gate.cut();
+            let null = Bed::null(&[ONE, TWO]);
+            let stamped = Application::null(ONE, null.server.ca_pem());
+            let insecure = Bed::insecure(&[ONE, TWO]);
+            for (bed, application) in [(null, stamped), (insecure, Application::insecure(ONE))] {
+                let name = application.put(&bed.server);
+                let gate = bed.server.hold(route.clone(), step);
+                let mut controller = bed.setup.start();
+                gate.wait(1, PATIENCE);
+                controller.process.kill();
+                gate.cut();
 
-            let _controller = bed.setup.start();
-            let csr = bed.wait_for_answer(&name);
+                let _controller = bed.setup.start();
+                let csr = bed.wait_for_answer(&name);
 
-            assert!(is_issued(&csr), "{route:?} {step:?}: {csr:#}");
+                assert!(is_issued(&csr), "{route:?} {step:?}: {csr:#}");
+            }
         }
     }
 }
