@@ -12,14 +12,14 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
 /// How many requests a page of a list has; it is read whole.
-pub(super) const PAGE_SIZE: u32 = 8;
+pub(super) const PAGE_SIZE: u32 = 16;
 
 /// The JSON of one object. etcd takes 1.5 MiB of it (`--max-request-bytes`); what is bytes there is
 /// base64 here, and annotations, of which there are 256 KiB, may be escaped, six bytes for one.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
 /// The JSON of a page that holds nothing but the largest objects.
-const MAX_PAGE_LEN: usize = 8 * MAX_OBJECT_LEN;
+const MAX_PAGE_LEN: usize = 16 * MAX_OBJECT_LEN;
 
 /// For an answer to its last byte. The longest is a watch, which the API server ends sooner.
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use super::*;
 
 const OBJECT: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests/a/status";
-const PAGE: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=8";
+const PAGE: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=16";
 const WATCH: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&watch=true";
 
 /// Answers everything with this status and these pieces.
