@@ -21,7 +21,7 @@ const TWO: Machine = Machine {
 };
 
 /// More than the largest answer that is read.
-const HUGE: usize = 40 * 1024 * 1024;
+const HUGE: usize = 80 * 1024 * 1024;
 
 /// What the log says of a watch or a list that failed.
 const WATCH_FAILED: &str = "the watch failed; it is tried again until it holds";
