@@ -5,6 +5,7 @@ use std::fmt::{self, Debug};
 use std::net::IpAddr;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::refusal::Unavailable;
@@ -21,11 +22,11 @@ pub trait Inventory: Debug + Send + Sync {
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>>;
 
-    /// The machine for which this bootstrap token was made; `None` if it is nobody's own.
+    /// For whom this bootstrap token was made; `None` if it is nobody's own.
     fn by_token<'a>(
         &'a self,
         token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>>;
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>>;
 
     /// The name that the machine's Node must have; `None` while there is none yet.
     fn node_name<'a>(
@@ -36,11 +37,28 @@ pub trait Inventory: Debug + Send + Sync {
     }
 }
 
+/// For whom a bootstrap token was made.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum TokenOwner {
+    /// One machine.
+    Machine(Machine),
+    /// All machines of a pool ([`Machine::pool`]).
+    Pool {
+        /// The pool's name.
+        name: String,
+    },
+}
+
 /// A machine of the cluster, as its infrastructure reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Machine {
     /// The Machine's own name, which need not be its Node's.
     pub name: String,
+    /// The object that people look at for it, and that events are about; `None` where there is
+    /// none.
+    pub object: Option<ObjectReference>,
     /// How far it has come.
     pub state: MachineState,
     /// What its infrastructure calls it; `None` until there is one.
@@ -49,8 +67,32 @@ pub struct Machine {
     pub node_name: Option<NodeName>,
     /// The addresses that its infrastructure reports.
     pub addresses: Vec<IpAddr>,
+    /// The DNS names that its infrastructure reports, in lower case.
+    pub dns_names: Vec<String>,
     /// Its own bootstrap token; `None` if it shares one, or has none.
     pub token_id: Option<TokenId>,
+    /// The pool that it is a member of.
+    pub pool: Option<String>,
+    /// Whether it is of the cluster's control plane.
+    pub control_plane: bool,
+}
+
+impl Machine {
+    /// A machine that may join, of which nothing is known but its name.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            object: None,
+            state: MachineState::Ready,
+            provider_id: None,
+            node_name: None,
+            addresses: Vec::new(),
+            dns_names: Vec::new(),
+            token_id: None,
+            pool: None,
+            control_plane: false,
+        }
+    }
 }
 
 /// How far a machine has come.
@@ -176,9 +218,9 @@ impl Inventory for StaticInventory {
     fn by_token<'a>(
         &'a self,
         token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         let found = self.find(|machine| machine.token_id.as_ref() == Some(token));
-        ready(Ok(found)).boxed()
+        ready(Ok(found.map(TokenOwner::Machine))).boxed()
     }
 }
 

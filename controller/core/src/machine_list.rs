@@ -23,7 +23,7 @@ use kubelet_attestation::names::{InvalidName, NodeName, ProviderId};
 use serde::Deserialize;
 
 use crate::inventory::{
-    AmbiguousMachines, InvalidTokenId, Inventory, Machine, MachineState, StaticInventory, TokenId,
+    AmbiguousMachines, InvalidTokenId, Inventory, Machine, StaticInventory, TokenId, TokenOwner,
 };
 use crate::logs::error_chain;
 use crate::refusal::Unavailable;
@@ -215,7 +215,7 @@ impl Inventory for MachineList {
     fn by_token<'a>(
         &'a self,
         token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         let machines = self.machines();
         Box::pin(async move { machines.by_token(token).await })
     }
@@ -307,14 +307,12 @@ impl Entry {
             .map(TokenId::parse)
             .transpose()
             .map_err(|error| ("tokenID", error.into()))?;
-        Ok(Machine {
-            name: self.name,
-            state: MachineState::Ready,
-            provider_id: Some(provider_id),
-            node_name: Some(node_name),
-            addresses,
-            token_id,
-        })
+        let mut machine = Machine::new(self.name);
+        machine.provider_id = Some(provider_id);
+        machine.node_name = Some(node_name);
+        machine.addresses = addresses;
+        machine.token_id = token_id;
+        Ok(machine)
     }
 }
 

@@ -7,7 +7,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::inventory::{Machine, MachineState, StaticInventory, TokenId};
+use crate::inventory::{Machine, MachineState, StaticInventory, TokenId, TokenOwner};
 use crate::ledger::{Claim, Grant, Renewal};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::machine;
@@ -33,7 +33,7 @@ impl Inventory for Down {
     fn by_token<'a>(
         &'a self,
         _: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         ready(Err(down())).boxed()
     }
 }
@@ -83,7 +83,7 @@ impl Inventory for Nameless {
     fn by_token<'a>(
         &'a self,
         token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         self.0.by_token(token)
     }
 

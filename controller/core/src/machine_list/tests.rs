@@ -3,6 +3,7 @@ use std::error::Error as _;
 use futures::executor::block_on;
 
 use super::*;
+use crate::inventory::MachineState;
 
 const VALID: &str = "\
 apiVersion: attestation.cluster.x-k8s.io/v1alpha1

@@ -8,7 +8,7 @@ use kubelet_attestation::names::ProviderId;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
 use super::*;
-use crate::inventory::{Inventory, Machine, StaticInventory, TokenId};
+use crate::inventory::{Inventory, Machine, StaticInventory, TokenId, TokenOwner};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::{Witness, cluster_seen_by};
 use crate::request::forge::{cluster, now, valid};
@@ -404,7 +404,7 @@ impl Inventory for Stuck {
     fn by_token<'a>(
         &'a self,
         _token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         std::future::pending().boxed()
     }
 }

@@ -2,7 +2,7 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use crate::inventory::{Machine, MachineState, TokenId};
+use crate::inventory::{Machine, MachineState, TokenId, TokenOwner};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Identity;
 
@@ -18,22 +18,30 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the token is the machine's own, or one that no machine has for itself. `owner` is
-/// the token's machine.
+/// Checks that the token is the machine's own, or its pool's, or one that nobody has for itself.
+/// `owner` is whom the token was made for.
 pub(crate) fn owns_token(
     machine: &Machine,
     token: &TokenId,
-    owner: Option<&Machine>,
+    owner: Option<&TokenOwner>,
 ) -> Result<(), Denial> {
     let own = machine.token_id.as_ref().is_none_or(|own| own == token);
-    let others = owner.is_some_and(|owner| owner.name != machine.name);
-    if own && !others {
+    let belongs = owner.is_none_or(|owner| is_of(machine, owner));
+    if own && belongs {
         Ok(())
     } else {
         Err(Denial::TokenOfAnotherMachine {
             token: token.clone(),
             machine: machine.name.clone(),
         })
+    }
+}
+
+/// Whether a token of this owner is one of the machine.
+fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
+    match owner {
+        TokenOwner::Machine(owner) => owner.name == machine.name,
+        TokenOwner::Pool { name } => machine.pool.as_ref() == Some(name),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A request whose machine is known.
 
 use super::{ConformantClientCsr, Requester};
-use crate::inventory::{Inventory, Machine};
+use crate::inventory::{Inventory, Machine, TokenId, TokenOwner};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 
@@ -24,11 +24,7 @@ impl ConformantClientCsr {
                 machine::owns_token(&machine, token, owner.as_ref())?;
                 machine
             }
-            (Requester::First { token }, None) => {
-                let machine = found(inventory.by_token(token).await)?;
-                machine::has_provider_id(&machine, self.provider_id())?;
-                machine
-            }
+            (Requester::First { token }, None) => self.of_token(token, inventory).await?,
             (Requester::Renewal { .. }, Some(_)) => {
                 found(inventory.by_provider_id(self.provider_id()).await)?
             }
@@ -36,6 +32,25 @@ impl ConformantClientCsr {
         };
         machine::may_join(&machine)?;
         Ok(LocatedCsr { csr: self, machine })
+    }
+
+    /// The token's machine, or, of a pool's machines, the one that is claimed.
+    async fn of_token(
+        &self,
+        token: &TokenId,
+        inventory: &dyn Inventory,
+    ) -> Result<Machine, Refusal> {
+        match found(inventory.by_token(token).await)? {
+            TokenOwner::Machine(machine) => {
+                machine::has_provider_id(&machine, self.provider_id())?;
+                Ok(machine)
+            }
+            pool @ TokenOwner::Pool { .. } => {
+                let machine = found(inventory.by_provider_id(self.provider_id()).await)?;
+                machine::owns_token(&machine, token, Some(&pool))?;
+                Ok(machine)
+            }
+        }
     }
 }
 
@@ -51,10 +66,8 @@ impl LocatedCsr {
     }
 }
 
-fn found(machine: Result<Option<Machine>, Unavailable>) -> Result<Machine, Deferral> {
-    machine
-        .map_err(unavailable)?
-        .ok_or(Deferral::MachineNotFound)
+fn found<T>(found: Result<Option<T>, Unavailable>) -> Result<T, Deferral> {
+    found.map_err(unavailable)?.ok_or(Deferral::MachineNotFound)
 }
 
 fn unavailable(source: Unavailable) -> Deferral {

@@ -10,7 +10,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
-use crate::inventory::{Machine, MachineState, StaticInventory, TokenId};
+use crate::inventory::{Machine, StaticInventory, TokenId};
 use crate::ledger::MemoryLedger;
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
@@ -52,14 +52,11 @@ impl Verifier for Witness {
 }
 
 pub(crate) fn machine(name: &str, node: &str, token: Option<&str>) -> Machine {
-    Machine {
-        name: name.to_owned(),
-        state: MachineState::Ready,
-        provider_id: Some(ProviderId::parse(&format!("metal:///rack/{name}")).unwrap()),
-        node_name: Some(NodeName::parse(node).unwrap()),
-        addresses: Vec::new(),
-        token_id: token.map(|token| TokenId::parse(token).unwrap()),
-    }
+    let mut machine = Machine::new(name);
+    machine.provider_id = Some(ProviderId::parse(&format!("metal:///rack/{name}")).unwrap());
+    machine.node_name = Some(NodeName::parse(node).unwrap());
+    machine.token_id = token.map(|token| TokenId::parse(token).unwrap());
+    machine
 }
 
 pub(crate) fn cluster() -> Context {
