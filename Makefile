@@ -59,7 +59,7 @@ musl: prerequisites-musl
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-insecure
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-floor
 
-## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl, built once and cached
+## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached
 control-plane: prerequisites-real
 	@tests/control-plane/build >/dev/null
 

@@ -19,6 +19,8 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	kubeapiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	kubecontrollermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
+	kubeadmerrors "k8s.io/kubernetes/cmd/kubeadm/app/util/errors"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
 	// What Kubernetes' own mains register by import: log formats and client metrics.
@@ -35,6 +37,7 @@ var applets = map[string]func() int{
 	"fakecri":                 func() int { return fakecri.Main(os.Args[1:]) },
 	"kube-apiserver":          command(kubeapiserver.NewAPIServerCommand),
 	"kube-controller-manager": command(kubecontrollermanager.NewControllerManagerCommand),
+	"kubeadm":                 runKubeadm,
 	"kubectl":                 command(kubectl.NewDefaultKubectlCommand),
 	"kubelet": command(func() *cobra.Command {
 		return kubelet.NewKubeletCommand(context.Background())
@@ -54,6 +57,12 @@ func main() {
 // command defers building a command, and registering its flags, until it is the one that runs.
 func command(build func() *cobra.Command) func() int {
 	return func() int { return cli.Run(build()) }
+}
+
+// runKubeadm lets kubeadm parse the flags and print its errors, since its exit codes are its own.
+func runKubeadm() int {
+	kubeadmerrors.HandleError(kubeadm.Run())
+	return 0
 }
 
 func runEtcd() int {

@@ -23,6 +23,7 @@
 
 mod bootstrap;
 mod builder;
+mod kubeadm;
 mod kubeconfig;
 mod kubectl;
 mod watch;

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use kubelet_authenticator_test_support::control_plane::{
-    CaKey, ControlPlane, Controllers, DEADLINE, Exec, KubeadmBinding, User,
+    BOOTSTRAPPERS, CaKey, ControlPlane, Controllers, DEADLINE, Exec, KubeadmBinding, User,
 };
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
@@ -298,6 +298,57 @@ fn a_binding_that_was_removed_is_out_of_force() {
             .status
             .success()
     );
+}
+
+#[test]
+fn kubeadm_brings_the_auto_approve_bindings_back() {
+    let cluster = ControlPlane::start();
+    cluster.install_kubeadm_bindings();
+    let auto_approve = [
+        KubeadmBinding::NodeAutoapproveBootstrap,
+        KubeadmBinding::NodeAutoapproveCertificateRotation,
+    ];
+    for binding in auto_approve {
+        cluster.remove_binding(binding);
+    }
+    let kubectl = cluster.kubectl();
+    let installed = |binding: &KubeadmBinding| {
+        let found = kubectl.run(["get", "clusterrolebinding", binding.name(), "-o", "json"]);
+        let object: Value = serde_json::from_slice(&found.stdout).ok()?;
+        Some((
+            object["roleRef"]["name"].clone(),
+            object["subjects"][0]["name"].clone(),
+        ))
+    };
+    assert_eq!(auto_approve.iter().filter_map(installed).count(), 0);
+
+    cluster.kubeadm_bootstrap_token_phase();
+
+    let roles = "system:certificates.k8s.io:certificatesigningrequests";
+    assert_eq!(
+        auto_approve.iter().map(installed).collect::<Vec<_>>(),
+        [
+            Some((json!(format!("{roles}:nodeclient")), json!(BOOTSTRAPPERS))),
+            Some((
+                json!(format!("{roles}:selfnodeclient")),
+                json!("system:nodes")
+            )),
+        ]
+    );
+}
+
+#[test]
+fn kubeadm_uploads_its_configuration_and_says_why_it_fails() {
+    let cluster = ControlPlane::start();
+
+    let output = cluster.kubeadm(["init", "phase", "upload-config", "kubeadm"]);
+    assert!(output.status.success(), "{output:?}");
+    let kubectl = cluster.kubectl();
+    kubectl.ok(["get", "configmap", "-n", "kube-system", "kubeadm-config"]);
+
+    let output = cluster.kubeadm(["init", "phase", "no-such-phase"]);
+    assert!(!output.status.success());
+    assert!(!output.stderr.is_empty());
 }
 
 #[test]
