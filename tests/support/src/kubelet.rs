@@ -13,14 +13,16 @@
 //! # Assumptions
 //!
 //! Root, or a kernel that lets users make user namespaces. The machine has an address other than
-//! loopback, or the test sets one with `--node-ip`.
+//! loopback, or the kubelet is made [reachable](KubeletBuilder::reachable), which takes root.
 
 mod builder;
 mod configuration;
 mod metrics;
 mod namespace;
 
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -29,7 +31,7 @@ use serde_json::Value;
 pub use self::builder::KubeletBuilder;
 pub use self::metrics::Metrics;
 use crate::control_plane::{DEADLINE, Kubectl, Watch, has_condition};
-use crate::process::{Mark, Process, Scratch, poll};
+use crate::process::{HeldAddress, Mark, Process, Scratch, poll};
 
 /// How long a kubelet that is asked to end may take before it is killed.
 const TERMINATION: Duration = Duration::from_secs(10);
@@ -45,7 +47,8 @@ pub struct Kubelet {
     _runtime: Process,
     name: String,
     kubeconfig: PathBuf,
-    port: u16,
+    address: SocketAddrV4,
+    _held: Option<HeldAddress>,
     admin: Kubectl,
     api: Kubectl,
     scratch: Scratch,
@@ -166,9 +169,17 @@ impl Kubelet {
         self.process.wait_for_log_after(mark, needle, DEADLINE)
     }
 
-    /// The address of its own API, on loopback.
-    pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+    /// The address of its own API: on loopback, unless it is reachable by the API server.
+    pub fn address(&self) -> SocketAddrV4 {
+        self.address
+    }
+
+    /// Asks it, through the API server and with all certificates verified, how it is:
+    /// `kubectl get --raw /api/v1/nodes/<name>/proxy/healthz`.
+    #[track_caller]
+    pub fn healthz_through_the_api_server(&self) -> Output {
+        let path = format!("/api/v1/nodes/{}/proxy/healthz", self.name);
+        self.admin.run(["get", "--raw", &path])
     }
 
     /// Its metrics.

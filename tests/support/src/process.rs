@@ -7,6 +7,7 @@
 //! - Its environment is `PATH` and what the test gave, nothing of the developer's.
 //! - Its output is in a log file; a failed wait panics with the end of that log.
 
+mod address;
 mod log;
 mod port;
 mod scratch;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+pub use self::address::HeldAddress;
 pub use self::log::{Log, Mark};
 pub use self::port::free_port;
 pub use self::scratch::Scratch;

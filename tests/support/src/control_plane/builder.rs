@@ -158,6 +158,11 @@ impl ControlPlaneBuilder {
     ) -> Process {
         let serving = ca.issue(&Contents::server(SERVER_NAMES));
         let (certificate, key) = serving.write(scratch.path(), "apiserver");
+        let client = ca.issue(&Contents::client(Subject {
+            organization: Some("system:masters".to_owned()),
+            ..Subject::user("kube-apiserver-kubelet-client")
+        }));
+        let (client_certificate, client_key) = client.write(scratch.path(), "kubelet-client");
         let accounts = KeyPair::generate().expect("a key can be generated");
         let public = scratch.write("service-accounts.pub", accounts.public_key_pem());
         let accounts = scratch.write("service-accounts.key", accounts.serialize_pem());
@@ -177,6 +182,14 @@ impl ControlPlaneBuilder {
             .arg(flag("--service-account-key-file", &public))
             .arg(flag("--service-account-signing-key-file", &accounts))
             .arg(flag("--client-ca-file", &scratch.join("ca.crt")))
+            .arg(flag(
+                "--kubelet-certificate-authority",
+                &scratch.join("ca.crt"),
+            ))
+            .arg(flag("--kubelet-client-certificate", &client_certificate))
+            .arg(flag("--kubelet-client-key", &client_key))
+            // The nodes' names mean nothing to a resolver.
+            .arg("--kubelet-preferred-address-types=InternalIP")
             .arg(flag("--tls-cert-file", &certificate))
             .arg(flag("--tls-private-key-file", &key))
             .arg(flag("--cert-dir", scratch.path()))

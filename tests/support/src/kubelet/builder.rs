@@ -1,3 +1,4 @@
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use serde_json::{Map, Value, json};
 use super::{Kubelet, configuration, namespace};
 use crate::binaries::control_plane_binary;
 use crate::control_plane::{ControlPlane, DEADLINE, Kubectl, unverified};
-use crate::process::{Launch, Process, Scratch, free_port};
+use crate::pki::KeyAndCertificate;
+use crate::process::{HeldAddress, Launch, Process, Scratch, free_port};
 
 /// A kubelet to be started.
 #[derive(Debug)]
@@ -15,7 +17,8 @@ pub struct KubeletBuilder {
     name: String,
     scratch: Scratch,
     admin: Kubectl,
-    api: Kubectl,
+    client: KeyAndCertificate,
+    address: Option<HeldAddress>,
     port: u16,
     kubeconfig: Option<PathBuf>,
     bootstrap: Option<PathBuf>,
@@ -28,16 +31,14 @@ impl KubeletBuilder {
     pub(crate) fn new(cluster: &ControlPlane, name: &str) -> Self {
         let scratch = Scratch::new(name);
         let port = free_port();
-        let client = cluster.client_certificate("admin", Some("system:masters"));
-        let server = format!("https://127.0.0.1:{port}");
-        let api = unverified(&server, &client, &scratch.join("kubelet-api.kubeconfig"));
         let configuration =
             configuration::standard(port, &scratch.join("cri.sock"), &cluster.ca_cert_path());
         Self {
             name: name.to_owned(),
             admin: cluster.kubectl().clone(),
-            api: Kubectl::new(api, scratch.path()),
+            client: cluster.client_certificate("admin", Some("system:masters")),
             scratch,
+            address: None,
             port,
             kubeconfig: None,
             bootstrap: None,
@@ -84,6 +85,28 @@ impl KubeletBuilder {
     /// Until that is approved its own API, and with it [`Kubelet::metrics`], is not served.
     pub fn server_tls_bootstrap(self) -> Self {
         self.configuration("serverTLSBootstrap", json!(true))
+    }
+
+    /// Gives the node an address of its own at which the API server reaches it, its certificate
+    /// verified: the API server does not talk to nodes on loopback.
+    ///
+    /// # Panics
+    ///
+    /// As [`HeldAddress::new`].
+    #[track_caller]
+    pub fn reachable(mut self) -> Self {
+        let address = HeldAddress::new();
+        let ip = address.ip().to_string();
+        self.address = Some(address);
+        self.configuration("address", json!(ip))
+            .arg(format!("--node-ip={ip}"))
+    }
+
+    /// The address that it has since [`KubeletBuilder::reachable`]; loopback before.
+    pub fn ip(&self) -> Ipv4Addr {
+        self.address
+            .as_ref()
+            .map_or(Ipv4Addr::LOCALHOST, HeldAddress::ip)
     }
 
     /// Adds a flag, after the fixture's own, so that it wins.
@@ -134,6 +157,12 @@ impl KubeletBuilder {
             .fold(launch.args(&self.arguments), |launch, (name, value)| {
                 launch.env(name, value)
             });
+        let address = SocketAddrV4::new(self.ip(), self.port);
+        let api = unverified(
+            &format!("https://{address}"),
+            &self.client,
+            &self.scratch.join("kubelet-api.kubeconfig"),
+        );
         let wrapper = namespace::enter(&self.scratch);
         let process = launch.spawn_under(&wrapper, &self.scratch.join("kubelet.log"));
         Kubelet {
@@ -141,9 +170,10 @@ impl KubeletBuilder {
             _runtime: runtime,
             name: self.name,
             kubeconfig,
-            port: self.port,
+            address,
+            _held: self.address,
             admin: self.admin,
-            api: self.api,
+            api: Kubectl::new(api, self.scratch.path()),
             scratch: self.scratch,
         }
     }

@@ -1,0 +1,121 @@
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufRead, BufReader, Read};
+use std::net::Ipv4Addr;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use super::spawner;
+
+/// The first address of 198.18.0.0/15, which networks use to measure devices (RFC 2544), and no
+/// machine to talk to others. Not those for documentation: test machines are given such.
+const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
+
+/// How many addresses there are.
+const COUNT: u64 = 1 << 17;
+
+/// How often an address that another process holds is drawn before the test fails.
+const ATTEMPTS: usize = 20;
+
+/// Adds the address, says so, and removes it at the end of its standard input, which comes with
+/// the end of the test process. Should it be killed, the kernel removes the address in two hours.
+const HOLDER: &str = r#"ip address add "$1/32" dev lo valid_lft 7200 preferred_lft 7200 || exit
+echo held; cat; ip address del "$1/32" dev lo"#;
+
+/// An address that this machine has, and no one else uses, until it is dropped or the test process
+/// ends, however that is.
+///
+/// It is not a loopback address to anyone who asks, but only this machine can reach it.
+#[derive(Debug)]
+pub struct HeldAddress {
+    ip: Ipv4Addr,
+    // Taken to end the holder.
+    input: Option<ChildStdin>,
+    holder: Child,
+}
+
+impl HeldAddress {
+    /// Gives the machine one more address.
+    ///
+    /// # Panics
+    ///
+    /// Without the right to (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
+    #[track_caller]
+    pub fn new() -> Self {
+        let mut trouble = String::new();
+        for _ in 0..ATTEMPTS {
+            match Self::hold(drawn()) {
+                Ok(held) => return held,
+                Err(message) => trouble = message,
+            }
+        }
+        panic!("no address for a node, root with CAP_NET_ADMIN may add one: {trouble}");
+    }
+
+    /// The address.
+    pub fn ip(&self) -> Ipv4Addr {
+        self.ip
+    }
+
+    fn hold(ip: Ipv4Addr) -> Result<Self, String> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", HOLDER, "holder", &ip.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut holder = spawner::spawn(command).expect("sh can be started");
+        let input = holder.stdin.take();
+        let mut said = String::new();
+        let stdout = holder.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut said).ok();
+        let mut held = Self { ip, input, holder };
+        if said == "held\n" {
+            return Ok(held);
+        }
+        let mut trouble = String::new();
+        if let Some(mut stderr) = held.holder.stderr.take() {
+            stderr.read_to_string(&mut trouble).ok();
+        }
+        Err(trouble)
+    }
+}
+
+impl Drop for HeldAddress {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        self.holder.wait().ok();
+    }
+}
+
+fn drawn() -> Ipv4Addr {
+    let offset = RandomState::new().hash_one(0) % COUNT;
+    let offset = u32::try_from(offset).expect("less than the count");
+    Ipv4Addr::from(u32::from(FIRST) + offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_machines_while_it_is_held() {
+        let held = HeldAddress::new();
+        let other = HeldAddress::new();
+        let ip = held.ip();
+
+        assert_ne!(ip, other.ip());
+        TcpListener::bind((ip, 0)).unwrap();
+        drop(held);
+        TcpListener::bind((ip, 0)).unwrap_err();
+    }
+
+    #[test]
+    fn an_address_that_is_held_is_not_given_again() {
+        let held = HeldAddress::new();
+
+        HeldAddress::hold(held.ip()).unwrap_err();
+
+        TcpListener::bind((held.ip(), 0)).unwrap();
+    }
+}
