@@ -1,6 +1,7 @@
 //! What is to be done next: no input or output, and time comes as an argument.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -14,9 +15,13 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// next run.
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
-/// So many queued requests are kept whole; of the others only the name is, so that a flood of large
+/// So many queued requests are kept whole; of the others only the name is, so that a flood of
 /// requests cannot take all memory. What is not kept is read again when its turn comes.
 const MAX_OBJECTS: usize = 256;
+
+/// So much JSON is kept of the queued requests in all: what 256 honest ones take several times
+/// over, and four of the largest that an API server stores.
+const MAX_OBJECT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Every request of one cluster that is known, and where it stands.
 ///
@@ -30,6 +35,7 @@ pub(crate) struct Queue {
     timers: BTreeSet<(Instant, String)>,
     last_ticket: Ticket,
     objects: usize,
+    object_bytes: usize,
 }
 
 /// Which watch a request came from; each has its own list.
@@ -52,7 +58,7 @@ struct Entry {
 #[derive(Debug)]
 enum State {
     /// In `ready`, with the object where there was room for it.
-    Ready(Ticket, Option<Box<CertificateSigningRequest>>),
+    Ready(Ticket, Option<Kept>),
     /// Worked on.
     Running(Meanwhile),
     /// In `timers`.
@@ -61,6 +67,13 @@ enum State {
     Settled,
     /// The API server takes no answer of ours for it as it is.
     GivenUp,
+}
+
+/// An object, and what it takes of the room that there is.
+#[derive(Debug)]
+struct Kept {
+    object: Box<CertificateSigningRequest>,
+    bytes: usize,
 }
 
 /// What became of an object while it was worked on.
@@ -132,9 +145,15 @@ impl Queue {
         }
         entry.version = version;
         match &mut entry.state {
-            State::Ready(_, object) => {
-                if object.is_some() {
-                    *object = Some(Box::new(csr));
+            State::Ready(_, kept) => {
+                let former = kept.take();
+                let replaced = former.is_some();
+                self.freed(former.as_ref());
+                let kept = if replaced { self.room_for(csr) } else { None };
+                if let Some(entry) = self.entries.get_mut(&uid)
+                    && let State::Ready(_, place) = &mut entry.state
+                {
+                    *place = kept;
                 }
             }
             State::Running(meanwhile) => *meanwhile = Meanwhile::Changed,
@@ -161,9 +180,10 @@ impl Queue {
             State::Waiting(until) => {
                 self.timers.remove(&(*until, uid.to_owned()));
             }
-            State::Ready(ticket, object) => {
-                self.objects = self.objects.saturating_sub(usize::from(object.is_some()));
+            State::Ready(ticket, kept) => {
                 self.ready.remove(ticket);
+                let kept = kept.take();
+                self.freed(kept.as_ref());
             }
             State::Settled | State::GivenUp => {}
         }
@@ -183,16 +203,17 @@ impl Queue {
         let (_, uid) = self.ready.pop_first()?;
         let entry = self.entries.get_mut(&uid)?;
         let state = std::mem::replace(&mut entry.state, State::Running(Meanwhile::Nothing));
-        let object = match state {
-            State::Ready(_, object) => object,
+        let kept = match state {
+            State::Ready(_, kept) => kept,
             State::Running(_) | State::Waiting(_) | State::Settled | State::GivenUp => None,
         };
-        self.objects = self.objects.saturating_sub(usize::from(object.is_some()));
+        let (name, attempts) = (entry.name.clone(), entry.attempts);
+        self.freed(kept.as_ref());
         Some(Work {
-            name: entry.name.clone(),
+            name,
             uid,
-            object,
-            attempts: entry.attempts,
+            object: kept.map(|kept| kept.object),
+            attempts,
         })
     }
 
@@ -258,15 +279,48 @@ impl Queue {
         }
     }
 
-    fn room_for(
-        &mut self,
-        csr: CertificateSigningRequest,
-    ) -> Option<Box<CertificateSigningRequest>> {
+    fn room_for(&mut self, csr: CertificateSigningRequest) -> Option<Kept> {
         if self.objects >= MAX_OBJECTS {
             return None;
         }
+        let bytes = json_len(&csr);
+        let all = self.object_bytes.saturating_add(bytes);
+        if all > MAX_OBJECT_BYTES {
+            return None;
+        }
         self.objects += 1;
-        Some(Box::new(csr))
+        self.object_bytes = all;
+        Some(Kept {
+            object: Box::new(csr),
+            bytes,
+        })
+    }
+
+    fn freed(&mut self, kept: Option<&Kept>) {
+        if let Some(kept) = kept {
+            self.objects = self.objects.saturating_sub(1);
+            self.object_bytes = self.object_bytes.saturating_sub(kept.bytes);
+        }
+    }
+}
+
+/// How long the object is as JSON, which is about what it takes in memory.
+fn json_len(csr: &CertificateSigningRequest) -> usize {
+    let mut length = Length(0);
+    // What cannot be told of is not kept.
+    serde_json::to_writer(&mut length, csr).map_or(usize::MAX, |()| length.0)
+}
+
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.saturating_add(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

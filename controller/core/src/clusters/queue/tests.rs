@@ -255,3 +255,48 @@ async fn what_is_gone_before_its_turn_does_not_hold_the_next_one_up() {
     assert_eq!(name_of(queue.next(Instant::now())).as_deref(), Some("c"));
     assert!(queue.ready.is_empty());
 }
+
+fn csr_of(name: &str, version: &str, bytes: usize) -> CertificateSigningRequest {
+    let mut csr = csr(name, name, version);
+    csr.spec.request.0 = vec![0; bytes / 4 * 3];
+    csr
+}
+
+fn kept(queue: &mut Queue) -> Vec<bool> {
+    let now = Instant::now();
+    std::iter::from_fn(|| queue.next(now))
+        .map(|work| work.object.is_some())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
+    const LARGE: usize = MAX_OBJECT_BYTES / 4;
+    let mut queue = Queue::default();
+    for name in ["a", "b", "c", "d"] {
+        queue.seen(0, csr_of(name, "1", LARGE));
+    }
+    queue.seen(0, csr("small", "small", "1"));
+
+    assert_eq!(kept(&mut queue), [true, true, true, false, true]);
+    assert_eq!((queue.objects, queue.object_bytes), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
+    let mut queue = queue_with(&["a", "b"]);
+
+    queue.seen(0, csr_of("a", "2", 2 * MAX_OBJECT_BYTES));
+
+    assert_eq!(kept(&mut queue), [false, true]);
+    assert_eq!((queue.objects, queue.object_bytes), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_takes_no_room() {
+    let mut queue = queue_with(&["a"]);
+
+    queue.gone("a");
+
+    assert_eq!((queue.objects, queue.object_bytes), (0, 0));
+}
