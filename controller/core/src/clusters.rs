@@ -26,10 +26,13 @@ use crate::logs::error_chain;
 use crate::pipeline::{Next, Pipeline};
 
 mod bounded;
+mod client;
+mod dial;
 mod kubeconfig;
 pub(crate) mod queue;
 
-pub use kubeconfig::{ClusterAccess, ClusterAccessError};
+pub use dial::{Neighbourhood, Reach};
+pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 
 use queue::{Queue, Source};
 

@@ -11,6 +11,7 @@
 //! - Nothing in a request is copied into a certificate but the public key; the rest is built from
 //!   what was verified.
 
+pub mod capi;
 pub mod clock;
 pub mod clusters;
 pub mod decide;

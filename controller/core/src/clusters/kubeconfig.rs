@@ -1,25 +1,21 @@
-//! Access to a workload cluster, from a kubeconfig that the operator of this controller wrote.
+//! Access to a cluster.
 //!
-//! It may do what a kubeconfig can: files, `exec`, a proxy. A tenant's kubeconfig must not come
-//! here.
+//! A kubeconfig that is read here is one that the operator of this controller wrote: it may do what
+//! a kubeconfig can, with files, `exec`, a proxy. A tenant's is read by
+//! [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
 
 use std::fmt::{self, Debug};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kube::client::ClientBuilder;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
-use tower::layer::layer_fn;
 
-use super::READ_TIMEOUT;
-use super::bounded::Bounded;
+use super::client;
+use super::dial::Reach;
 
 /// Some hundred clusters with their certificates; a limit, so that a wrong file is not read whole.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
-
-/// As audit logs name us.
-const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
 
 /// A kubeconfig could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +71,19 @@ pub enum ClusterAccessError {
     },
 }
 
-/// A client of one workload cluster, and the CA certificates that it trusts.
+/// We do not run in a cluster, or not as a Pod runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InClusterAccessError {
+    /// The service account's files or the environment.
+    #[error("not in a cluster: there is no service account")]
+    ServiceAccount(#[from] InClusterError),
+    /// They cannot be used.
+    #[error("the service account gives no client")]
+    Client(#[from] Box<kube::Error>),
+}
+
+/// A client of one cluster, and the CA certificates that it trusts.
 #[derive(Clone)]
 pub struct ClusterAccess {
     client: Client,
@@ -97,7 +105,7 @@ impl ClusterAccess {
             path: here(),
             source: Box::new(error),
         })?;
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .map_err(|error| ClusterAccessError::Incomplete {
                 path: here(),
@@ -113,24 +121,37 @@ impl ClusterAccess {
         if ca_certificates.is_empty() {
             return Err(ClusterAccessError::NoCa { path: here() });
         }
-        config.read_timeout = Some(READ_TIMEOUT);
-        config.reset_reader_on_write = true;
-        // The queue tries again, with the state of the world that there is then.
-        config.default_retry = false;
-        // Neither can fail: both are constants of the header's alphabet.
-        if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {
-            config.headers.push((name, value));
-        }
         let server = config.cluster_url.to_string();
-        let client = ClientBuilder::try_from(config)
-            .map_err(|error| ClusterAccessError::Client {
-                path: here(),
-                source: Box::new(error),
-            })?
-            .with_layer(&layer_fn(Bounded))
-            .build();
+        let client = client::of_operator(config).map_err(|error| ClusterAccessError::Client {
+            path: here(),
+            source: Box::new(error),
+        })?;
         Ok(Self {
             client,
+            server,
+            ca_certificates,
+        })
+    }
+
+    /// The cluster that we run in, with our Pod's service account.
+    pub fn in_cluster() -> Result<Self, InClusterAccessError> {
+        let config = Config::incluster()?;
+        let server = config.cluster_url.to_string();
+        let ca_certificates = config.root_cert.clone().unwrap_or_default();
+        let client = client::of_operator(config).map_err(Box::new)?;
+        Ok(Self {
+            client,
+            server,
+            ca_certificates,
+        })
+    }
+
+    /// A cluster as somebody else describes it, if its API server is in `reach`.
+    pub(crate) fn of_tenant(config: Config, reach: Reach) -> Result<Self, kube::Error> {
+        let server = config.cluster_url.to_string();
+        let ca_certificates = config.root_cert.clone().unwrap_or_default();
+        Ok(Self {
+            client: client::of_tenant(config, reach)?,
             server,
             ca_certificates,
         })

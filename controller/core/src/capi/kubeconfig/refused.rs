@@ -1,0 +1,222 @@
+//! Why a tenant's kubeconfig is not used.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::clusters::Neighbourhood;
+
+/// A tenant's kubeconfig is refused, for the first of these that is found.
+///
+/// `Display` repeats nothing of the text but an address, so it can go into a condition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KubeconfigRefused {
+    /// It is longer than any kubeconfig.
+    #[error("it is longer than {} bytes", super::MAX_LEN)]
+    TooLong,
+    /// It is no text.
+    #[error("it is not UTF-8")]
+    NotUtf8,
+    /// It is no YAML, has another form, uses anchors, or is nested too deep.
+    #[error("it is no kubeconfig: see line {line}, column {column}")]
+    Syntax {
+        /// Where, from 1.
+        line: u64,
+        /// Where in the line, from 1.
+        column: u64,
+    },
+    /// It says that it is something else.
+    #[error("it is not of apiVersion v1 and kind Config")]
+    WrongType,
+    /// It has more than a few entries.
+    #[error("it has more than {max} {listed}")]
+    TooMany {
+        /// Of what.
+        listed: Listed,
+        /// The most it may have.
+        max: usize,
+    },
+    /// Two entries have one name, and programs differ in which of them they take.
+    #[error("two of its {listed} have the same name")]
+    Duplicate {
+        /// Which.
+        listed: Listed,
+    },
+    /// It does not say which of its contexts counts.
+    #[error("current-context is missing")]
+    NoCurrentContext,
+    /// What the current context names is not there.
+    #[error("what its current context needs is not among its {listed}")]
+    Unknown {
+        /// Where it should be.
+        listed: Listed,
+    },
+    /// It would have a program run.
+    #[error("exec is not accepted")]
+    Exec,
+    /// It would have a program run.
+    #[error("auth-provider is not accepted")]
+    AuthProvider,
+    /// It would have a file read.
+    #[error("{field} is not accepted: it names a file")]
+    File {
+        /// The field.
+        field: FileField,
+    },
+    /// It would have us speak to the API server by way of another.
+    #[error("proxy-url is not accepted")]
+    Proxy,
+    /// Whoever answers would be believed to be the API server.
+    #[error("insecure-skip-tls-verify is not accepted")]
+    SkipsVerification,
+    /// It would have us act as somebody else.
+    #[error("{field} is not accepted")]
+    Impersonates {
+        /// The field.
+        field: Impersonation,
+    },
+    /// Kubernetes has no passwords.
+    #[error("username and password are not accepted")]
+    Password,
+    /// It names no API server, or none that can be spoken to.
+    #[error("server is no URL with a host")]
+    Server,
+    /// The API server is spoken to without TLS.
+    #[error("server is not an https URL")]
+    NotHttps,
+    /// The URL has more than a host, a port and a path.
+    #[error("server has {part}, which is not accepted")]
+    Url {
+        /// What it has.
+        part: UrlPart,
+    },
+    /// Only we can reach what answers there.
+    #[error("server's address {address} is not accepted: it is {neighbourhood}")]
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// What is wrong with it.
+        neighbourhood: Neighbourhood,
+    },
+    /// The name to check the API server's certificate against is none.
+    #[error("tls-server-name is neither a DNS name nor an IP address")]
+    ServerName,
+    /// It has no CA.
+    #[error("certificate-authority-data is missing")]
+    NoCa,
+    /// Its CA cannot be used.
+    #[error(
+        "certificate-authority-data is not the base64 of one to {} PEM certificates",
+        super::MAX_CA_CERTIFICATES
+    )]
+    Ca,
+    /// It does not say who we are.
+    #[error("there is neither a client certificate nor a token")]
+    NoCredential,
+    /// It has a certificate without its key, or a key without its certificate.
+    #[error("of client-certificate-data and client-key-data, one is missing")]
+    HalfACertificate,
+    /// It says twice who we are.
+    #[error("there are a client certificate and a token")]
+    TwoCredentials,
+    /// A credential is not in the form that it should have.
+    #[error("{credential} cannot be read")]
+    Unreadable {
+        /// Which.
+        credential: Credential,
+    },
+    /// The client certificate is not the key's, or a CA certificate is none.
+    #[error(
+        "the client certificate and key do not belong together, or a certificate cannot be used"
+    )]
+    NoClient,
+}
+
+impl From<FileField> for KubeconfigRefused {
+    fn from(field: FileField) -> Self {
+        Self::File { field }
+    }
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident => $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $word,)+
+                })
+            }
+        }
+    };
+}
+
+words! {
+    /// A list of a kubeconfig.
+    Listed {
+        /// API servers.
+        Clusters => "clusters",
+        /// Pairs of a cluster and a user.
+        Contexts => "contexts",
+        /// Credentials.
+        Users => "users",
+    }
+}
+
+words! {
+    /// A field that names a file.
+    FileField {
+        /// The CA certificates.
+        CertificateAuthority => "certificate-authority",
+        /// The client certificate.
+        ClientCertificate => "client-certificate",
+        /// Its key.
+        ClientKey => "client-key",
+        /// A bearer token.
+        Token => "tokenFile",
+    }
+}
+
+words! {
+    /// A field that has a client act as somebody else.
+    Impersonation {
+        /// The user's name.
+        User => "as",
+        /// The user's UID.
+        Uid => "as-uid",
+        /// The user's groups.
+        Groups => "as-groups",
+        /// More about the user.
+        Extra => "as-user-extra",
+    }
+}
+
+words! {
+    /// A part of a URL.
+    UrlPart {
+        /// `user:password@`.
+        UserInfo => "a user",
+        /// `?query`.
+        Query => "a query",
+        /// `#fragment`.
+        Fragment => "a fragment",
+    }
+}
+
+words! {
+    /// Something that says who a client is.
+    Credential {
+        /// The client certificate.
+        ClientCertificate => "client-certificate-data",
+        /// Its key.
+        ClientKey => "client-key-data",
+        /// A bearer token.
+        Token => "token",
+    }
+}

@@ -1,0 +1,61 @@
+//! Clients that read no answer without a bound, and follow no redirection.
+
+use std::time::Duration;
+
+use futures::future::FutureExt;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use kube::{Client, Config};
+use tower::layer::layer_fn;
+use tower::{BoxError, ServiceBuilder};
+
+use super::READ_TIMEOUT;
+use super::bounded::Bounded;
+use super::dial::{Dialler, Reach};
+
+/// As audit logs name us.
+const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
+
+/// For a connection with its TLS handshake; as long as kube waits for one.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A client as `config` has it: an operator's, who may name a proxy.
+pub(super) fn of_operator(config: Config) -> Result<Client, kube::Error> {
+    let builder = ClientBuilder::try_from(prepared(config))?;
+    Ok(builder.with_layer(&layer_fn(Bounded)).build())
+}
+
+/// A client that connects to the hosts in `reach`, and by way of no proxy: what a proxy dials
+/// cannot be checked here.
+pub(super) fn of_tenant(config: Config, reach: Reach) -> Result<Client, kube::Error> {
+    // The process' own; who was first does not matter, they are the same.
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let config = prepared(config);
+    let https = config.rustls_https_connector_with_connector(Dialler(reach))?;
+    let https = ServiceBuilder::new()
+        .map_future(FutureExt::boxed)
+        .timeout(HANDSHAKE_DEADLINE)
+        .service(https);
+    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(https);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    let builder = ClientBuilder::new(service, config.default_namespace);
+    Ok(builder.with_layer(&layer_fn(Bounded)).build())
+}
+
+fn prepared(mut config: Config) -> Config {
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    // The queue tries again, with the state of the world that there is then.
+    config.default_retry = false;
+    // Neither can fail: both are constants of the header's alphabet.
+    if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {
+        config.headers.push((name, value));
+    }
+    config
+}
