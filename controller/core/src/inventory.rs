@@ -28,6 +28,13 @@ pub trait Inventory: Debug + Send + Sync {
         token: &'a TokenId,
     ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>>;
 
+    /// Every machine, in whatever state, that its infrastructure reports this address of.
+    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>>;
+
+    /// Every machine, in whatever state, that its infrastructure reports this DNS name of, or whose
+    /// Node must have it as its name. `name` is in lower case.
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>>;
+
     /// The name that the machine's Node must have; `None` while there is none yet.
     fn node_name<'a>(
         &'a self,
@@ -92,6 +99,12 @@ impl Machine {
             pool: None,
             control_plane: false,
         }
+    }
+
+    /// Whether this is a DNS name that its infrastructure reports, or the one its Node must have.
+    pub fn is_called(&self, name: &str) -> bool {
+        let node_name = self.node_name.as_ref().map(NodeName::as_str);
+        node_name == Some(name) || self.dns_names.iter().any(|own| own == name)
     }
 }
 
@@ -180,6 +193,11 @@ impl StaticInventory {
         Ok(Self { machines })
     }
 
+    fn all(&self, wanted: impl Fn(&Machine) -> bool) -> Vec<Machine> {
+        let wanted = self.machines.iter().filter(|machine| wanted(machine));
+        wanted.cloned().collect()
+    }
+
     fn find(&self, wanted: impl Fn(&Machine) -> bool) -> Option<Machine> {
         self.machines
             .iter()
@@ -221,6 +239,15 @@ impl Inventory for StaticInventory {
     ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         let found = self.find(|machine| machine.token_id.as_ref() == Some(token));
         ready(Ok(found.map(TokenOwner::Machine))).boxed()
+    }
+
+    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        let found = self.all(|machine| machine.addresses.contains(&address));
+        ready(Ok(found)).boxed()
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        ready(Ok(self.all(|machine| machine.is_called(name)))).boxed()
     }
 }
 

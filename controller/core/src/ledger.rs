@@ -43,6 +43,30 @@ pub trait Ledger: Debug + Send + Sync {
         renewal: &'a Renewal,
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Grant, Refusal>>;
+
+    /// Reads who holds the name, for a request that was made with a certificate of `uid`; nothing
+    /// is written. `None` where the cluster's certificates carry no UID, so that the name decides.
+    ///
+    /// # Errors
+    ///
+    /// No record, another record, a former generation, or one that may have no certificate any more
+    /// denies.
+    fn holder<'a>(
+        &'a self,
+        node_name: &'a NodeName,
+        uid: Option<CertificateUid>,
+        now: SystemTime,
+    ) -> BoxFuture<'a, Result<Holder, Refusal>>;
+}
+
+/// Who holds a node's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "every ledger writes one out")]
+pub struct Holder {
+    /// The record and its present generation.
+    pub uid: CertificateUid,
+    /// The machine, and how well it was founded that this is it.
+    pub assurance: Assurance,
 }
 
 /// A machine's claim to a node name, with the key that opens a generation.

@@ -7,7 +7,9 @@
 //! - name: worker-1
 //!   nodeName: worker-1            # the machine's name, unless it is given
 //!   providerID: demo:///worker-1
-//!   addresses: [192.0.2.7]        # none, unless they are given
+//!   addresses: [192.0.2.7]        # none, unless they are given; serving certificates are for these
+//!   dnsNames: [worker-1.internal] # none, unless they are given; in lower case
+//!   controlPlane: false           # whether it is of the cluster's control plane
 //!   tokenID: abcdef               # the public half of the bootstrap token made for this machine
 //! ```
 
@@ -108,6 +110,9 @@ pub enum InvalidField {
     /// An address.
     #[error("not an IP address")]
     Address,
+    /// A DNS name.
+    #[error("not a DNS name in lower case")]
+    DnsName,
     /// Nothing where there must be something.
     #[error("empty")]
     Empty,
@@ -130,6 +135,10 @@ struct Entry {
     provider_id: String,
     #[serde(default)]
     addresses: Vec<String>,
+    #[serde(default)]
+    dns_names: Vec<String>,
+    #[serde(default)]
+    control_plane: bool,
     #[serde(rename = "tokenID")]
     token_id: Option<String>,
 }
@@ -219,6 +228,16 @@ impl Inventory for MachineList {
         let machines = self.machines();
         Box::pin(async move { machines.by_token(token).await })
     }
+
+    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_address(address).await })
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_name(name).await })
+    }
 }
 
 fn version_of(meta: &fs::Metadata) -> FileVersion {
@@ -301,6 +320,13 @@ impl Entry {
             .map(|address| address.parse::<IpAddr>())
             .collect::<Result<_, _>>()
             .map_err(|_| ("addresses", InvalidField::Address))?;
+        // A DNS name has the form of a node's.
+        let dns_names = self
+            .dns_names
+            .iter()
+            .map(|name| NodeName::parse(name).map(|name| name.as_str().to_owned()))
+            .collect::<Result<_, _>>()
+            .map_err(|_| ("dnsNames", InvalidField::DnsName))?;
         let token_id = self
             .token_id
             .as_deref()
@@ -311,6 +337,8 @@ impl Entry {
         machine.provider_id = Some(provider_id);
         machine.node_name = Some(node_name);
         machine.addresses = addresses;
+        machine.dns_names = dns_names;
+        machine.control_plane = self.control_plane;
         machine.token_id = token_id;
         Ok(machine)
     }

@@ -1,5 +1,6 @@
 //! What is not decided yet: outages, and machines that are not ready. None of it is ever a denial.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
@@ -8,7 +9,7 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory, TokenId, TokenOwner};
-use crate::ledger::{Claim, Grant, Renewal};
+use crate::ledger::{CertificateUid, Claim, Grant, Holder, Renewal};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, decided, insecure, valid};
@@ -36,6 +37,14 @@ impl Inventory for Down {
     ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         ready(Err(down())).boxed()
     }
+
+    fn by_address(&self, _: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        ready(Err(down())).boxed()
+    }
 }
 
 impl Ledger for Down {
@@ -44,6 +53,15 @@ impl Ledger for Down {
     }
 
     fn renew<'a>(&'a self, _: &'a Renewal, _: SystemTime) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+    }
+
+    fn holder<'a>(
+        &'a self,
+        _: &'a NodeName,
+        _: Option<CertificateUid>,
+        _: SystemTime,
+    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
         ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
     }
 }
@@ -85,6 +103,14 @@ impl Inventory for Nameless {
         token: &'a TokenId,
     ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         self.0.by_token(token)
+    }
+
+    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        self.0.by_address(address)
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        self.0.by_name(name)
     }
 
     fn node_name<'a>(

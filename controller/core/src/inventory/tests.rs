@@ -1,3 +1,5 @@
+use futures::executor::block_on;
+
 use super::*;
 use crate::request::forge::cluster::machine;
 
@@ -80,4 +82,29 @@ fn a_tokens_id_is_six_lower_case_letters_and_digits() {
     ] {
         assert_eq!(TokenId::parse(id), Err(InvalidTokenId), "{id:?}");
     }
+}
+
+#[test]
+fn every_machine_of_an_address_or_a_name_is_found() {
+    let machine = |name: &str, last: u8| {
+        let mut machine = Machine::new(name);
+        machine.node_name = Some(NodeName::parse(name).unwrap());
+        machine.addresses = vec![[192, 0, 2, last].into(), [192, 0, 2, 100].into()];
+        machine.dns_names = vec![format!("{name}.internal"), "shared.internal".to_owned()];
+        machine
+    };
+    let machines = StaticInventory::new(vec![machine("m1", 1), machine("m2", 2)]).unwrap();
+    let names = |found: Vec<Machine>| -> Vec<String> {
+        found.into_iter().map(|machine| machine.name).collect()
+    };
+    let by_address = |last| block_on(machines.by_address([192, 0, 2, last].into())).unwrap();
+    let by_name = |name| block_on(machines.by_name(name)).unwrap();
+
+    assert_eq!(names(by_address(2)), ["m2"]);
+    assert_eq!(names(by_address(100)), ["m1", "m2"]);
+    assert_eq!(names(by_address(3)), [""; 0]);
+    assert_eq!(names(by_name("m1.internal")), ["m1"]);
+    assert_eq!(names(by_name("m2")), ["m2"]);
+    assert_eq!(names(by_name("shared.internal")), ["m1", "m2"]);
+    assert_eq!(names(by_name("m3")), [""; 0]);
 }

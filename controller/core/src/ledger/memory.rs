@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{CertificateUid, Claim, Grant, KeyDigest, Ledger, RecordUid, Renewal};
+use super::{CertificateUid, Claim, Grant, Holder, KeyDigest, Ledger, RecordUid, Renewal};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Assurance;
 
@@ -25,6 +25,7 @@ type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 struct Record {
     uid: CertificateUid,
     holder: ProviderId,
+    assurance: Assurance,
     key: KeyDigest,
     not_after: SystemTime,
 }
@@ -92,6 +93,7 @@ impl MemoryLedger {
             Record {
                 uid,
                 holder: identity.provider_id.clone(),
+                assurance: claim.assurance.clone(),
                 key: claim.key,
                 not_after: claim.not_after,
             },
@@ -130,6 +132,25 @@ impl MemoryLedger {
             uid: record.uid,
             not_after: renewal.not_after,
         })
+    }
+
+    fn held(&self, node_name: &NodeName, uid: Option<CertificateUid>) -> Result<Holder, Denial> {
+        let records = self.records();
+        let record = records
+            .get(node_name)
+            .ok_or_else(|| Denial::RecordMissing {
+                node_name: node_name.clone(),
+            })?;
+        match uid {
+            Some(presented) if presented != record.uid => Err(Denial::FormerCertificate {
+                node_name: node_name.clone(),
+                presented,
+            }),
+            Some(_) | None => Ok(Holder {
+                uid: record.uid,
+                assurance: record.assurance.clone(),
+            }),
+        }
     }
 
     fn new_uid(&self) -> Result<CertificateUid, Deferral> {
@@ -188,6 +209,15 @@ impl Ledger for MemoryLedger {
         _now: SystemTime,
     ) -> BoxFuture<'a, Result<Grant, Refusal>> {
         ready(self.renewed(renewal)).boxed()
+    }
+
+    fn holder<'a>(
+        &'a self,
+        node_name: &'a NodeName,
+        uid: Option<CertificateUid>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
+        ready(self.held(node_name, uid).map_err(Refusal::from)).boxed()
     }
 }
 

@@ -271,3 +271,27 @@ fn a_certificates_uid_has_one_form() {
         );
     }
 }
+
+#[test]
+fn the_holder_is_read_by_the_present_generation_or_by_the_name_alone() {
+    let ledger = ledger();
+    claim(&ledger, "m1", "n1", 1, 0).unwrap();
+    let holder = |node: &str, uid| block_on(ledger.holder(&self::name(node), uid, at(0)));
+
+    for uid in [Some(uid(0, 1)), None] {
+        let holder = holder("n1", uid).unwrap();
+        assert_eq!(holder.uid, self::uid(0, 1));
+        assert_eq!(holder.assurance.identity(), &identity("m1"));
+        assert!(matches!(holder.assurance, Assurance::Attested(_)));
+    }
+    let former = holder("n1", Some(uid(0, 2)));
+    assert!(matches!(
+        former,
+        Err(Refusal::Deny(Denial::FormerCertificate { .. }))
+    ));
+    let missing = holder("n2", None);
+    assert!(matches!(
+        missing,
+        Err(Refusal::Deny(Denial::RecordMissing { .. }))
+    ));
+}

@@ -13,7 +13,9 @@ machines:
   nodeName: node-1
   providerID: demo:///worker-1
   addresses: [192.0.2.7, '2001:db8::7']
+  dnsNames: [node-1.internal]
   tokenID: abcdef
+  controlPlane: true
 - name: worker-2
   providerID: demo:///worker-2
 ";
@@ -38,6 +40,8 @@ fn a_list_gives_machines() {
     assert_eq!(machine.name, "worker-1");
     assert_eq!(machine.node_name.unwrap().as_str(), "node-1");
     assert_eq!(machine.addresses.len(), 2);
+    assert_eq!(machine.dns_names, ["node-1.internal"]);
+    assert!(machine.control_plane);
     assert_eq!(machine.token_id.unwrap().as_str(), "abcdef");
     assert_eq!(machine.state, MachineState::Ready);
 }
@@ -96,6 +100,11 @@ fn one_thing_wrong_is_named() {
             "192.0.2.7",
             "192.0.2.700",
             "machines.yaml: machines[0].addresses: not an IP address",
+        ),
+        (
+            "node-1.internal",
+            "Node-1.internal",
+            "machines.yaml: machines[0].dnsNames: not a DNS name",
         ),
         (
             "tokenID: abcdef",

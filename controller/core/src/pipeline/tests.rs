@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
@@ -405,6 +406,14 @@ impl Inventory for Stuck {
         &'a self,
         _token: &'a TokenId,
     ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+
+    fn by_address(&self, _: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+
+    fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
         std::future::pending().boxed()
     }
 }

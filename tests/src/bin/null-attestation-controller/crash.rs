@@ -6,7 +6,8 @@ use std::time::SystemTime;
 use clap::ValueEnum;
 use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use node_attestation_controller::ledger::{Claim, Grant, Ledger, Renewal};
+use kubelet_attestation::names::NodeName;
+use node_attestation_controller::ledger::{CertificateUid, Claim, Grant, Holder, Ledger, Renewal};
 use node_attestation_controller::refusal::Refusal;
 use node_attestation_controller::status::{RequestStore, StoreError};
 
@@ -105,5 +106,14 @@ impl Ledger for CrashingLedger {
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Grant, Refusal>> {
         self.inner.renew(renewal, now)
+    }
+
+    fn holder<'a>(
+        &'a self,
+        node_name: &'a NodeName,
+        uid: Option<CertificateUid>,
+        now: SystemTime,
+    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
+        self.inner.holder(node_name, uid, now)
     }
 }
