@@ -1,0 +1,56 @@
+//! The custom resources: what a person configures, and what the controller remembers.
+//!
+//! [`KubeletAuthentication`] says who may join one Cluster and how; [`NodeIdentity`] says who holds
+//! one node's name. Both are beside the Cluster. [`RevokedNodeCredentials`] is on the workload
+//! cluster, where an admission policy reads it.
+//!
+//! # Guarantees
+//!
+//! - Every list, map and text has a limit in the schema, so that the API server bounds what the
+//!   controller reads, and the cost of the rules.
+//! - What the controller must not lose is in `spec`: `clusterctl move` restores no `status`.
+//!
+//! # Assumptions
+//!
+//! Fields are as the API server's schema allows them; the types here repeat none of its checks.
+
+mod aws;
+pub mod conditions;
+mod kubelet_authentication;
+mod manifests;
+mod name;
+mod node_identity;
+mod revoked_node_credentials;
+mod schema;
+mod tpm;
+
+pub use aws::{AwsNodeName, AwsSettings};
+pub use kubelet_authentication::{
+    Adoption, AutoApproveBindings, BootstrapTokens, BuiltInRenewal, CertificateLifetimes,
+    GuestReportedAddresses, IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec,
+    KubeletAuthenticationStatus, NameReuse, Reenrolment, StaleNodes,
+};
+pub use manifests::manifests;
+pub use name::object_name;
+pub use node_identity::{
+    FormerGeneration, NodeIdentity, NodeIdentitySpec, NodeIdentityStatus, Opened, Revoked,
+    Tombstone, TombstoneReason,
+};
+pub use revoked_node_credentials::{
+    REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
+};
+pub use tpm::{
+    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, PcrBank, PcrMode, PcrPolicy,
+    PcrSet, TpmSettings,
+};
+
+/// The API group of our resources and annotations.
+pub const GROUP: &str = "attestation.cluster.x-k8s.io";
+
+/// The label with the Cluster's name, on every object that belongs to one; Cluster API's own.
+pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
+
+/// The annotation by which a person gives a [`NodeIdentity`] up for the next claim.
+///
+/// Its value is the generation that it gives up: applied again, or restored, it does nothing.
+pub const RESET_ANNOTATION: &str = "attestation.cluster.x-k8s.io/reset";

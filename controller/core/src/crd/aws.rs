@@ -1,0 +1,60 @@
+//! What the attestor aws accepts.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::schema;
+
+/// What the attestor aws accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AwsSettings {
+    /// The accounts that machines may be in; none is any account of the Cluster's identity.
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 12), regex(pattern = "^[0-9]{12}$")),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub accounts: Vec<String>,
+    /// The regions that machines may be in; none is any region.
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 32), regex(pattern = "^[a-z]{2}(-[a-z]+)+-[0-9]{1,2}$")),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub regions: Vec<String>,
+    /// Which name of an instance is its Node's. InstanceID is safer: it is never reused.
+    pub node_name: AwsNodeName,
+    /// Whether the instance must run from the root volume that it was launched with.
+    pub root_volume_check: bool,
+    /// Tags that an instance must have, with these values.
+    #[schemars(schema_with = "schema::tags")]
+    pub required_tags: BTreeMap<String, String>,
+}
+
+impl Default for AwsSettings {
+    fn default() -> Self {
+        Self {
+            accounts: Vec::new(),
+            regions: Vec::new(),
+            node_name: AwsNodeName::PrivateDnsName,
+            root_volume_check: true,
+            required_tags: BTreeMap::new(),
+        }
+    }
+}
+
+/// Which name of an instance is its Node's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[non_exhaustive]
+pub enum AwsNodeName {
+    /// The private DNS name.
+    #[default]
+    #[serde(rename = "PrivateDNSName")]
+    PrivateDnsName,
+    /// The instance's ID.
+    #[serde(rename = "InstanceID")]
+    InstanceId,
+}

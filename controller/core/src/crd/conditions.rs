@@ -1,0 +1,143 @@
+//! Conditions in the Cluster API style.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Whether kubelets of the Cluster can get certificates; false has a reason that a person can act
+/// on.
+pub const READY: &str = "Ready";
+/// Whether no request without evidence is approved by anybody.
+pub const AUTO_APPROVE_PATHS_CLOSED: &str = "AutoApprovePathsClosed";
+/// Whether the workload cluster's API server answers.
+pub const WORKLOAD_CLUSTER_REACHABLE: &str = "WorkloadClusterReachable";
+/// Whether the identity that the Cluster names for AWS is there, and may be used.
+pub const AWS_IDENTITY_RESOLVED: &str = "AWSIdentityResolved";
+/// Whether AWS accepts the credentials of that identity.
+pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
+
+/// Reasons of conditions.
+pub mod reason {
+    /// All is well.
+    pub const READY: &str = "Ready";
+    /// Not looked at yet.
+    pub const PENDING: &str = "Pending";
+    /// The Cluster, or this resource, is paused: nothing is looked at.
+    pub const PAUSED: &str = "Paused";
+    /// There is no Cluster of this name.
+    pub const CLUSTER_NOT_FOUND: &str = "ClusterNotFound";
+    /// Cluster API has not made the Cluster's kubeconfig yet.
+    pub const KUBECONFIG_NOT_FOUND: &str = "KubeconfigNotFound";
+    /// The kubeconfig says something that is not accepted.
+    pub const KUBECONFIG_REFUSED: &str = "KubeconfigRefused";
+    /// The kubeconfig's user may not do what is needed.
+    pub const KUBECONFIG_WITHOUT_ACCESS: &str = "KubeconfigWithoutAccess";
+    /// The API server does not answer.
+    pub const UNREACHABLE: &str = "Unreachable";
+    /// The API server is older than what is needed.
+    pub const KUBERNETES_TOO_OLD: &str = "KubernetesTooOld";
+    /// The CA Secret cannot be read as a certificate and its key.
+    pub const CA_INVALID: &str = "CAInvalid";
+    /// The CA's key is not that of its certificate.
+    pub const CA_KEY_MISMATCH: &str = "CAKeyMismatch";
+    /// The CA's certificate has expired.
+    pub const CA_EXPIRED: &str = "CAExpired";
+    /// Another Cluster has the same CA key: a certificate of one works in the other.
+    pub const SHARED_CA: &str = "SharedCA";
+    /// There is no CA key, and approve-only mode needs other settings.
+    pub const APPROVE_ONLY_NOT_ALLOWED: &str = "ApproveOnlyNotAllowed";
+    /// The controller does not run with --allow-insecure.
+    pub const INSECURE_NOT_ALLOWED: &str = "InsecureNotAllowed";
+    /// This controller has no verifier of an authorized attestor.
+    pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
+    /// Shown closed by the API server's own word.
+    pub const CLOSED: &str = "Closed";
+    /// kubeadm's bindings have unattested requests approved.
+    pub const AUTO_APPROVE_BINDING_FOUND: &str = "AutoApproveBindingFound";
+    /// They stay until every Node has a record.
+    pub const WAITING_FOR_RECORDS: &str = "WaitingForRecords";
+    /// Something else lets a bootstrap user's requests be approved.
+    pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
+    /// Not needed here.
+    pub const NOT_APPLICABLE: &str = "NotApplicable";
+}
+
+/// Kubernetes' limit of a condition's message, in bytes.
+const MAX_MESSAGE: usize = 32 * 1024;
+
+/// Whether something holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "Kubernetes' own three values of a condition"
+)]
+pub enum Holds {
+    /// It does.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Holds {
+    /// As a condition has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// What is to be said of one type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "every caller writes one out")]
+pub struct Finding<'a> {
+    /// The condition's type.
+    pub of: &'a str,
+    /// Whether it holds.
+    pub holds: Holds,
+    /// Why, in one word.
+    pub reason: &'a str,
+    /// Why, for a person; may be empty. Cut at 32 KiB.
+    pub message: &'a str,
+    /// The `metadata.generation` that was looked at.
+    pub observed_generation: Option<i64>,
+}
+
+/// Says it, and whether that changes anything.
+///
+/// The time of the last transition changes only with the status. `Ready` comes first, the others
+/// in order of their types.
+pub fn set(conditions: &mut Vec<Condition>, finding: &Finding<'_>, now: &Time) -> bool {
+    let known = conditions.iter().position(|one| one.type_ == finding.of);
+    let status = finding.holds.as_str();
+    let since = known
+        .and_then(|at| conditions.get(at))
+        .filter(|one| one.status == status)
+        .map_or(now, |one| &one.last_transition_time);
+    let next = Condition {
+        type_: finding.of.to_owned(),
+        status: status.to_owned(),
+        reason: finding.reason.to_owned(),
+        message: finding.message[..finding.message.floor_char_boundary(MAX_MESSAGE)].to_owned(),
+        observed_generation: finding.observed_generation,
+        last_transition_time: since.clone(),
+    };
+    if conditions.contains(&next) {
+        return false;
+    }
+    conditions.retain(|one| one.type_ != finding.of);
+    conditions.push(next);
+    conditions.sort_by(|a, b| rank(a).cmp(&rank(b)));
+    true
+}
+
+/// The condition of this type.
+pub fn find<'a>(conditions: &'a [Condition], of: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|one| one.type_ == of)
+}
+
+fn rank(condition: &Condition) -> (bool, &str) {
+    (condition.type_ != READY, &condition.type_)
+}

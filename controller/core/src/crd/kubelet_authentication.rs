@@ -1,0 +1,312 @@
+//! Who may join a Cluster, and how.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::aws::AwsSettings;
+use super::schema::{self, immutable, rule, rule_at};
+use super::tpm::TpmSettings;
+
+/// How the kubelets of one Cluster prove what machine they run on, and what they are granted.
+///
+/// It has the Cluster's name, so that there is one a Cluster.
+#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "attestation.cluster.x-k8s.io",
+    version = "v1alpha1",
+    kind = "KubeletAuthentication",
+    plural = "kubeletauthentications",
+    shortname = "kubeauth",
+    category = "cluster-api",
+    namespaced,
+    status = "KubeletAuthenticationStatus",
+    derive = "PartialEq",
+    doc = "How the kubelets of one Cluster prove what machine they run on, and what they are granted."
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule_at(
+        ".aws",
+        "!has(self.aws) || 'aws' in self.authorizedAttestors \
+         || (has(self.tpm) && self.tpm.endorsementKeys.platform == 'aws')",
+        "these settings are of the attestor aws, which is not authorized",
+    ),
+    rule_at(
+        ".tpm",
+        "!has(self.tpm) || 'tpm' in self.authorizedAttestors",
+        "these settings are of the attestor tpm, which is not authorized",
+    ),
+    rule_at(
+        ".adoption",
+        "self.adoption != 'Allow' || !('insecure' in self.authorizedAttestors)",
+        "adoption needs evidence, and insecure has none",
+    ),
+    rule_at(
+        ".guestReportedAddresses",
+        "self.guestReportedAddresses != 'Allow' || !('insecure' in self.authorizedAttestors)",
+        "insecure gets no serving certificates, for any address",
+    ),
+]))]
+pub struct KubeletAuthenticationSpec {
+    /// The Cluster, in this namespace.
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = schema::SUBDOMAIN),
+        extend("x-kubernetes-validations" = [immutable()])
+    )]
+    pub cluster_name: String,
+    /// The attestation providers whose evidence is accepted. `insecure`, which has none, only
+    /// alone, and only where the controller runs with --allow-insecure.
+    #[schemars(
+        length(min = 1, max = 8),
+        inner(length(min = 1, max = 32), regex(pattern = schema::LABEL)),
+        extend(
+            "x-kubernetes-list-type" = "set",
+            "x-kubernetes-validations" = [
+                rule(
+                    "!('insecure' in self) || size(self) == 1",
+                    "insecure is authorized only alone: beside it, evidence proves nothing",
+                ),
+                rule("!('null' in self)", "null approves everybody: it is for tests"),
+            ]
+        )
+    )]
+    pub authorized_attestors: Vec<String>,
+    /// How long certificates are valid.
+    #[serde(default)]
+    pub certificate: CertificateLifetimes,
+    /// For whom evidence may be made, beside the digests of the Cluster's CA certificates.
+    #[serde(default)]
+    #[schemars(
+        length(max = 16),
+        inner(length(min = 1, max = 256), regex(pattern = schema::VISIBLE)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub audiences: Vec<String>,
+    /// What is done about kubeadm's bindings that have unattested requests approved. Remove waits
+    /// until every Node has a record.
+    #[serde(default)]
+    pub auto_approve_bindings: AutoApproveBindings,
+    /// Manage keeps a Machine's bootstrap token for the Machine's life, and a pool's for the
+    /// pool's.
+    #[serde(default)]
+    pub bootstrap_tokens: BootstrapTokens,
+    /// Whether a node that lost its certificate gets another by evidence of the same machine, while
+    /// its Node is down.
+    #[serde(default)]
+    pub reenrolment: Reenrolment,
+    /// Whether Nodes that joined before are taken over, by their kubelet's certificate and fresh
+    /// evidence.
+    #[serde(default)]
+    pub adoption: Adoption,
+    /// Whether another machine may have a name at once, or when the former certificate has
+    /// expired.
+    #[serde(default)]
+    pub name_reuse: NameReuse,
+    /// What is done about the Node that a former holder of a name left behind.
+    #[serde(default)]
+    pub stale_nodes: StaleNodes,
+    /// Whether the certificate that kubeadm gave to the first control-plane node may be renewed
+    /// through Kubernetes' own signer, without evidence.
+    #[serde(default)]
+    pub built_in_renewal: BuiltInRenewal,
+    /// Whether serving certificates may have addresses that only the machine itself reports.
+    #[serde(default)]
+    pub guest_reported_addresses: GuestReportedAddresses,
+    /// What the attestor aws accepts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<AwsSettings>,
+    /// What the attestor tpm accepts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<TpmSettings>,
+}
+
+impl KubeletAuthenticationSpec {
+    /// These attestors for this Cluster, and the defaults.
+    pub fn new(cluster_name: &str, authorized_attestors: &[&str]) -> Self {
+        Self {
+            cluster_name: cluster_name.to_owned(),
+            authorized_attestors: authorized_attestors
+                .iter()
+                .copied()
+                .map(String::from)
+                .collect(),
+            certificate: CertificateLifetimes::default(),
+            audiences: Vec::new(),
+            auto_approve_bindings: AutoApproveBindings::default(),
+            bootstrap_tokens: BootstrapTokens::default(),
+            reenrolment: Reenrolment::default(),
+            adoption: Adoption::default(),
+            name_reuse: NameReuse::default(),
+            stale_nodes: StaleNodes::default(),
+            built_in_renewal: BuiltInRenewal::default(),
+            guest_reported_addresses: GuestReportedAddresses::default(),
+            aws: None,
+            tpm: None,
+        }
+    }
+}
+
+/// How long certificates are valid, at most; a node may ask for less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CertificateLifetimes {
+    /// The most that is granted for evidence: a week, if nothing is said, and 30 days at most.
+    #[schemars(with = "i32", range(min = 600, max = 2_592_000))]
+    pub expiration_seconds: u32,
+    /// The most that is granted to insecure, which cannot renew: a year, if nothing is said, and
+    /// 366 days at most.
+    #[schemars(with = "i32", range(min = 600, max = 31_622_400))]
+    pub insecure_expiration_seconds: u32,
+}
+
+impl Default for CertificateLifetimes {
+    fn default() -> Self {
+        Self {
+            expiration_seconds: 604_800,
+            insecure_expiration_seconds: 31_536_000,
+        }
+    }
+}
+
+/// Declares a choice that a person makes by one word, the first of which is the default.
+macro_rules! choice {
+    (
+        $(#[$attribute:meta])* $name:ident {
+            $(#[$first_attribute:meta])* $first:ident,
+            $($(#[$variant_attribute:meta])* $variant:ident),+ $(,)?
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+        #[non_exhaustive]
+        pub enum $name {
+            $(#[$first_attribute])*
+            #[default]
+            $first,
+            $($(#[$variant_attribute])* $variant),+
+        }
+    };
+}
+
+choice! {
+    /// What is done about kubeadm's bindings that have unattested requests approved.
+    AutoApproveBindings {
+        /// A condition names them.
+        Report,
+        /// They are removed, and kept away, once every Node has a record.
+        Remove,
+    }
+}
+
+choice! {
+    /// Who looks after bootstrap tokens.
+    BootstrapTokens {
+        /// A token lives as long as what it was made for.
+        Manage,
+        /// Tokens are left alone.
+        Ignore,
+    }
+}
+
+choice! {
+    /// Whether a machine with a record may have a new generation by evidence alone.
+    Reenrolment {
+        /// While its Node is gone, not Ready for a minute, or without a valid certificate.
+        WhenNodeDown,
+        /// Only after a reset by a person.
+        Never,
+    }
+}
+
+choice! {
+    /// Whether Nodes that joined before are taken over.
+    Adoption {
+        /// They keep what they have, and get no certificate from here.
+        Refuse,
+        /// By their kubelet's certificate and fresh evidence.
+        Allow,
+    }
+}
+
+choice! {
+    /// When another machine may have a name whose holder is gone.
+    NameReuse {
+        /// At once.
+        Allow,
+        /// When the former holder's certificate has expired.
+        Quarantine,
+    }
+}
+
+choice! {
+    /// What is done about the Node that a former holder of a name left behind.
+    StaleNodes {
+        /// It is deleted.
+        Delete,
+        /// The name has to wait for somebody else to delete it.
+        Refuse,
+    }
+}
+
+choice! {
+    /// Whether Kubernetes' own signer may renew without evidence.
+    BuiltInRenewal {
+        /// Never.
+        Refuse,
+        /// For the Machine of a control plane, by the name in the certificate that it has.
+        ControlPlane,
+    }
+}
+
+choice! {
+    /// Whether serving certificates may have addresses that only the machine itself reports.
+    GuestReportedAddresses {
+        /// Only those that the infrastructure reports.
+        Refuse,
+        /// Both.
+        Allow,
+    }
+}
+
+/// What the controller found.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletAuthenticationStatus {
+    /// The `metadata.generation` that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The signer that kubelets ask for their client certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 571))]
+    pub kubelet_client_certificate_signer: Option<String>,
+    /// The signer that kubelets ask for their serving certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 571))]
+    pub kubelet_serving_certificate_signer: Option<String>,
+    /// The first end of a live node's certificate: the alert to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub earliest_expiry: Option<Time>,
+    /// How many records there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identities: Option<IdentityCounts>,
+    /// What is the case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+/// How many [`NodeIdentity`](super::NodeIdentity) records a Cluster has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IdentityCounts {
+    /// Of nodes that hold their names.
+    #[schemars(with = "i32", range(min = 0))]
+    pub live: u32,
+    /// Of nodes that are gone.
+    #[schemars(with = "i32", range(min = 0))]
+    pub tombstones: u32,
+}

@@ -1,0 +1,161 @@
+//! Names of objects that belong to one node of one Cluster.
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+/// The longest name of an object (a DNS-1123 subdomain).
+const MAX_NAME: usize = 253;
+
+/// The longest value of a label, and so of a Cluster's name.
+const MAX_CLUSTER: usize = 63;
+
+/// The name of the [`NodeIdentity`](super::NodeIdentity) of a node: `<cluster>.<node name>`.
+///
+/// Where that would be too long, or could be read in two ways since the Cluster's name has a dot,
+/// the first label is the Cluster's name with a digest of both, and the node's name is cut. That
+/// label is longer than any Cluster's name may be, so that no other pair has the name either.
+///
+/// # Guarantees
+///
+/// A DNS-1123 subdomain, for every two texts; another pair has another name.
+pub fn object_name(cluster: &str, node_name: &str) -> String {
+    let plain = format!("{cluster}.{node_name}");
+    if is_label(cluster)
+        && cluster.len() <= MAX_CLUSTER
+        && plain.len() <= MAX_NAME
+        && node_name.split('.').all(is_label)
+    {
+        return plain;
+    }
+    digested(cluster, node_name)
+}
+
+fn digested(cluster: &str, node_name: &str) -> String {
+    let mut context = Context::new(&SHA256);
+    for part in [cluster, node_name] {
+        context.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        context.update(part.as_bytes());
+    }
+    let digest = data_encoding::HEXLOWER.encode(context.finish().as_ref());
+    let cluster: String = tame(cluster).replace('.', "-");
+    let cluster: String = cluster.chars().take(MAX_CLUSTER).collect();
+    let node: String = tame(node_name)
+        .chars()
+        .take(MAX_NAME - MAX_CLUSTER - digest.len() - 2)
+        .collect();
+    // Cutting may have left a label without its end.
+    let node = node.trim_end_matches(['-', '.']);
+    let label = [cluster.trim_end_matches('-'), &digest].join("-");
+    [label.trim_start_matches('-'), node]
+        .join(".")
+        .trim_end_matches('.')
+        .to_owned()
+}
+
+/// The text with what no name may have replaced; a subdomain, or empty.
+fn tame(text: &str) -> String {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.';
+    let tamed: String = text
+        .chars()
+        .map(|c| if allowed(c) { c } else { '-' })
+        .collect();
+    let labels = tamed.split('.').map(|label| label.trim_matches('-'));
+    labels
+        .filter(|label| !label.is_empty())
+        .collect::<Vec<_>>()
+        .join(".")
+}
+
+fn is_label(text: &str) -> bool {
+    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(alphanumeric)
+        && bytes.last().is_some_and(alphanumeric)
+        && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use kubelet_attestation::names::NodeName;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_record_is_named_after_cluster_and_node() {
+        assert_eq!(object_name("prod-1", "node-7"), "prod-1.node-7");
+        assert_eq!(
+            object_name("prod-1", "ip-10-0-0-1.eu-west-1.compute.internal"),
+            "prod-1.ip-10-0-0-1.eu-west-1.compute.internal"
+        );
+    }
+
+    #[test]
+    fn a_name_that_could_be_read_in_two_ways_has_a_digest() {
+        assert_eq!(object_name("a", "b.c"), "a.b.c");
+        assert_eq!(
+            object_name("a.b", "c"),
+            "a-b-016f3ec9c666b9a369f735364d29fcd6815075149025cca335f0ae487a3c7392.c"
+        );
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_cut_and_has_a_digest() {
+        let node = [
+            "n".repeat(63),
+            "n".repeat(63),
+            "n".repeat(63),
+            "n".repeat(61),
+        ]
+        .join(".");
+        let longer = format!("{node}n");
+
+        let names = [object_name("c", &node), object_name("c", &longer)];
+
+        assert!(
+            names
+                .iter()
+                .all(|name| name.len() <= MAX_NAME && name.starts_with("c-"))
+        );
+        assert_ne!(names[0], names[1]);
+    }
+
+    /// Texts that are names, nearly names, long, and what a tenant might think of.
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[a-z0-9]{1,3}([-.][a-z0-9]{1,3}){0,3}",
+            "[-.a-zA-Z0-9_é]{0,8}",
+            "[a-z]{60,66}",
+            "([a-z0-9]{1,63}[.]){3,4}[a-z]{1,63}",
+            "[-a-z]{1,4}-[0-9a-f]{64}([.][a-z]{1,3})?",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_is_a_subdomain(cluster in text(), node in text()) {
+            let name = object_name(&cluster, &node);
+
+            prop_assert!(NodeName::parse(&name).is_ok(), "{}", name);
+        }
+
+        #[test]
+        fn no_two_pairs_share_a_name(pairs in prop::collection::vec((text(), text()), 1..40)) {
+            // And the pairs that one gets by putting the dot elsewhere.
+            let moved = pairs.iter().flat_map(|(cluster, node)| {
+                let whole = format!("{cluster}.{node}");
+                let cuts: Vec<_> = whole.match_indices('.').map(|(at, _)| at).collect();
+                cuts.into_iter()
+                    .map(move |at| (whole[..at].to_owned(), whole[at + 1..].to_owned()))
+                    .collect::<Vec<_>>()
+            });
+            let mut known = HashMap::new();
+            for pair in pairs.iter().cloned().chain(moved) {
+                let name = object_name(&pair.0, &pair.1);
+                let other = known.insert(name, pair.clone());
+                prop_assert!(other.is_none_or(|other| other == pair));
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The record of trust on first use, as an object.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::schema::{self, immutable};
+use crate::ledger::{CertificateUid, InvalidCertificateUid};
+
+/// Who holds the name of one node of one Cluster: made when a machine first claims the name.
+///
+/// Named by [`object_name`](super::object_name), so that there is one a Cluster and node name.
+#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "attestation.cluster.x-k8s.io",
+    version = "v1alpha1",
+    kind = "NodeIdentity",
+    plural = "nodeidentities",
+    shortname = "nodeid",
+    category = "cluster-api",
+    namespaced,
+    status = "NodeIdentityStatus",
+    derive = "PartialEq",
+    doc = "Who holds the name of one node of one Cluster: made when a machine first claims the name."
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeIdentitySpec {
+    /// The Cluster, in this namespace.
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = schema::SUBDOMAIN),
+        extend("x-kubernetes-validations" = [immutable()])
+    )]
+    pub cluster_name: String,
+    /// The name of the Node.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = schema::SUBDOMAIN),
+        extend("x-kubernetes-validations" = [immutable()])
+    )]
+    pub node_name: String,
+    /// 16 random bytes in hexadecimal digits, made with the record; a move keeps them. Every
+    /// certificate carries them and the generation.
+    #[schemars(
+        length(max = 32),
+        regex(pattern = "^[0-9a-f]{32}$"),
+        extend("x-kubernetes-validations" = [immutable()])
+    )]
+    pub uid: String,
+    /// The machine, as Cluster API names it.
+    #[serde(rename = "providerID")]
+    #[schemars(length(min = 1, max = 512), regex(pattern = schema::VISIBLE))]
+    pub provider_id: String,
+    /// The attestation provider by which the machine proved that it is this one; `insecure` where
+    /// it proved nothing.
+    #[schemars(length(min = 1, max = 32), regex(pattern = schema::LABEL))]
+    pub attestor: String,
+    /// The instance, as its cloud names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), regex(pattern = schema::VISIBLE))]
+    pub instance: Option<String>,
+    /// The Machine at the time of the claim; informational.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
+    pub machine_name: Option<String>,
+    /// SHA-256 of the public key (SPKI) of the TPM's endorsement key.
+    #[serde(
+        default,
+        rename = "endorsementKeySHA256",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
+    pub endorsement_key_sha256: Option<String>,
+    /// Which holder of the name this is, from 1. Certificates of former generations are worth
+    /// nothing.
+    #[schemars(
+        with = "i64",
+        range(min = 1),
+        extend("x-kubernetes-validations" = [schema::rule("self >= oldSelf", "can only grow")])
+    )]
+    pub generation: u64,
+    /// What opened this generation.
+    pub opened: Opened,
+    /// The latest end of the certificate that opened this generation.
+    #[schemars(schema_with = "schema::time")]
+    pub not_after: Time,
+    /// Former generations, until their certificates have expired.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend(
+            "x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["generation"]
+        )
+    )]
+    pub former: Vec<FormerGeneration>,
+    /// Set when nobody holds the name any more: the record stays for as long as a certificate of it
+    /// may be valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tombstone: Option<Tombstone>,
+    /// Set when a person, or a change of hands, took the certificates back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<Revoked>,
+}
+
+impl NodeIdentitySpec {
+    /// The UID that certificates of the current generation carry.
+    ///
+    /// # Errors
+    ///
+    /// `uid` and `generation` are not what the schema allows.
+    pub fn certificate_uid(&self) -> Result<CertificateUid, InvalidCertificateUid> {
+        self.uid_of_generation(self.generation)
+    }
+
+    /// The UID that certificates of this generation carry.
+    ///
+    /// # Errors
+    ///
+    /// `uid` and `generation` are not what the schema allows.
+    pub fn uid_of_generation(
+        &self,
+        generation: u64,
+    ) -> Result<CertificateUid, InvalidCertificateUid> {
+        CertificateUid::parse(&format!("{}.{generation}", self.uid))
+    }
+}
+
+/// The key and the request that opened a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Opened {
+    /// SHA-256 of the public key (SPKI).
+    #[serde(rename = "keySHA256")]
+    #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
+    pub key_sha256: String,
+    /// The name of the CertificateSigningRequest.
+    #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
+    pub request_name: String,
+    /// Its UID.
+    #[serde(rename = "requestUID")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = schema::VISIBLE))]
+    pub request_uid: String,
+    /// When it was claimed.
+    #[schemars(schema_with = "schema::time")]
+    pub time: Time,
+}
+
+/// A generation that was followed by another.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FormerGeneration {
+    /// Which.
+    #[schemars(with = "i64", range(min = 1))]
+    pub generation: u64,
+    /// When the last certificate of it has expired.
+    #[schemars(schema_with = "schema::time")]
+    pub until: Time,
+}
+
+/// Why nobody holds the name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Tombstone {
+    /// Since when.
+    #[schemars(schema_with = "schema::time")]
+    pub since: Time,
+    /// Why.
+    pub reason: TombstoneReason,
+    /// When the last certificate has expired, and the record may go.
+    #[schemars(schema_with = "schema::time")]
+    pub until: Time,
+}
+
+/// How a record came to be a tombstone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[non_exhaustive]
+pub enum TombstoneReason {
+    /// The Machine is gone.
+    MachineGone,
+    /// The machine goes by another name now.
+    Renamed,
+    /// The Cluster has no KubeletAuthentication any more.
+    Unmanaged,
+}
+
+/// The certificates that were taken back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Revoked {
+    /// Those of this generation and of all before it.
+    #[schemars(with = "i64", range(min = 1))]
+    pub generation: u64,
+    /// When.
+    #[schemars(schema_with = "schema::time")]
+    pub at: Time,
+}
+
+/// What was last seen of the node's certificates; best effort, and lost by a move.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeIdentityStatus {
+    /// The serial number of the last certificate, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = "^[0-9a-f]+$"))]
+    pub serial: Option<String>,
+    /// Its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub not_after: Option<Time>,
+    /// When it was issued, where it followed another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub last_renewal: Option<Time>,
+    /// What is the case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}

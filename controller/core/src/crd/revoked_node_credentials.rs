@@ -1,0 +1,43 @@
+//! Which certificates may write no longer.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::schema;
+
+/// The name of the one object of a workload cluster.
+pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
+
+/// What fits in one object of etcd (1.5 MiB), with a margin.
+pub(super) const MAX_REVOKED: usize = 10_000;
+
+/// The node certificates whose holders an admission policy refuses every write.
+///
+/// Written by the node-attestation-controller, on the workload cluster; a change by hand is undone.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "attestation.cluster.x-k8s.io",
+    version = "v1alpha1",
+    kind = "RevokedNodeCredentials",
+    singular = "revokednodecredentials",
+    plural = "revokednodecredentials",
+    shortname = "revokednodecred",
+    derive = "PartialEq",
+    doc = "The node certificates whose holders an admission policy refuses every write.",
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+pub struct RevokedNodeCredentialsSpec {
+    /// Certificate UIDs, `<record>.<generation>`, and until when each stays: by then every
+    /// certificate that carries it has expired.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::revoked")]
+    pub revoked: BTreeMap<String, Time>,
+}

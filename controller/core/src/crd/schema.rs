@@ -1,0 +1,120 @@
+//! Pieces of schemas: bounded texts, times, conditions, and rules in CEL.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+/// A DNS-1123 subdomain: the form of most object names.
+pub(super) const SUBDOMAIN: &str =
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// A DNS label: the form of an attestation provider's name.
+pub(super) const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+/// SHA-256 in hexadecimal digits.
+pub(super) const SHA256: &str = "^[0-9a-f]{64}$";
+/// Text on one line, without spaces.
+pub(super) const VISIBLE: &str = "^[!-~]+$";
+
+/// A rule in CEL, and what the API server says where it does not hold.
+pub(super) fn rule(rule: &str, message: &str) -> Value {
+    json!({"rule": rule, "message": message})
+}
+
+/// A rule about several fields, that blames this one.
+pub(super) fn rule_at(field: &str, rule: &str, message: &str) -> Value {
+    json!({"rule": rule, "message": message, "fieldPath": field})
+}
+
+/// A field that stays as it was made.
+pub(super) fn immutable() -> Value {
+    rule("self == oldSelf", "cannot be changed")
+}
+
+/// An instant, in RFC 3339.
+pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "format": "date-time"})
+}
+
+/// `metav1.Condition`, one of a type.
+pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 32,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+            "properties": {
+                "lastTransitionTime": {
+                    "description": "When the status last changed.",
+                    "type": "string", "format": "date-time",
+                },
+                "message": {
+                    "description": "For a person; may be empty.",
+                    "type": "string", "maxLength": 32768,
+                },
+                "observedGeneration": {
+                    "description": "The metadata.generation that this is about.",
+                    "type": "integer", "format": "int64", "minimum": 0,
+                },
+                "reason": {
+                    "description": "Why, in one CamelCase word.",
+                    "type": "string", "minLength": 1, "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "status": {
+                    "description": "Whether it holds.",
+                    "type": "string", "enum": ["True", "False", "Unknown"],
+                },
+                "type": {
+                    "description": "What is said.",
+                    "type": "string", "minLength": 1, "maxLength": 316,
+                    "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+                },
+            },
+        },
+    })
+}
+
+/// States of platform configuration registers, in the SHA-256 bank; each says something.
+pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 32,
+        "items": {
+            "type": "object",
+            "minProperties": 1,
+            "maxProperties": 24,
+            "additionalProperties": {"type": "string", "maxLength": 64, "pattern": SHA256},
+            "x-kubernetes-validations": [rule(
+                "self.all(index, index.matches('^([0-9]|1[0-9]|2[0-3])$'))",
+                "a register is one of 0 to 23",
+            )],
+        },
+    })
+}
+
+/// Tags of a cloud resource; the limits are those of EC2.
+pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 50,
+        "additionalProperties": {"type": "string", "maxLength": 256},
+        "x-kubernetes-validations": [rule(
+            "self.all(key, size(key) >= 1 && size(key) <= 128)",
+            "a tag's key has 1 to 128 characters",
+        )],
+    })
+}
+
+/// Certificate UIDs, each with a time.
+pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": super::revoked_node_credentials::MAX_REVOKED,
+        "additionalProperties": {"type": "string", "format": "date-time", "maxLength": 32},
+        "x-kubernetes-validations": [rule(
+            "self.all(uid, uid.matches('^[0-9a-f]{32}[.][1-9][0-9]{0,18}$'))",
+            "a certificate's UID is 32 lower-case hexadecimal digits, '.' and a generation",
+        )],
+    })
+}

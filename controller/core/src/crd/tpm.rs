@@ -1,0 +1,116 @@
+//! What the attestor tpm accepts.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::schema::{self, rule, rule_at};
+
+/// What one allowed state of a machine's registers is: each index with its value.
+pub type PcrSet = BTreeMap<String, String>;
+
+/// What the attestor tpm accepts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TpmSettings {
+    /// Which TPM a machine has, beside what its provider ID says (`tpm://<digest>`).
+    pub endorsement_keys: EndorsementKeys,
+    /// In what state a machine must have booted.
+    pub pcr_policy: PcrPolicy,
+}
+
+/// Which TPM a machine has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndorsementKeys {
+    /// The cloud whose API tells an instance's endorsement key.
+    pub platform: EndorsementKeyPlatform,
+    /// Certificates (PEM) of authorities, one of which must have signed the endorsement key's
+    /// certificate. This is in addition: a genuine TPM is not yet the machine's.
+    #[serde(rename = "requireCA")]
+    #[schemars(
+        length(max = 16),
+        inner(
+            length(min = 1, max = 16_384),
+            regex(pattern = "^-----BEGIN CERTIFICATE-----")
+        )
+    )]
+    pub require_ca: Vec<String>,
+    /// Machines and their endorsement keys.
+    #[schemars(
+        length(max = 256),
+        extend(
+            "x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["machine"],
+            "x-kubernetes-validations" = [rule(
+                "self.all(one, self.exists_one(other, other.ekSha256 == one.ekSha256))",
+                "an endorsement key is of one machine",
+            )]
+        )
+    )]
+    pub allow_list: Vec<AllowedEndorsementKey>,
+}
+
+/// The cloud whose API tells an instance's endorsement key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum EndorsementKeyPlatform {
+    /// None is asked.
+    #[default]
+    None,
+    /// EC2, for NitroTPM.
+    Aws,
+}
+
+/// A machine and its endorsement key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AllowedEndorsementKey {
+    /// The Machine's name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
+    pub machine: String,
+    /// SHA-256 of the endorsement key's public key (SPKI).
+    #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
+    pub ek_sha256: String,
+}
+
+/// In what state a machine must have booted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [rule_at(
+    ".allowed",
+    "self.mode != 'Enforce' || size(self.allowed) > 0",
+    "Enforce with no allowed state would refuse every machine",
+)]))]
+pub struct PcrPolicy {
+    /// Whether a machine in another state is refused.
+    pub mode: PcrMode,
+    /// The bank that is quoted.
+    pub bank: PcrBank,
+    /// States, one of which a machine must be in: registers (0 to 23) with their values.
+    #[schemars(schema_with = "schema::pcr_sets")]
+    pub allowed: Vec<PcrSet>,
+}
+
+/// Whether a machine in another state is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[non_exhaustive]
+pub enum PcrMode {
+    /// It is let in, and its state is written down.
+    #[default]
+    Record,
+    /// It is refused.
+    Enforce,
+}
+
+/// A bank of registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum PcrBank {
+    /// SHA-256.
+    #[default]
+    Sha256,
+}
