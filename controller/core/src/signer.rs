@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use crate::refusal::{Deferral, Failure, Refusal};
 use crate::request::ClaimedCsr;
-use ca::CaCertificate;
+pub(crate) use ca::CaCertificate;
 use key::CaKey;
 
 pub use ca::InvalidCa;

@@ -8,7 +8,7 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::time::ASN1Time;
 
 /// A CA's certificate or key cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCa {
     /// Not exactly one certificate.
@@ -35,20 +35,22 @@ pub enum InvalidCa {
 
 /// What certificates take over from the CA's.
 #[derive(Debug)]
-pub(super) struct CaCertificate {
-    pub(super) der: Vec<u8>,
+pub(crate) struct CaCertificate {
+    pub(crate) der: Vec<u8>,
+    /// DER of the key, with its kind.
+    pub(crate) spki: Vec<u8>,
     /// DER of the subject, as it stands in the certificate.
     pub(super) subject: Vec<u8>,
     /// The subject key identifier, where there is one.
     pub(super) key_id: Option<Vec<u8>>,
     /// The key, as its kind encodes it: an RSA key's DER or a curve's point.
     pub(super) public_key: Vec<u8>,
-    pub(super) not_before: SystemTime,
-    pub(super) not_after: SystemTime,
+    pub(crate) not_before: SystemTime,
+    pub(crate) not_after: SystemTime,
 }
 
 impl CaCertificate {
-    pub(super) fn from_pem(text: &[u8]) -> Result<Self, InvalidCa> {
+    pub(crate) fn from_pem(text: &[u8]) -> Result<Self, InvalidCa> {
         let blocks = pem::parse_many(text).map_err(|_| InvalidCa::NotOneCertificate)?;
         let [block] = blocks.as_slice() else {
             return Err(InvalidCa::NotOneCertificate);
@@ -82,6 +84,7 @@ impl CaCertificate {
         let validity = certificate.validity();
         Ok(Self {
             der: der.to_vec(),
+            spki: certificate.public_key().raw.to_vec(),
             subject: certificate.subject().as_raw().to_vec(),
             key_id,
             public_key: certificate.public_key().subject_public_key.data.to_vec(),
