@@ -23,7 +23,58 @@ use super::tpm::TpmSettings;
     namespaced,
     status = "KubeletAuthenticationStatus",
     derive = "PartialEq",
-    doc = "How the kubelets of one Cluster prove what machine they run on, and what they are granted."
+    doc = "How the kubelets of one Cluster prove what machine they run on, and what they are granted.",
+    label("clusterctl.cluster.x-k8s.io", ""),
+    label("clusterctl.cluster.x-k8s.io/move", ""),
+    label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
+    label("cluster.x-k8s.io/v1beta2", "v1alpha1"),
+    validation = Rule::new("self.metadata.name == self.spec.clusterName")
+        .message("must be the object's name: there is one a Cluster")
+        .field_path(".spec.clusterName"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether kubelets can get certificates"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
+        description = "Why, or why not"
+    ),
+    printcolumn(
+        name = "Attestors",
+        type_ = "string",
+        json_path = ".spec.authorizedAttestors",
+        description = "Whose evidence is accepted"
+    ),
+    printcolumn(
+        name = "Closed",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"AutoApprovePathsClosed\")].status",
+        description = "Whether no request without evidence is approved by anybody"
+    ),
+    printcolumn(
+        name = "Nodes",
+        type_ = "integer",
+        json_path = ".status.identities.live",
+        description = "How many nodes hold their names"
+    ),
+    printcolumn(
+        name = "Earliest Expiry",
+        type_ = "string",
+        json_path = ".status.earliestExpiry",
+        description = "The first end of a live node's certificate"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].message",
+        description = "The reason, for a person",
+        priority = "1"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -299,7 +350,7 @@ pub struct KubeletAuthenticationStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// How many [`NodeIdentity`](super::NodeIdentity) records a Cluster has.
+/// How many records of node names a Cluster has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IdentityCounts {

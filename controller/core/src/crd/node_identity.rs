@@ -4,13 +4,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::schema::{self, immutable};
+use super::schema::{self, immutable, rule_at};
 use crate::ledger::{CertificateUid, InvalidCertificateUid};
 
 /// Who holds the name of one node of one Cluster: made when a machine first claims the name.
 ///
-/// Named by [`object_name`](super::object_name), so that there is one a Cluster and node name.
+/// Named `<cluster>.<node name>`, cut and digested where that is too long or could be read in two
+/// ways, so that there is one a Cluster and node name.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "attestation.cluster.x-k8s.io",
@@ -22,9 +24,99 @@ use crate::ledger::{CertificateUid, InvalidCertificateUid};
     namespaced,
     status = "NodeIdentityStatus",
     derive = "PartialEq",
-    doc = "Who holds the name of one node of one Cluster: made when a machine first claims the name."
+    doc = "Who holds the name of one node of one Cluster: made when a machine first claims the name.",
+    label("clusterctl.cluster.x-k8s.io", ""),
+    label("clusterctl.cluster.x-k8s.io/move", ""),
+    label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
+    label("cluster.x-k8s.io/v1beta2", "v1alpha1"),
+    validation = Rule::new(
+        "self.metadata.name == self.spec.clusterName + '.' + self.spec.nodeName \
+         || self.metadata.name.matches('^[-a-z0-9]{64,}([.]|$)')"
+    )
+    .message("must be the second half of the object's name, after the Cluster's: there is one a name")
+    .field_path(".spec.nodeName"),
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        json_path = ".spec.clusterName"
+    ),
+    printcolumn(
+        name = "Node",
+        type_ = "string",
+        json_path = ".spec.nodeName"
+    ),
+    printcolumn(
+        name = "Provider ID",
+        type_ = "string",
+        json_path = ".spec.providerID",
+        description = "The machine that holds the name"
+    ),
+    printcolumn(
+        name = "Attestor",
+        type_ = "string",
+        json_path = ".spec.attestor",
+        description = "By whose evidence"
+    ),
+    printcolumn(
+        name = "Gen",
+        type_ = "integer",
+        json_path = ".spec.generation",
+        description = "Which holder of the name this is, from 1"
+    ),
+    printcolumn(
+        name = "Revoked",
+        type_ = "integer",
+        json_path = ".spec.revoked.generation",
+        description = "The last generation whose certificates were taken back"
+    ),
+    printcolumn(
+        name = "Tombstone",
+        type_ = "string",
+        json_path = ".spec.tombstone.reason",
+        description = "Why nobody holds the name any more"
+    ),
+    printcolumn(
+        name = "Expires",
+        type_ = "string",
+        json_path = ".status.notAfter",
+        description = "The end of the last certificate"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Machine",
+        type_ = "string",
+        json_path = ".spec.machineName",
+        description = "The Machine at the time of the claim",
+        priority = "1"
+    ),
+    printcolumn(
+        name = "Opened By",
+        type_ = "string",
+        json_path = ".spec.opened.requestName",
+        description = "The CertificateSigningRequest that opened the generation",
+        priority = "1"
+    )
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    in_one_generation(".providerID", "self.providerID == oldSelf.providerID"),
+    in_one_generation(".attestor", "self.attestor == oldSelf.attestor"),
+    in_one_generation(".opened.keySHA256", "self.opened.keySHA256 == oldSelf.opened.keySHA256"),
+    rule_at(
+        ".revoked.generation",
+        "!has(self.revoked) || self.revoked.generation <= self.generation",
+        "no generation after the current one can be revoked",
+    ),
+    rule_at(
+        ".former",
+        "!has(self.former) || self.former.all(one, one.generation < self.generation)",
+        "a former generation is before the current one",
+    ),
+]))]
 pub struct NodeIdentitySpec {
     /// The Cluster, in this namespace.
     #[schemars(
@@ -50,7 +142,10 @@ pub struct NodeIdentitySpec {
     pub uid: String,
     /// The machine, as Cluster API names it.
     #[serde(rename = "providerID")]
-    #[schemars(length(min = 1, max = 512), regex(pattern = schema::VISIBLE))]
+    #[schemars(
+        length(min = 1, max = 512),
+        regex(pattern = "^[A-Za-z0-9+.-]+://[!-~]+$")
+    )]
     pub provider_id: String,
     /// The attestation provider by which the machine proved that it is this one; `insecure` where
     /// it proved nothing.
@@ -127,6 +222,12 @@ impl NodeIdentitySpec {
     }
 }
 
+/// A rule that stops to hold when the record changes hands.
+fn in_one_generation(field: &str, unchanged: &str) -> Value {
+    let rule = format!("self.generation > oldSelf.generation || {unchanged}");
+    rule_at(field, &rule, "cannot be changed within a generation")
+}
+
 /// The key and the request that opened a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -162,6 +263,9 @@ pub struct FormerGeneration {
 /// Why nobody holds the name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule_at(".until", "self.since <= self.until", "must not be before since"),
+]))]
 pub struct Tombstone {
     /// Since when.
     #[schemars(schema_with = "schema::time")]
