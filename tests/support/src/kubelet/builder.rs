@@ -92,10 +92,10 @@ impl KubeletBuilder {
     ///
     /// # Panics
     ///
-    /// As [`HeldAddress::new`].
+    /// As [`HeldAddress::take`].
     #[track_caller]
     pub fn reachable(mut self) -> Self {
-        let address = HeldAddress::new();
+        let address = HeldAddress::take();
         let ip = address.ip().to_string();
         self.address = Some(address);
         self.configuration("address", json!(ip))

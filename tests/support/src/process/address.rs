@@ -39,7 +39,7 @@ impl HeldAddress {
     ///
     /// Without the right to (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
     #[track_caller]
-    pub fn new() -> Self {
+    pub fn take() -> Self {
         let mut trouble = String::new();
         for _ in 0..ATTEMPTS {
             match Self::hold(drawn()) {
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn an_address_is_the_machines_while_it_is_held() {
-        let held = HeldAddress::new();
-        let other = HeldAddress::new();
+        let held = HeldAddress::take();
+        let other = HeldAddress::take();
         let ip = held.ip();
 
         assert_ne!(ip, other.ip());
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn an_address_that_is_held_is_not_given_again() {
-        let held = HeldAddress::new();
+        let held = HeldAddress::take();
 
         HeldAddress::hold(held.ip()).unwrap_err();
 
