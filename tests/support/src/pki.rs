@@ -3,7 +3,9 @@
 //! Keys are ECDSA P-256, key files PKCS#8. Nothing here is shared with the code under test.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -294,9 +296,26 @@ pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (Str
     (request.pem().unwrap(), key.serialize_pem())
 }
 
+/// A private key (PEM) in the form that Go's older programs write: SEC1 or PKCS#1.
+pub fn traditional_key(pem: &str) -> String {
+    let mut openssl = Command::new("openssl");
+    openssl
+        .args(["pkey", "-traditional"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut openssl = openssl.spawn().expect("openssl can be started");
+    let mut input = openssl.stdin.take().expect("it is piped");
+    input.write_all(pem.as_bytes()).expect("openssl reads it");
+    drop(input);
+    let output = openssl
+        .wait_with_output()
+        .expect("a child can be waited for");
+    assert!(output.status.success(), "openssl: {}", output.status);
+    String::from_utf8(output.stdout).expect("PEM is text")
+}
+
 /// Writes a file that only its owner can read.
 pub fn write_private(path: &Path, contents: &str) {
-    use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
 
     let mut options = fs::OpenOptions::new();

@@ -1,5 +1,7 @@
 use std::path::PathBuf;
+use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{ControlPlane, DEADLINE, User};
@@ -131,24 +133,15 @@ impl ControlPlane {
     /// letters and digits. It is good when this returns.
     #[track_caller]
     pub fn add_bootstrap_token(&self, id: &str, secret: &str) -> BootstrapToken {
-        let token = BootstrapToken {
-            id: id.to_owned(),
-            secret: secret.to_owned(),
-        };
-        self.kubectl().apply_object(&json!({
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": { "name": format!("bootstrap-token-{id}"), "namespace": "kube-system" },
-            "type": "bootstrap.kubernetes.io/token",
-            "stringData": {
-                "token-id": id,
-                "token-secret": secret,
-                "usage-bootstrap-authentication": "true",
-                "usage-bootstrap-signing": "true",
-                "auth-extra-groups": BOOTSTRAPPERS,
-            },
-        }));
-        let holder = self.kubectl_with(self.bootstrap_kubeconfig(&token));
+        let token = self.write_bootstrap_token(id, secret, None);
+        self.wait_for_bootstrap_token(&token);
+        token
+    }
+
+    /// Waits until the API server accepts the token.
+    #[track_caller]
+    pub fn wait_for_bootstrap_token(&self, token: &BootstrapToken) {
+        let holder = self.kubectl_with(self.bootstrap_kubeconfig(token));
         let good = || {
             holder
                 .run(["auth", "whoami"])
@@ -158,11 +151,44 @@ impl ControlPlane {
         };
         poll(DEADLINE, good).unwrap_or_else(|| {
             panic!(
-                "bootstrap token {id} is not accepted{}",
+                "bootstrap token {} is not accepted{}",
+                token.id,
                 self.apiserver().log()
             )
         });
-        token
+    }
+
+    /// Writes the Secret of a bootstrap token as [`ControlPlane::add_bootstrap_token`] does, with
+    /// an end if given. The API server knows the token some time after.
+    #[track_caller]
+    pub fn write_bootstrap_token(
+        &self,
+        id: &str,
+        secret: &str,
+        expiration: Option<SystemTime>,
+    ) -> BootstrapToken {
+        let mut data = json!({
+            "token-id": id,
+            "token-secret": secret,
+            "usage-bootstrap-authentication": "true",
+            "usage-bootstrap-signing": "true",
+            "auth-extra-groups": BOOTSTRAPPERS,
+        });
+        if let Some(expiration) = expiration {
+            let expiration = Timestamp::try_from(expiration).expect("a time of our age");
+            data["expiration"] = json!(format!("{expiration:.0}"));
+        }
+        self.kubectl().apply_object(&json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": { "name": format!("bootstrap-token-{id}"), "namespace": "kube-system" },
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": data,
+        }));
+        BootstrapToken {
+            id: id.to_owned(),
+            secret: secret.to_owned(),
+        }
     }
 
     /// Writes a kubeconfig with the token in it.

@@ -82,6 +82,22 @@ impl Kubectl {
         self.apply(&object.to_string());
     }
 
+    /// Creates one object, and returns it as it is stored.
+    #[track_caller]
+    pub fn create_object(&self, object: &Value) -> Value {
+        let arguments = ["create", "-f", "-", "-o", "json"];
+        let output = self.run_with_input(arguments, &object.to_string());
+        let printed = succeeded(&arguments, output);
+        serde_json::from_str(&printed).expect("kubectl prints JSON")
+    }
+
+    /// Merges `patch` into an object, whose `target` is its resource, its name, and kubectl's flags.
+    #[track_caller]
+    pub fn patch(&self, target: &[&str], patch: &Value) {
+        let patch = format!("--patch={patch}");
+        self.ok(["patch", "--type=merge", &patch].iter().chain(target));
+    }
+
     /// Watches `resource` (`["nodes"]`, or with kubectl's flags) until an object satisfies
     /// `condition`, and returns it; `what` says in the failure message what was waited for.
     ///
