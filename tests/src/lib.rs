@@ -2,6 +2,7 @@
 
 pub mod controller;
 pub mod demo;
+pub mod management;
 pub mod node;
 
 use std::path::PathBuf;

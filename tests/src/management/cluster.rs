@@ -1,0 +1,260 @@
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Controllers, KubeadmBinding,
+};
+use kubelet_authenticator_test_support::pki::traditional_key;
+use serde_json::{Value, json};
+
+use super::contract::{CLUSTER, Contract, InfraCluster};
+use super::place::{Metadata, New, Place};
+use super::secrets::{ca_data, workload_kubeconfig};
+use super::{MachineBuilder, PoolBuilder, crds};
+
+/// A Cluster to be created.
+#[derive(Debug)]
+#[must_use = "nothing is created before `create`"]
+pub struct ClusterBuilder {
+    place: Place,
+    workload: Option<Arc<ControlPlane>>,
+    controllers: Controllers,
+    infrastructure: InfraCluster,
+    metadata: Metadata,
+    paused: bool,
+    ca_key: bool,
+}
+
+impl ClusterBuilder {
+    pub(super) fn new(management: Arc<ControlPlane>, contract: Contract, name: &str) -> Self {
+        Self {
+            place: Place {
+                control_plane: management,
+                contract,
+                namespace: "default".to_owned(),
+                cluster: name.to_owned(),
+            },
+            workload: None,
+            controllers: Controllers::Certificates,
+            infrastructure: InfraCluster::default(),
+            metadata: Metadata::default(),
+            paused: false,
+            ca_key: true,
+        }
+    }
+
+    /// Keeps its objects in this namespace, which is made if need be.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.place.namespace = namespace.to_owned();
+        self
+    }
+
+    /// Chooses what of kube-controller-manager runs in the workload cluster: by default what
+    /// decides about certificates.
+    pub fn controllers(mut self, controllers: Controllers) -> Self {
+        self.controllers = controllers;
+        self
+    }
+
+    /// Uses this workload cluster instead of starting one.
+    pub fn workload(mut self, workload: Arc<ControlPlane>) -> Self {
+        self.workload = Some(workload);
+        self
+    }
+
+    /// Makes the management cluster its own workload cluster.
+    pub fn self_hosted(self) -> Self {
+        let management = self.place.control_plane.clone();
+        self.workload(management)
+    }
+
+    /// Chooses the infrastructure provider.
+    pub fn infrastructure(mut self, infrastructure: InfraCluster) -> Self {
+        self.infrastructure = infrastructure;
+        self
+    }
+
+    /// Adds a label to the Cluster.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.metadata.labels.insert(key.to_owned(), json!(value));
+        self
+    }
+
+    /// Begins with `spec.paused`.
+    pub fn paused(mut self) -> Self {
+        self.paused = true;
+        self
+    }
+
+    /// Leaves the key out of `<cluster>-ca`, as where others run the control plane.
+    pub fn without_ca_key(mut self) -> Self {
+        self.ca_key = false;
+        self
+    }
+
+    /// Starts the workload cluster, in which bootstrap tokens may file requests, and creates the
+    /// Cluster, its InfraCluster and its Secrets.
+    #[track_caller]
+    pub fn create(self) -> WorkloadCluster {
+        let workload = self.workload.unwrap_or_else(|| {
+            let builder = ControlPlane::builder().controllers(self.controllers);
+            let workload = builder.start();
+            workload.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
+            crds::install_on_workload(workload.kubectl());
+            Arc::new(workload)
+        });
+        let place = self.place;
+        make_namespace(&place);
+        let authority = workload.server().trim_start_matches("https://");
+        let (host, port) = authority.split_once(':').expect("it has a port");
+        let port: u16 = port.parse().expect("a port");
+        let endpoint = json!({ "host": host, "port": port });
+
+        let infrastructure = self.infrastructure.kind();
+        let name = place.cluster.clone();
+        let mut spec = json!({
+            "controlPlaneEndpoint": endpoint,
+            "clusterNetwork": { "services": { "cidrBlocks": ["10.96.0.0/24"] } },
+            "infrastructureRef":
+                place.contract.reference(infrastructure, &place.namespace, &name),
+        });
+        if self.paused {
+            spec["paused"] = json!(true);
+        }
+        let object = place.create(New {
+            kind: CLUSTER,
+            name: &name,
+            owner: None,
+            metadata: Metadata {
+                finalizer: Some("cluster.cluster.x-k8s.io"),
+                ..self.metadata
+            },
+            spec,
+            status: place.contract.cluster_status(),
+        });
+        place.create(New {
+            kind: infrastructure,
+            name: &name,
+            owner: Some(&object),
+            metadata: Metadata::default(),
+            spec: json!({ "controlPlaneEndpoint": endpoint }),
+            status: place.contract.infrastructure_status(true),
+        });
+        let cluster = WorkloadCluster {
+            place,
+            workload,
+            infrastructure: self.infrastructure,
+            object,
+            statuses: Vec::new(),
+        };
+        cluster.write_kubeconfig(&workload_kubeconfig(&name, &cluster.workload));
+        let ca = cluster.workload.ca().pair();
+        let key = traditional_key(&ca.key_pem);
+        cluster.write_ca(&ca.certificate_pem, self.ca_key.then_some(&key));
+        cluster
+    }
+}
+
+#[track_caller]
+pub(super) fn make_namespace(place: &Place) {
+    place.kubectl().apply_object(&json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": place.namespace },
+    }));
+}
+
+/// A workload cluster, and the Cluster that stands for it on the management cluster.
+#[derive(Debug)]
+pub struct WorkloadCluster {
+    pub(super) place: Place,
+    pub(super) workload: Arc<ControlPlane>,
+    pub(super) infrastructure: InfraCluster,
+    /// The Cluster, as it was created.
+    pub(super) object: Value,
+    /// What the status of its objects was before it was moved.
+    pub(super) statuses: Vec<Value>,
+}
+
+impl WorkloadCluster {
+    /// The Cluster's name.
+    pub fn name(&self) -> &str {
+        &self.place.cluster
+    }
+
+    /// The namespace of its objects on the management cluster.
+    pub fn namespace(&self) -> &str {
+        &self.place.namespace
+    }
+
+    /// The workload cluster itself.
+    pub fn control_plane(&self) -> &Arc<ControlPlane> {
+        &self.workload
+    }
+
+    /// The Cluster, as it is now.
+    #[track_caller]
+    pub fn get(&self) -> Value {
+        self.place.get(CLUSTER, self.name())
+    }
+
+    /// The InfraCluster, as it is now.
+    #[track_caller]
+    pub fn infra_cluster(&self) -> Value {
+        self.place.get(self.infrastructure.kind(), self.name())
+    }
+
+    /// A Machine of this name, to be created.
+    pub fn machine(&self, name: &str) -> MachineBuilder {
+        MachineBuilder::new(
+            self.place.clone(),
+            self.workload.clone(),
+            &self.object,
+            name,
+        )
+    }
+
+    /// A MachinePool of this name, to be created.
+    pub fn pool(&self, name: &str) -> PoolBuilder {
+        PoolBuilder::new(
+            self.place.clone(),
+            self.workload.clone(),
+            &self.object,
+            name,
+        )
+    }
+
+    /// Sets `spec.paused`.
+    #[track_caller]
+    pub fn set_paused(&self, paused: bool) {
+        let patch = json!({ "spec": { "paused": paused } });
+        self.place.patch(CLUSTER, self.name(), &patch);
+    }
+
+    /// Asks for the Cluster's deletion; its finalizer keeps it.
+    #[track_caller]
+    pub fn delete(&self) {
+        self.place.delete(CLUSTER, self.name());
+    }
+
+    /// Writes `<cluster>-kubeconfig`.
+    #[track_caller]
+    pub fn write_kubeconfig(&self, text: &str) {
+        let data = json!({ "value": BASE64_STANDARD.encode(text) });
+        self.place.write_secret("kubeconfig", &self.object, &data);
+    }
+
+    /// Writes `<cluster>-ca`: PEM, with or without its key.
+    #[track_caller]
+    pub fn write_ca(&self, certificate: &str, key: Option<&String>) {
+        let data = ca_data(certificate, key.map(String::as_str));
+        self.place.write_secret("ca", &self.object, &data);
+    }
+
+    /// Deletes `<cluster>-<purpose>`: `kubeconfig`, `ca`.
+    #[track_caller]
+    pub fn delete_secret(&self, purpose: &str) {
+        let name = format!("{}-{purpose}", self.name());
+        let words = ["delete", "secret", &name, "-n", self.namespace()];
+        self.place.kubectl().ok(words);
+    }
+}

@@ -1,0 +1,173 @@
+use serde_json::{Value, json};
+
+/// Cluster API's contracts with its providers: which versions are served, and what objects of them
+/// look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contract {
+    /// Up to Cluster API 1.10: v1beta1 and nothing else.
+    V1Beta1,
+    /// Since Cluster API 1.11: v1beta2, and v1beta1 served beside it.
+    V1Beta2,
+}
+
+/// Which infrastructure provider a Cluster has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InfraCluster {
+    /// One whose InfraCluster has the signers of the kubelet authentication proposal in its status.
+    #[default]
+    WithSigners,
+    /// One whose InfraCluster prunes them.
+    WithoutSigners,
+}
+
+impl InfraCluster {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::WithSigners => GENERIC_CLUSTER,
+            Self::WithoutSigners => PLAIN_CLUSTER,
+        }
+    }
+}
+
+/// A kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) group: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) plural: &'static str,
+}
+
+const CORE: &str = "cluster.x-k8s.io";
+const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
+
+pub(super) const CLUSTER: Kind = Kind::new(CORE, "Cluster", "clusters");
+pub(super) const MACHINE: Kind = Kind::new(CORE, "Machine", "machines");
+pub(super) const MACHINE_POOL: Kind = Kind::new(CORE, "MachinePool", "machinepools");
+pub(super) const KUBEADM_CONFIG: Kind = Kind::new(
+    "bootstrap.cluster.x-k8s.io",
+    "KubeadmConfig",
+    "kubeadmconfigs",
+);
+pub(super) const GENERIC_MACHINE: Kind =
+    Kind::new(INFRASTRUCTURE, "GenericMachine", "genericmachines");
+pub(super) const GENERIC_MACHINE_POOL: Kind =
+    Kind::new(INFRASTRUCTURE, "GenericMachinePool", "genericmachinepools");
+const GENERIC_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "GenericCluster", "genericclusters");
+const PLAIN_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "PlainCluster", "plainclusters");
+
+impl Kind {
+    const fn new(group: &'static str, kind: &'static str, plural: &'static str) -> Self {
+        Self {
+            group,
+            kind,
+            plural,
+        }
+    }
+
+    /// What kubectl calls it, so that no other group's kind is meant.
+    pub(super) fn resource(self) -> String {
+        format!("{}.{}", self.plural, self.group)
+    }
+}
+
+impl Contract {
+    /// The API version in which objects are written.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "v1beta1",
+            Self::V1Beta2 => "v1beta2",
+        }
+    }
+
+    pub(super) fn api_version(self, kind: Kind) -> String {
+        format!("{}/{}", kind.group, self.version())
+    }
+
+    /// A reference in a spec.
+    pub(super) fn reference(self, kind: Kind, namespace: &str, name: &str) -> Value {
+        match self {
+            Self::V1Beta1 => json!({
+                "apiVersion": self.api_version(kind), "kind": kind.kind,
+                "namespace": namespace, "name": name,
+            }),
+            Self::V1Beta2 => json!({ "apiGroup": kind.group, "kind": kind.kind, "name": name }),
+        }
+    }
+
+    /// The status of a Cluster that is up.
+    pub(super) fn cluster_status(self) -> Value {
+        let mut status = match self {
+            Self::V1Beta1 => json!({ "infrastructureReady": true, "controlPlaneReady": true }),
+            Self::V1Beta2 => json!({
+                "initialization": {
+                    "infrastructureProvisioned": true, "controlPlaneInitialized": true,
+                },
+            }),
+        };
+        status["phase"] = json!("Provisioned");
+        status
+    }
+
+    /// The status of a Machine or MachinePool, as far as these two steps are done.
+    pub(super) fn machine_status(self, bootstrap: bool, infrastructure: bool) -> Value {
+        match self {
+            Self::V1Beta1 => json!({
+                "bootstrapReady": bootstrap, "infrastructureReady": infrastructure,
+                "conditions": [
+                    condition("BootstrapReady", bootstrap),
+                    condition("InfrastructureReady", infrastructure),
+                ],
+            }),
+            Self::V1Beta2 => json!({
+                "initialization": {
+                    "bootstrapDataSecretCreated": bootstrap,
+                    "infrastructureProvisioned": infrastructure,
+                },
+                "conditions": [
+                    condition("BootstrapConfigReady", bootstrap),
+                    condition("InfrastructureReady", infrastructure),
+                ],
+            }),
+        }
+    }
+
+    /// The status of a KubeadmConfig.
+    pub(super) fn bootstrap_status(self, created: bool, secret: &str) -> Value {
+        let mut status = match self {
+            Self::V1Beta1 => json!({ "ready": created }),
+            Self::V1Beta2 => json!({ "initialization": { "dataSecretCreated": created } }),
+        };
+        if created {
+            status["dataSecretName"] = json!(secret);
+        }
+        status
+    }
+
+    /// The status of an infrastructure provider's object.
+    pub(super) fn infrastructure_status(self, provisioned: bool) -> Value {
+        match self {
+            Self::V1Beta1 => json!({ "ready": provisioned }),
+            Self::V1Beta2 => json!({ "initialization": { "provisioned": provisioned } }),
+        }
+    }
+
+    /// What a Machine refers to its Node by.
+    pub(super) fn node_reference(self, node: &str, uid: &Value) -> Value {
+        match self {
+            Self::V1Beta1 => {
+                json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid })
+            }
+            Self::V1Beta2 => json!({ "name": node }),
+        }
+    }
+}
+
+fn condition(kind: &str, holds: bool) -> Value {
+    json!({
+        "type": kind,
+        "status": if holds { "True" } else { "False" },
+        "reason": if holds { "Ready" } else { "NotReady" },
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    })
+}

@@ -1,0 +1,81 @@
+//! Which custom resources are defined.
+
+use std::fs;
+use std::path::Path;
+
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use serde_json::{Value, json};
+
+use super::Contract;
+
+/// What of Cluster API's resources we read; both versions in each file.
+const CLUSTER_API: &str = "cluster-api";
+
+/// Our own, as they are released.
+const OURS: &str = "../packaging/crds";
+
+/// Defines Cluster API's resources, and ours.
+#[track_caller]
+pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
+    let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
+        if contract == Contract::V1Beta1 {
+            keep_v1beta1(&mut definition);
+        }
+        definition
+    });
+    let definitions = theirs.chain(read(OURS)).collect();
+    apply(kubectl, definitions);
+}
+
+/// Defines those of ours that belong on a workload cluster too: the cluster-scoped ones.
+#[track_caller]
+pub(super) fn install_on_workload(kubectl: &Kubectl) {
+    let mut definitions = read(OURS);
+    definitions.retain(|definition| definition["spec"]["scope"] == "Cluster");
+    if !definitions.is_empty() {
+        apply(kubectl, definitions);
+    }
+}
+
+#[track_caller]
+fn apply(kubectl: &Kubectl, definitions: Vec<Value>) {
+    let names: Vec<String> = definitions
+        .iter()
+        .filter_map(|definition| definition["metadata"]["name"].as_str())
+        .map(|name| format!("crd/{name}"))
+        .collect();
+    kubectl.apply_object(&json!({ "apiVersion": "v1", "kind": "List", "items": definitions }));
+    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+    kubectl.ok(wait.into_iter().chain(names.iter().map(String::as_str)));
+}
+
+/// Every definition in the YAML files of a folder beside the tests.
+#[track_caller]
+fn read(folder: &str) -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "yaml")
+        })
+        .collect();
+    files.sort();
+    let parse = |path: &std::path::PathBuf| {
+        let text = fs::read_to_string(path).unwrap();
+        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    files.iter().map(parse).collect()
+}
+
+/// Makes of a definition what it was before v1beta2.
+fn keep_v1beta1(definition: &mut Value) {
+    let labels = definition["metadata"]["labels"].as_object_mut().unwrap();
+    labels.remove("cluster.x-k8s.io/v1beta2");
+    let versions = definition["spec"]["versions"].as_array_mut().unwrap();
+    versions.retain(|version| version["name"] == "v1beta1");
+    versions[0]["storage"] = json!(true);
+}

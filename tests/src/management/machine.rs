@@ -1,0 +1,413 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use kubelet_authenticator_test_support::control_plane::{BootstrapToken, ControlPlane};
+use serde_json::{Value, json};
+
+use super::WorkloadCluster;
+use super::contract::{GENERIC_MACHINE, KUBEADM_CONFIG, MACHINE};
+use super::place::{Metadata, New, PAUSED, Place};
+
+/// How long Cluster API's bootstrap tokens live.
+pub(super) const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
+
+/// The secret half of every bootstrap token.
+const SECRET: &str = "0123456789abcdef";
+
+/// Every token of a test process has an id of its own.
+static TOKENS: AtomicU32 = AtomicU32::new(0);
+
+/// A Machine, with its KubeadmConfig, its bootstrap token and its InfraMachine, to be created.
+///
+/// By default it is provisioned, its bootstrap data are there, and its Node, named like it, has not
+/// joined.
+#[derive(Debug)]
+#[must_use = "nothing is created before `create`"]
+pub struct MachineBuilder {
+    place: Place,
+    workload: Arc<ControlPlane>,
+    cluster: Value,
+    name: String,
+    infra_name: String,
+    node_name: Option<String>,
+    provider_id: Option<String>,
+    copied: bool,
+    addresses: Vec<Value>,
+    bootstrap: Bootstrap,
+    bootstrap_data: bool,
+    token_ttl: Duration,
+    metadata: Metadata,
+}
+
+/// How a Machine's node gets its first credential.
+#[derive(Debug)]
+enum Bootstrap {
+    /// By a KubeadmConfig and a token of its own.
+    Own,
+    /// By its pool's: the Machine has no reference.
+    Pool(BootstrapToken),
+}
+
+impl MachineBuilder {
+    pub(super) fn new(
+        place: Place,
+        workload: Arc<ControlPlane>,
+        cluster: &Value,
+        name: &str,
+    ) -> Self {
+        Self {
+            provider_id: Some(format!("generic:///{}/{name}", place.cluster)),
+            place,
+            workload,
+            cluster: cluster.clone(),
+            name: name.to_owned(),
+            infra_name: name.to_owned(),
+            node_name: None,
+            copied: true,
+            addresses: Vec::new(),
+            bootstrap: Bootstrap::Own,
+            bootstrap_data: true,
+            token_ttl: TOKEN_TTL,
+            metadata: Metadata {
+                finalizer: Some("machine.cluster.x-k8s.io"),
+                ..Metadata::default()
+            },
+        }
+    }
+
+    pub(super) fn of_pool(self, pool: &str, token: BootstrapToken) -> Self {
+        Self {
+            bootstrap: Bootstrap::Pool(token),
+            ..self.label("cluster.x-k8s.io/pool-name", pool)
+        }
+    }
+
+    /// What the infrastructure calls it; `generic:///<cluster>/<name>` by default.
+    pub fn provider_id(mut self, id: &str) -> Self {
+        self.provider_id = Some(id.to_owned());
+        self
+    }
+
+    /// Is not provisioned yet.
+    pub fn without_provider_id(mut self) -> Self {
+        self.provider_id = None;
+        self
+    }
+
+    /// Has its provider ID on the InfraMachine, and not yet on the Machine.
+    pub fn provider_id_not_copied(mut self) -> Self {
+        self.copied = false;
+        self
+    }
+
+    /// Names the Node otherwise than the Machine, by the KubeadmConfig's `nodeRegistration.name`.
+    pub fn node_name(mut self, name: &str) -> Self {
+        self.node_name = Some(name.to_owned());
+        self
+    }
+
+    /// Names the InfraMachine otherwise than the Machine.
+    pub fn infra_name(mut self, name: &str) -> Self {
+        self.infra_name = name.to_owned();
+        self
+    }
+
+    /// Adds an address that the infrastructure reports: `InternalIP`, `Hostname`, `InternalDNS`..
+    pub fn address(mut self, kind: &str, address: impl ToString) -> Self {
+        self.addresses
+            .push(json!({ "type": kind, "address": address.to_string() }));
+        self
+    }
+
+    /// Is a control-plane Machine.
+    pub fn control_plane(self) -> Self {
+        self.label("cluster.x-k8s.io/control-plane", "")
+    }
+
+    /// Has no bootstrap data yet.
+    pub fn without_bootstrap_data(mut self) -> Self {
+        self.bootstrap_data = false;
+        self
+    }
+
+    /// How long its bootstrap token is good; zero makes one that is over.
+    pub fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.token_ttl = ttl;
+        self
+    }
+
+    /// Is paused by its annotation.
+    pub fn paused(mut self) -> Self {
+        self.metadata
+            .annotations
+            .insert(PAUSED.to_owned(), json!("true"));
+        self
+    }
+
+    /// Adds a label to the Machine.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.metadata.labels.insert(key.to_owned(), json!(value));
+        self
+    }
+
+    /// Creates it all.
+    #[track_caller]
+    pub fn create(self) -> Machine {
+        let Place {
+            contract,
+            namespace,
+            ..
+        } = &self.place;
+        let infra_machine = contract.reference(GENERIC_MACHINE, namespace, &self.infra_name);
+        let mut spec = json!({
+            "clusterName": self.place.cluster,
+            "bootstrap": {},
+            "infrastructureRef": infra_machine,
+        });
+        if matches!(self.bootstrap, Bootstrap::Own) {
+            let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
+            spec["bootstrap"]["configRef"] = config;
+        }
+        if self.bootstrap_data {
+            spec["bootstrap"]["dataSecretName"] = json!(self.name);
+        }
+        let copied = self.provider_id.as_ref().filter(|_| self.copied);
+        if let Some(id) = copied {
+            spec["providerID"] = json!(id);
+        }
+        let mut status = contract.machine_status(self.bootstrap_data, copied.is_some());
+        status["addresses"] = json!(self.addresses);
+        let owner = self.place.create(New {
+            kind: MACHINE,
+            name: &self.name,
+            owner: Some(&self.cluster),
+            metadata: self.metadata.clone(),
+            spec,
+            status,
+        });
+        self.create_infra_machine(&owner);
+        let token = match &self.bootstrap {
+            Bootstrap::Pool(token) => token.clone(),
+            Bootstrap::Own => {
+                let token = new_token(&self.workload, self.token_ttl);
+                create_kubeadm_config(
+                    (&self.place, &self.workload),
+                    (&owner, &self.name),
+                    &token,
+                    (self.node_name.as_deref(), self.bootstrap_data),
+                );
+                token
+            }
+        };
+        Machine {
+            node_name: self.node_name.unwrap_or_else(|| self.name.clone()),
+            place: self.place,
+            workload: self.workload,
+            name: self.name,
+            infra_name: self.infra_name,
+            provider_id: self.provider_id,
+            token,
+        }
+    }
+
+    #[track_caller]
+    fn create_infra_machine(&self, owner: &Value) {
+        let mut spec = json!({});
+        if let Some(id) = &self.provider_id {
+            spec["providerID"] = json!(id);
+        }
+        let provisioned = self.provider_id.is_some();
+        let mut status = self.place.contract.infrastructure_status(provisioned);
+        status["addresses"] = json!(self.addresses);
+        self.place.create(New {
+            kind: GENERIC_MACHINE,
+            name: &self.infra_name,
+            owner: Some(owner),
+            metadata: Metadata::default(),
+            spec,
+            status,
+        });
+    }
+}
+
+/// A token that the workload cluster accepts, unless it is over from the start.
+#[track_caller]
+pub(super) fn new_token(workload: &ControlPlane, ttl: Duration) -> BootstrapToken {
+    let id = format!("t{:05}", TOKENS.fetch_add(1, Ordering::Relaxed));
+    let expiration = now() + ttl;
+    let token = workload.write_bootstrap_token(&id, SECRET, Some(expiration));
+    if !ttl.is_zero() {
+        workload.wait_for_bootstrap_token(&token);
+    }
+    token
+}
+
+fn now() -> SystemTime {
+    kubelet_authenticator_test_support::clock::now()
+}
+
+#[track_caller]
+pub(super) fn create_kubeadm_config(
+    (place, workload): (&Place, &ControlPlane),
+    (owner, name): (&Value, &str),
+    token: &BootstrapToken,
+    (node_name, created): (Option<&str>, bool),
+) {
+    let endpoint = workload.server().trim_start_matches("https://");
+    let mut join = json!({
+        "discovery": {
+            "bootstrapToken": { "apiServerEndpoint": endpoint, "token": token.bearer() },
+        },
+    });
+    if let Some(node_name) = node_name {
+        join["nodeRegistration"] = json!({ "name": node_name });
+    }
+    place.create(New {
+        kind: KUBEADM_CONFIG,
+        name,
+        owner: Some(owner),
+        metadata: Metadata::default(),
+        spec: json!({ "joinConfiguration": join }),
+        status: place.contract.bootstrap_status(created, name),
+    });
+}
+
+/// A Machine that was created.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    place: Place,
+    workload: Arc<ControlPlane>,
+    name: String,
+    infra_name: String,
+    node_name: String,
+    provider_id: Option<String>,
+    token: BootstrapToken,
+}
+
+impl Machine {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name that its Node is to have.
+    pub fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    /// What the infrastructure calls it.
+    ///
+    /// # Panics
+    ///
+    /// If it has no provider ID yet.
+    #[track_caller]
+    pub fn provider_id(&self) -> &str {
+        self.provider_id.as_deref().expect("it is provisioned")
+    }
+
+    /// Its bootstrap token; of a pool's Machine, the pool's.
+    pub fn token(&self) -> &BootstrapToken {
+        &self.token
+    }
+
+    /// Writes a kubeconfig for the workload cluster with its token in it.
+    pub fn bootstrap_kubeconfig(&self) -> PathBuf {
+        self.workload.bootstrap_kubeconfig(&self.token)
+    }
+
+    /// The Machine, as it is now.
+    #[track_caller]
+    pub fn get(&self) -> Value {
+        self.place.get(MACHINE, &self.name)
+    }
+
+    /// The InfraMachine, as it is now.
+    #[track_caller]
+    pub fn infra_machine(&self) -> Value {
+        self.place.get(GENERIC_MACHINE, &self.infra_name)
+    }
+
+    /// Provisions it: the provider ID comes to the InfraMachine, then to the Machine.
+    #[track_caller]
+    pub fn provision(&mut self, provider_id: &str) {
+        let contract = self.place.contract;
+        let patch = json!({ "spec": { "providerID": provider_id } });
+        self.place.patch(GENERIC_MACHINE, &self.infra_name, &patch);
+        self.place.patch_status(
+            GENERIC_MACHINE,
+            &self.infra_name,
+            &contract.infrastructure_status(true),
+        );
+        self.place.patch(MACHINE, &self.name, &patch);
+        self.place
+            .patch_status(MACHINE, &self.name, &contract.machine_status(true, true));
+        self.provider_id = Some(provider_id.to_owned());
+    }
+
+    /// Creates its bootstrap data, after [`MachineBuilder::without_bootstrap_data`].
+    #[track_caller]
+    pub fn create_bootstrap_data(&self) {
+        let contract = self.place.contract;
+        self.place.patch_status(
+            KUBEADM_CONFIG,
+            &self.name,
+            &contract.bootstrap_status(true, &self.name),
+        );
+        let patch = json!({ "spec": { "bootstrap": { "dataSecretName": self.name } } });
+        self.place.patch(MACHINE, &self.name, &patch);
+        let status = contract.machine_status(true, self.provider_id.is_some());
+        self.place.patch_status(MACHINE, &self.name, &status);
+    }
+
+    /// Replaces the addresses that the infrastructure reports: types and addresses.
+    #[track_caller]
+    pub fn set_addresses(&self, addresses: &[(&str, &str)]) {
+        let addresses: Vec<_> = addresses
+            .iter()
+            .map(|(kind, address)| json!({ "type": kind, "address": address }))
+            .collect();
+        let status = json!({ "addresses": addresses });
+        self.place
+            .patch_status(GENERIC_MACHINE, &self.infra_name, &status);
+        self.place.patch_status(MACHINE, &self.name, &status);
+    }
+
+    /// Refers to its Node, which has joined.
+    #[track_caller]
+    pub fn set_node_ref(&self) {
+        let node = self.workload.wait_for_node(&self.node_name);
+        let uid = &node["metadata"]["uid"];
+        let node_ref = self.place.contract.node_reference(&self.node_name, uid);
+        let status = json!({ "phase": "Running", "nodeRef": node_ref });
+        self.place.patch_status(MACHINE, &self.name, &status);
+    }
+
+    /// Sets or removes the annotation that pauses it.
+    #[track_caller]
+    pub fn set_paused(&self, paused: bool) {
+        self.place.annotate_paused(MACHINE, &self.name, paused);
+    }
+
+    /// Asks for its deletion; its finalizer keeps it, with its deletion timestamp.
+    #[track_caller]
+    pub fn delete(&self) {
+        self.place.delete(MACHINE, &self.name);
+    }
+
+    /// Deletes it with all that it owns, finalizers or not.
+    #[track_caller]
+    pub fn remove(&self) {
+        self.place.remove(MACHINE, &self.name);
+        self.place.delete(GENERIC_MACHINE, &self.infra_name);
+        self.place.delete(KUBEADM_CONFIG, &self.name);
+    }
+
+    /// The same Machine after its cluster was moved.
+    #[must_use]
+    pub fn moved_with(mut self, cluster: &WorkloadCluster) -> Self {
+        self.place = cluster.place.clone();
+        self
+    }
+}

@@ -1,0 +1,129 @@
+use std::sync::Arc;
+
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl};
+use serde_json::{Map, Value, json};
+
+use super::Contract;
+use super::contract::Kind;
+
+pub(super) const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
+pub(super) const PAUSED: &str = "cluster.x-k8s.io/paused";
+
+/// Where the objects of a Cluster are.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) control_plane: Arc<ControlPlane>,
+    pub(super) contract: Contract,
+    pub(super) namespace: String,
+    pub(super) cluster: String,
+}
+
+/// An object to be created.
+#[derive(Debug, Clone)]
+pub(super) struct New<'a> {
+    pub(super) kind: Kind,
+    pub(super) name: &'a str,
+    /// The object that owns it, as it is stored.
+    pub(super) owner: Option<&'a Value>,
+    /// Labels, annotations and finalizers, beside those that every object has.
+    pub(super) metadata: Metadata,
+    pub(super) spec: Value,
+    pub(super) status: Value,
+}
+
+/// What a test adds to an object's metadata.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Metadata {
+    pub(super) labels: Map<String, Value>,
+    pub(super) annotations: Map<String, Value>,
+    pub(super) finalizer: Option<&'static str>,
+}
+
+impl Place {
+    pub(super) fn kubectl(&self) -> &Kubectl {
+        self.control_plane.kubectl()
+    }
+
+    /// Creates the object with its status, and returns it as it was stored before the status.
+    #[track_caller]
+    pub(super) fn create(&self, new: New<'_>) -> Value {
+        let mut labels = new.metadata.labels;
+        labels.insert(CLUSTER_NAME.to_owned(), json!(self.cluster));
+        let mut metadata = json!({
+            "name": new.name, "namespace": self.namespace, "labels": labels,
+            "annotations": new.metadata.annotations,
+            "finalizers": new.metadata.finalizer.into_iter().collect::<Vec<_>>(),
+        });
+        if let Some(owner) = new.owner {
+            metadata["ownerReferences"] = json!([owner_reference(owner)]);
+        }
+        let stored = self.kubectl().create_object(&json!({
+            "apiVersion": self.contract.api_version(new.kind),
+            "kind": new.kind.kind,
+            "metadata": metadata,
+            "spec": new.spec,
+        }));
+        self.patch_status(new.kind, new.name, &new.status);
+        stored
+    }
+
+    #[track_caller]
+    pub(super) fn get(&self, kind: Kind, name: &str) -> Value {
+        let resource = kind.resource();
+        self.kubectl()
+            .json(["get", &resource, name, "-n", &self.namespace])
+    }
+
+    #[track_caller]
+    pub(super) fn patch(&self, kind: Kind, name: &str, patch: &Value) {
+        let target = [&kind.resource(), name, "-n", &self.namespace];
+        self.kubectl().patch(&target, patch);
+    }
+
+    #[track_caller]
+    pub(super) fn patch_status(&self, kind: Kind, name: &str, status: &Value) {
+        let resource = kind.resource();
+        let target = [
+            resource.as_str(),
+            name,
+            "-n",
+            &self.namespace,
+            "--subresource=status",
+        ];
+        self.kubectl().patch(&target, &json!({ "status": status }));
+    }
+
+    /// Sets or removes the annotation that keeps controllers away.
+    #[track_caller]
+    pub(super) fn annotate_paused(&self, kind: Kind, name: &str, paused: bool) {
+        let value = paused.then_some("true");
+        let patch = json!({ "metadata": { "annotations": { PAUSED: value } } });
+        self.patch(kind, name, &patch);
+    }
+
+    /// Asks for the object's deletion; finalizers keep it.
+    #[track_caller]
+    pub(super) fn delete(&self, kind: Kind, name: &str) {
+        let resource = kind.resource();
+        let words = ["delete", &resource, name, "-n", &self.namespace];
+        self.kubectl().ok(words
+            .into_iter()
+            .chain(["--wait=false", "--ignore-not-found"]));
+    }
+
+    /// Deletes the object, whatever its finalizers.
+    #[track_caller]
+    pub(super) fn remove(&self, kind: Kind, name: &str) {
+        self.patch(kind, name, &json!({ "metadata": { "finalizers": null } }));
+        self.delete(kind, name);
+    }
+}
+
+/// A reference to an object as its dependents have it.
+pub(super) fn owner_reference(owner: &Value) -> Value {
+    json!({
+        "apiVersion": owner["apiVersion"], "kind": owner["kind"],
+        "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
+        "controller": true, "blockOwnerDeletion": true,
+    })
+}

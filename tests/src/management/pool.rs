@@ -1,0 +1,179 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::control_plane::{BootstrapToken, ControlPlane};
+use serde_json::{Value, json};
+
+use super::MachineBuilder;
+use super::contract::{GENERIC_MACHINE_POOL, KUBEADM_CONFIG, MACHINE_POOL};
+use super::machine::{TOKEN_TTL, create_kubeadm_config, new_token};
+use super::place::{Metadata, New, Place};
+
+/// A MachinePool, with its KubeadmConfig, its one token and its InfraMachinePool, to be created.
+#[derive(Debug)]
+#[must_use = "nothing is created before `create`"]
+pub struct PoolBuilder {
+    place: Place,
+    workload: Arc<ControlPlane>,
+    cluster: Value,
+    name: String,
+    provider_ids: Vec<String>,
+    machines: bool,
+    token_ttl: Duration,
+    metadata: Metadata,
+}
+
+impl PoolBuilder {
+    pub(super) fn new(
+        place: Place,
+        workload: Arc<ControlPlane>,
+        cluster: &Value,
+        name: &str,
+    ) -> Self {
+        Self {
+            place,
+            workload,
+            cluster: cluster.clone(),
+            name: name.to_owned(),
+            provider_ids: Vec::new(),
+            machines: false,
+            token_ttl: TOKEN_TTL,
+            metadata: Metadata::default(),
+        }
+    }
+
+    /// What the infrastructure calls the pool's instances: `spec.providerIDList`.
+    pub fn provider_ids(mut self, ids: &[&str]) -> Self {
+        self.provider_ids = ids.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// Has a MachinePool Machine for each instance; [`Pool::machine`] makes them.
+    pub fn with_machines(mut self) -> Self {
+        self.machines = true;
+        self
+    }
+
+    /// How long the bootstrap token is good; zero makes one that is over.
+    pub fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.token_ttl = ttl;
+        self
+    }
+
+    /// Adds a label to the MachinePool.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.metadata.labels.insert(key.to_owned(), json!(value));
+        self
+    }
+
+    /// Creates it all.
+    #[track_caller]
+    pub fn create(self) -> Pool {
+        let Place {
+            contract,
+            namespace,
+            ..
+        } = &self.place;
+        let infra_pool = contract.reference(GENERIC_MACHINE_POOL, namespace, &self.name);
+        let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
+        let replicas = self.provider_ids.len();
+        let owner = self.place.create(New {
+            kind: MACHINE_POOL,
+            name: &self.name,
+            owner: Some(&self.cluster),
+            metadata: self.metadata.clone(),
+            spec: json!({
+                "clusterName": self.place.cluster,
+                "replicas": replicas,
+                "providerIDList": self.provider_ids,
+                "template": { "spec": {
+                    "clusterName": self.place.cluster,
+                    "bootstrap": { "configRef": config, "dataSecretName": self.name },
+                    "infrastructureRef": infra_pool,
+                } },
+            }),
+            status: contract.machine_status(true, true),
+        });
+        let mut status = contract.infrastructure_status(true);
+        status["replicas"] = json!(replicas);
+        if self.machines {
+            status["infrastructureMachineKind"] = json!("GenericMachine");
+        }
+        self.place.create(New {
+            kind: GENERIC_MACHINE_POOL,
+            name: &self.name,
+            owner: Some(&owner),
+            metadata: Metadata::default(),
+            spec: json!({ "providerIDList": self.provider_ids }),
+            status,
+        });
+        let token = new_token(&self.workload, self.token_ttl);
+        create_kubeadm_config(
+            (&self.place, &self.workload),
+            (&owner, &self.name),
+            &token,
+            (None, true),
+        );
+        Pool {
+            place: self.place,
+            workload: self.workload,
+            name: self.name,
+            object: owner,
+            token,
+        }
+    }
+}
+
+/// A MachinePool that was created.
+#[derive(Debug)]
+pub struct Pool {
+    place: Place,
+    workload: Arc<ControlPlane>,
+    name: String,
+    object: Value,
+    token: BootstrapToken,
+}
+
+impl Pool {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The token that all its instances share.
+    pub fn token(&self) -> &BootstrapToken {
+        &self.token
+    }
+
+    /// Writes a kubeconfig for the workload cluster with its token in it.
+    pub fn bootstrap_kubeconfig(&self) -> PathBuf {
+        self.workload.bootstrap_kubeconfig(&self.token)
+    }
+
+    /// The MachinePool, as it is now.
+    #[track_caller]
+    pub fn get(&self) -> Value {
+        self.place.get(MACHINE_POOL, &self.name)
+    }
+
+    /// Replaces the list of its instances.
+    #[track_caller]
+    pub fn set_provider_ids(&self, ids: &[&str]) {
+        let patch = json!({ "spec": { "replicas": ids.len(), "providerIDList": ids } });
+        self.place.patch(MACHINE_POOL, &self.name, &patch);
+    }
+
+    /// A MachinePool Machine: labelled with the pool, without a bootstrap configuration of its own.
+    pub fn machine(&self, name: &str) -> MachineBuilder {
+        let place = self.place.clone();
+        MachineBuilder::new(place, self.workload.clone(), &self.object, name)
+            .of_pool(&self.name, self.token.clone())
+    }
+
+    /// Asks for its deletion.
+    #[track_caller]
+    pub fn delete(&self) {
+        self.place.delete(MACHINE_POOL, &self.name);
+    }
+}

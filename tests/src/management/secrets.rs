@@ -1,0 +1,79 @@
+//! The Secrets by which a workload cluster is reached and signed for.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::pki::{KeyAndCertificate, traditional_key};
+use serde_json::{Value, json};
+
+use super::place::{CLUSTER_NAME, Place, owner_reference};
+
+/// The kubeconfig that Cluster API writes for a cluster: everything inline, a member of
+/// `system:masters`, the key in SEC1 or PKCS#1.
+pub fn workload_kubeconfig(name: &str, workload: &ControlPlane) -> String {
+    let admin = workload.client_certificate("kubernetes-admin", Some("system:masters"));
+    kubeconfig_for(
+        name,
+        workload.server(),
+        workload.ca().certificate_pem(),
+        &admin,
+    )
+}
+
+fn kubeconfig_for(name: &str, server: &str, ca: &str, user: &KeyAndCertificate) -> String {
+    let [ca, certificate, key] = [ca, &user.certificate_pem, &traditional_key(&user.key_pem)]
+        .map(|pem| BASE64_STANDARD.encode(pem));
+    format!(
+        "apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: {ca}
+    server: {server}
+  name: {name}
+contexts:
+- context:
+    cluster: {name}
+    user: {name}-admin
+  name: {name}-admin@{name}
+current-context: {name}-admin@{name}
+kind: Config
+preferences: {{}}
+users:
+- name: {name}-admin
+  user:
+    client-certificate-data: {certificate}
+    client-key-data: {key}
+"
+    )
+}
+
+/// The data of `<cluster>-ca`; without a key, as with a control plane that others run.
+pub(super) fn ca_data(certificate: &str, key: Option<&str>) -> Value {
+    let mut data = json!({ "tls.crt": BASE64_STANDARD.encode(certificate) });
+    if let Some(key) = key {
+        data["tls.key"] = json!(BASE64_STANDARD.encode(key));
+    }
+    data
+}
+
+impl Place {
+    /// Writes `<cluster>-<purpose>`, in place of the one that may be there.
+    #[track_caller]
+    pub(super) fn write_secret(&self, purpose: &str, owner: &Value, data: &Value) {
+        let name = format!("{}-{purpose}", self.cluster);
+        let kubectl = self.kubectl();
+        let secret = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "labels": { CLUSTER_NAME: self.cluster },
+                "ownerReferences": [owner_reference(owner)],
+            },
+            "type": "cluster.x-k8s.io/secret",
+            "data": data,
+        });
+        kubectl.apply_object(&secret);
+    }
+}
