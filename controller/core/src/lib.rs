@@ -17,6 +17,7 @@ pub mod clusters;
 pub mod crd;
 pub mod decide;
 pub mod events;
+pub mod hardening;
 pub mod inventory;
 pub mod ledger;
 pub mod logs;

@@ -1,0 +1,214 @@
+//! Calls to the workload cluster, and how they fail.
+
+use std::error::Error;
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use kube::Resource;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Error as KubeError, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// For one call: an API server under load answers small objects within its own limit for others.
+const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Under which our fields stand in `metadata.managedFields`.
+pub(super) const FIELD_MANAGER: &str = "node-attestation-controller";
+
+/// HTTP status of a right that is missing.
+const FORBIDDEN: u16 = 403;
+
+/// HTTP status of an object that another version has replaced.
+const CONFLICT: u16 = 409;
+
+/// The workload cluster did not do as it was asked. None of these says anything about a node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HardeningError {
+    /// A right is missing, which an operator can grant.
+    #[error("not allowed to {verb} {object}: {message}")]
+    Forbidden {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        object: String,
+        /// What the API server says.
+        message: String,
+    },
+    /// Somebody else wrote at the same time; the next attempt sees what they wrote.
+    #[error("cannot {verb} {object}, which has changed meanwhile")]
+    Changed {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        object: String,
+    },
+    /// The API server refused for another reason: too old, overloaded, or an object too large.
+    #[error("cannot {verb} {object}: the API server says {code}: {message}")]
+    Refused {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        object: String,
+        /// HTTP status.
+        code: u16,
+        /// What the API server says.
+        message: String,
+    },
+    /// There was no answer, or none that can be read.
+    #[error("cannot {verb} {object}")]
+    Unavailable {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        object: String,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// There was no answer in time.
+    #[error("cannot {verb} {object} within {} s", CALL_DEADLINE.as_secs())]
+    Deadline {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        object: String,
+    },
+    /// There are more objects than are read.
+    #[error("there are more than {limit} {object}")]
+    TooMany {
+        /// Of what.
+        object: &'static str,
+        /// How many are read.
+        limit: usize,
+    },
+}
+
+/// Calls, for no longer than a call may take.
+pub(super) async fn call<T>(
+    verb: &'static str,
+    object: impl Into<String>,
+    call: impl Future<Output = Result<T, KubeError>>,
+) -> Result<T, HardeningError> {
+    let object = object.into();
+    let Ok(answer) = tokio::time::timeout(CALL_DEADLINE, call).await else {
+        return Err(HardeningError::Deadline { verb, object });
+    };
+    answer.map_err(|error| match error {
+        KubeError::Api(status) if status.code == FORBIDDEN => HardeningError::Forbidden {
+            verb,
+            object,
+            message: status.message.clone(),
+        },
+        KubeError::Api(status) if status.code == CONFLICT => {
+            HardeningError::Changed { verb, object }
+        }
+        KubeError::Api(status) => HardeningError::Refused {
+            verb,
+            object,
+            code: status.code,
+            message: status.message.clone(),
+        },
+        error => HardeningError::Unavailable {
+            verb,
+            object,
+            source: Box::new(error),
+        },
+    })
+}
+
+/// What became of an object that is to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Put {
+    /// It was as it should be; nothing was written.
+    Unchanged,
+    /// It was made.
+    Made,
+    /// It was something else, and is put right.
+    Replaced,
+}
+
+/// Makes the object as it is `wanted`, where it is not (`same`) yet.
+///
+/// A new one is made by server-side apply, whose right can be confined to a name as that of `POST`
+/// cannot. One that is there is replaced, if nobody writes at the same time: an apply would leave
+/// in it what another manager added to its lists, such as a condition under which a policy no
+/// longer matches.
+pub(super) async fn put<K>(
+    api: &Api<K>,
+    kind: &'static str,
+    wanted: &K,
+    same: impl FnOnce(&K, &K) -> bool,
+) -> Result<Put, HardeningError>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let name = wanted.name_any();
+    let object = format!("{kind}/{name}");
+    match call("get", &object, api.get_opt(&name)).await? {
+        Some(found) if same(&found, wanted) => Ok(Put::Unchanged),
+        Some(found) => {
+            let mut replacement = wanted.clone();
+            replacement.meta_mut().resource_version = found.resource_version();
+            let options = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            let written = api.replace(&name, &options, &replacement);
+            call("update", &object, written).await?;
+            Ok(Put::Replaced)
+        }
+        None => {
+            let options = PatchParams::apply(FIELD_MANAGER);
+            let patch = Patch::Apply(wanted);
+            let written = api.patch(&name, &options, &patch);
+            call("create", &object, written).await?;
+            Ok(Put::Made)
+        }
+    }
+}
+
+/// Deletes the object if it is still the one with this UID; whether it was there.
+pub(super) async fn delete<K>(
+    api: &Api<K>,
+    kind: &'static str,
+    name: &str,
+    uid: Option<String>,
+) -> Result<bool, HardeningError>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let options = DeleteParams::default().preconditions(Preconditions {
+        uid,
+        resource_version: None,
+    });
+    match call(
+        "delete",
+        format!("{kind}/{name}"),
+        api.delete(name, &options),
+    )
+    .await
+    {
+        Ok(_) => Ok(true),
+        Err(HardeningError::Refused { code: 404, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes the object of this name, if there is one; whether there was.
+pub(super) async fn delete_if_there<K>(
+    api: &Api<K>,
+    kind: &'static str,
+    name: &str,
+) -> Result<bool, HardeningError>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let found = call("get", format!("{kind}/{name}"), api.get_metadata_opt(name)).await?;
+    match found {
+        Some(found) => delete(api, kind, name, found.metadata.uid).await,
+        None => Ok(false),
+    }
+}

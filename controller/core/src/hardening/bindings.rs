@@ -1,0 +1,331 @@
+//! Who would have a kubelet's certificate approved unseen.
+//!
+//! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet` where
+//! the requester may `create` the subresource `nodeclient` (any node's certificate) or
+//! `selfnodeclient` (its own again) of certificate signing requests. That right is not a right to
+//! call anything: it exists to be asked for by a review, which names no namespace. So only
+//! ClusterRoleBindings grant it; a RoleBinding grants in its namespace, where nobody asks, and none
+//! is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
+use kube::Client;
+use kube::api::{Api, ListParams};
+
+use super::access::{HardeningError, call, delete};
+
+/// How many bindings come in one answer: each has some hundred bytes.
+const PAGE_SIZE: u32 = 100;
+
+/// A cluster has about sixty bindings of its own; a limit, so that a hostile one ends.
+const MAX_BINDINGS: usize = 10_000;
+
+/// The group that kubeadm gives its tokens.
+pub const KUBEADM_TOKENS: &str = "system:bootstrappers:kubeadm:default-node-token";
+
+pub(super) const BOOTSTRAPPERS: &str = "system:bootstrappers";
+pub(super) const NODES: &str = "system:nodes";
+pub(super) const AUTHENTICATED: &str = "system:authenticated";
+pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// What kube-controller-manager asks about the requester before it approves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Grant {
+    /// Any node's certificate.
+    NodeClient,
+    /// The certificate of the node that asks, again.
+    SelfNodeClient,
+}
+
+impl Grant {
+    const ALL: [Self; 2] = [Self::NodeClient, Self::SelfNodeClient];
+
+    /// The subresource that the right is about.
+    pub fn subresource(self) -> &'static str {
+        match self {
+            Self::NodeClient => "nodeclient",
+            Self::SelfNodeClient => "selfnodeclient",
+        }
+    }
+
+    /// Kubernetes' own role for it, which the API server restores when it starts.
+    fn cluster_role(self) -> &'static str {
+        match self {
+            Self::NodeClient => "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+            Self::SelfNodeClient => {
+                "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
+            }
+        }
+    }
+
+    /// Whether a role with these rules grants it (Kubernetes' `RuleAllows`, for no name).
+    fn is_granted_by(self, rules: &[PolicyRule]) -> bool {
+        let exactly = format!("certificatesigningrequests/{}", self.subresource());
+        let anything = format!("*/{}", self.subresource());
+        rules.iter().any(|rule| {
+            let has = |list: &Option<Vec<String>>, wanted: &[&str]| {
+                let mut list = list.iter().flatten();
+                list.any(|one| wanted.contains(&one.as_str()))
+            };
+            let names = rule.resource_names.as_deref().unwrap_or_default();
+            rule.verbs
+                .iter()
+                .any(|verb| verb == "create" || verb == "*")
+                && has(&rule.api_groups, &["certificates.k8s.io", "*"])
+                && has(&rule.resources, &[&exactly, &anything, "*"])
+                && (names.is_empty() || names.iter().any(String::is_empty))
+        })
+    }
+}
+
+/// Somebody who has proved nothing but that they hold a token or a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Holder {
+    /// All members of a group.
+    Group(String),
+    /// One user.
+    User(String),
+}
+
+impl Holder {
+    /// The subject, if it is such a holder: administrators and service accounts are not.
+    fn of(subject: &Subject) -> Option<Self> {
+        let name = subject.name.as_str();
+        match subject.kind.as_str() {
+            "Group" => {
+                let ours = is_bootstrappers(name)
+                    || [NODES, AUTHENTICATED, UNAUTHENTICATED].contains(&name);
+                ours.then(|| Self::Group(name.to_owned()))
+            }
+            "User" => {
+                let ours = name.starts_with("system:bootstrap:")
+                    || name.starts_with("system:node:")
+                    || name == "system:anonymous";
+                ours.then(|| Self::User(name.to_owned()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the right is of use to it: `selfnodeclient` is to nodes alone.
+    fn can_use(&self, grant: Grant) -> bool {
+        match (grant, self) {
+            (Grant::NodeClient, _) => true,
+            (Grant::SelfNodeClient, Self::Group(name)) => name == NODES || name == AUTHENTICATED,
+            (Grant::SelfNodeClient, Self::User(name)) => name.starts_with("system:node:"),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group(name) => write!(f, "group {name}"),
+            Self::User(name) => write!(f, "user {name}"),
+        }
+    }
+}
+
+pub(super) fn is_bootstrappers(group: &str) -> bool {
+    group
+        .strip_prefix(BOOTSTRAPPERS)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+/// The two bindings by which kubeadm has kubelets approved unseen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum KubeadmBinding {
+    /// Whoever has a token gets any node's certificate.
+    Bootstrap,
+    /// Whoever has a node's certificate gets it again, for ever.
+    Rotation,
+}
+
+impl KubeadmBinding {
+    const ALL: [Self; 2] = [Self::Bootstrap, Self::Rotation];
+
+    /// The name of the ClusterRoleBinding.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bootstrap => "kubeadm:node-autoapprove-bootstrap",
+            Self::Rotation => "kubeadm:node-autoapprove-certificate-rotation",
+        }
+    }
+
+    fn grant(self) -> Grant {
+        match self {
+            Self::Bootstrap => Grant::NodeClient,
+            Self::Rotation => Grant::SelfNodeClient,
+        }
+    }
+
+    fn group(self) -> &'static str {
+        match self {
+            Self::Bootstrap => KUBEADM_TOKENS,
+            Self::Rotation => NODES,
+        }
+    }
+
+    /// Whether the binding is kubeadm's to the letter, and not what a person made of it.
+    fn is_untouched(self, binding: &ClusterRoleBinding) -> bool {
+        let [subject] = binding.subjects.as_deref().unwrap_or_default() else {
+            return false;
+        };
+        binding.role_ref.kind == "ClusterRole"
+            && binding.role_ref.name == self.grant().cluster_role()
+            && subject.kind == "Group"
+            && subject.name == self.group()
+    }
+}
+
+/// A binding that has somebody approved unseen.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct OpenBinding {
+    /// The ClusterRoleBinding.
+    pub name: String,
+    /// Its ClusterRole.
+    pub role: String,
+    /// Whom it has approved.
+    pub holder: Holder,
+    /// For what.
+    pub grant: Grant,
+    /// Which of kubeadm's it is; `None` if it is another, or a person changed it.
+    pub kubeadm: Option<KubeadmBinding>,
+}
+
+/// What the cluster's bindings say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Scan {
+    /// Those that have somebody approved unseen, in order.
+    pub open: Vec<OpenBinding>,
+    /// The groups of bootstrap tokens that any binding names.
+    pub(super) token_groups: BTreeSet<String>,
+    kubeadm: Vec<(KubeadmBinding, Option<String>)>,
+}
+
+/// Reads the ClusterRoleBindings, and those of their ClusterRoles whose rules must be known.
+///
+/// # Errors
+///
+/// They could not be read.
+pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
+    let bindings = list(client).await?;
+    let mut roles = BTreeMap::new();
+    for name in roles_to_read(&bindings) {
+        let api: Api<ClusterRole> = Api::all(client.clone());
+        let role = call("get", format!("clusterroles/{name}"), api.get_opt(&name)).await?;
+        let rules = role.and_then(|role| role.rules).unwrap_or_default();
+        roles.insert(name, rules);
+    }
+    Ok(evaluate(&bindings, &roles))
+}
+
+async fn list(client: &Client) -> Result<Vec<ClusterRoleBinding>, HardeningError> {
+    const OBJECT: &str = "clusterrolebindings";
+    let api: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let mut page = ListParams::default().limit(PAGE_SIZE);
+    let mut bindings = Vec::new();
+    loop {
+        let answer = call("list", OBJECT, api.list(&page)).await?;
+        bindings.extend(answer.items);
+        if bindings.len() > MAX_BINDINGS {
+            return Err(HardeningError::TooMany {
+                object: OBJECT,
+                limit: MAX_BINDINGS,
+            });
+        }
+        match answer.metadata.continue_ {
+            Some(token) if !token.is_empty() => page = page.continue_token(&token),
+            _ => return Ok(bindings),
+        }
+    }
+}
+
+/// The roles of holders that are not known by name.
+fn roles_to_read(bindings: &[ClusterRoleBinding]) -> BTreeSet<String> {
+    bindings
+        .iter()
+        .filter(|binding| {
+            let name = binding.role_ref.name.as_str();
+            binding
+                .subjects
+                .iter()
+                .flatten()
+                .any(|subject| Holder::of(subject).is_some())
+                && Grant::ALL.iter().all(|grant| grant.cluster_role() != name)
+        })
+        .map(|binding| binding.role_ref.name.clone())
+        .collect()
+}
+
+fn evaluate(bindings: &[ClusterRoleBinding], roles: &BTreeMap<String, Vec<PolicyRule>>) -> Scan {
+    let mut scan = Scan::default();
+    for binding in bindings {
+        let name = binding.metadata.name.clone().unwrap_or_default();
+        let kubeadm = KubeadmBinding::ALL
+            .into_iter()
+            .find(|kubeadm| kubeadm.name() == name && kubeadm.is_untouched(binding));
+        if let Some(kubeadm) = kubeadm {
+            scan.kubeadm.push((kubeadm, binding.metadata.uid.clone()));
+        }
+        let role = &binding.role_ref.name;
+        let rules = roles.get(role).map(Vec::as_slice).unwrap_or_default();
+        let holders = binding.subjects.iter().flatten().filter_map(Holder::of);
+        for holder in holders {
+            if let Holder::Group(group) = &holder
+                && is_bootstrappers(group)
+            {
+                scan.token_groups.insert(group.clone());
+            }
+            for grant in Grant::ALL {
+                let granted = grant.cluster_role() == role || grant.is_granted_by(rules);
+                if granted && holder.can_use(grant) {
+                    scan.open.push(OpenBinding {
+                        name: name.clone(),
+                        role: role.clone(),
+                        holder: holder.clone(),
+                        grant,
+                        kubeadm,
+                    });
+                }
+            }
+        }
+    }
+    scan.open.sort();
+    scan
+}
+
+/// Removes kubeadm's two bindings where `scan` found them as kubeadm writes them, and takes them
+/// out of the scan; returns what was removed.
+///
+/// What a person wrote, under these names or others, stays in [`Scan::open`] for a person to remove.
+/// kubeadm writes its own again in `kubeadm upgrade apply` and `kubeadm init phase
+/// bootstrap-token`: to keep them away, scan and remove again and again.
+///
+/// # Errors
+///
+/// A binding could not be removed, or is no longer the one that was scanned.
+pub async fn remove(
+    client: &Client,
+    scan: &mut Scan,
+) -> Result<Vec<KubeadmBinding>, HardeningError> {
+    let api: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let mut removed = Vec::new();
+    while let Some((kubeadm, uid)) = scan.kubeadm.pop() {
+        delete(&api, "clusterrolebindings", kubeadm.name(), uid).await?;
+        scan.open.retain(|open| open.kubeadm != Some(kubeadm));
+        removed.push(kubeadm);
+    }
+    removed.sort_unstable();
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+use super::*;
+
+fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> PolicyRule {
+    let owned = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+    PolicyRule {
+        api_groups: Some(owned(groups)),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
+}
+
+fn binding(name: &str, role: &str, kind: &str, subject: &str) -> ClusterRoleBinding {
+    let mut binding = ClusterRoleBinding::default();
+    binding.metadata.name = Some(name.to_owned());
+    binding.metadata.uid = Some(format!("uid of {name}"));
+    binding.role_ref.kind = "ClusterRole".to_owned();
+    binding.role_ref.name = role.to_owned();
+    binding.subjects = Some(vec![Subject {
+        kind: kind.to_owned(),
+        name: subject.to_owned(),
+        ..Subject::default()
+    }]);
+    binding
+}
+
+fn of_kubeadm(kubeadm: KubeadmBinding) -> ClusterRoleBinding {
+    let role = kubeadm.grant().cluster_role();
+    binding(kubeadm.name(), role, "Group", kubeadm.group())
+}
+
+/// The ways that a binding of this role to this subject opens.
+fn opened(rules: &[PolicyRule], kind: &str, subject: &str) -> Vec<Grant> {
+    let bindings = [binding("b", "r", kind, subject)];
+    assert_eq!(
+        roles_to_read(&bindings).is_empty(),
+        Holder::of(&bindings[0].subjects.as_ref().unwrap()[0]).is_none()
+    );
+    let roles = BTreeMap::from([("r".to_owned(), rules.to_vec())]);
+    let scan = evaluate(&bindings, &roles);
+    scan.open.iter().map(|open| open.grant).collect()
+}
+
+#[test]
+fn a_rule_grants_what_the_authorizer_says_it_grants() {
+    const GROUP: &str = "certificates.k8s.io";
+    const BOTH: &str = "certificatesigningrequests/nodeclient";
+    for (groups, resources, verbs, expected) in [
+        ([GROUP], [BOTH], ["create"], true),
+        (["*"], [BOTH], ["create"], true),
+        ([GROUP], ["*"], ["create"], true),
+        ([GROUP], ["*/nodeclient"], ["create"], true),
+        ([GROUP], [BOTH], ["*"], true),
+        (["*"], ["*"], ["*"], true),
+        ([""], [BOTH], ["create"], false),
+        ([GROUP], ["certificatesigningrequests"], ["create"], false),
+        ([GROUP], ["certificatesigningrequests/*"], ["create"], false),
+        ([GROUP], [BOTH], ["get"], false),
+    ] {
+        let rules = [rule(&groups, &resources, &verbs)];
+        let granted = Grant::NodeClient.is_granted_by(&rules);
+        assert_eq!(granted, expected, "{groups:?} {resources:?} {verbs:?}");
+    }
+}
+
+#[test]
+fn a_rule_for_named_objects_grants_nothing_that_is_asked_without_a_name() {
+    let mut rule = rule(
+        &["certificates.k8s.io"],
+        &["certificatesigningrequests/nodeclient"],
+        &["create"],
+    );
+    rule.resource_names = Some(vec!["x".to_owned()]);
+    assert!(!Grant::NodeClient.is_granted_by(&[rule]));
+}
+
+#[test]
+fn everybody_who_has_proved_nothing_is_a_holder_and_administrators_are_not() {
+    let anything = [rule(&["*"], &["*"], &["*"])];
+    let both = vec![Grant::NodeClient, Grant::SelfNodeClient];
+    let first = vec![Grant::NodeClient];
+    for (kind, subject, expected) in [
+        ("Group", "system:bootstrappers", &first),
+        ("Group", "system:bootstrappers:another", &first),
+        ("Group", "system:nodes", &both),
+        ("Group", "system:authenticated", &both),
+        ("Group", "system:unauthenticated", &first),
+        ("User", "system:bootstrap:abcdef", &first),
+        ("User", "system:node:a", &both),
+        ("User", "system:anonymous", &first),
+        ("Group", "system:bootstrappersx", &vec![]),
+        ("Group", "system:masters", &vec![]),
+        ("User", "jane", &vec![]),
+        ("ServiceAccount", "system:nodes", &vec![]),
+    ] {
+        assert_eq!(
+            &opened(&anything, kind, subject),
+            expected,
+            "{kind} {subject}"
+        );
+    }
+}
+
+#[test]
+fn kubernetes_own_roles_are_known_without_reading_them() {
+    let bindings = KubeadmBinding::ALL.map(of_kubeadm);
+
+    assert_eq!(roles_to_read(&bindings), BTreeSet::new());
+    let scan = evaluate(&bindings, &BTreeMap::new());
+    assert_eq!(scan.open.len(), 2);
+    assert_eq!(scan.kubeadm.len(), 2);
+}
+
+#[test]
+fn a_role_that_is_not_there_grants_nothing() {
+    let bindings = [binding("b", "r", "Group", "system:nodes")];
+    assert_eq!(evaluate(&bindings, &BTreeMap::new()).open, []);
+}
+
+#[test]
+fn what_a_person_made_of_kubeadms_binding_is_no_longer_kubeadms() {
+    let untouched = of_kubeadm(KubeadmBinding::Bootstrap);
+    assert!(KubeadmBinding::Bootstrap.is_untouched(&untouched));
+
+    let mut another_group = untouched.clone();
+    another_group.subjects.as_mut().unwrap()[0].name = "system:bootstrappers:mine".to_owned();
+    let mut one_more = untouched.clone();
+    let subject = one_more.subjects.as_ref().unwrap()[0].clone();
+    one_more.subjects.as_mut().unwrap().push(subject);
+    let mut another_role = untouched.clone();
+    another_role.role_ref.name = "cluster-admin".to_owned();
+    for changed in [another_group, one_more, another_role] {
+        let scan = evaluate(&[changed], &BTreeMap::new());
+        assert_eq!(scan.kubeadm, []);
+        assert!(scan.open.iter().all(|open| open.kubeadm.is_none()));
+    }
+}

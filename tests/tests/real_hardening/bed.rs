@@ -1,0 +1,198 @@
+//! Clusters, the controller's client, and attackers.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::Client;
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Controllers, Kubectl, KubeadmBinding,
+};
+use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
+use node_attestation_controller::clusters::ClusterAccess;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+/// Who the controller is, by the manifest.
+const CONTROLLER: &str = "node-attestation-controller";
+
+pub const SECRET: &str = "0123456789abcdef";
+pub const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub const OURS: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws";
+
+/// What `kubeadm init` leaves behind; nobody hardens it.
+pub static STOCK: LazyLock<Bed> =
+    LazyLock::new(|| Bed::start(Controllers::Certificates, &KubeadmBinding::ALL));
+
+/// A cluster, and the controller's way to it.
+pub struct Bed {
+    pub cluster: ControlPlane,
+    runtime: Runtime,
+    client: Client,
+}
+
+impl Bed {
+    pub fn start(controllers: Controllers, bindings: &[KubeadmBinding]) -> Self {
+        let cluster = ControlPlane::builder().controllers(controllers).start();
+        cluster.install_bindings(bindings);
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap()
+            .join("packaging/rbac/workload-cluster.yaml");
+        cluster
+            .kubectl()
+            .apply(&std::fs::read_to_string(manifest).unwrap());
+        let runtime = Runtime::new().unwrap();
+        let kubeconfig = cluster.client_cert_kubeconfig(CONTROLLER, None);
+        let access = runtime.block_on(ClusterAccess::from_kubeconfig(&kubeconfig));
+        let client = access.unwrap().client().clone();
+        Self {
+            cluster,
+            runtime,
+            client,
+        }
+    }
+
+    /// The controller's client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Runs the controller's work to its end.
+    pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// kubectl of whoever holds a bootstrap token, made for this.
+    pub fn token_holder(&self, id: &str) -> Kubectl {
+        let token = self.cluster.add_bootstrap_token(id, SECRET);
+        self.cluster
+            .kubectl_with(self.cluster.bootstrap_kubeconfig(&token))
+    }
+
+    /// kubectl of whoever holds a node's certificate.
+    pub fn node(&self, name: &str) -> Kubectl {
+        let name = format!("system:node:{name}");
+        let kubeconfig: PathBuf = self
+            .cluster
+            .client_cert_kubeconfig(&name, Some("system:nodes"));
+        self.cluster.kubectl_with(kubeconfig)
+    }
+
+    /// Waits until the request has its certificate.
+    #[track_caller]
+    pub fn wait_until_issued(&self, name: &str) -> Value {
+        let what = format!("{name} with a certificate");
+        self.cluster.wait_for_csr(&what, |csr| {
+            csr["metadata"]["name"] == name && csr["status"]["certificate"].is_string()
+        })
+    }
+
+    /// The request of this name.
+    pub fn request(&self, name: &str) -> Value {
+        let kubectl = self.cluster.kubectl();
+        kubectl.json(["get", "certificatesigningrequests", name])
+    }
+
+    /// A ClusterRoleBinding that an administrator makes.
+    pub fn bind(&self, name: &str, role: &str, kind: &str, subject: &str) {
+        let rbac = "rbac.authorization.k8s.io";
+        self.cluster.kubectl().apply_object(&json!({
+            "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": rbac, "kind": kind, "name": subject}],
+        }));
+    }
+
+    /// Removes a ClusterRoleBinding.
+    pub fn unbind(&self, name: &str) {
+        self.cluster
+            .kubectl()
+            .ok(["delete", "clusterrolebinding", name]);
+    }
+}
+
+/// A certificate signing request in the making.
+pub struct Request<'a> {
+    pub name: &'a str,
+    pub signer: &'a str,
+    pub node: &'a str,
+    /// Bytes after the PEM block, which the API server does not look at.
+    pub padding: usize,
+}
+
+impl<'a> Request<'a> {
+    /// What our plugin asks for.
+    pub fn ours(name: &'a str, node: &'a str) -> Self {
+        Self {
+            name,
+            signer: OURS,
+            node,
+            padding: 0,
+        }
+    }
+
+    /// What a stock kubelet asks for.
+    pub fn built_in(name: &'a str, node: &'a str) -> Self {
+        Self {
+            signer: BUILT_IN,
+            ..Self::ours(name, node)
+        }
+    }
+
+    /// The request, filled up to this length.
+    pub fn to_json_of(&self, length: Option<usize>) -> Value {
+        let (mut pem, _) = certificate_request(&Subject::node(self.node), None);
+        let length = length.unwrap_or(pem.len() + self.padding);
+        pem.extend(std::iter::repeat_n('x', length - pem.len()));
+        let usage = if self.signer.contains("kubelet-serving") {
+            "server auth"
+        } else {
+            "client auth"
+        };
+        json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"name": self.name},
+            "spec": {
+                "signerName": self.signer,
+                "usages": ["digital signature", usage],
+                "request": STANDARD.encode(pem),
+            },
+        })
+    }
+
+    /// Creates it; what the API server says.
+    pub fn file(&self, attacker: &Kubectl) -> Output {
+        self.file_of(attacker, None)
+    }
+
+    /// Creates it with this length.
+    pub fn file_of(&self, attacker: &Kubectl, length: Option<usize>) -> Output {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("request.json");
+        std::fs::write(&file, self.to_json_of(length).to_string()).unwrap();
+        attacker.run(["create", "-f", file.to_str().unwrap()])
+    }
+}
+
+/// What a user is told.
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+#[track_caller]
+pub fn assert_done(output: &Output) {
+    assert!(output.status.success(), "{}", said(output));
+}
+
+/// Asserts that the admission policy refused, in these words.
+#[track_caller]
+pub fn assert_refused(output: &Output, words: &str) {
+    let said = said(output);
+    assert!(!output.status.success(), "was allowed; {words} was expected");
+    assert!(said.contains("(Forbidden)") || said.contains("is forbidden"), "{said}");
+    assert!(said.contains(words), "{said}");
+}
