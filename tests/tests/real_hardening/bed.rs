@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::Client;
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, Controllers, Kubectl, KubeadmBinding,
+    ControlPlane, Controllers, KubeadmBinding, Kubectl,
 };
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 use node_attestation_controller::clusters::ClusterAccess;
@@ -35,7 +35,11 @@ pub struct Bed {
 
 impl Bed {
     pub fn start(controllers: Controllers, bindings: &[KubeadmBinding]) -> Self {
-        let cluster = ControlPlane::builder().controllers(controllers).start();
+        // At this level kube-controller-manager says what it does not approve.
+        let cluster = ControlPlane::builder()
+            .controllers(controllers)
+            .controller_manager_arg("--v=4")
+            .start();
         cluster.install_bindings(bindings);
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -120,8 +124,6 @@ pub struct Request<'a> {
     pub name: &'a str,
     pub signer: &'a str,
     pub node: &'a str,
-    /// Bytes after the PEM block, which the API server does not look at.
-    pub padding: usize,
 }
 
 impl<'a> Request<'a> {
@@ -131,7 +133,6 @@ impl<'a> Request<'a> {
             name,
             signer: OURS,
             node,
-            padding: 0,
         }
     }
 
@@ -143,11 +144,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The request, filled up to this length.
-    pub fn to_json_of(&self, length: Option<usize>) -> Value {
+    /// The request, filled up to this length with what the API server does not look at.
+    fn to_json(&self, length: Option<usize>) -> Value {
         let (mut pem, _) = certificate_request(&Subject::node(self.node), None);
-        let length = length.unwrap_or(pem.len() + self.padding);
-        pem.extend(std::iter::repeat_n('x', length - pem.len()));
+        let missing = length.map_or(0, |length| length - pem.len());
+        pem.extend(std::iter::repeat_n('x', missing));
         let usage = if self.signer.contains("kubelet-serving") {
             "server auth"
         } else {
@@ -173,7 +174,7 @@ impl<'a> Request<'a> {
     pub fn file_of(&self, attacker: &Kubectl, length: Option<usize>) -> Output {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("request.json");
-        std::fs::write(&file, self.to_json_of(length).to_string()).unwrap();
+        std::fs::write(&file, self.to_json(length).to_string()).unwrap();
         attacker.run(["create", "-f", file.to_str().unwrap()])
     }
 }
@@ -192,7 +193,13 @@ pub fn assert_done(output: &Output) {
 #[track_caller]
 pub fn assert_refused(output: &Output, words: &str) {
     let said = said(output);
-    assert!(!output.status.success(), "was allowed; {words} was expected");
-    assert!(said.contains("(Forbidden)") || said.contains("is forbidden"), "{said}");
+    assert!(
+        !output.status.success(),
+        "was allowed; {words} was expected"
+    );
+    assert!(
+        said.contains("(Forbidden)") || said.contains("is forbidden"),
+        "{said}"
+    );
     assert!(said.contains(words), "{said}");
 }

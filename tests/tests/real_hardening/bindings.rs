@@ -1,0 +1,212 @@
+//! Bindings that have kubelets approved unseen.
+
+use std::sync::LazyLock;
+
+use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, KubeadmBinding};
+use kubelet_authenticator_test_support::process::poll;
+use node_attestation_controller::hardening::bindings::{self, Scan};
+use node_attestation_controller::hardening::closure::{self, Closure};
+
+use crate::bed::{Bed, Request, STOCK, assert_done};
+
+const NODECLIENT: &str = "system:certificates.k8s.io:certificatesigningrequests:nodeclient";
+
+/// Kubeadm's tokens may file requests, and no more; each test adds a binding of its own.
+static ADMINISTERED: LazyLock<Bed> = LazyLock::new(|| {
+    Bed::start(
+        Controllers::Certificates,
+        &[KubeadmBinding::KubeletBootstrap],
+    )
+});
+
+fn scan(bed: &Bed) -> Scan {
+    bed.run(bindings::scan(bed.client())).unwrap()
+}
+
+fn remove(bed: &Bed, found: &mut Scan) -> Vec<bindings::KubeadmBinding> {
+    bed.run(bindings::remove(bed.client(), found)).unwrap()
+}
+
+fn examine(bed: &Bed) -> Closure {
+    bed.run(closure::examine(bed.client(), &scan(bed))).unwrap()
+}
+
+/// The ways that this binding opens, in words.
+fn ways_by(bed: &Bed, binding: &str) -> Vec<String> {
+    match examine(bed) {
+        Closure::Open { ways } => {
+            let words = format!("ClusterRoleBinding {binding} ");
+            let ways = ways.iter().map(ToString::to_string);
+            ways.filter(|way| way.contains(&words)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn a_bootstrap_token_asks_the_built_in_signer_for_any_nodes_name() {
+    let token = STOCK.token_holder("anyone");
+    let request = Request::built_in("node-csr-anyone", "control-plane-1");
+    assert_done(&request.file(&token));
+    STOCK.wait_until_issued("node-csr-anyone");
+    let open = examine(&STOCK);
+    assert!(
+        open.message().contains(
+            "group system:bootstrappers:kubeadm:default-node-token gets any node's certificate \
+             unattested, by ClusterRoleBinding kubeadm:node-autoapprove-bootstrap"
+        ),
+        "{}",
+        open.message()
+    );
+
+    let bed = Bed::start(Controllers::Certificates, &KubeadmBinding::ALL);
+    let mut found = scan(&bed);
+    let removed = remove(&bed, &mut found);
+
+    assert_eq!(
+        removed,
+        [
+            bindings::KubeadmBinding::Bootstrap,
+            bindings::KubeadmBinding::Rotation
+        ]
+    );
+    let closure = bed.run(closure::examine(bed.client(), &found)).unwrap();
+    assert_eq!(closure, Closure::Closed);
+    let token = bed.token_holder("anyone");
+    assert_done(&request.file(&token));
+    assert_is_left_alone(&bed, "node-csr-anyone");
+}
+
+/// kube-controller-manager has looked at the request, and did not approve it: it says so.
+#[track_caller]
+fn assert_is_left_alone(bed: &Bed, name: &str) {
+    let manager = bed.cluster.controller_manager().unwrap();
+    let refused = poll(DEADLINE, || {
+        let log = manager.log().text();
+        let mut lines = log.lines();
+        lines
+            .any(|line| line.contains(name) && line.contains("was not approved"))
+            .then_some(())
+    });
+    assert!(refused.is_some(), "{}", manager.log());
+    assert!(bed.request(name)["status"]["conditions"].is_null());
+}
+
+#[test]
+fn a_stolen_node_certificate_renews_for_ever_unattested() {
+    let thief = STOCK.node("stolen");
+    for name in ["stolen-1", "stolen-2"] {
+        assert_done(&Request::built_in(name, "stolen").file(&thief));
+        STOCK.wait_until_issued(name);
+    }
+    let open = examine(&STOCK).message();
+    assert!(
+        open.contains("group system:nodes gets a node's certificate again and again unattested"),
+        "{open}"
+    );
+
+    let bed = Bed::start(Controllers::Certificates, &KubeadmBinding::ALL);
+    remove(&bed, &mut scan(&bed));
+
+    assert_eq!(examine(&bed), Closure::Closed);
+    assert_done(&Request::built_in("stolen-3", "stolen").file(&bed.node("stolen")));
+    assert_is_left_alone(&bed, "stolen-3");
+}
+
+#[test]
+fn a_bootstrap_token_is_approved_by_a_binding_under_another_name() {
+    let bed = &*ADMINISTERED;
+    bed.bind("our-nodes", NODECLIENT, "Group", "system:bootstrappers");
+    let token = bed.token_holder("othern");
+    assert_done(&Request::built_in("other-name", "victim").file(&token));
+    bed.wait_until_issued("other-name");
+
+    let mut found = scan(bed);
+    assert_eq!(remove(bed, &mut found), []);
+    let ways = ways_by(bed, "our-nodes");
+    assert_eq!(
+        ways,
+        [format!(
+            "group system:bootstrappers gets any node's certificate unattested, by \
+             ClusterRoleBinding our-nodes to {NODECLIENT} (delete it, or take this subject out of \
+             it)"
+        )]
+    );
+
+    bed.unbind("our-nodes");
+    assert_eq!(ways_by(bed, "our-nodes"), Vec::<String>::new());
+}
+
+#[test]
+fn a_bootstrap_token_is_approved_by_a_binding_of_its_user_that_no_group_review_sees() {
+    let bed = &*ADMINISTERED;
+    bed.bind("one-user", NODECLIENT, "User", "system:bootstrap:single");
+    let token = bed.token_holder("single");
+    assert_done(&Request::built_in("one-user", "victim").file(&token));
+    bed.wait_until_issued("one-user");
+    let review = [
+        "auth",
+        "can-i",
+        "create",
+        "certificatesigningrequests",
+        "--subresource=nodeclient",
+        "--as=system:probe",
+        "--as-group=system:bootstrappers",
+        "--as-group=system:authenticated",
+    ];
+    assert!(!bed.cluster.kubectl().run(review).status.success());
+
+    let ways = ways_by(bed, "one-user");
+
+    assert_eq!(ways.len(), 1);
+    assert!(ways[0].starts_with("user system:bootstrap:single gets any node's certificate"));
+    bed.unbind("one-user");
+    assert_eq!(ways_by(bed, "one-user"), Vec::<String>::new());
+}
+
+#[test]
+fn everybody_is_approved_by_a_role_of_an_administrators_own() {
+    let bed = &*ADMINISTERED;
+    bed.cluster.kubectl().ok([
+        "create",
+        "clusterrole",
+        "ours",
+        "--verb=create",
+        "--resource=certificatesigningrequests.certificates.k8s.io/nodeclient",
+    ]);
+    bed.bind("own-role", "ours", "Group", "system:bootstrappers:of-ours");
+    assert_eq!(ways_by(bed, "own-role").len(), 1);
+
+    bed.unbind("own-role");
+    assert_eq!(ways_by(bed, "own-role"), Vec::<String>::new());
+}
+
+#[test]
+fn kubeadm_writes_its_bindings_again_and_they_are_removed_again() {
+    let bed = Bed::start(Controllers::None, &[]);
+    for round in 0..2 {
+        bed.cluster.kubeadm_bootstrap_token_phase();
+        let mut found = scan(&bed);
+        assert_eq!(found.open.len(), 2, "{round}: {:?}", found.open);
+
+        assert_eq!(remove(&bed, &mut found).len(), 2);
+
+        assert_eq!(examine(&bed), Closure::Closed);
+        // What our own nodes need stays.
+        let kubectl = bed.cluster.kubectl();
+        kubectl.ok(["get", "clusterrolebinding", "kubeadm:kubelet-bootstrap"]);
+    }
+}
+
+#[test]
+fn what_a_person_made_of_kubeadms_binding_is_named_and_left() {
+    let bed = &*ADMINISTERED;
+    const NAME: &str = "kubeadm:node-autoapprove-bootstrap";
+    bed.bind(NAME, NODECLIENT, "Group", "system:bootstrappers:mine");
+
+    let mut found = scan(bed);
+
+    assert_eq!(remove(bed, &mut found), []);
+    assert_eq!(ways_by(bed, NAME).len(), 1);
+    bed.unbind(NAME);
+}

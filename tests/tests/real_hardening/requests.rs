@@ -1,0 +1,252 @@
+//! What tokens and nodes may ask for.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use kubelet_attestation::names::{NodeName, Provider};
+use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, KubeadmBinding};
+use kubelet_authenticator_test_support::process::poll;
+use node_attestation_controller::hardening::Put;
+use node_attestation_controller::hardening::admission::{self, POLICY_NAME, Settings, Signing};
+
+use crate::bed::{BUILT_IN, Bed, OURS, Request, STOCK, assert_done, assert_refused, said};
+
+const BINDING: &str = "validatingadmissionpolicybinding";
+const POLICY: &str = "validatingadmissionpolicy";
+
+/// A cluster of AWS machines, in which one control-plane node renews as kubeadm has it.
+static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
+    let settings = Settings {
+        built_in_renewal: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
+        ..settings(Signing::Ours)
+    };
+    confined(&settings)
+});
+
+/// The same where kube-controller-manager signs.
+static APPROVE_ONLY: LazyLock<Bed> = LazyLock::new(|| confined(&settings(Signing::BuiltIn)));
+
+fn settings(signing: Signing) -> Settings {
+    Settings {
+        attestors: BTreeSet::from([Provider::AWS]),
+        signing,
+        built_in_renewal: BTreeSet::new(),
+    }
+}
+
+/// The policy is in force when this returns: the API server learns of it by a watch of its own.
+fn confined(settings: &Settings) -> Bed {
+    let bed = Bed::start(Controllers::None, &[KubeadmBinding::KubeletBootstrap]);
+    let put = bed.run(admission::apply(bed.client(), settings)).unwrap();
+    assert_eq!(put, Put::Made);
+    wait_until(&bed, "in force", |refused| refused);
+    bed
+}
+
+#[track_caller]
+fn wait_until(bed: &Bed, what: &str, condition: impl Fn(bool) -> bool) {
+    let probe = bed.node("probe");
+    let request = Request {
+        signer: "example.com/probe",
+        ..Request::ours("probe", "probe")
+    };
+    let reached = poll(DEADLINE, || {
+        let output = request.file(&probe);
+        let refused = said(&output).contains("denied request");
+        condition(refused).then_some(())
+    });
+    assert!(reached.is_some(), "the policy is never {what}");
+}
+
+const PREFIXED: &str = "kubelet-authenticator-";
+
+#[test]
+fn a_bootstrap_token_floods_the_api_server_with_requests_of_megabytes() {
+    let token = STOCK.token_holder("flood1");
+    let request = Request::ours("kubelet-authenticator-flood", "flood");
+    assert_done(&request.file_of(&token, Some(1_400_000)));
+
+    let token = CONFINED.token_holder("flood1");
+    assert_refused(
+        &request.file_of(&token, Some(1_400_000)),
+        "the request has 1400000 bytes, and 65536 are allowed",
+    );
+    for excess in 1..4 {
+        let refused = request.file_of(&token, Some(65_536 + excess));
+        let words = format!("the request has {} bytes", 65_536 + excess);
+        assert_refused(&refused, &words);
+    }
+    assert_done(&request.file_of(&token, Some(65_536)));
+}
+
+#[test]
+fn a_node_floods_the_api_server_with_requests_of_megabytes() {
+    let request = Request::ours("node-flood", "flood");
+    assert_done(&request.file_of(&STOCK.node("flood"), Some(1_400_000)));
+
+    assert_refused(
+        &request.file_of(&CONFINED.node("flood"), Some(65_537)),
+        "the request has 65537 bytes",
+    );
+}
+
+#[test]
+fn a_bootstrap_token_asks_another_signer() {
+    let token = CONFINED.token_holder("signer");
+    for signer in [
+        BUILT_IN,
+        "kubernetes.io/kube-apiserver-client",
+        "kubernetes.io/kubelet-serving",
+        "cluster.x-k8s.io/kubelet-serving-aws",
+        "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm",
+        "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure",
+        "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws-too",
+    ] {
+        let request = Request {
+            signer,
+            ..Request::ours("kubelet-authenticator-signer", "signer")
+        };
+        assert_refused(
+            &request.file(&token),
+            &format!(
+                "denied request: bootstrap tokens may not use signer {signer}: nodes of this \
+                 cluster join through kubelet-authenticator"
+            ),
+        );
+    }
+    assert_done(&Request::ours("kubelet-authenticator-signer", "signer").file(&token));
+}
+
+#[test]
+fn a_bootstrap_token_names_its_request_as_it_likes() {
+    let token = CONFINED.token_holder("naming");
+    for name in ["node-csr-abc", "kubelet-authenticatorx", "csr-1"] {
+        assert_refused(
+            &Request::ours(name, "naming").file(&token),
+            "bootstrap tokens may only create requests that kubelet-authenticator names",
+        );
+    }
+}
+
+#[test]
+fn a_node_asks_another_signer() {
+    let node = CONFINED.node("greedy");
+    for signer in [
+        BUILT_IN,
+        "kubernetes.io/kube-apiserver-client",
+        "example.com/any",
+    ] {
+        let request = Request {
+            signer,
+            ..Request::ours("kubelet-authenticator-greedy", "greedy")
+        };
+        assert_refused(
+            &request.file(&node),
+            &format!(
+                "denied request: nodes may not use signer {signer}: nodes of this cluster renew \
+                 through kubelet-authenticator"
+            ),
+        );
+    }
+    for (name, signer) in [
+        ("kubelet-authenticator-greedy-1", OURS),
+        ("csr-greedy-2", "kubernetes.io/kubelet-serving"),
+        ("csr-greedy-3", "cluster.x-k8s.io/kubelet-serving-aws"),
+    ] {
+        let request = Request {
+            signer,
+            ..Request::ours(name, "greedy")
+        };
+        assert_done(&request.file(&node));
+    }
+}
+
+#[test]
+fn a_worker_renews_as_only_the_named_control_plane_node_may() {
+    let request = Request::built_in("csr-renewal", "control-plane-1");
+    assert_refused(
+        &Request::built_in("csr-worker", "worker").file(&CONFINED.node("worker")),
+        "nodes may not use signer",
+    );
+    assert_done(&request.file(&CONFINED.node("control-plane-1")));
+}
+
+#[test]
+fn in_approve_only_mode_the_built_in_signer_is_asked_by_our_plugin_only() {
+    let bed = &*APPROVE_ONLY;
+    let (token, node) = (bed.token_holder("apponl"), bed.node("approved"));
+    let name = format!("{PREFIXED}approve-only");
+    assert_done(&Request::built_in(&name, "approved").file(&token));
+    let renewal = format!("{PREFIXED}renewal");
+    assert_done(&Request::built_in(&renewal, "approved").file(&node));
+
+    assert_refused(
+        &Request::built_in("node-csr-stock", "approved").file(&token),
+        "that kubelet-authenticator names",
+    );
+    assert_refused(
+        &Request::built_in("csr-stock", "approved").file(&node),
+        "nodes may not use signer",
+    );
+}
+
+#[test]
+fn an_administrator_asks_for_what_he_likes() {
+    let request = Request {
+        signer: "kubernetes.io/kube-apiserver-client",
+        ..Request::ours("admin", "admin")
+    };
+    assert_done(&request.file(CONFINED.cluster.kubectl()));
+}
+
+#[test]
+fn a_policy_that_is_as_it_should_be_is_not_written() {
+    let bed = Bed::start(Controllers::None, &[]);
+    let settings = settings(Signing::Ours);
+    let apply = || bed.run(admission::apply(bed.client(), &settings)).unwrap();
+    let versions = || {
+        [POLICY, BINDING].map(|kind| {
+            let object = bed.cluster.kubectl().json(["get", kind, POLICY_NAME]);
+            object["metadata"]["resourceVersion"].clone()
+        })
+    };
+    assert_eq!(apply(), Put::Made);
+    let made = versions();
+
+    assert_eq!(apply(), Put::Unchanged);
+
+    assert_eq!(versions(), made);
+}
+
+#[test]
+fn a_policy_that_somebody_weakened_is_put_right() {
+    let bed = Bed::start(Controllers::None, &[]);
+    let settings = settings(Signing::Ours);
+    let apply = || bed.run(admission::apply(bed.client(), &settings)).unwrap();
+    apply();
+    let kubectl = bed.cluster.kubectl();
+    let never = r#"[{"op":"add","path":"/spec/matchConditions/-",
+        "value":{"name":"never","expression":"false"}}]"#;
+    kubectl.ok(["patch", POLICY, POLICY_NAME, "--type=json", "-p", never]);
+
+    assert_eq!(apply(), Put::Replaced);
+
+    let policy = kubectl.json(["get", POLICY, POLICY_NAME]);
+    assert_eq!(
+        policy["spec"]["matchConditions"].as_array().unwrap().len(),
+        1
+    );
+    kubectl.ok(["delete", BINDING, POLICY_NAME]);
+    assert_eq!(apply(), Put::Made);
+}
+
+#[test]
+fn a_policy_that_is_no_longer_wanted_is_taken_away() {
+    let bed = confined(&settings(Signing::Ours));
+    for _ in 0..2 {
+        bed.run(admission::remove(bed.client())).unwrap();
+    }
+    wait_until(&bed, "out of force", |refused| !refused);
+    let left = bed.cluster.kubectl().ok(["get", POLICY, "-o", "name"]);
+    assert_eq!(left, "");
+}

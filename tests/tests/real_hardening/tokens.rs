@@ -1,0 +1,138 @@
+//! How long bootstrap tokens live.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kubelet_authenticator_test_support::control_plane::Controllers;
+use node_attestation_controller::hardening::tokens::{TTL, Tokens};
+use node_attestation_controller::inventory::TokenId;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, SECRET};
+
+/// Any moment: the tests have no other clock.
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_hours(20 * 365 * 24 * 3)
+}
+
+fn text(time: SystemTime) -> String {
+    Timestamp::try_from(time).unwrap().to_string()
+}
+
+fn id(token: &str) -> TokenId {
+    TokenId::parse(token).unwrap()
+}
+
+/// A Secret as Cluster API's bootstrap provider writes it.
+fn add(bed: &Bed, token: &str, expiration: Option<SystemTime>) {
+    let mut data = json!({
+        "token-id": token, "token-secret": SECRET,
+        "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
+    });
+    if let Some(expiration) = expiration {
+        data["expiration"] = text(expiration).into();
+    }
+    bed.cluster.kubectl().apply_object(&json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": format!("bootstrap-token-{token}"), "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": data,
+    }));
+}
+
+fn secret(bed: &Bed, token: &str) -> Value {
+    let name = format!("bootstrap-token-{token}");
+    let kubectl = bed.cluster.kubectl();
+    kubectl.json(["get", "secret", "-n", "kube-system", &name])
+}
+
+fn expiration(secret: &Value) -> Option<String> {
+    let encoded = secret["data"]["expiration"].as_str()?;
+    Some(String::from_utf8(STANDARD.decode(encoded).unwrap()).unwrap())
+}
+
+#[test]
+fn a_token_lives_while_it_is_wanted_and_no_other_is_touched() {
+    let bed = Bed::start(Controllers::None, &[]);
+    let minute = Duration::from_mins(1);
+    add(&bed, "wanted", Some(now() + 15 * minute));
+    add(&bed, "forget", Some(now() + 15 * minute));
+    add(&bed, "always", None);
+    add(&bed, "longer", Some(now() + 100 * TTL));
+    let untouched = ["forget", "always", "longer"].map(|token| secret(&bed, token));
+    let until = now() + 1000 * TTL;
+    let wanted = BTreeMap::from(["wanted", "always", "longer", "absent"].map(|t| (id(t), until)));
+    let mut tokens = Tokens::default();
+    let mut keep = |now| bed.run(tokens.keep(bed.client(), &wanted, now)).unwrap();
+
+    let kept = keep(now());
+
+    assert_eq!(kept.extended, [id("wanted")]);
+    assert_eq!(kept.missing, [id("absent")]);
+    assert_eq!(kept.unusable, []);
+    let extended = secret(&bed, "wanted");
+    assert_eq!(expiration(&extended), Some(text(now() + TTL)));
+    let half = |secret: &Value| secret["data"]["token-secret"].clone();
+    assert_eq!(half(&extended), STANDARD.encode(SECRET));
+    assert_eq!(keep(now() + TTL / 4).extended, []);
+    assert_eq!(secret(&bed, "wanted"), extended);
+
+    let later = now() + TTL / 2 + minute;
+    assert_eq!(keep(later).extended, [id("wanted")]);
+    assert_eq!(expiration(&secret(&bed, "wanted")), Some(text(later + TTL)));
+    let now_untouched = ["forget", "always", "longer"].map(|token| secret(&bed, token));
+    assert_eq!(now_untouched, untouched);
+    let names = bed.cluster.kubectl().ok([
+        "get",
+        "secrets",
+        "-n",
+        "kube-system",
+        "-o",
+        "name",
+        "--field-selector=type=bootstrap.kubernetes.io/token",
+    ]);
+    assert_eq!(names.lines().count(), 4, "{names}");
+}
+
+#[test]
+fn a_token_whose_machine_is_gone_runs_out() {
+    let bed = Bed::start(Controllers::None, &[]);
+    add(&bed, "leaves", Some(now()));
+    let mut tokens = Tokens::default();
+    let wanted = BTreeMap::from([(id("leaves"), now() + 100 * TTL)]);
+    bed.run(tokens.keep(bed.client(), &wanted, now())).unwrap();
+    let extended = secret(&bed, "leaves");
+
+    let later = now() + TTL - Duration::from_mins(1);
+    let kept = bed.run(tokens.keep(bed.client(), &BTreeMap::new(), later));
+
+    assert_eq!(kept.unwrap().extended, []);
+    assert_eq!(secret(&bed, "leaves"), extended);
+}
+
+#[test]
+fn a_token_that_a_person_deleted_stays_away() {
+    let bed = Bed::start(Controllers::None, &[]);
+    add(&bed, "delete", Some(now()));
+    let mut tokens = Tokens::default();
+    let wanted = BTreeMap::from([(id("delete"), now() + 100 * TTL)]);
+    bed.run(tokens.keep(bed.client(), &wanted, now())).unwrap();
+    let kubectl = bed.cluster.kubectl();
+    kubectl.ok([
+        "delete",
+        "secret",
+        "-n",
+        "kube-system",
+        "bootstrap-token-delete",
+    ]);
+
+    let kept = bed
+        .run(tokens.keep(bed.client(), &wanted, now() + TTL))
+        .unwrap();
+
+    assert_eq!(kept.missing, [id("delete")]);
+    assert_eq!(kept.extended, []);
+}
