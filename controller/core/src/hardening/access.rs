@@ -20,6 +20,9 @@ pub(super) const FIELD_MANAGER: &str = "node-attestation-controller";
 /// HTTP status of a right that is missing.
 const FORBIDDEN: u16 = 403;
 
+/// HTTP status of an object that is not there.
+pub(super) const NOT_FOUND: u16 = 404;
+
 /// HTTP status of an object that another version has replaced.
 const CONFLICT: u16 = 409;
 
@@ -95,26 +98,29 @@ pub(super) async fn call<T>(
     let Ok(answer) = tokio::time::timeout(CALL_DEADLINE, call).await else {
         return Err(HardeningError::Deadline { verb, object });
     };
-    answer.map_err(|error| match error {
-        KubeError::Api(status) if status.code == FORBIDDEN => HardeningError::Forbidden {
-            verb,
-            object,
-            message: status.message.clone(),
-        },
-        KubeError::Api(status) if status.code == CONFLICT => {
-            HardeningError::Changed { verb, object }
+    answer.map_err(|error| {
+        let KubeError::Api(status) = error else {
+            return HardeningError::Unavailable {
+                verb,
+                object,
+                source: Box::new(error),
+            };
+        };
+        let message = status.message.clone();
+        match status.code {
+            FORBIDDEN => HardeningError::Forbidden {
+                verb,
+                object,
+                message,
+            },
+            CONFLICT => HardeningError::Changed { verb, object },
+            code => HardeningError::Refused {
+                verb,
+                object,
+                code,
+                message,
+            },
         }
-        KubeError::Api(status) => HardeningError::Refused {
-            verb,
-            object,
-            code: status.code,
-            message: status.message.clone(),
-        },
-        error => HardeningError::Unavailable {
-            verb,
-            object,
-            source: Box::new(error),
-        },
     })
 }
 
@@ -192,7 +198,9 @@ where
     .await
     {
         Ok(_) => Ok(true),
-        Err(HardeningError::Refused { code: 404, .. }) => Ok(false),
+        Err(HardeningError::Refused {
+            code: NOT_FOUND, ..
+        }) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -1,4 +1,4 @@
-//! What bootstrap tokens and nodes may ask for at all: a ValidatingAdmissionPolicy on the creation
+//! What bootstrap tokens and nodes may ask for at all: a `ValidatingAdmissionPolicy` on the creation
 //! of certificate signing requests.
 //!
 //! It keeps from the API server what the controller would deny anyway, so that a leaked token can

@@ -4,7 +4,7 @@
 //! the requester may `create` the subresource `nodeclient` (any node's certificate) or
 //! `selfnodeclient` (its own again) of certificate signing requests. That right is not a right to
 //! call anything: it exists to be asked for by a review, which names no namespace. So only
-//! ClusterRoleBindings grant it; a RoleBinding grants in its namespace, where nobody asks, and none
+//! `ClusterRoleBindings` grant it; a `RoleBinding` grants in its namespace, where nobody asks, and none
 //! is read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +149,7 @@ pub enum KubeadmBinding {
 impl KubeadmBinding {
     const ALL: [Self; 2] = [Self::Bootstrap, Self::Rotation];
 
-    /// The name of the ClusterRoleBinding.
+    /// The name of the `ClusterRoleBinding`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bootstrap => "kubeadm:node-autoapprove-bootstrap",
@@ -187,9 +187,9 @@ impl KubeadmBinding {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct OpenBinding {
-    /// The ClusterRoleBinding.
+    /// The `ClusterRoleBinding`.
     pub name: String,
-    /// Its ClusterRole.
+    /// Its `ClusterRole`.
     pub role: String,
     /// Whom it has approved.
     pub holder: Holder,
@@ -210,21 +210,21 @@ pub struct Scan {
     kubeadm: Vec<(KubeadmBinding, Option<String>)>,
 }
 
-/// Reads the ClusterRoleBindings, and those of their ClusterRoles whose rules must be known.
+/// Reads the `ClusterRoleBindings`, and those of their `ClusterRoles` whose rules must be known.
 ///
 /// # Errors
 ///
 /// They could not be read.
 pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     let bindings = list(client).await?;
-    let mut roles = BTreeMap::new();
+    let mut rules_of = BTreeMap::new();
     for name in roles_to_read(&bindings) {
         let api: Api<ClusterRole> = Api::all(client.clone());
         let role = call("get", format!("clusterroles/{name}"), api.get_opt(&name)).await?;
         let rules = role.and_then(|role| role.rules).unwrap_or_default();
-        roles.insert(name, rules);
+        rules_of.insert(name, rules);
     }
-    Ok(evaluate(&bindings, &roles))
+    Ok(evaluate(&bindings, &rules_of))
 }
 
 async fn list(client: &Client) -> Result<Vec<ClusterRoleBinding>, HardeningError> {
@@ -265,7 +265,7 @@ fn roles_to_read(bindings: &[ClusterRoleBinding]) -> BTreeSet<String> {
         .collect()
 }
 
-fn evaluate(bindings: &[ClusterRoleBinding], roles: &BTreeMap<String, Vec<PolicyRule>>) -> Scan {
+fn evaluate(bindings: &[ClusterRoleBinding], rules_of: &BTreeMap<String, Vec<PolicyRule>>) -> Scan {
     let mut scan = Scan::default();
     for binding in bindings {
         let name = binding.metadata.name.clone().unwrap_or_default();
@@ -276,7 +276,7 @@ fn evaluate(bindings: &[ClusterRoleBinding], roles: &BTreeMap<String, Vec<Policy
             scan.kubeadm.push((kubeadm, binding.metadata.uid.clone()));
         }
         let role = &binding.role_ref.name;
-        let rules = roles.get(role).map(Vec::as_slice).unwrap_or_default();
+        let rules = rules_of.get(role).map(Vec::as_slice).unwrap_or_default();
         let holders = binding.subjects.iter().flatten().filter_map(Holder::of);
         for holder in holders {
             if let Holder::Group(group) = &holder

@@ -1,6 +1,6 @@
 //! Whether every way round attestation is closed, and proof of it.
 //!
-//! Two looks, since each misses what the other sees. A SubjectAccessReview asks all of the API
+//! Two looks, since each misses what the other sees. A `SubjectAccessReview` asks all of the API
 //! server's authorizers, but about groups: of a binding to the single user `system:bootstrap:abcdef`
 //! it says nothing. A scan of bindings sees that, but RBAC only.
 
@@ -49,7 +49,7 @@ pub enum Closure {
 pub enum Way {
     /// A binding.
     Binding(OpenBinding),
-    /// A right that no ClusterRoleBinding explains: a webhook or another authorizer gives it.
+    /// A right that no `ClusterRoleBinding` explains: a webhook or another authorizer gives it.
     Authorizer {
         /// Who has it.
         holder: Holder,

@@ -36,8 +36,8 @@ fn opened(rules: &[PolicyRule], kind: &str, subject: &str) -> Vec<Grant> {
         roles_to_read(&bindings).is_empty(),
         Holder::of(&bindings[0].subjects.as_ref().unwrap()[0]).is_none()
     );
-    let roles = BTreeMap::from([("r".to_owned(), rules.to_vec())]);
-    let scan = evaluate(&bindings, &roles);
+    let rules_of = BTreeMap::from([("r".to_owned(), rules.to_vec())]);
+    let scan = evaluate(&bindings, &rules_of);
     scan.open.iter().map(|open| open.grant).collect()
 }
 
