@@ -39,7 +39,7 @@ pub struct EndorsementKeys {
     pub require_ca: Vec<String>,
     /// Machines and their endorsement keys.
     #[schemars(
-        length(max = 1024),
+        length(max = 512),
         extend(
             "x-kubernetes-list-type" = "map",
             "x-kubernetes-list-map-keys" = ["machine"],
