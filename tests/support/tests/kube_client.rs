@@ -9,12 +9,16 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequestStatus,
 };
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::GroupVersionKind;
+use kube::discovery::{self, Scope};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, Config, Resource};
-use kubelet_authenticator_test_support::api_server::ApiServer;
+use kubelet_authenticator_test_support::api_server::{ApiServer, Definition};
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 use serde_json::json;
 
@@ -190,5 +194,46 @@ fn lists_errors_and_events_are_understood() {
         let events = server.events();
         assert_eq!(events.len(), 1, "{events:?}");
         assert_eq!(events[0]["reason"], "Denied");
+    });
+}
+
+#[test]
+fn a_reflector_and_a_dynamic_api_work_on_a_kind_that_a_test_defines() {
+    let server = ApiServer::start();
+    let machines = Definition::new("cluster.x-k8s.io", "v1beta2", "Machine", "machines");
+    server.define(machines.with_status());
+    block_on(async {
+        let client = client(&server).await;
+        let kind = GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Machine");
+        let (resource, capabilities) = discovery::pinned_kind(&client, &kind).await.unwrap();
+        assert_eq!(capabilities.scope, Scope::Namespaced);
+        let machines: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), "default", &resource);
+        let writer = reflector::store::Writer::new(resource.clone());
+        let reader = writer.as_reader();
+        let everywhere = Api::<DynamicObject>::all_with(client, &resource);
+        let stream = watcher(everywhere, watcher::Config::default().streaming_lists());
+        let mut stream = std::pin::pin!(stream.reflect(writer).applied_objects());
+
+        let object = DynamicObject::new("m1", &resource).data(json!({"spec": {"a": 1}}));
+        machines
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
+        stream.try_next().await.unwrap().unwrap();
+        let patch = Patch::Merge(json!({"status": {"phase": "Running"}}));
+        let params = PatchParams::default();
+        machines.patch_status("m1", &params, &patch).await.unwrap();
+        stream.try_next().await.unwrap().unwrap();
+
+        let [cached] = <[_; 1]>::try_from(reader.state()).unwrap();
+        assert_eq!(cached.data["status"]["phase"], "Running");
+        let uid = Preconditions {
+            uid: Some("another".into()),
+            resource_version: None,
+        };
+        let params = DeleteParams::default().preconditions(uid);
+        let refused = machines.delete("m1", &params).await.unwrap_err();
+        assert!(matches!(refused, kube::Error::Api(status) if status.code == 409));
     });
 }

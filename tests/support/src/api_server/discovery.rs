@@ -1,50 +1,54 @@
-//! Discovery documents, as far as kubectl needs them to find what the server keeps.
+//! Discovery documents, as far as kubectl and kube need them to find what the server keeps.
 
 use serde_json::{Value, json};
 
-use super::resource::{ALL, Resource};
+use super::resource::Resource;
 
 /// The document at this path, if there is one.
-pub(super) fn answer(path: &str) -> Option<Value> {
+pub(super) fn answer(known: &[&Resource], path: &str) -> Option<Value> {
     match path {
         "/api" => Some(json!({"kind": "APIVersions", "versions": ["v1"]})),
         "/apis" => {
-            let mut groups: Vec<&str> = ALL.iter().map(|resource| resource.group).collect();
+            let mut groups: Vec<&str> = known.iter().map(|resource| resource.group).collect();
             groups.sort_unstable();
             groups.dedup();
             let groups: Vec<Value> = groups
                 .into_iter()
                 .filter(|group| !group.is_empty())
-                .map(describe)
+                .filter_map(|group| describe(known, group))
                 .collect();
             Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
-        "/api/v1" => Some(list("")),
+        "/api/v1" => list(known, "", "v1"),
         path => {
             let group = path.strip_prefix("/apis/")?;
-            let (group, version) = group.split_once('/').map_or((group, ""), |found| found);
-            ALL.iter().find(|resource| resource.group == group)?;
-            match version {
-                "" => {
-                    let mut document = describe(group);
-                    document["kind"] = "APIGroup".into();
-                    document["apiVersion"] = "v1".into();
-                    Some(document)
-                }
-                "v1" => Some(list(group)),
-                _ => None,
+            if let Some((group, version)) = group.split_once('/') {
+                return list(known, group, version);
             }
+            let mut document = describe(known, group)?;
+            document["kind"] = "APIGroup".into();
+            document["apiVersion"] = "v1".into();
+            Some(document)
         }
     }
 }
 
-fn describe(group: &str) -> Value {
-    let version = json!({"groupVersion": format!("{group}/v1"), "version": "v1"});
-    json!({"name": group, "versions": [version], "preferredVersion": version})
+/// A group and its versions; the one defined first is preferred.
+fn describe(known: &[&Resource], group: &str) -> Option<Value> {
+    let mut versions: Vec<Value> = Vec::new();
+    for resource in known.iter().filter(|resource| resource.group == group) {
+        let version = resource.version;
+        let version = json!({"groupVersion": format!("{group}/{version}"), "version": version});
+        if !versions.contains(&version) {
+            versions.push(version);
+        }
+    }
+    let preferred = versions.first()?.clone();
+    Some(json!({"name": group, "versions": versions, "preferredVersion": preferred}))
 }
 
-fn list(group: &str) -> Value {
-    let of_group = || ALL.iter().filter(|resource| resource.group == group);
+fn list(known: &[&Resource], group: &str, version: &str) -> Option<Value> {
+    let of_version = |resource: &&&Resource| (resource.group, resource.version) == (group, version);
     let verbs = [
         "create", "delete", "get", "list", "patch", "update", "watch",
     ];
@@ -57,17 +61,15 @@ fn list(group: &str) -> Value {
         })
     };
     let mut resources: Vec<Value> = Vec::new();
-    for resource in of_group() {
+    for resource in known.iter().filter(of_version) {
         resources.push(entry(resource, resource.plural.into()));
         for part in resource.subresources {
             resources.push(entry(resource, format!("{}/{part}", resource.plural)));
         }
     }
-    let version = of_group()
-        .next()
-        .map_or_else(|| "v1".into(), |resource| resource.api_version());
-    json!({
+    let group_version = known.iter().find(of_version)?.api_version();
+    Some(json!({
         "kind": "APIResourceList", "apiVersion": "v1",
-        "groupVersion": version, "resources": resources,
-    })
+        "groupVersion": group_version, "resources": resources,
+    }))
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::auth::{User, admit_node, asks_who, authorize};
 use super::csr::{self, Part};
+use super::custom;
 use super::resource::{NODES, REQUESTS, Resource, Target, Verb};
 use super::signer::{Signer, decide};
 use super::status::{FieldError, Refusal, details};
@@ -50,10 +51,10 @@ pub(super) fn handle(
     if asks_who(target) {
         return Ok(Reply::Json(201, who(call.user)));
     }
-    let Some(resource) = target.resource() else {
-        return Ok(without_resource(target));
+    let Some(resource) = target.resource(store.resources()) else {
+        return Ok(without_resource(store, target));
     };
-    let stored = |object: &Value| Reply::Json(200, object.clone());
+    let stored = |object: &Value| Reply::Json(200, resource.show(object));
     match target.verb {
         Verb::Create => {
             let object = create(store, resource, call)?;
@@ -79,6 +80,7 @@ pub(super) fn handle(
         Verb::Watch => WatchPlan::new(store, resource, target).map(Reply::Watch),
         Verb::Update => {
             let object = parse(call.body)?;
+            custom::check_replacement(resource, &object)?;
             update(store, resource, call, object).map(|object| stored(&object))
         }
         Verb::Patch => {
@@ -104,7 +106,7 @@ fn who(user: &User) -> Value {
     })
 }
 
-fn without_resource(target: &Target) -> Reply {
+fn without_resource(store: &Store, target: &Target) -> Reply {
     match target.path.trim_end_matches('/') {
         "/readyz" | "/livez" | "/healthz" => Reply::Text(200, "ok"),
         "/version" => Reply::Json(
@@ -115,7 +117,7 @@ fn without_resource(target: &Target) -> Reply {
                 "goVersion": "go1.26.8", "compiler": "gc", "platform": "linux/amd64",
             }),
         ),
-        path => super::discovery::answer(path)
+        path => super::discovery::answer(store.resources(), path)
             .map_or(Reply::Text(404, "404 page not found\n"), |found| {
                 Reply::Json(200, found)
             }),
@@ -157,6 +159,9 @@ fn create(
     }
     if resource.namespaced {
         metadata["namespace"] = call.target.namespace.as_str().into();
+    }
+    if resource.custom {
+        custom::prepare_new(resource, &mut object);
     }
     if resource == &REQUESTS {
         call.user.stamp(&mut object["spec"]);
@@ -291,8 +296,14 @@ fn update(
         }
     } else if resource == &NODES && target.subresource == "status" {
         object["spec"] = old["spec"].clone();
+    } else if resource.custom {
+        custom::prepare_update(resource, &target.subresource, &old, &mut object);
     }
-    Ok((*store.replace(resource, object)).clone())
+    let stored = store.replace(resource, object);
+    if custom::is_released(&stored) {
+        store.delete(resource, &target.namespace, name)?;
+    }
+    Ok((*stored).clone())
 }
 
 /// What no update changes; the version is set by the store where anything differs.
@@ -305,6 +316,7 @@ fn keep_identity(old: &Value, object: &mut Value) {
         "namespace",
         "uid",
         "creationTimestamp",
+        "deletionTimestamp",
         "resourceVersion",
     ] {
         match &old["metadata"][field] {
@@ -329,6 +341,10 @@ fn delete(
             let why = format!("Precondition failed: {field} in precondition: {wanted}, {found}");
             return Err(Refusal::conflict(resource, &target.name, &why));
         }
+    }
+    if custom::is_held(&object) {
+        let held = store.replace(resource, custom::marked_for_deletion(&object));
+        return Ok(Reply::Json(200, resource.show(&held)));
     }
     store.delete(resource, &target.namespace, &target.name)?;
     let mut details = details(resource.group, resource.plural, &target.name);

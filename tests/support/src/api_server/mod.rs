@@ -1,7 +1,8 @@
 //! An in-memory Kubernetes API server, with faults.
 //!
 //! It answers as kube-apiserver 1.36 does in what it covers: authentication by bootstrap token and
-//! client certificate, certificate signing requests with their rules, nodes, leases and events.
+//! client certificate, certificate signing requests with their rules, nodes, leases, events, secrets,
+//! and what kinds a test defines ([`ApiServer::define`]), by the rules of custom resources.
 //! What goes wrong is set at run time ([`ApiServer::inject`], [`ApiServer::inject_connection`]),
 //! requests can be held at a step ([`ApiServer::hold`]), and all of them are recorded.
 //!
@@ -26,11 +27,13 @@
 mod answer;
 mod auth;
 mod csr;
+mod custom;
 mod discovery;
 mod faults;
 mod files;
 mod handlers;
 mod log;
+mod objects;
 mod observe;
 mod pem;
 mod resource;
@@ -55,6 +58,7 @@ pub use self::auth::User;
 pub use self::faults::{ConnectionFault, Fault, Route, Times};
 pub use self::files::{Kubeconfig, exec_info};
 pub use self::log::{Gate, Request, Step};
+pub use self::objects::Definition;
 pub use self::resource::Verb;
 pub use self::signer::{Flaw, Issuance, Signer};
 pub use self::tls::OTHER_NAME;

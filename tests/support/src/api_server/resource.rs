@@ -1,18 +1,23 @@
 //! The kinds of objects that the server keeps, and what a request's path names.
 
 use hyper::Method;
+use serde_json::Value;
 
 /// A kind of object.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Resource {
     /// API group; empty for the core group.
     pub(super) group: &'static str,
+    /// Version, as paths have it.
+    pub(super) version: &'static str,
     /// Plural name, as paths have it.
     pub(super) plural: &'static str,
     /// Kind.
     pub(super) kind: &'static str,
     /// Whether its objects live in namespaces.
     pub(super) namespaced: bool,
+    /// Whether a test defined it: then the rules of custom resources hold.
+    pub(super) custom: bool,
     /// Its subresources.
     pub(super) subresources: &'static [&'static str],
     /// What a field selector may name.
@@ -24,9 +29,11 @@ const CERTIFICATES: &str = "certificates.k8s.io";
 /// Certificate signing requests.
 pub(super) static REQUESTS: Resource = Resource {
     group: CERTIFICATES,
+    version: "v1",
     plural: "certificatesigningrequests",
     kind: "CertificateSigningRequest",
     namespaced: false,
+    custom: false,
     subresources: &["approval", "status"],
     fields: &["metadata.name", "spec.signerName"],
 };
@@ -34,9 +41,11 @@ pub(super) static REQUESTS: Resource = Resource {
 /// Nodes.
 pub(super) static NODES: Resource = Resource {
     group: "",
+    version: "v1",
     plural: "nodes",
     kind: "Node",
     namespaced: false,
+    custom: false,
     subresources: &["status"],
     fields: &["metadata.name"],
 };
@@ -44,9 +53,11 @@ pub(super) static NODES: Resource = Resource {
 /// Leases.
 pub(super) static LEASES: Resource = Resource {
     group: "coordination.k8s.io",
+    version: "v1",
     plural: "leases",
     kind: "Lease",
     namespaced: true,
+    custom: false,
     subresources: &[],
     fields: &["metadata.name", "metadata.namespace"],
 };
@@ -54,9 +65,11 @@ pub(super) static LEASES: Resource = Resource {
 /// Events of the core group.
 pub(super) static CORE_EVENTS: Resource = Resource {
     group: "",
+    version: "v1",
     plural: "events",
     kind: "Event",
     namespaced: true,
+    custom: false,
     subresources: &[],
     fields: &[
         "metadata.name",
@@ -72,35 +85,51 @@ pub(super) static CORE_EVENTS: Resource = Resource {
 /// Events of their own group.
 pub(super) static EVENTS: Resource = Resource {
     group: "events.k8s.io",
+    version: "v1",
     plural: "events",
     kind: "Event",
     namespaced: true,
+    custom: false,
     subresources: &[],
     fields: &["metadata.name", "metadata.namespace", "reason"],
 };
 
-/// Secrets: there to be forbidden.
+/// Secrets.
 pub(super) static SECRETS: Resource = Resource {
     group: "",
+    version: "v1",
     plural: "secrets",
     kind: "Secret",
     namespaced: true,
+    custom: false,
     subresources: &[],
     fields: &["metadata.name", "metadata.namespace"],
 };
 
-/// Every kind there is.
-pub(super) static ALL: [&Resource; 6] =
+/// Every kind that there is from the start.
+pub(super) static BUILT_IN: [&Resource; 6] =
     [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS, &SECRETS];
 
 impl Resource {
-    /// `v1` or `group/v1`.
+    /// `version` or `group/version`.
     pub(super) fn api_version(&self) -> String {
         if self.group.is_empty() {
-            "v1".into()
+            self.version.into()
         } else {
-            format!("{}/v1", self.group)
+            format!("{}/{}", self.group, self.version)
         }
+    }
+
+    /// Whether its objects are the same as those of `other`, maybe in another version.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.group, self.plural) == (other.group, other.plural)
+    }
+
+    /// An object as it is shown in this version.
+    pub(super) fn show(&self, object: &Value) -> Value {
+        let mut object = object.clone();
+        object["apiVersion"] = self.api_version().into();
+        object
     }
 
     /// `plural` or `plural.group`, as messages have it.
@@ -162,6 +191,8 @@ pub(super) struct Target {
     pub(super) path: String,
     /// API group, where the path is a resource's.
     pub(super) group: String,
+    /// Version, where the path is a resource's.
+    pub(super) version: String,
     /// Plural name; empty where the path is no resource's.
     pub(super) plural: String,
     pub(super) namespace: String,
@@ -177,10 +208,10 @@ impl Target {
             .into_owned()
             .collect();
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let (group, rest) = match parts.as_slice() {
-            ["api", "v1", rest @ ..] => ("", rest),
-            ["apis", group, "v1", rest @ ..] => (*group, rest),
-            _ => ("", &[][..]),
+        let (group, version, rest) = match parts.as_slice() {
+            ["api", "v1", rest @ ..] => ("", "v1", rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => ("", "", &[][..]),
         };
         let (namespace, rest) = match rest {
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
@@ -204,6 +235,7 @@ impl Target {
             verb,
             path: path.to_owned(),
             group: group.to_owned(),
+            version: version.to_owned(),
             plural: part(0),
             namespace: namespace.to_owned(),
             name: part(1),
@@ -225,14 +257,19 @@ impl Target {
         self.parameter(key).is_some_and(truthy)
     }
 
-    /// The kind of object it is about, if the server keeps it.
-    pub(super) fn resource(&self) -> Option<&'static Resource> {
-        let resource = ALL
-            .into_iter()
-            .find(|resource| resource.group == self.group && resource.plural == self.plural)?;
-        let known = self.subresource.is_empty()
+    /// The kind of object it is about, if it is one of the known.
+    pub(super) fn resource(&self, known: &[&'static Resource]) -> Option<&'static Resource> {
+        let resource = known.iter().copied().find(|resource| {
+            (resource.group, resource.version, resource.plural)
+                == (
+                    self.group.as_str(),
+                    self.version.as_str(),
+                    self.plural.as_str(),
+                )
+        })?;
+        let has_part = self.subresource.is_empty()
             || resource.subresources.contains(&self.subresource.as_str());
-        known.then_some(resource)
+        has_part.then_some(resource)
     }
 }
 

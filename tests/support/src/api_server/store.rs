@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::resource::{Resource, Target};
+use super::resource::{BUILT_IN, Resource, Target};
 use super::status::Refusal;
 use super::timestamp;
 
@@ -35,6 +35,33 @@ pub(super) struct Change {
     pub(super) happened: Happened,
     pub(super) resource: &'static Resource,
     pub(super) object: Arc<Value>,
+    /// What it was before, if it was there.
+    before: Option<Arc<Value>>,
+}
+
+impl Change {
+    /// The change as who watches the selected sees it: what begins to match comes, what ceases to
+    /// goes.
+    fn seen_by(&self, selection: &Selection) -> Option<Self> {
+        if !self.resource.is_same(selection.resource) {
+            return None;
+        }
+        let now = self.happened != Happened::Deleted && selection.matches(&self.object);
+        let before = self
+            .before
+            .as_ref()
+            .is_some_and(|object| selection.matches(object));
+        let happened = match (before, now) {
+            (false, false) => return None,
+            (false, true) => Happened::Added,
+            (true, true) => Happened::Modified,
+            (true, false) => Happened::Deleted,
+        };
+        Some(Self {
+            happened,
+            ..self.clone()
+        })
+    }
 }
 
 type Key = (&'static str, &'static str, String, String);
@@ -47,6 +74,7 @@ pub(super) struct Store {
     objects: BTreeMap<Key, Arc<Value>>,
     history: Vec<Change>,
     latest: watch::Sender<u64>,
+    resources: Vec<&'static Resource>,
 }
 
 impl Store {
@@ -59,7 +87,18 @@ impl Store {
             objects: BTreeMap::new(),
             history: Vec::new(),
             latest: watch::Sender::new(version),
+            resources: BUILT_IN.to_vec(),
         }
+    }
+
+    /// Every kind there is.
+    pub(super) fn resources(&self) -> &[&'static Resource] {
+        &self.resources
+    }
+
+    /// Knows one more kind.
+    pub(super) fn define(&mut self, resource: &'static Resource) {
+        self.resources.push(resource);
     }
 
     /// The version of the last change.
@@ -124,15 +163,15 @@ impl Store {
         namespace: &str,
         name: &str,
     ) -> Result<Arc<Value>, Refusal> {
-        let object = self
+        let before = self
             .objects
             .remove(&key(resource, namespace, name))
             .ok_or_else(|| Refusal::not_found(resource, name))?;
-        let mut object = (*object).clone();
+        let mut object = (*before).clone();
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let object = Arc::new(object);
-        self.publish(resource, Happened::Deleted, object.clone());
+        self.publish(resource, Happened::Deleted, object.clone(), Some(before));
         Ok(object)
     }
 
@@ -162,10 +201,7 @@ impl Store {
         let later = self.history.get(from..).unwrap_or_default();
         Ok(later
             .iter()
-            .filter(|change| {
-                change.resource == selection.resource && selection.matches(&change.object)
-            })
-            .cloned()
+            .filter_map(|change| change.seen_by(selection))
             .collect())
     }
 
@@ -181,17 +217,24 @@ impl Store {
         object["kind"] = resource.kind.into();
         object["apiVersion"] = resource.api_version().into();
         let object = Arc::new(object);
-        self.objects.insert(key, object.clone());
-        self.publish(resource, happened, object.clone());
+        let before = self.objects.insert(key, object.clone());
+        self.publish(resource, happened, object.clone(), before);
         object
     }
 
-    fn publish(&mut self, resource: &'static Resource, happened: Happened, object: Arc<Value>) {
+    fn publish(
+        &mut self,
+        resource: &'static Resource,
+        happened: Happened,
+        object: Arc<Value>,
+        before: Option<Arc<Value>>,
+    ) {
         self.history.push(Change {
             version: self.version,
             happened,
             resource,
             object,
+            before,
         });
         self.latest.send_replace(self.version);
     }
@@ -297,6 +340,6 @@ pub(super) fn wrap(resource: &Resource, version: u64, items: &[Arc<Value>]) -> V
         "kind": format!("{}List", resource.kind),
         "apiVersion": resource.api_version(),
         "metadata": {"resourceVersion": version.to_string()},
-        "items": items.iter().map(|item| (**item).clone()).collect::<Vec<Value>>(),
+        "items": items.iter().map(|item| resource.show(item)).collect::<Vec<Value>>(),
     })
 }

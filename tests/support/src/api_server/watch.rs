@@ -54,7 +54,7 @@ impl WatchPlan {
             store
                 .list(&selection)
                 .iter()
-                .map(|object| (**object).clone())
+                .map(|object| resource.show(object))
                 .collect()
         } else {
             Vec::new()
@@ -220,7 +220,7 @@ async fn follow_until_stopped(
             Ok(changes) => {
                 for change in changes {
                     stream
-                        .send(change.happened.as_str(), &change.object)
+                        .send(change.happened.as_str(), &resource.show(&change.object))
                         .await?;
                 }
                 seen = version;

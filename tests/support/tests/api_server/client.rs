@@ -106,7 +106,11 @@ impl Caller {
     }
 
     pub fn watch(&self, query: &str) -> Events {
-        let path = format!("{CSRS}?watch=true&{query}");
+        self.watch_at(CSRS, query)
+    }
+
+    pub fn watch_at(&self, collection: &str, query: &str) -> Events {
+        let path = format!("{collection}?watch=true&{query}");
         Events {
             lines: BufReader::new(self.get(&path)),
         }

@@ -3,6 +3,7 @@
 mod access;
 mod approval;
 mod client;
+mod custom;
 mod files;
 mod gates;
 mod network;

@@ -1,0 +1,165 @@
+//! Objects of any kind, put there and looked at past all rules.
+
+use serde_json::Value;
+
+use super::resource::Resource;
+use super::store::Selection;
+use super::{ApiServer, lock};
+
+/// A kind of object that a test wants served, in one version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Definition {
+    group: String,
+    version: String,
+    kind: String,
+    plural: String,
+    namespaced: bool,
+    status: bool,
+}
+
+impl Definition {
+    /// A namespaced kind without subresources.
+    pub fn new(group: &str, version: &str, kind: &str, plural: &str) -> Self {
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+            namespaced: true,
+            status: false,
+        }
+    }
+
+    /// The served versions of a CustomResourceDefinition; no schema is looked at.
+    pub fn of_crd(crd: &Value) -> Vec<Self> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let spec = &crd["spec"];
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        versions
+            .filter(|version| version["served"] == true)
+            .map(|version| Self {
+                group: text(&spec["group"]),
+                version: text(&version["name"]),
+                kind: text(&spec["names"]["kind"]),
+                plural: text(&spec["names"]["plural"]),
+                namespaced: spec["scope"] == "Namespaced",
+                status: version["subresources"]["status"].is_object(),
+            })
+            .collect()
+    }
+
+    /// Its objects live in no namespace.
+    pub fn cluster_scoped(mut self) -> Self {
+        self.namespaced = false;
+        self
+    }
+
+    /// It has the status subresource.
+    pub fn with_status(mut self) -> Self {
+        self.status = true;
+        self
+    }
+
+    /// Kinds live as long as the process: objects, watches and selections refer to them.
+    fn leak(self) -> &'static Resource {
+        let leak = |text: String| &*text.leak();
+        Box::leak(Box::new(Resource {
+            group: leak(self.group),
+            version: leak(self.version),
+            plural: leak(self.plural),
+            kind: leak(self.kind),
+            namespaced: self.namespaced,
+            custom: true,
+            subresources: if self.status { &["status"] } else { &[] },
+            fields: &["metadata.name", "metadata.namespace"],
+        }))
+    }
+}
+
+impl ApiServer {
+    /// Serves one more kind, by the rules of custom resources but for schemas: status by its
+    /// subresource alone, generations, replacement only of what was seen.
+    ///
+    /// Versions of one kind share its objects, which are shown unconverted.
+    pub fn define(&self, definition: Definition) {
+        lock(&self.shared.state).store.define(definition.leak());
+    }
+
+    /// Stores an object as it is, in place of the one of its name, and returns it as it is stored.
+    ///
+    /// # Panics
+    ///
+    /// If no such kind is served.
+    #[track_caller]
+    pub fn put(&self, mut object: Value) -> Value {
+        let resource = self.kind_of(&object["apiVersion"], &object["kind"]);
+        let store = &mut lock(&self.shared.state).store;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &object["metadata"];
+        let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+        let stored = match store.get(resource, &namespace, &name) {
+            Ok(old) => {
+                for field in ["uid", "creationTimestamp"] {
+                    object["metadata"][field] = old["metadata"][field].clone();
+                }
+                // Otherwise equal objects would differ in it.
+                object["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
+                store.replace(resource, object)
+            }
+            Err(_) => store
+                .create(resource, object)
+                .expect("no other has its name"),
+        };
+        (*stored).clone()
+    }
+
+    /// One object: the namespace is empty where its kind has none.
+    #[track_caller]
+    pub fn object(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let resource = self.resource(plural);
+        let state = lock(&self.shared.state);
+        let found = state.store.get(resource, namespace, name).ok()?;
+        Some((*found).clone())
+    }
+
+    /// All objects of a kind, by its plural name; that of Events is of the core group.
+    ///
+    /// # Panics
+    ///
+    /// If no such kind is served.
+    #[track_caller]
+    pub fn all(&self, plural: &str) -> Vec<Value> {
+        let resource = self.resource(plural);
+        let state = lock(&self.shared.state);
+        let found = state.store.list(&Selection::everything(resource));
+        found.iter().map(|object| (**object).clone()).collect()
+    }
+
+    /// Deletes an object, finalizers or not.
+    #[track_caller]
+    pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
+        let resource = self.resource(plural);
+        // It may have gone by itself.
+        let _ = lock(&self.shared.state)
+            .store
+            .delete(resource, namespace, name);
+    }
+
+    #[track_caller]
+    fn resource(&self, plural: &str) -> &'static Resource {
+        self.find(|resource| resource.plural == plural)
+            .unwrap_or_else(|| panic!("no {plural} are served: define them"))
+    }
+
+    #[track_caller]
+    fn kind_of(&self, api_version: &Value, kind: &Value) -> &'static Resource {
+        self.find(|resource| *api_version == resource.api_version() && *kind == resource.kind)
+            .unwrap_or_else(|| panic!("no {api_version} {kind} is served: define it"))
+    }
+
+    fn find(&self, is_it: impl Fn(&Resource) -> bool) -> Option<&'static Resource> {
+        let state = lock(&self.shared.state);
+        let mut resources = state.store.resources().iter().copied();
+        resources.find(|resource| is_it(resource))
+    }
+}
