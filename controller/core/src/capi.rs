@@ -1,9 +1,19 @@
 //! Cluster API: what it says of a cluster, its machines and its API server.
 
 mod ca;
+#[cfg(test)]
+mod fixtures;
+mod inventory;
 mod kubeconfig;
+mod objects;
+mod served;
+mod store;
+mod watch;
 
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa, KeyDigest};
+pub use inventory::CapiInventory;
 pub use kubeconfig::{
     Credential, FileField, Impersonation, KubeconfigRefused, Listed, TenantKubeconfig, UrlPart,
 };
+pub use objects::{Cluster, Endpoint, ObjectKey, Reference};
+pub use watch::{Objects, Selection, Watches};

@@ -177,10 +177,7 @@ fn watch(
     source: Source,
     signer: &str,
 ) -> impl Stream<Item = (Source, Event<CertificateSigningRequest>)> + Send + use<> {
-    let selected = watcher::Config::default()
-        .fields(&format!("spec.signerName={signer}"))
-        .page_size(bounded::PAGE_SIZE)
-        .timeout(WATCH_SECONDS);
+    let selected = watched_in_pages().fields(&format!("spec.signerName={signer}"));
     let mut told = WatchState::new(signer);
     watcher(Api::all(client), selected)
         .backoff(Doubling::default())
@@ -188,6 +185,13 @@ fn watch(
             told.observe(&event);
             std::future::ready(event.ok().map(|event| (source, event)))
         })
+}
+
+/// A watch that holds little of what is listed at once, and finds out when its connection has died.
+pub(crate) fn watched_in_pages() -> watcher::Config {
+    watcher::Config::default()
+        .page_size(bounded::PAGE_SIZE)
+        .timeout(WATCH_SECONDS)
 }
 
 /// Tells when a watch begins, is lost, and is there again: once each.
@@ -234,7 +238,7 @@ impl WatchState {
 
 /// Waits that double up to a limit, and begin anew once a watch has held.
 #[derive(Debug)]
-struct Doubling {
+pub(crate) struct Doubling {
     wait: Duration,
     last: Option<Instant>,
 }

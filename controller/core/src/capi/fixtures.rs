@@ -1,0 +1,194 @@
+//! Cluster API's objects as its API server answers them, in both contracts.
+
+use std::convert::Infallible;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::objects::{Kept, Raw, Watched};
+use super::store::Stored;
+use super::watch::{Objects, Selection};
+
+/// The version that an object is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contract {
+    V1Beta1,
+    V1Beta2,
+}
+
+pub(super) const BOTH: [Contract; 2] = [Contract::V1Beta1, Contract::V1Beta2];
+
+pub(super) const NAMESPACE: &str = "tenant-a";
+
+impl Contract {
+    pub(super) fn version(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "v1beta1",
+            Self::V1Beta2 => "v1beta2",
+        }
+    }
+
+    fn object(self, group: &str, kind: &str, name: &str) -> Value {
+        json!({
+            "apiVersion": format!("{group}/{}", self.version()),
+            "kind": kind,
+            "metadata": {
+                "name": name, "namespace": NAMESPACE, "uid": format!("{kind}-{name}"),
+                "resourceVersion": "7", "generation": 1,
+                "labels": {"cluster.x-k8s.io/cluster-name": "prod-1"},
+            },
+        })
+    }
+
+    pub(super) fn reference(self, group: &str, kind: &str, name: &str) -> Value {
+        match self {
+            Self::V1Beta1 => json!({
+                "apiVersion": format!("{group}/v1beta1"), "kind": kind,
+                "namespace": NAMESPACE, "name": name,
+            }),
+            Self::V1Beta2 => json!({"apiGroup": group, "kind": kind, "name": name}),
+        }
+    }
+
+    fn bootstrapped(self) -> Value {
+        match self {
+            Self::V1Beta1 => json!({
+                "bootstrapReady": true, "infrastructureReady": true,
+                "conditions": [{"type": "BootstrapReady", "status": "True"}],
+            }),
+            Self::V1Beta2 => json!({
+                "initialization": {
+                    "bootstrapDataSecretCreated": true, "infrastructureProvisioned": true,
+                },
+                "conditions": [{"type": "BootstrapConfigReady", "status": "True"}],
+            }),
+        }
+    }
+
+    /// Cluster `prod-1`.
+    pub(super) fn cluster(self) -> Value {
+        let mut cluster = self.object("cluster.x-k8s.io", "Cluster", "prod-1");
+        cluster["spec"] = json!({
+            "controlPlaneEndpoint": {"host": "203.0.113.7", "port": 6443},
+            "clusterNetwork": {
+                "services": {"cidrBlocks": ["10.96.0.0/12", "fd00:1::/108"]},
+                "pods": {"cidrBlocks": ["10.244.0.0/16"]},
+            },
+            "infrastructureRef":
+                self.reference("infrastructure.cluster.x-k8s.io", "GenericCluster", "prod-1"),
+        });
+        cluster["status"] = json!({"phase": "Provisioned"});
+        cluster
+    }
+
+    /// A Machine of the cluster with InfraMachine `<name>-infra` and KubeadmConfig `<name>-config`.
+    pub(super) fn machine(self, name: &str) -> Value {
+        let mut machine = self.object("cluster.x-k8s.io", "Machine", name);
+        let infrastructure = "infrastructure.cluster.x-k8s.io";
+        let bootstrap = "bootstrap.cluster.x-k8s.io";
+        machine["spec"] = json!({
+            "clusterName": "prod-1",
+            "providerID": format!("generic:///rack/{name}"),
+            "bootstrap": {
+                "configRef":
+                    self.reference(bootstrap, "KubeadmConfig", &format!("{name}-config")),
+                "dataSecretName": format!("{name}-config"),
+            },
+            "infrastructureRef":
+                self.reference(infrastructure, "GenericMachine", &format!("{name}-infra")),
+        });
+        machine["status"] = self.bootstrapped();
+        machine["status"]["addresses"] = json!([
+            {"type": "Hostname", "address": format!("{name}.Example.com")},
+            {"type": "InternalIP", "address": "10.0.0.7"},
+            {"type": "InternalIP", "address": "2001:db8::7"},
+            {"type": "InternalDNS", "address": format!("{name}.example.com")},
+            {"type": "ExternalIP", "address": "198.51.100.7"},
+        ]);
+        machine
+    }
+
+    /// A MachinePool of the cluster with KubeadmConfig `<name>-config` and these members.
+    pub(super) fn pool(self, name: &str, provider_ids: &[&str]) -> Value {
+        let mut pool = self.object("cluster.x-k8s.io", "MachinePool", name);
+        let bootstrap = "bootstrap.cluster.x-k8s.io";
+        pool["spec"] = json!({
+            "clusterName": "prod-1",
+            "replicas": provider_ids.len(),
+            "providerIDList": provider_ids,
+            "template": {"spec": {
+                "clusterName": "prod-1",
+                "bootstrap": {
+                    "configRef":
+                        self.reference(bootstrap, "KubeadmConfig", &format!("{name}-config")),
+                },
+            }},
+        });
+        pool["status"] = self.bootstrapped();
+        pool
+    }
+
+    /// The KubeadmConfig of this Machine or pool, with a token of this ID.
+    pub(super) fn config(self, of: &str, token: &str) -> Value {
+        let name = format!("{of}-config");
+        let mut config = self.object("bootstrap.cluster.x-k8s.io", "KubeadmConfig", &name);
+        config["spec"] = json!({
+            "files": [{"path": "/etc/secret", "content": "hidden-in-a-file"}],
+            "joinConfiguration": {
+                "discovery": {"bootstrapToken": {
+                    "apiServerEndpoint": "203.0.113.7:6443",
+                    "caCertHashes": ["sha256:00"],
+                    "token": format!("{token}.secretsecretsecr"),
+                }},
+                "nodeRegistration": {"kubeletExtraArgs": {"cloud-provider": "external"}},
+            },
+        });
+        config["status"] = json!({"dataSecretName": name});
+        config
+    }
+}
+
+/// The object with this at `pointer`, the last part of which need not be there.
+pub(super) fn with(mut object: Value, pointer: &str, value: Value) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    object.pointer_mut(parent).unwrap()[field] = value;
+    object
+}
+
+/// What is kept of the object.
+pub(super) fn kept<K: Kept>(object: Value) -> Option<K> {
+    raw::<K>(object).kept()
+}
+
+fn raw<K: Kept>(object: Value) -> Raw<K> {
+    serde_json::from_value(object).unwrap()
+}
+
+/// Objects that were never watched: they come from the test.
+pub(super) fn objects() -> Objects {
+    answered_by(|url| panic!("{url} is asked for"))
+}
+
+/// As [`objects`], of an API server that answers so to what is asked by path.
+pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'static) -> Objects {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answer(request.uri().path());
+        async move {
+            let status = answer["code"].as_u64().unwrap_or(200);
+            let response = Response::builder().status(u16::try_from(status).unwrap());
+            let body = Full::new(Bytes::from(answer.to_string()));
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        }
+    });
+    Objects::new(Client::new(service, "default"), Selection::default()).0
+}
+
+/// Tells of an object as a watch does.
+pub(super) fn seen<W: Watched + Stored>(objects: &Objects, object: Value) {
+    let raw = raw::<W>(object);
+    objects.seen::<W>(raw.key().unwrap(), raw);
+}

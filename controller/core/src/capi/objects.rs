@@ -1,0 +1,256 @@
+//! The objects of Cluster API, as the few fields that are used, of the contracts v1beta1 and
+//! v1beta2 alike.
+//!
+//! What a field has that it cannot have (a provider ID that is none) is as good as missing: the
+//! machine is then not ready, and nothing else suffers. A bootstrap token's secret half is dropped
+//! while it is read.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::{ApiResource, DynamicResourceScope};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+mod bootstrap_config;
+mod cluster;
+mod infrastructure;
+mod machine;
+mod pool;
+
+pub(super) use bootstrap_config::BootstrapConfig;
+pub use cluster::{Cluster, Endpoint};
+pub(super) use infrastructure::InfraMachine;
+pub(super) use machine::Machine;
+pub(super) use pool::MachinePool;
+
+/// The group of Cluster, Machine and MachinePool.
+pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
+
+/// Who a Cluster's objects belong to.
+const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
+
+/// On an object that Cluster API is to leave alone; its value does not matter.
+const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
+
+/// A namespaced object's place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The object of this name in this namespace.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Something that is read: what of it, and what is kept.
+pub(super) trait Kept: Clone + Debug + Send + 'static {
+    /// What is read of its spec.
+    type Spec: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
+    /// What is read of its status.
+    type Status: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
+
+    /// What is kept; `None` of what belongs to no cluster.
+    fn kept(metadata: ObjectMeta, spec: Self::Spec, status: Self::Status) -> Option<Self>;
+}
+
+/// Something that is watched.
+pub(super) trait Watched: Kept {
+    /// Its group.
+    const GROUP: &'static str;
+    /// Its kind.
+    const KIND: &'static str;
+    /// Whether Cluster API runs without this kind.
+    const MAY_BE_ABSENT: bool;
+    /// Whether [`Selection::watch_filter`](super::Selection::watch_filter) is about this kind.
+    const IS_CLUSTER: bool = false;
+}
+
+/// An object as an API server answers it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(bound = "")]
+pub(super) struct Raw<W: Kept> {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    spec: Option<W::Spec>,
+    status: Option<W::Status>,
+}
+
+impl<W: Kept> Raw<W> {
+    /// Where it is; `None` of what an API server would not answer.
+    pub(super) fn key(&self) -> Option<ObjectKey> {
+        let name = self.metadata.name.clone()?;
+        let namespace = self.metadata.namespace.clone()?;
+        Some(ObjectKey { namespace, name })
+    }
+
+    pub(super) fn kept(self) -> Option<W> {
+        W::kept(
+            self.metadata,
+            self.spec.unwrap_or_default(),
+            self.status.unwrap_or_default(),
+        )
+    }
+}
+
+impl<W: Kept> Resource for Raw<W> {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
+    }
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// An object in the same namespace that a spec names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    /// Its group.
+    pub group: String,
+    /// Its version, where the contract has it (v1beta1).
+    pub version: Option<String>,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// A reference of either contract: `apiVersion` (v1beta1) or `apiGroup` (v1beta2).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawReference {
+    api_version: Option<String>,
+    api_group: Option<String>,
+    kind: Option<String>,
+    name: Option<String>,
+    namespace: Option<String>,
+}
+
+impl RawReference {
+    /// The reference of an object in `namespace`; none that leads out of it, which is another
+    /// tenant's.
+    fn within(self, namespace: &str) -> Option<Reference> {
+        if self
+            .namespace
+            .is_some_and(|own| own != namespace && !own.is_empty())
+        {
+            return None;
+        }
+        let (group, version) = match (self.api_group, self.api_version) {
+            (Some(group), _) => (group, None),
+            (None, Some(api_version)) => {
+                let (group, version) = api_version.split_once('/')?;
+                (group.to_owned(), Some(version.to_owned()))
+            }
+            (None, None) => return None,
+        };
+        Some(Reference {
+            group,
+            version,
+            kind: self.kind.filter(|kind| !kind.is_empty())?,
+            name: self.name.filter(|name| !name.is_empty())?,
+        })
+    }
+}
+
+/// A step of bringing a machine up, as both contracts tell of it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BootstrapStatus {
+    /// v1beta1.
+    bootstrap_ready: Option<bool>,
+    /// v1beta2; it never goes back.
+    initialization: Option<Initialization>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Initialization {
+    bootstrap_data_secret_created: Option<bool>,
+}
+
+impl BootstrapStatus {
+    fn is_done(&self) -> bool {
+        let initialization = self.initialization.as_ref();
+        let created = initialization.and_then(|one| one.bootstrap_data_secret_created);
+        created == Some(true) || self.bootstrap_ready == Some(true)
+    }
+}
+
+/// Where a machine's first configuration comes from.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Bootstrap {
+    config_ref: Option<RawReference>,
+    data_secret_name: Option<String>,
+}
+
+impl Bootstrap {
+    /// Whether somebody has named the data, whoever made them.
+    fn has_data(&self) -> bool {
+        self.data_secret_name
+            .as_ref()
+            .is_some_and(|name| !name.is_empty())
+    }
+}
+
+/// The cluster that an object belongs to: by its spec, which Cluster API requires, or its label.
+fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
+    let given = |name: &String| !name.is_empty();
+    spec.filter(given).or_else(|| {
+        let labels = metadata.labels.as_ref()?;
+        labels
+            .get(CLUSTER_NAME_LABEL)
+            .filter(|name| given(name))
+            .cloned()
+    })
+}
+
+fn is_paused(metadata: &ObjectMeta) -> bool {
+    let annotations = metadata.annotations.as_ref();
+    annotations.is_some_and(|annotations| annotations.contains_key(PAUSED_ANNOTATION))
+}
+
+fn is_deleting(metadata: &ObjectMeta) -> bool {
+    metadata.deletion_timestamp.is_some()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! MachinePool.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kubelet_attestation::names::ProviderId;
+use serde::Deserialize;
+
+use super::{
+    Bootstrap, BootstrapStatus, CORE_GROUP, Kept, Reference, Watched, cluster_of, is_deleting,
+};
+
+/// A MachinePool, as far as it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::capi) struct MachinePool {
+    pub(in crate::capi) uid: String,
+    pub(in crate::capi) cluster: String,
+    pub(in crate::capi) deleting: bool,
+    pub(in crate::capi) has_bootstrap_data: bool,
+    pub(in crate::capi) provider_ids: Vec<ProviderId>,
+    pub(in crate::capi) config: Option<Reference>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::capi) struct Spec {
+    cluster_name: Option<String>,
+    #[serde(rename = "providerIDList")]
+    provider_ids: Option<Vec<String>>,
+    template: Option<Template>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Template {
+    spec: Option<TemplateSpec>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct TemplateSpec {
+    bootstrap: Option<Bootstrap>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(in crate::capi) struct Status {
+    #[serde(flatten)]
+    bootstrap: BootstrapStatus,
+}
+
+impl Watched for MachinePool {
+    const GROUP: &'static str = CORE_GROUP;
+    const KIND: &'static str = "MachinePool";
+    const MAY_BE_ABSENT: bool = true;
+}
+
+impl Kept for MachinePool {
+    type Spec = Spec;
+    type Status = Status;
+
+    fn kept(metadata: ObjectMeta, spec: Spec, status: Status) -> Option<Self> {
+        let namespace = metadata.namespace.clone()?;
+        let template = spec.template.and_then(|template| template.spec);
+        let bootstrap = template.and_then(|spec| spec.bootstrap).unwrap_or_default();
+        let ids = spec.provider_ids.unwrap_or_default();
+        Some(Self {
+            cluster: cluster_of(spec.cluster_name, &metadata)?,
+            deleting: is_deleting(&metadata),
+            has_bootstrap_data: bootstrap.has_data() || status.bootstrap.is_done(),
+            provider_ids: ids
+                .iter()
+                .filter_map(|id| ProviderId::parse(id).ok())
+                .collect(),
+            config: bootstrap
+                .config_ref
+                .and_then(|reference| reference.within(&namespace)),
+            uid: metadata.uid?,
+        })
+    }
+}

@@ -1,0 +1,72 @@
+//! Which version of a kind an API server has.
+
+use kube::core::ApiResource;
+use kube::{Client, Error};
+
+use super::objects::Reference;
+
+/// The contracts that are read, the newer first.
+const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// The resource of this kind in the newest contract that has it.
+pub(super) async fn served(
+    client: &Client,
+    group: &str,
+    kind: &str,
+) -> Result<Option<ApiResource>, Error> {
+    for version in CONTRACTS {
+        if let Some(resource) = in_version(client, group, version, kind).await? {
+            return Ok(Some(resource));
+        }
+    }
+    Ok(None)
+}
+
+/// The resource that this reference is to: of the version that it names, or of the first that the
+/// API server names and that has the kind.
+pub(super) async fn referred(
+    client: &Client,
+    reference: &Reference,
+) -> Result<Option<ApiResource>, Error> {
+    let Reference { group, kind, .. } = reference;
+    if let Some(version) = &reference.version {
+        return in_version(client, group, version, kind).await;
+    }
+    let groups = client.list_api_groups().await?.groups;
+    let versions = groups
+        .into_iter()
+        .find(|one| one.name == *group)
+        .map(|group| group.versions)
+        .unwrap_or_default();
+    for version in versions {
+        if let Some(resource) = in_version(client, group, &version.version, kind).await? {
+            return Ok(Some(resource));
+        }
+    }
+    Ok(None)
+}
+
+async fn in_version(
+    client: &Client,
+    group: &str,
+    version: &str,
+    kind: &str,
+) -> Result<Option<ApiResource>, Error> {
+    let api_version = format!("{group}/{version}");
+    let resources = match client.list_api_group_resources(&api_version).await {
+        Ok(list) => list.resources,
+        Err(Error::Api(status)) if status.code == 404 => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // A subresource has the kind of its resource, and a slash in its name.
+    let resource = resources
+        .into_iter()
+        .find(|resource| resource.kind == kind && !resource.name.contains('/'));
+    Ok(resource.map(|resource| ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version,
+        kind: kind.to_owned(),
+        plural: resource.name,
+    }))
+}
