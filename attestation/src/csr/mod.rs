@@ -9,3 +9,6 @@ pub mod subject;
 
 /// The usages of a kubelet's client certificate, as `spec.usages` lists them.
 pub const CLIENT_USAGES: [&str; 2] = ["digital signature", "client auth"];
+
+/// The usages of a kubelet's serving certificate, as `spec.usages` lists them.
+pub const SERVING_USAGES: [&str; 2] = ["digital signature", "server auth"];

@@ -9,6 +9,17 @@ use std::fmt;
 /// has two labels.
 const CLIENT_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-";
 
+/// The same of every serving signer of ours.
+const SERVING_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kubelet-serving-";
+
+/// The signer of kube-controller-manager for kubelets' client certificates, which a stock kubelet
+/// asks for one.
+pub const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// The signer of kube-controller-manager for kubelets' serving certificates: the only one that a
+/// stock kubelet asks.
+pub const BUILT_IN_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+
 /// Keeps signer names and metric labels short.
 const MAX_PROVIDER_LEN: usize = 32;
 
@@ -56,6 +67,16 @@ impl Provider {
         format!("{CLIENT_SIGNER_PREFIX}{self}")
     }
 
+    /// The provider whose serving signer this is; `None` for every other signer.
+    pub fn of_serving_signer(signer_name: &str) -> Option<Self> {
+        Self::parse(signer_name.strip_prefix(SERVING_SIGNER_PREFIX)?).ok()
+    }
+
+    /// The signer that a node of this provider can ask for its serving certificate.
+    pub fn serving_signer(&self) -> String {
+        format!("{SERVING_SIGNER_PREFIX}{self}")
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -94,6 +115,22 @@ mod tests {
         ] {
             assert_eq!(provider.client_signer(), signer);
             assert_eq!(Provider::of_client_signer(signer), Some(provider));
+        }
+    }
+
+    #[test]
+    fn a_provider_and_its_serving_signer_name_each_other() {
+        let signer = "cluster.x-k8s.io/kubelet-serving-tpm";
+
+        assert_eq!(Provider::TPM.serving_signer(), signer);
+        assert_eq!(Provider::of_serving_signer(signer), Some(Provider::TPM));
+        for other in [
+            BUILT_IN_SERVING_SIGNER,
+            BUILT_IN_CLIENT_SIGNER,
+            "cluster.x-k8s.io/kubelet-serving-",
+            "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm",
+        ] {
+            assert_eq!(Provider::of_serving_signer(other), None, "{other}");
         }
     }
 

@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{Audience, Provider};
 
+use crate::duties::{BuiltIn, Duties, Issuance};
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
-use crate::request::{Dismissal, IssuedCertificate, RawRequest};
+use crate::request::{
+    self, Approval, Asked, ClaimedCsr, Dismissal, IssuedCertificate, ParsedCsr, RawRequest,
+};
+use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::verifier::Verifier;
 
@@ -26,10 +31,21 @@ pub struct Context {
     pub inventory: Arc<dyn Inventory>,
     /// Who holds its node names.
     pub ledger: Arc<dyn Ledger>,
-    /// Its CA.
-    pub signer: Arc<Signer>,
+    /// Who signs.
+    pub issuance: Issuance,
     /// How long certificates are valid.
     pub lifetimes: Lifetimes,
+    /// Which requests are ours beside those to the client signers of the verifiers.
+    pub duties: Duties,
+    /// What serving certificates may be for.
+    pub serving: ServingPolicy,
+}
+
+impl Context {
+    /// The signers whose requests are ours to answer: what must be watched.
+    pub fn signers(&self) -> Vec<String> {
+        request::signers(&self.verifiers, &self.duties)
+    }
 }
 
 /// The verifiers of a cluster, one for each provider that it admits.
@@ -104,6 +120,8 @@ pub enum Decision {
     Retry(Deferral),
     /// Approve it, and publish this.
     Issue(IssuedCertificate),
+    /// Approve it, for kube-controller-manager to sign.
+    Approve(Approval),
 }
 
 impl From<Refusal> for Decision {
@@ -138,6 +156,8 @@ pub struct Decided {
     pub decision: Decision,
     /// The checks that were made, in order; the last one decided.
     pub steps: Vec<Step>,
+    /// The object that people look at for the machine, where the machine was found and has one.
+    pub machine: Option<ObjectReference>,
 }
 
 /// A check that was made.
@@ -169,6 +189,12 @@ pub enum Check {
     Claim,
     /// Can the CA sign?
     Sign,
+    /// Is it for what a kubelet serves as, by the node itself?
+    ConformServing,
+    /// Is every name in it the machine's own?
+    Corroborate,
+    /// Is it a control-plane machine's, without evidence?
+    ControlPlane,
 }
 
 impl Check {
@@ -183,6 +209,9 @@ impl Check {
             Self::Settle => "settle",
             Self::Claim => "claim",
             Self::Sign => "sign",
+            Self::ConformServing => "conform_serving",
+            Self::Corroborate => "corroborate",
+            Self::ControlPlane => "control_plane",
         }
     }
 }
@@ -202,61 +231,175 @@ pub async fn decide(
     context: &Context,
     now: SystemTime,
 ) -> Decided {
-    let mut steps = Steps::default();
-    let decision = match issue(request, context, now, &mut steps).await {
-        Ok(certificate) => Decision::Issue(certificate),
-        Err(decision) => decision,
+    let mut deciding = Deciding {
+        context,
+        now,
+        steps: Steps::default(),
+        machine: None,
     };
+    let decision = deciding.answer(request).await;
     Decided {
-        decision,
-        steps: steps.0,
+        decision: decision.unwrap_or_else(|refused| refused),
+        steps: deciding.steps.0,
+        machine: deciding.machine,
     }
 }
 
-async fn issue(
-    request: &CertificateSigningRequest,
-    context: &Context,
+struct Deciding<'a> {
+    context: &'a Context,
     now: SystemTime,
-    steps: &mut Steps,
-) -> Result<IssuedCertificate, Decision> {
-    let Context {
-        verifiers,
-        audiences,
-        inventory,
-        ledger,
-        signer,
-        lifetimes,
-    } = context;
-    let raw = steps.take(Check::Triage, || RawRequest::triage(request, verifiers))?;
-    let Some(verifier) = verifiers.of(raw.provider()) else {
-        return Err(Decision::Ignore(Ignored::AnotherSigner {
-            signer: request.spec.signer_name.clone(),
-        }));
-    };
-    let csr = steps.take(Check::Parse, || raw.parse())?;
-    // The record must not outlive the certificate, which does not outlive the CA.
-    let lifetimes = lifetimes.until(signer.not_after(), now);
-    let csr = steps.take(Check::ConformClient, || {
-        csr.conform_client(verifier, &lifetimes)
-    })?;
-    let csr = steps
-        .wait(Check::Locate, csr.locate(inventory.as_ref()))
-        .await?;
-    let csr = steps
-        .wait(Check::Attest, csr.attest(verifier, audiences, now))
-        .await?;
-    let csr = steps
-        .wait(Check::Settle, csr.settle(inventory.as_ref()))
-        .await?;
-    // Before the claim: a machine whose certificate cannot be made must not hold its name for its
-    // former key.
-    if let Err(not_valid) = signer.is_valid(now) {
-        return Err(steps.take(Check::Sign, || Refusal::from(not_valid).into()));
+    steps: Steps,
+    machine: Option<ObjectReference>,
+}
+
+impl Deciding<'_> {
+    /// The error is a decision, too: `?` ends the checks with it.
+    async fn answer(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
+        let Context {
+            verifiers,
+            issuance,
+            duties,
+            ..
+        } = self.context;
+        let raw = self.steps.take(Check::Triage, || {
+            RawRequest::triage(request, verifiers, duties)
+        })?;
+        let signer = match (raw.asked(), issuance) {
+            (Asked::Client(_) | Asked::Serving(_), Issuance::Sign(signer)) => Some(signer.as_ref()),
+            (Asked::Client(_) | Asked::Serving(_), Issuance::ApproveOnly) => {
+                let signer = request.spec.signer_name.clone();
+                return Err(Decision::Fail(Failure::SignerWithoutKey { signer }));
+            }
+            (Asked::BuiltInClient | Asked::BuiltInServing, _) => None,
+        };
+        let asked = raw.asked().clone();
+        let csr = self.steps.take(Check::Parse, || raw.parse())?;
+        match asked {
+            Asked::Client(_) => self.client(csr, signer).await,
+            Asked::BuiltInClient if csr.is_attested() => self.attested_built_in(csr).await,
+            Asked::BuiltInClient => self.unattested_built_in(csr).await,
+            Asked::Serving(_) | Asked::BuiltInServing => self.serving(csr, signer).await,
+        }
     }
-    let csr = steps
-        .wait(Check::Claim, csr.claim(ledger.as_ref(), now))
-        .await?;
-    Ok(steps.take(Check::Sign, || csr.sign(signer, now))?)
+
+    /// `signer`: `None` if kube-controller-manager signs.
+    async fn client(
+        &mut self,
+        csr: ParsedCsr,
+        signer: Option<&Signer>,
+    ) -> Result<Decision, Decision> {
+        let now = self.now;
+        let Some(signer) = signer else {
+            let csr = self.claimed(csr, None).await?;
+            let approval = self.steps.take(Check::Sign, || csr.approve())?;
+            return Ok(Decision::Approve(approval));
+        };
+        let csr = self.claimed(csr, Some(signer)).await?;
+        let certificate = self.steps.take(Check::Sign, || csr.sign(signer, now))?;
+        Ok(Decision::Issue(certificate))
+    }
+
+    async fn claimed(
+        &mut self,
+        csr: ParsedCsr,
+        signer: Option<&Signer>,
+    ) -> Result<ClaimedCsr, Decision> {
+        let Context {
+            verifiers,
+            audiences,
+            inventory,
+            ledger,
+            lifetimes,
+            ..
+        } = self.context;
+        let (inventory, now) = (inventory.as_ref(), self.now);
+        let Some(provider) = csr.provider() else {
+            return Err(Denial::SignerPurpose.into());
+        };
+        let Some(verifier) = verifiers.of(provider) else {
+            let provider = provider.clone();
+            return Err(Denial::ProviderNotAdmitted { provider }.into());
+        };
+        // The record must not outlive the certificate, which does not outlive the CA.
+        let lifetimes = match signer {
+            Some(signer) => lifetimes.until(signer.not_after(), now),
+            None => *lifetimes,
+        };
+        let csr = self.steps.take(Check::ConformClient, || {
+            csr.conform_client(verifier, &lifetimes)
+        })?;
+        let located = csr.locate(inventory);
+        let csr = self.steps.wait(Check::Locate, located).await?;
+        self.machine.clone_from(&csr.machine().object);
+        let attested = csr.attest(verifier, audiences, now);
+        let csr = self.steps.wait(Check::Attest, attested).await?;
+        let settled = csr.settle(inventory);
+        let csr = self.steps.wait(Check::Settle, settled).await?;
+        // Before the claim: a machine whose certificate cannot be made must not hold its name for
+        // its former key.
+        if let Some(Err(not_valid)) = signer.map(|signer| signer.is_valid(now)) {
+            let refusal = Refusal::from(not_valid);
+            return Err(self.steps.take(Check::Sign, || refusal.into()));
+        }
+        let claimed = csr.claim(ledger.as_ref(), now);
+        Ok(self.steps.wait(Check::Claim, claimed).await?)
+    }
+
+    async fn attested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
+        match self.context.duties.built_in {
+            BuiltIn::ApproveOnly => self.client(csr, None).await,
+            BuiltIn::Deny | BuiltIn::Ignore => Err(match csr.provider().cloned() {
+                Some(provider) => Denial::BuiltInSignerNotUsed { provider }.into(),
+                None => Denial::SignerPurpose.into(),
+            }),
+        }
+    }
+
+    async fn unattested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
+        let Context {
+            inventory,
+            ledger,
+            duties,
+            ..
+        } = self.context;
+        if !duties.control_plane_renewal {
+            let detail = "the cluster has no exception";
+            return Err(Denial::UnattestedBuiltInRequest { detail }.into());
+        }
+        let renewal = csr.renew_control_plane(inventory.as_ref(), ledger.as_ref(), self.now);
+        let renewal = self.steps.wait(Check::ControlPlane, renewal).await?;
+        self.machine.clone_from(&renewal.machine().object);
+        Ok(Decision::Approve(renewal.approve()))
+    }
+
+    /// `signer`: `None` if kube-controller-manager signs.
+    async fn serving(
+        &mut self,
+        csr: ParsedCsr,
+        signer: Option<&Signer>,
+    ) -> Result<Decision, Decision> {
+        let Context {
+            inventory,
+            ledger,
+            issuance,
+            lifetimes,
+            serving,
+            ..
+        } = self.context;
+        let now = self.now;
+        let csr = self.steps.take(Check::ConformServing, || {
+            csr.conform_serving(issuance, serving, lifetimes)
+        })?;
+        let corroborated = csr.corroborate(ledger.as_ref(), inventory.as_ref(), serving, now);
+        let csr = self.steps.wait(Check::Corroborate, corroborated).await?;
+        self.machine.clone_from(&csr.machine().object);
+        Ok(match signer {
+            Some(signer) => {
+                Decision::Issue(self.steps.take(Check::Sign, || csr.sign(signer, now))?)
+            }
+            None => Decision::Approve(self.steps.take(Check::Sign, || csr.approve())?),
+        })
+    }
 }
 
 #[derive(Default)]

@@ -153,6 +153,16 @@ fn event_of(
                 certificate.provider_id()
             ),
         ),
+        Decision::Approve(approval) => (
+            "Normal",
+            "Approve",
+            approval.basis().reason(),
+            format!(
+                "approved a certificate of node {} on machine {}",
+                approval.node_name(),
+                approval.provider_id()
+            ),
+        ),
         Decision::Deny(denial) => ("Warning", "Deny", denial.reason(), error_chain(denial)),
         Decision::Fail(failure) => ("Warning", "Fail", failure.reason(), error_chain(failure)),
         Decision::Retry(deferral) => ("Normal", "Defer", deferral.reason(), error_chain(deferral)),

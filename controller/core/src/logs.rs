@@ -9,6 +9,7 @@ use kubelet_attestation::csr::{envelope, parse, subject};
 use kubelet_attestation::names::{NodeName, Provider};
 
 use crate::decide::{Decided, Decision};
+use crate::refusal::Ignored;
 
 /// The error and its causes on one line.
 pub fn error_chain(error: &dyn Error) -> String {
@@ -106,6 +107,11 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
                 certificate.provider_id()
             ),
         ),
+        Decision::Approve(approval) => (
+            "approved",
+            approval.basis().reason(),
+            format!("for {}, to be signed by others", approval.provider_id()),
+        ),
     };
     let check = decided.steps.last().map(|step| step.check.name());
     let node = subject.node.as_ref().map(NodeName::as_str);
@@ -128,9 +134,10 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
         };
     }
     match &decided.decision {
+        Decision::Ignore(Ignored::IssuedByOthers) => line!(warn),
         Decision::Ignore(_) => line!(debug),
         Decision::Retry(_) if repeated => line!(debug),
-        Decision::Retry(_) | Decision::Issue(_) => line!(info),
+        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => line!(info),
         Decision::Deny(_) | Decision::Fail(_) => line!(warn),
     }
 }

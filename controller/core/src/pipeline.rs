@@ -82,11 +82,7 @@ impl Pipeline {
 
     /// The signers whose requests this answers.
     pub fn signers(&self) -> Vec<String> {
-        self.context
-            .verifiers
-            .providers()
-            .map(kubelet_attestation::names::Provider::client_signer)
-            .collect()
+        self.context.signers()
     }
 
     /// Decides about the request and answers it.
@@ -157,7 +153,9 @@ impl Pipeline {
         let (next, told) = match &decided.decision {
             Decision::Ignore(_) => (Next::Done, true),
             Decision::Retry(_) => (Next::Retry, repeated),
-            Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_) => (Next::Done, false),
+            Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_) | Decision::Approve(_) => {
+                (Next::Done, false)
+            }
         };
         if !told {
             let now = (self.clock)();
@@ -197,7 +195,11 @@ impl Pipeline {
         let obstacle = match decided.as_ref().map(|decided| &decided.decision) {
             Some(Decision::Retry(deferral)) => logs::error_chain(deferral),
             Some(
-                Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_),
+                Decision::Ignore(_)
+                | Decision::Deny(_)
+                | Decision::Fail(_)
+                | Decision::Issue(_)
+                | Decision::Approve(_),
             ) => return decided,
             None => {
                 let csr = request.metadata.name.as_deref();
@@ -210,6 +212,7 @@ impl Pipeline {
         }
         Some(Decided {
             decision: Decision::Fail(Failure::UndecidedTooLong { obstacle }),
+            machine: decided.as_ref().and_then(|decided| decided.machine.clone()),
             steps: decided.map(|decided| decided.steps).unwrap_or_default(),
         })
     }

@@ -12,8 +12,9 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::refusal::{Deferral, Failure, Refusal};
-use crate::request::ClaimedCsr;
+use crate::request::{ClaimedCsr, CorroboratedCsr};
 pub(crate) use ca::CaCertificate;
+use certificate::Contents;
 use key::CaKey;
 
 pub use ca::InvalidCa;
@@ -86,8 +87,25 @@ impl Signer {
     ///
     /// A CA that is not valid now is a retry.
     pub(crate) fn certificate(&self, csr: &ClaimedCsr, now: SystemTime) -> Result<Signed, Refusal> {
+        self.signed(&Contents::client(csr), now)
+    }
+
+    /// Makes the serving certificate of a request that passed every check.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::certificate`].
+    pub(crate) fn serving_certificate(
+        &self,
+        csr: &CorroboratedCsr,
+        now: SystemTime,
+    ) -> Result<Signed, Refusal> {
+        self.signed(&Contents::serving(csr, now), now)
+    }
+
+    fn signed(&self, contents: &Contents<'_>, now: SystemTime) -> Result<Signed, Refusal> {
         self.is_valid(now)?;
-        certificate::signed(&self.ca, &self.key, csr, now).map_err(|error| match error {
+        certificate::signed(&self.ca, &self.key, contents, now).map_err(|error| match error {
             SignError::Entropy => Deferral::NoEntropy.into(),
             source @ (SignError::Encoding(_) | SignError::Key) => {
                 Failure::SigningImpossible { source }.into()

@@ -6,16 +6,21 @@
 //! # use std::path::PathBuf;
 //! # use std::sync::Arc;
 //! # use node_attestation_controller::decide::{Lifetimes, Verifiers};
-//! # use node_attestation_controller::standalone::{Settings, Standalone, StandaloneError};
+//! # use node_attestation_controller::duties::Duties;
+//! # use node_attestation_controller::standalone::{
+//! #     ServingSettings, Settings, Standalone, StandaloneError,
+//! # };
 //! # use node_attestation_controller::verifier::Verifier;
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
 //! let settings = Settings {
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
 //!     ca_cert: PathBuf::from("ca.crt"),
-//!     ca_key: PathBuf::from("ca.key"),
+//!     ca_key: Some(PathBuf::from("ca.key")),
 //!     inventory: PathBuf::from("machines.yaml"),
 //!     audiences: Vec::new(),
 //!     lifetimes: Lifetimes::default(),
+//!     duties: Duties::default(),
+//!     serving: ServingSettings::default(),
 //! };
 //! let controller = Standalone::load(settings, Verifiers::from_iter([verifier])).await?;
 //! controller.run(std::future::pending()).await;
@@ -37,12 +42,14 @@ use zeroize::Zeroizing;
 use crate::clock::now;
 use crate::clusters::{self, ClusterAccess, ClusterAccessError};
 use crate::decide::{Context, Lifetimes, Verifiers};
+use crate::duties::{Duties, Issuance};
 use crate::events::Events;
 use crate::ledger::{Ledger, MemoryLedger};
 use crate::logs::error_chain;
 use crate::machine_list::{MachineList, MachineListError};
 use crate::pipeline::Pipeline;
 use crate::preflight::{self, Findings};
+use crate::serving::{AddressRange, GuestReported, KubeNodes, ServingPolicy};
 use crate::signer::{InvalidCa, Signer};
 use crate::status::{KubeStore, RequestStore};
 
@@ -59,14 +66,29 @@ pub struct Settings {
     pub workload_kubeconfig: PathBuf,
     /// Certificate of the CA that its API server accepts client certificates of.
     pub ca_cert: PathBuf,
-    /// The CA's private key.
-    pub ca_key: PathBuf,
+    /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
+    pub ca_key: Option<PathBuf>,
     /// The machines ([`MachineList`]).
     pub inventory: PathBuf,
     /// Audiences beside the digests of the CA certificates.
     pub audiences: Vec<Audience>,
     /// The longest validity that is granted.
     pub lifetimes: Lifetimes,
+    /// Which requests are ours beside those to the client signers of the verifiers.
+    pub duties: Duties,
+    /// What serving certificates may be for.
+    pub serving: ServingSettings,
+}
+
+/// What an operator says of serving certificates.
+#[derive(Debug, Clone, Default)]
+pub struct ServingSettings {
+    /// Hosts of the control plane's endpoint, beside the one in the kubeconfig.
+    pub endpoint_hosts: Vec<String>,
+    /// The addresses of the cluster's Services.
+    pub service_ranges: Vec<AddressRange>,
+    /// Take the addresses that nodes report of themselves for theirs.
+    pub guest_reported_addresses: bool,
 }
 
 /// The controller cannot start.
@@ -114,13 +136,18 @@ impl Standalone {
     /// Reads all files and checks them; nothing is asked of the cluster.
     pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
-        let key = read_pem("key", &settings.ca_key)?;
-        let signer =
-            Signer::from_pem(&certificate, &key).map_err(|source| StandaloneError::Ca {
-                cert: settings.ca_cert.clone(),
-                key: settings.ca_key.clone(),
-                source,
-            })?;
+        let issuance = match &settings.ca_key {
+            Some(path) => {
+                let key = read_pem("key", path)?;
+                let signer = Signer::from_pem(&certificate, &key);
+                Issuance::Sign(Arc::new(signer.map_err(|source| StandaloneError::Ca {
+                    cert: settings.ca_cert.clone(),
+                    key: path.clone(),
+                    source,
+                })?))
+            }
+            None => Issuance::ApproveOnly,
+        };
         let inventory = MachineList::open(&settings.inventory)?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
 
@@ -137,13 +164,27 @@ impl Standalone {
             .map(|der| Audience::of_ca(der))
             .chain(settings.audiences)
             .collect();
+        let ServingSettings {
+            mut endpoint_hosts,
+            service_ranges,
+            guest_reported_addresses,
+        } = settings.serving;
+        endpoint_hosts.extend(access.server_host());
+        let nodes = || Arc::new(KubeNodes::new(access.client().clone())) as Arc<dyn GuestReported>;
+        let serving = ServingPolicy {
+            endpoint_hosts,
+            service_ranges,
+            guest_reported: guest_reported_addresses.then(nodes),
+        };
         let context = Context {
             verifiers,
             audiences: audiences.into_iter().collect(),
             inventory: Arc::new(inventory),
             ledger: Arc::new(MemoryLedger::default()),
-            signer: Arc::new(signer),
+            issuance,
             lifetimes: settings.lifetimes,
+            duties: settings.duties,
+            serving,
         };
         let store = Arc::new(KubeStore::new(access.client().clone()));
         Ok(Self {

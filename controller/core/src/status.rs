@@ -2,6 +2,7 @@
 //!
 //! | decision | written |
 //! | --- | --- |
+//! | approve | condition `Approved` through `/approval` |
 //! | issue | condition `Approved` through `/approval`, then the certificate through `/status` |
 //! | deny | condition `Denied` through `/approval`; `Failed` on a request that somebody approved |
 //! | fail | condition `Failed` through `/status`, with the annotation that belongs to the reason |
@@ -27,15 +28,11 @@ use k8s_openapi::api::certificates::v1::{
 
 use crate::decide::Decision;
 use crate::refusal::{Denial, Failure};
-use crate::request::IssuedCertificate;
+use crate::request::{Basis, IssuedCertificate};
 
 mod kube_store;
 
 pub use kube_store::{KubeStore, StoreError};
-
-/// The reason on the `Approved` condition: the name in the certificate has a record in the ledger,
-/// and it is the requesting machine's.
-pub const APPROVED_REASON: &str = "NodeNameClaimed";
 
 const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
 
@@ -114,6 +111,10 @@ pub async fn answer(
         Decision::Deny(denial) => deny(store, request, denial).await,
         Decision::Fail(failure) => fail(store, request, failure).await,
         Decision::Issue(certificate) => issue(store, request, certificate).await,
+        Decision::Approve(approval) => {
+            approve(store, request, approval.basis()).await?;
+            Ok(Answered::Written)
+        }
     }
 }
 
@@ -156,20 +157,28 @@ async fn fail(
 
 async fn issue(
     store: &dyn RequestStore,
-    mut request: CertificateSigningRequest,
+    request: CertificateSigningRequest,
     certificate: &IssuedCertificate,
 ) -> Result<Answered, StoreError> {
-    let approved = if is_approved(&request) {
-        request
-    } else {
-        let kind = ConditionType::Approved;
-        add_condition(&mut request, kind, APPROVED_REASON, APPROVED_MESSAGE);
-        store.update_approval(&request).await?
-    };
+    let approved = approve(store, request, certificate.basis()).await?;
     write_status(store, approved, |request| {
         status_of(request).certificate = Some(ByteString(certificate.pem().into()));
     })
     .await
+}
+
+/// The request, approved by us now or by somebody before.
+async fn approve(
+    store: &dyn RequestStore,
+    mut request: CertificateSigningRequest,
+    basis: Basis,
+) -> Result<CertificateSigningRequest, StoreError> {
+    if is_approved(&request) {
+        return Ok(request);
+    }
+    let kind = ConditionType::Approved;
+    add_condition(&mut request, kind, basis.reason(), APPROVED_MESSAGE);
+    store.update_approval(&request).await
 }
 
 async fn write_status(

@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use kubelet_attestation::names::{Audience, InvalidName};
 use node_attestation_controller::decide::{Lifetimes, Verifiers};
-use node_attestation_controller::standalone::{Settings, Standalone, StandaloneError};
+use node_attestation_controller::duties::{BuiltIn, Duties};
+use node_attestation_controller::serving::AddressRange;
+use node_attestation_controller::standalone::{
+    ServingSettings, Settings, Standalone, StandaloneError,
+};
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -24,8 +28,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     ca_cert: PathBuf,
     /// Key of that CA, as PEM: PKCS#8, PKCS#1 or SEC1
-    #[arg(long, value_name = "FILE")]
-    ca_key: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "approve_only")]
+    ca_key: Option<PathBuf>,
+    /// Approve only, and leave the signing to kube-controller-manager: nodes ask the built-in client
+    /// signer, with their evidence
+    #[arg(long, conflicts_with = "ca_key")]
+    approve_only: bool,
     /// List of the cluster's machines, read again when it changes
     #[arg(long, value_name = "FILE")]
     inventory: PathBuf,
@@ -41,6 +49,43 @@ pub(crate) struct Arguments {
     /// Accept evidence for this audience, beside the digests of the cluster's CA certificates
     #[arg(long = "audience", value_name = "AUDIENCE", value_parser = audience)]
     audiences: Vec<Audience>,
+    /// Answer requests for serving certificates; a machine without evidence gets none
+    #[arg(long)]
+    serving: bool,
+    /// Addresses of Services, which no serving certificate is for
+    #[arg(long = "service-range", value_name = "CIDR", requires = "serving")]
+    service_ranges: Vec<AddressRange>,
+    /// Host of the control plane's endpoint, beside the kubeconfig's, which no serving certificate is
+    /// for
+    #[arg(long = "endpoint-host", value_name = "HOST", requires = "serving")]
+    endpoint_hosts: Vec<String>,
+    /// Take the addresses that nodes report of themselves for theirs
+    #[arg(long, requires = "serving")]
+    guest_reported_addresses: bool,
+    /// Deny requests to kubernetes.io/kube-apiserver-client-kubelet that have no evidence; implied by
+    /// --approve-only
+    #[arg(long)]
+    deny_built_in: bool,
+    /// Approve such requests of control-plane machines that renew kubeadm's certificate
+    #[arg(long)]
+    control_plane_renewal: bool,
+}
+
+impl Arguments {
+    fn duties(&self) -> Duties {
+        let built_in = if self.approve_only {
+            BuiltIn::ApproveOnly
+        } else if self.deny_built_in {
+            BuiltIn::Deny
+        } else {
+            BuiltIn::Ignore
+        };
+        Duties {
+            serving: self.serving,
+            built_in,
+            control_plane_renewal: self.control_plane_renewal,
+        }
+    }
 }
 
 /// Why nothing runs.
@@ -70,6 +115,12 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     );
     let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
     let settings = Settings {
+        duties: arguments.duties(),
+        serving: ServingSettings {
+            endpoint_hosts: arguments.endpoint_hosts,
+            service_ranges: arguments.service_ranges,
+            guest_reported_addresses: arguments.guest_reported_addresses,
+        },
         workload_kubeconfig: arguments.workload_kubeconfig,
         ca_cert: arguments.ca_cert,
         ca_key: arguments.ca_key,

@@ -157,6 +157,13 @@ impl ClusterAccess {
         })
     }
 
+    /// The host of the API server: a name, or an address without brackets.
+    pub fn server_host(&self) -> Option<String> {
+        let url: hyper::Uri = self.server.parse().ok()?;
+        let host = url.host()?;
+        Some(host.trim_matches(['[', ']']).to_owned())
+    }
+
     /// The client.
     pub fn client(&self) -> &Client {
         &self.client

@@ -276,7 +276,7 @@ fn a_certificates_uid_has_one_form() {
 fn the_holder_is_read_by_the_present_generation_or_by_the_name_alone() {
     let ledger = ledger();
     claim(&ledger, "m1", "n1", 1, 0).unwrap();
-    let holder = |node: &str, uid| block_on(ledger.holder(&self::name(node), uid, at(0)));
+    let holder = |node: &str, uid| block_on(ledger.holder(&name(node), uid, at(0)));
 
     for uid in [Some(uid(0, 1)), None] {
         let holder = holder("n1", uid).unwrap();

@@ -24,6 +24,37 @@ pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Deni
     csr.claimed_provider_id().ok_or(Denial::ProviderIdMalformed)
 }
 
+/// The value of the subject alternative names, if that is the only extension.
+pub(crate) fn alternative_names(csr: &CertificationRequest) -> Result<&[u8], Denial> {
+    let mut names = None;
+    for extension in csr.extensions() {
+        if extension.extn_id == oid::SUBJECT_ALT_NAME && !extension.critical {
+            names = Some(extension.extn_value.as_bytes());
+        } else if extension.extn_id == oid::SUBJECT_ALT_NAME {
+            let oid = oid::SUBJECT_ALT_NAME;
+            return Err(Denial::CriticalExtension { oid });
+        } else if extension.extn_id == oid::PROVIDER_ID {
+            let oid = oid::PROVIDER_ID;
+            return Err(Denial::UnknownExtension { oid });
+        } else {
+            accepted(extension)?;
+        }
+    }
+    names.ok_or(Denial::ServingNamesMissing)
+}
+
+/// Checks that there is none, as a stock kubelet asks for a client certificate.
+pub(crate) fn none(csr: &CertificationRequest) -> Result<(), Denial> {
+    match csr.extensions() {
+        [] => Ok(()),
+        [first, ..] => {
+            accepted(first)?;
+            let oid = first.extn_id;
+            Err(Denial::UnknownExtension { oid })
+        }
+    }
+}
+
 fn accepted(extension: &Extension) -> Result<(), Denial> {
     let value = extension.extn_value.as_bytes();
     match extension.extn_id {

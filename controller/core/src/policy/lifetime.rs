@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::decide::Lifetimes;
+use crate::refusal::Denial;
 use crate::verifier::Verifier;
 
 /// The shortest that the API server lets anybody ask for.
@@ -10,6 +11,26 @@ const MIN_REQUESTED: Duration = Duration::from_mins(10);
 
 /// No policy can grant more: node certificates are to be renewed.
 const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
+
+/// An approved request is signed at once, or goes unsigned for as long as this, after which it is
+/// collected as garbage (kube-controller-manager's cleaner): what is approved now can be valid for
+/// so much longer.
+const SIGNED_LATE: Duration = Duration::from_hours(24);
+
+/// How long a certificate can be valid that kube-controller-manager signs: it signs what is asked
+/// for, so that has to be said, and to be within what policy grants.
+pub(crate) fn signed_by_others(
+    requested: Option<Duration>,
+    verifier: &dyn Verifier,
+    lifetimes: &Lifetimes,
+) -> Result<Duration, Denial> {
+    let asked = requested.ok_or(Denial::ExpirationMissing)?;
+    let granted = granted(None, verifier, lifetimes);
+    if asked > granted {
+        return Err(Denial::ExpirationTooLong { asked, granted });
+    }
+    Ok(asked + SIGNED_LATE)
+}
 
 /// What is asked for, or the most that policy grants if that is less or nothing is asked.
 pub(crate) fn granted(
@@ -22,6 +43,15 @@ pub(crate) fn granted(
     } else {
         lifetimes.attested
     };
+    at_most(most, requested)
+}
+
+/// The same for a serving certificate, which only an attested node can have.
+pub(crate) fn granted_for_serving(requested: Option<Duration>, lifetimes: &Lifetimes) -> Duration {
+    at_most(lifetimes.attested, requested)
+}
+
+fn at_most(most: Duration, requested: Option<Duration>) -> Duration {
     requested
         .map_or(most, |requested| requested.max(MIN_REQUESTED).min(most))
         .min(MAX_GRANTED)

@@ -9,6 +9,8 @@ pub(crate) mod key;
 pub(crate) mod lifetime;
 pub(crate) mod machine;
 pub(crate) mod requester;
+pub(crate) mod serving_machine;
+pub(crate) mod serving_names;
 pub(crate) mod size;
 pub(crate) mod subject;
 pub(crate) mod usages;

@@ -48,6 +48,27 @@ pub(crate) fn accepted(
     }
 }
 
+/// Accepts the node itself, by whatever certificate it has.
+///
+/// The proposal's serving checks: `spec.username` is `system:node:<nodeName>` and `spec.groups`
+/// contains `system:nodes`.
+pub(crate) fn is_node(
+    username: &str,
+    groups: &[String],
+    node_name: &NodeName,
+) -> Result<(), Denial> {
+    let requester = NodeName::from_user_name(username).ok_or_else(|| not_accepted(username))?;
+    has_groups(groups, &[NODES_GROUP, AUTHENTICATED_GROUP], |_| false)?;
+    if requester == *node_name {
+        Ok(())
+    } else {
+        Err(Denial::RequesterIsAnotherNode {
+            requester,
+            asked: node_name.clone(),
+        })
+    }
+}
+
 /// Checks that all `required` groups are there, and otherwise only the group of everybody and those
 /// that `may_be`.
 fn has_groups(

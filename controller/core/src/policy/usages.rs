@@ -1,18 +1,32 @@
 //! `spec.usages`.
 
-use kubelet_attestation::csr::CLIENT_USAGES;
+use kubelet_attestation::csr::{CLIENT_USAGES, SERVING_USAGES};
 
 use crate::refusal::Denial;
 
 /// Accepts the usages of a kubelet's client certificate with an ECDSA key, in any order, and no
 /// others.
 pub(crate) fn exact(usages: &[String]) -> Result<(), Denial> {
-    let each_once = CLIENT_USAGES
-        .iter()
-        .all(|expected| usages.iter().any(|usage| usage == expected));
-    if each_once && usages.len() == CLIENT_USAGES.len() {
+    if are(usages, &CLIENT_USAGES) {
         Ok(())
     } else {
         Err(Denial::UsagesNotExact)
     }
+}
+
+/// The same for a serving certificate. Key encipherment, which the proposal also names, is for RSA
+/// keys, and none is accepted.
+pub(crate) fn exact_serving(usages: &[String]) -> Result<(), Denial> {
+    if are(usages, &SERVING_USAGES) {
+        Ok(())
+    } else {
+        Err(Denial::ServingUsagesNotExact)
+    }
+}
+
+fn are(usages: &[String], expected: &[&str]) -> bool {
+    let each_once = expected
+        .iter()
+        .all(|expected| usages.iter().any(|usage| usage == expected));
+    each_once && usages.len() == expected.len()
 }

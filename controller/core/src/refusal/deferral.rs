@@ -5,6 +5,7 @@ use std::error::Error;
 use kubelet_attestation::names::NodeName;
 
 use super::catalogue::reasons;
+use crate::serving::ServingName;
 
 reasons! {
     /// Why a request stays pending.
@@ -47,6 +48,15 @@ reasons! {
             /// The node that the record is of.
             node_name: NodeName,
         } => "the machine holds a valid certificate already",
+        /// A machine that is being deleted still has the name or address that a serving
+        /// certificate is asked for.
+        #[error("{name} is still that of machine {machine}, which is being deleted")]
+        ServingNameNotFree {
+            /// The name or address.
+            name: ServingName,
+            /// The other Machine's name.
+            machine: String,
+        } => "a name or address still belongs to a machine that is being deleted",
         /// The system gave no random bytes for a serial number.
         #[error("the system has no random bytes for a serial number")]
         NoEntropy => "the certificate could not be signed yet",

@@ -1,6 +1,7 @@
 //! Requests that contradict themselves, the policy, or what is known of the machine.
 
 use std::fmt;
+use std::time::Duration;
 
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
 use kubelet_attestation::csr::subject::InvalidSubject;
@@ -10,6 +11,7 @@ use x509_cert::der::asn1::ObjectIdentifier;
 use super::catalogue::reasons;
 use crate::inventory::TokenId;
 use crate::ledger::CertificateUid;
+use crate::serving::ServingName;
 
 reasons! {
     /// Why a request is denied: one reason a check, in the order of the checks.
@@ -166,6 +168,109 @@ reasons! {
             /// By which rule.
             detail: String,
         } => "the evidence is malformed",
+
+        /// Another kind of certificate was asked for than these checks are about.
+        #[error("the signer that is asked issues another kind of certificate")]
+        SignerPurpose => "the signer issues another kind of certificate",
+        /// The built-in client signer is asked without evidence. Whoever approved that would let
+        /// any holder of a bootstrap token become any node.
+        #[error("kubernetes.io/kube-apiserver-client-kubelet is asked without evidence: {detail}")]
+        UnattestedBuiltInRequest {
+            /// Why no exception holds.
+            detail: &'static str,
+        } => "a client certificate takes evidence: use kubelet-authenticator",
+        /// The built-in client signer is asked with evidence, in a cluster whose certificates we
+        /// sign ourselves. The log and the event name the signer to ask.
+        #[error("kubernetes.io/kube-apiserver-client-kubelet is asked; {} is to be", provider.client_signer())]
+        BuiltInSignerNotUsed {
+            /// Whose evidence there is said to be.
+            provider: Provider,
+        } => "the built-in signer is not used here: ask the provider's own signer",
+        /// The provider of the evidence is not admitted to this cluster.
+        #[error("provider {provider} is not admitted")]
+        ProviderNotAdmitted {
+            /// The provider.
+            provider: Provider,
+        } => "the attestation provider is not admitted to this cluster",
+        /// The built-in client signer is asked without `spec.expirationSeconds`: what is signed
+        /// would be valid for as long as kube-controller-manager likes.
+        #[error("spec.expirationSeconds is missing")]
+        ExpirationMissing => "expirationSeconds is needed with this signer",
+        /// The built-in client signer is asked for a longer validity than policy grants, and it
+        /// signs what it is asked for.
+        #[error("{} s are asked for, and at most {} s are granted", asked.as_secs(), granted.as_secs())]
+        ExpirationTooLong {
+            /// `spec.expirationSeconds`.
+            asked: Duration,
+            /// The most.
+            granted: Duration,
+        } => "expirationSeconds is over the limit, and this signer does not cut it",
+
+        /// `spec.usages` of a serving certificate is not exactly digital signature and server auth.
+        #[error("spec.usages is not exactly digital signature and server auth")]
+        ServingUsagesNotExact => "the usages are not exactly digital signature and server auth",
+        /// A serving certificate is asked for with attestation blocks. A node that has a
+        /// certificate is known by it.
+        #[error("a serving certificate is asked for with attestation blocks")]
+        AttestationUnexpected => "a request for a serving certificate has no attestation blocks",
+        /// A serving certificate is asked for without subject alternative names.
+        #[error("a serving certificate is asked for without a name or an address")]
+        ServingNamesMissing => "a serving certificate needs a name or an address",
+        /// A subject alternative name is neither a DNS name nor an address.
+        #[error("a serving certificate is asked for with a name of kind {kind}")]
+        ServingNameKind {
+            /// Its kind.
+            kind: SubjectAltNameKind,
+        } => "a serving certificate is for DNS names and IP addresses only",
+        /// A subject alternative name is not in its one form: a DNS name in lower case without
+        /// wildcard or final dot, an address of 4 or 16 bytes that is not IPv4 in IPv6.
+        #[error("a subject alternative name is not in its one form: {name:?}")]
+        ServingNameMalformed {
+            /// What stands there.
+            name: String,
+        } => "a name or address is not in the one form that is accepted",
+        /// A subject alternative name stands there twice.
+        #[error("{name} is asked for twice")]
+        ServingNameRepeated {
+            /// It.
+            name: ServingName,
+        } => "a name or address stands there twice",
+        /// More names are asked for than a machine has.
+        #[error("{count} names and addresses are asked for")]
+        TooManyServingNames {
+            /// How many.
+            count: usize,
+        } => "there are too many names and addresses",
+        /// A name or address that is no machine's: of the control plane's endpoint, of
+        /// `kubernetes`, of a Service, of the local host, or of no single host.
+        #[error("{name} is no machine's own")]
+        ServingNameReserved {
+            /// It.
+            name: ServingName,
+        } => "a name or address is reserved",
+        /// The machine obtained its certificate without evidence, so that nobody knows whose
+        /// addresses it may have.
+        #[error("node {node_name} is held without evidence")]
+        UnattestedServing {
+            /// The node.
+            node_name: NodeName,
+        } => "a node without evidence cannot have a serving certificate",
+        /// A name or address of another machine.
+        #[error("{name} is also that of machine {machine}")]
+        ServingNameOfAnotherMachine {
+            /// It.
+            name: ServingName,
+            /// The other Machine's name.
+            machine: String,
+        } => "a name or address belongs to another machine",
+        /// A name or address that the infrastructure does not report of the machine.
+        #[error("{name} is not reported of machine {machine}")]
+        ServingNameNotReported {
+            /// It.
+            name: ServingName,
+            /// The requesting Machine's name.
+            machine: String,
+        } => "a name or address is not known to be the machine's",
 
         /// The requester is neither a bootstrap token nor a node.
         #[error("the requester {username:?} is neither a bootstrap token nor a node")]

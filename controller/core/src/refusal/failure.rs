@@ -30,6 +30,13 @@ reasons! {
             #[source]
             source: SignError,
         } => "the certificate could not be signed",
+        /// The cluster's CA key is not at hand, so that our own signers cannot sign. The node is to
+        /// ask `kubernetes.io/kube-apiserver-client-kubelet`, with its evidence.
+        #[error("{signer} cannot sign: the CA's key is not at hand")]
+        SignerWithoutKey {
+            /// The signer that is asked.
+            signer: String,
+        } => "this signer cannot sign here; kubernetes.io/kube-apiserver-client-kubelet can",
         /// The API server takes the certificate for none; its words are in the log.
         #[error("the API server refuses the certificate")]
         CertificateRejected => "the API server refuses the certificate",
@@ -53,6 +60,7 @@ impl Failure {
             )),
             Self::EvidenceExpired
             | Self::SigningImpossible { .. }
+            | Self::SignerWithoutKey { .. }
             | Self::CertificateRejected
             | Self::UndecidedTooLong { .. } => None,
         }

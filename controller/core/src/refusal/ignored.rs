@@ -18,6 +18,13 @@ reasons! {
         /// It failed already.
         #[error("the request failed already")]
         AlreadyFailed => "the request failed already",
+        /// We approved it, and kube-controller-manager signs it.
+        #[error("the request was approved already, and is not ours to sign")]
+        AlreadyApproved => "the request was approved already",
+        /// The built-in client signer issued it before it could be denied: somebody else approves
+        /// requests without evidence. Close that way; the certificate cannot be taken back.
+        #[error("the built-in client signer issued a certificate that we did not approve")]
+        IssuedByOthers => "the certificate was issued already",
         /// It has its certificate.
         #[error("the certificate was issued already")]
         AlreadyIssued => "the certificate was issued already",

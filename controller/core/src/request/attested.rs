@@ -101,7 +101,7 @@ mod tests {
     fn located() -> LocatedCsr {
         let cluster = cluster();
         let verifier = cluster.verifiers.of(&Provider::NULL).unwrap();
-        let raw = RawRequest::triage(&valid(), &cluster.verifiers).unwrap();
+        let raw = RawRequest::triage(&valid(), &cluster.verifiers, &cluster.duties).unwrap();
         let csr = raw
             .parse()
             .unwrap()
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_verifier_of_another_provider_cannot_set_the_rules() {
         let cluster = cluster();
-        let raw = RawRequest::triage(&valid(), &cluster.verifiers).unwrap();
+        let raw = RawRequest::triage(&valid(), &cluster.verifiers, &cluster.duties).unwrap();
 
         let refused = raw
             .parse()

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
-use super::ParsedCsr;
+use super::{Asked, ParsedCsr};
 use crate::decide::Lifetimes;
 use crate::inventory::TokenId;
 use crate::ledger::CertificateUid;
 use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
-use crate::refusal::Refusal;
+use crate::refusal::{Denial, Refusal};
 use crate::verifier::Verifier;
 
 /// A request for a kubelet's client certificate, by somebody who may ask for one.
 #[derive(Debug)]
 pub struct ConformantClientCsr {
+    asked: Asked,
     provider: Provider,
     requester: Requester,
     node_name: NodeName,
@@ -55,26 +56,41 @@ impl ParsedCsr {
         lifetimes: &Lifetimes,
     ) -> Result<ConformantClientCsr, Refusal> {
         let raw = self.raw();
+        let provider = self.provider().ok_or(Denial::SignerPurpose)?;
         let node_name = subject::node_name(self.csr())?;
         usages::exact(raw.usages())?;
         let provider_id = extensions::provider_id(self.csr())?;
-        evidence::of_signer(raw.provider(), self.claimed_provider(), verifier)?;
+        evidence::of_signer(provider, self.claimed_provider(), verifier)?;
         let requester = requester::accepted(raw.username(), raw.groups(), raw.uid(), &node_name)?;
         evidence::readable(self.evidence(), verifier)?;
+        let expiration = raw.expiration();
+        let lifetime = match raw.asked() {
+            Asked::Client(_) => lifetime::granted(expiration, verifier, lifetimes),
+            Asked::BuiltInClient | Asked::Serving(_) | Asked::BuiltInServing => {
+                lifetime::signed_by_others(expiration, verifier, lifetimes)?
+            }
+        };
         Ok(ConformantClientCsr {
-            provider: raw.provider().clone(),
+            asked: raw.asked().clone(),
+            provider: provider.clone(),
             requester,
             node_name,
             provider_id,
             spki: self.csr().spki_der().to_vec(),
             evidence: self.evidence().map(<[u8]>::to_vec),
-            lifetime: lifetime::granted(raw.expiration(), verifier, lifetimes),
+            lifetime,
         })
     }
 }
 
 impl ConformantClientCsr {
-    /// The provider whose signer is asked.
+    /// Who is asked to sign.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// The provider whose signer is asked, or whose evidence comes with a request to the built-in
+    /// one.
     pub fn provider(&self) -> &Provider {
         &self.provider
     }
@@ -104,7 +120,7 @@ impl ConformantClientCsr {
         self.evidence.as_deref()
     }
 
-    /// How long the certificate may be valid.
+    /// How long, from now, the certificate may be valid at most.
     pub fn lifetime(&self) -> Duration {
         self.lifetime
     }

@@ -4,15 +4,18 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::ClaimedCsr;
+use super::{Asked, Basis, ClaimedCsr, CorroboratedCsr};
 use crate::ledger::CertificateUid;
-use crate::refusal::Refusal;
+use crate::refusal::{Denial, Refusal};
 use crate::signer::Signer;
 
 /// A certificate for a machine that passed every check; neither approved nor published yet.
 #[derive(Debug)]
 pub struct IssuedCertificate {
-    csr: Box<ClaimedCsr>,
+    basis: Basis,
+    node_name: NodeName,
+    provider_id: ProviderId,
+    uid: CertificateUid,
     pem: String,
     serial: String,
     not_after: SystemTime,
@@ -21,10 +24,18 @@ pub struct IssuedCertificate {
 impl ClaimedCsr {
     /// Has the CA sign a certificate that is built from what was verified; of the request it
     /// carries only the key.
+    ///
+    /// # Errors
+    ///
+    /// A request to kube-controller-manager's signer denies: only that may sign it.
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
+        is_ours(self.request().asked())?;
         let certificate = signer.certificate(&self, now)?;
         Ok(IssuedCertificate {
-            csr: Box::new(self),
+            basis: Basis::NodeNameClaimed,
+            node_name: self.request().node_name().clone(),
+            provider_id: self.identity().provider_id.clone(),
+            uid: self.uid(),
             pem: certificate.pem,
             serial: certificate.serial,
             not_after: certificate.not_after,
@@ -32,7 +43,40 @@ impl ClaimedCsr {
     }
 }
 
+impl CorroboratedCsr {
+    /// Has the CA sign a serving certificate for exactly the names that were corroborated.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClaimedCsr::sign`].
+    pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
+        is_ours(self.request().asked())?;
+        let certificate = signer.serving_certificate(&self, now)?;
+        Ok(IssuedCertificate {
+            basis: Basis::ServingNamesCorroborated,
+            node_name: self.request().node_name().clone(),
+            provider_id: self.identity().provider_id.clone(),
+            uid: self.uid(),
+            pem: certificate.pem,
+            serial: certificate.serial,
+            not_after: certificate.not_after,
+        })
+    }
+}
+
+fn is_ours(asked: &Asked) -> Result<(), Denial> {
+    match asked {
+        Asked::Client(_) | Asked::Serving(_) => Ok(()),
+        Asked::BuiltInClient | Asked::BuiltInServing => Err(Denial::SignerPurpose),
+    }
+}
+
 impl IssuedCertificate {
+    /// On what ground it is issued.
+    pub fn basis(&self) -> Basis {
+        self.basis
+    }
+
     /// The certificate as PEM, for `status.certificate`.
     pub fn pem(&self) -> &str {
         &self.pem
@@ -50,16 +94,16 @@ impl IssuedCertificate {
 
     /// The node that it names.
     pub fn node_name(&self) -> &NodeName {
-        self.csr.request().node_name()
+        &self.node_name
     }
 
-    /// The machine that it names.
+    /// The machine that it is for.
     pub fn provider_id(&self) -> &ProviderId {
-        &self.csr.identity().provider_id
+        &self.provider_id
     }
 
-    /// The ledger's record, as the certificate carries it.
+    /// The ledger's record. A client certificate carries it.
     pub fn uid(&self) -> CertificateUid {
-        self.csr.uid()
+        self.uid
     }
 }

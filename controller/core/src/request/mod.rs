@@ -15,23 +15,49 @@
 //! | [`AttestedCsr`] | [`settle`](AttestedCsr::settle) | [`SettledCsr`] |
 //! | [`SettledCsr`] | [`claim`](SettledCsr::claim) | [`ClaimedCsr`] |
 //! | [`ClaimedCsr`] | [`sign`](ClaimedCsr::sign) | [`IssuedCertificate`] |
+//! | [`ClaimedCsr`] | [`approve`](ClaimedCsr::approve) | [`Approval`] |
+//!
+//! For a serving certificate, from [`ParsedCsr`]:
+//!
+//! | from | step | to |
+//! | --- | --- | --- |
+//! | [`ParsedCsr`] | [`conform_serving`](ParsedCsr::conform_serving) | [`ConformantServingCsr`] |
+//! | [`ConformantServingCsr`] | [`corroborate`](ConformantServingCsr::corroborate) | [`CorroboratedCsr`] |
+//! | [`CorroboratedCsr`] | [`sign`](CorroboratedCsr::sign) | [`IssuedCertificate`] |
+//! | [`CorroboratedCsr`] | [`approve`](CorroboratedCsr::approve) | [`Approval`] |
+//!
+//! And for a control-plane machine's certificate of kubeadm:
+//!
+//! | from | step | to |
+//! | --- | --- | --- |
+//! | [`ParsedCsr`] | [`renew_control_plane`](ParsedCsr::renew_control_plane) | [`ControlPlaneRenewal`] |
+//! | [`ControlPlaneRenewal`] | [`approve`](ControlPlaneRenewal::approve) | [`Approval`] |
 
+mod approval;
 mod attested;
 mod claimed;
 mod conformant;
+mod conformant_serving;
+mod control_plane;
+mod corroborated;
 mod issued;
 mod located;
 mod parsed;
 mod raw;
 mod settled;
 
+pub use approval::{Approval, Basis};
 pub use attested::AttestedCsr;
 pub use claimed::ClaimedCsr;
 pub use conformant::{ConformantClientCsr, Requester};
+pub use conformant_serving::ConformantServingCsr;
+pub use control_plane::ControlPlaneRenewal;
+pub use corroborated::CorroboratedCsr;
 pub use issued::IssuedCertificate;
 pub use located::LocatedCsr;
 pub use parsed::ParsedCsr;
-pub use raw::{Dismissal, RawRequest};
+pub(crate) use raw::signers;
+pub use raw::{Asked, Dismissal, RawRequest};
 pub use settled::SettledCsr;
 
 #[cfg(test)]

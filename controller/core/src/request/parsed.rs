@@ -4,7 +4,7 @@ use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::names::Provider;
 
-use super::RawRequest;
+use super::{Asked, RawRequest};
 use crate::policy::{encoding, key};
 use crate::refusal::Denial;
 
@@ -35,6 +35,21 @@ impl RawRequest {
 }
 
 impl ParsedCsr {
+    /// The provider whose client signer is asked or, for the built-in one, whose evidence is said
+    /// to be there; `None` where that is nobody.
+    pub fn provider(&self) -> Option<&Provider> {
+        match self.raw.asked() {
+            Asked::Client(provider) => Some(provider),
+            Asked::BuiltInClient => self.claimed_provider(),
+            Asked::Serving(_) | Asked::BuiltInServing => None,
+        }
+    }
+
+    /// Whether there are attestation blocks.
+    pub fn is_attested(&self) -> bool {
+        self.evidence.is_some()
+    }
+
     pub(super) fn raw(&self) -> &RawRequest {
         &self.raw
     }

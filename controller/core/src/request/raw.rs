@@ -5,22 +5,77 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestStatus,
 };
-use kubelet_attestation::names::Provider;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 
+use super::Basis;
 use crate::decide::Verifiers;
+use crate::duties::{BuiltIn, Duties};
 use crate::policy::size;
 use crate::refusal::{Denial, Ignored};
 
 /// An open request to one of our signers, within limits; nothing of it has been read.
 #[derive(Debug)]
 pub struct RawRequest {
-    provider: Provider,
+    asked: Asked,
     request: Vec<u8>,
     usages: Vec<String>,
     username: String,
     groups: Vec<String>,
     uid: Option<String>,
     expiration: Option<Duration>,
+}
+
+/// Who is asked for a certificate, and of what kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Asked {
+    /// Our client signer of this provider.
+    Client(Provider),
+    /// kube-controller-manager's client signer.
+    BuiltInClient,
+    /// Our serving signer of this provider.
+    Serving(Provider),
+    /// kube-controller-manager's serving signer.
+    BuiltInServing,
+}
+
+impl Asked {
+    /// Whom the signer of this name is, if its requests are ours to answer.
+    fn of(signer: &str, verifiers: &Verifiers, duties: &Duties) -> Option<Self> {
+        let answers_built_in = match duties.built_in {
+            BuiltIn::Ignore => false,
+            BuiltIn::Deny | BuiltIn::ApproveOnly => true,
+        };
+        let admitted = |provider: &Provider| verifiers.of(provider).is_some();
+        let attests = |provider: &Provider| {
+            let verifier = verifiers.of(provider);
+            verifier.is_some_and(|verifier| !verifier.versions().is_empty())
+        };
+        match signer {
+            BUILT_IN_CLIENT_SIGNER => answers_built_in.then_some(Self::BuiltInClient),
+            BUILT_IN_SERVING_SIGNER => duties.serving.then_some(Self::BuiltInServing),
+            _ => Provider::of_client_signer(signer)
+                .filter(admitted)
+                .map(Self::Client)
+                .or_else(|| {
+                    Provider::of_serving_signer(signer)
+                        .filter(|provider| duties.serving && attests(provider))
+                        .map(Self::Serving)
+                }),
+        }
+    }
+}
+
+/// The signers whose requests are ours to answer.
+pub(crate) fn signers(verifiers: &Verifiers, duties: &Duties) -> Vec<String> {
+    let built_in = [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].map(str::to_owned);
+    verifiers
+        .providers()
+        .map(Provider::client_signer)
+        .chain(verifiers.providers().map(Provider::serving_signer))
+        .chain(built_in)
+        .filter(|signer| Asked::of(signer, verifiers, duties).is_some())
+        .collect()
 }
 
 /// Why a request does not enter the chain.
@@ -36,26 +91,28 @@ pub enum Dismissal {
 }
 
 impl RawRequest {
-    /// Takes an open request to a signer of one of these verifiers.
+    /// Takes an open request to a signer of one of these verifiers, or to another that these
+    /// duties are about.
     ///
     /// One that is approved and not issued goes through the whole chain: somebody else's approval
-    /// proves nothing.
+    /// proves nothing. Only what we approved for kube-controller-manager to sign is done with.
     pub fn triage(
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,
+        duties: &Duties,
     ) -> Result<Self, Dismissal> {
         let spec = &csr.spec;
-        let provider = Provider::of_client_signer(&spec.signer_name)
-            .filter(|provider| verifiers.of(provider).is_some())
-            .ok_or_else(|| Ignored::AnotherSigner {
+        let asked = Asked::of(&spec.signer_name, verifiers, duties).ok_or_else(|| {
+            Ignored::AnotherSigner {
                 signer: spec.signer_name.clone(),
-            })?;
+            }
+        })?;
         if let Some(status) = &csr.status {
-            still_open(status)?;
+            still_open(status, &asked)?;
         }
         size::within_limits(spec)?;
         Ok(Self {
-            provider,
+            asked,
             request: spec.request.0.clone(),
             usages: spec.usages.clone().unwrap_or_default(),
             username: spec.username.clone().unwrap_or_default(),
@@ -67,9 +124,9 @@ impl RawRequest {
         })
     }
 
-    /// The provider whose signer is asked.
-    pub fn provider(&self) -> &Provider {
-        &self.provider
+    /// Who is asked, and for what.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
     }
 
     pub(super) fn request(&self) -> &[u8] {
@@ -97,13 +154,20 @@ impl RawRequest {
     }
 }
 
-fn still_open(status: &CertificateSigningRequestStatus) -> Result<(), Ignored> {
+fn still_open(status: &CertificateSigningRequestStatus, asked: &Asked) -> Result<(), Ignored> {
     let has = |kind: &str| {
         status
             .conditions
             .iter()
             .flatten()
             .any(|condition| condition.type_ == kind)
+    };
+    let approved_by_us = status.conditions.iter().flatten().any(|condition| {
+        condition.type_ == "Approved" && condition.reason.as_deref().is_some_and(Basis::is_ours)
+    });
+    let signed_by_others = match asked {
+        Asked::BuiltInClient | Asked::BuiltInServing => true,
+        Asked::Client(_) | Asked::Serving(_) => false,
     };
     if has("Denied") {
         Err(Ignored::AlreadyDenied)
@@ -114,7 +178,13 @@ fn still_open(status: &CertificateSigningRequestStatus) -> Result<(), Ignored> {
         .as_ref()
         .is_some_and(|certificate| !certificate.0.is_empty())
     {
-        Err(Ignored::AlreadyIssued)
+        if *asked == Asked::BuiltInClient && !approved_by_us {
+            Err(Ignored::IssuedByOthers)
+        } else {
+            Err(Ignored::AlreadyIssued)
+        }
+    } else if signed_by_others && approved_by_us {
+        Err(Ignored::AlreadyApproved)
     } else {
         Ok(())
     }

@@ -1,16 +1,20 @@
 //! The encoding of a node's certificate (RFC 5280 section 4).
 
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::csr::oid;
-use kubelet_attestation::names::NODES_GROUP;
+use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::certificate::Rfc5280;
-use x509_cert::der::asn1::{Any, BitString, ObjectIdentifier, OctetString, Utf8StringRef};
+use x509_cert::der::asn1::{
+    Any, BitString, Ia5String, ObjectIdentifier, OctetString, Utf8StringRef,
+};
 use x509_cert::der::{self, Encode, Tag};
 use x509_cert::ext::Extension;
+use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{
-    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages,
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
 };
 use x509_cert::name::{RdnSequence, RelativeDistinguishedName};
 use x509_cert::serial_number::SerialNumber;
@@ -19,7 +23,9 @@ use x509_cert::time::{Time, Validity};
 use super::ca::CaCertificate;
 use super::key::CaKey;
 use super::{SignError, Signed};
-use crate::request::ClaimedCsr;
+use crate::ledger::CertificateUid;
+use crate::request::{ClaimedCsr, CorroboratedCsr};
+use crate::serving::ServingName;
 
 /// As kube-controller-manager does, so that clocks need not agree to the second.
 const BACKDATED: Duration = Duration::from_mins(5);
@@ -39,20 +45,63 @@ const AUTHORITY_KEY_IDENTIFIER: ObjectIdentifier = ObjectIdentifier::new_unwrap(
 /// TLS client authentication (RFC 5280 section 4.2.1.12).
 const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.2");
 
+/// TLS server authentication (RFC 5280 section 4.2.1.12).
+const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
+
 /// 128 random bits, as RFC 5280's 20 octets and the demand for unpredictable numbers allow.
 const SERIAL_LEN: usize = 16;
+
+/// What one certificate says, all of it verified but for the key.
+pub(super) struct Contents<'a> {
+    node_name: &'a NodeName,
+    spki: &'a [u8],
+    not_after: SystemTime,
+    purpose: Purpose<'a>,
+}
+
+enum Purpose<'a> {
+    Client {
+        uid: CertificateUid,
+        provider_id: &'a ProviderId,
+    },
+    Serving(&'a [ServingName]),
+}
+
+impl<'a> Contents<'a> {
+    pub(super) fn client(csr: &'a ClaimedCsr) -> Self {
+        Self {
+            node_name: csr.request().node_name(),
+            spki: csr.request().spki_der(),
+            not_after: csr.not_after(),
+            purpose: Purpose::Client {
+                uid: csr.uid(),
+                provider_id: &csr.identity().provider_id,
+            },
+        }
+    }
+
+    /// It has no UID: nobody is known by a serving certificate.
+    pub(super) fn serving(csr: &'a CorroboratedCsr, now: SystemTime) -> Self {
+        Self {
+            node_name: csr.request().node_name(),
+            spki: csr.request().spki_der(),
+            not_after: now + csr.request().lifetime(),
+            purpose: Purpose::Serving(csr.request().names()),
+        }
+    }
+}
 
 /// Encodes and signs the certificate: the key is the request's, everything else comes from what was
 /// verified.
 pub(super) fn signed(
     ca: &CaCertificate,
     key: &CaKey,
-    csr: &ClaimedCsr,
+    contents: &Contents<'_>,
     now: SystemTime,
 ) -> Result<Signed, SignError> {
     let serial = serial()?;
-    let not_after = csr.not_after().min(ca.not_after);
-    let certificate = encoded(ca, key, csr, &serial, (now - BACKDATED, not_after))?;
+    let not_after = contents.not_after.min(ca.not_after);
+    let certificate = encoded(ca, key, contents, &serial, (now - BACKDATED, not_after))?;
     let block = pem::Pem::new("CERTIFICATE", certificate);
     let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     Ok(Signed {
@@ -65,22 +114,22 @@ pub(super) fn signed(
 fn encoded(
     ca: &CaCertificate,
     key: &CaKey,
-    csr: &ClaimedCsr,
+    contents: &Contents<'_>,
     serial: &[u8],
     (not_before, not_after): (SystemTime, SystemTime),
 ) -> Result<Vec<u8>, SignError> {
     let algorithm = key.algorithm().to_der()?;
     let validity: Validity<Rfc5280> =
         Validity::new(Time::try_from(not_before)?, Time::try_from(not_after)?);
-    let extensions = Any::new(EXTENSIONS_TAG, extensions(ca, csr)?.to_der()?)?;
+    let extensions = Any::new(EXTENSIONS_TAG, extensions(ca, contents)?.to_der()?)?;
     let to_be_signed = sequence(&[
         &V3,
         &SerialNumber::<Rfc5280>::new(serial)?.to_der()?,
         &algorithm,
         &ca.subject,
         &validity.to_der()?,
-        &subject(csr)?.to_der()?,
-        csr.request().spki_der(),
+        &subject(contents)?.to_der()?,
+        contents.spki,
         &extensions.to_der()?,
     ])?;
     let signature = key.sign(&to_be_signed)?;
@@ -88,26 +137,48 @@ fn encoded(
     Ok(sequence(&[&to_be_signed, &algorithm, &signature])?)
 }
 
-/// `O=system:nodes, CN=system:node:<name>`, and the UID that the API server hands on as the user's.
-fn subject(csr: &ClaimedCsr) -> der::Result<RdnSequence> {
+/// `O=system:nodes, CN=system:node:<name>` and, for a client, the UID that the API server hands on
+/// as the user's.
+fn subject(contents: &Contents<'_>) -> der::Result<RdnSequence> {
+    let uid = match &contents.purpose {
+        Purpose::Client { uid, .. } => Some(uid.to_string()),
+        Purpose::Serving(_) => None,
+    };
+    let attributes = [
+        (oid::ORGANIZATION, Some(NODES_GROUP.to_owned())),
+        (oid::COMMON_NAME, Some(contents.node_name.user_name())),
+        (oid::KUBERNETES_USER_UID, uid),
+    ];
     let mut subject = RdnSequence::default();
-    for (oid, text) in [
-        (oid::ORGANIZATION, NODES_GROUP),
-        (oid::COMMON_NAME, &csr.request().node_name().user_name()),
-        (oid::KUBERNETES_USER_UID, &csr.uid().to_string()),
-    ] {
+    for (oid, text) in attributes {
+        let Some(text) = text else { continue };
         let mut part = RelativeDistinguishedName::default();
         part.insert(AttributeTypeAndValue {
             oid,
-            value: Any::from(Utf8StringRef::new(text)?),
+            value: Any::from(Utf8StringRef::new(&text)?),
         })?;
         subject.push(part);
     }
     Ok(subject)
 }
 
-fn extensions(ca: &CaCertificate, csr: &ClaimedCsr) -> der::Result<Vec<Extension>> {
-    let provider_id = Utf8StringRef::new(csr.identity().provider_id.as_str())?;
+fn extensions(ca: &CaCertificate, contents: &Contents<'_>) -> der::Result<Vec<Extension>> {
+    let (usage, own) = match &contents.purpose {
+        Purpose::Client { provider_id, .. } => {
+            let provider_id = Utf8StringRef::new(provider_id.as_str())?;
+            (
+                CLIENT_AUTH,
+                extension(oid::PROVIDER_ID, false, &provider_id)?,
+            )
+        }
+        Purpose::Serving(names) => {
+            let names = alternative_names(names)?;
+            (
+                SERVER_AUTH,
+                extension(oid::SUBJECT_ALT_NAME, false, &names)?,
+            )
+        }
+    };
     let constraints = BasicConstraints {
         ca: false,
         path_len_constraint: None,
@@ -122,9 +193,9 @@ fn extensions(ca: &CaCertificate, csr: &ClaimedCsr) -> der::Result<Vec<Extension
         extension(
             oid::EXTENDED_KEY_USAGE,
             false,
-            &ExtendedKeyUsage(vec![CLIENT_AUTH]),
+            &ExtendedKeyUsage(vec![usage]),
         )?,
-        extension(oid::PROVIDER_ID, false, &provider_id)?,
+        own,
     ];
     if let Some(key_id) = &ca.key_id {
         let authority = AuthorityKeyIdentifier {
@@ -134,6 +205,21 @@ fn extensions(ca: &CaCertificate, csr: &ClaimedCsr) -> der::Result<Vec<Extension
         extensions.push(extension(AUTHORITY_KEY_IDENTIFIER, false, &authority)?);
     }
     Ok(extensions)
+}
+
+fn alternative_names(names: &[ServingName]) -> der::Result<SubjectAltName> {
+    let names = names.iter().map(|name| {
+        Ok(match name {
+            ServingName::Dns(name) => GeneralName::DnsName(Ia5String::new(name)?),
+            ServingName::Ip(IpAddr::V4(address)) => {
+                GeneralName::IpAddress(OctetString::new(address.octets())?)
+            }
+            ServingName::Ip(IpAddr::V6(address)) => {
+                GeneralName::IpAddress(OctetString::new(address.octets())?)
+            }
+        })
+    });
+    names.collect::<der::Result<Vec<_>>>().map(SubjectAltName)
 }
 
 fn extension(

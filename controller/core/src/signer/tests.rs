@@ -17,7 +17,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 fn cluster_of(signer: Signer) -> Context {
     Context {
-        signer: signer.into(),
+        issuance: crate::duties::Issuance::Sign(signer.into()),
         ..cluster()
     }
 }

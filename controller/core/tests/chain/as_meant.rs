@@ -10,6 +10,7 @@ use node_attestation_controller::request::{
     AttestedCsr, ClaimedCsr, ConformantClientCsr, IssuedCertificate, LocatedCsr, ParsedCsr,
     RawRequest, SettledCsr,
 };
+use node_attestation_controller::signer::Signer;
 use node_attestation_controller::verifier::{AttestedIdentity, Verifier};
 
 /// Every link from the one before it, each once.
@@ -17,17 +18,18 @@ pub(crate) async fn chain(
     object: &CertificateSigningRequest,
     context: &Context,
     verifier: &dyn Verifier,
+    signer: &Signer,
     now: SystemTime,
 ) -> Result<IssuedCertificate, Decision> {
     let inventory = context.inventory.as_ref();
-    let raw: RawRequest = RawRequest::triage(object, &context.verifiers)?;
+    let raw: RawRequest = RawRequest::triage(object, &context.verifiers, &context.duties)?;
     let parsed: ParsedCsr = raw.parse()?;
     let conformant: ConformantClientCsr = parsed.conform_client(verifier, &context.lifetimes)?;
     let located: LocatedCsr = conformant.locate(inventory).await?;
     let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
     let settled: SettledCsr = attested.settle(inventory).await?;
     let claimed: ClaimedCsr = settled.claim(context.ledger.as_ref(), now).await?;
-    let issued: IssuedCertificate = claimed.sign(&context.signer, now)?;
+    let issued: IssuedCertificate = claimed.sign(signer, now)?;
     Ok(issued)
 }
 

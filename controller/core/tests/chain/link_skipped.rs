@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use node_attestation_controller::decide::Context;
 use node_attestation_controller::request::*;
+use node_attestation_controller::signer::Signer;
 use node_attestation_controller::verifier::Verifier;
 
 fn unparsed(raw: RawRequest, verifier: &dyn Verifier, context: &Context) {
@@ -26,16 +27,16 @@ fn unsettled(attested: AttestedCsr, context: &Context, now: SystemTime) {
     let _ = attested.claim(context.ledger.as_ref(), now);
 }
 
-fn unclaimed(settled: SettledCsr, context: &Context, now: SystemTime) {
-    let _ = settled.sign(&context.signer, now);
+fn unclaimed(settled: SettledCsr, signer: &Signer, now: SystemTime) {
+    let _ = settled.sign(signer, now);
 }
 
 fn unsigned(claimed: ClaimedCsr) -> IssuedCertificate {
     claimed
 }
 
-fn signed_at_once(raw: RawRequest, context: &Context, now: SystemTime) {
-    let _ = raw.sign(&context.signer, now);
+fn signed_at_once(raw: RawRequest, signer: &Signer, now: SystemTime) {
+    let _ = raw.sign(signer, now);
 }
 
 fn main() {}

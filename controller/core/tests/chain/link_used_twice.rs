@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use node_attestation_controller::decide::Context;
 use node_attestation_controller::request::*;
+use node_attestation_controller::signer::Signer;
 use node_attestation_controller::verifier::Verifier;
 
 fn parsed_twice(raw: RawRequest) {
@@ -36,9 +37,9 @@ fn claimed_twice(settled: SettledCsr, context: &Context, now: SystemTime) {
     let _ = settled.claim(context.ledger.as_ref(), now);
 }
 
-fn signed_twice(claimed: ClaimedCsr, context: &Context, now: SystemTime) {
-    let _ = claimed.sign(&context.signer, now);
-    let _ = claimed.sign(&context.signer, now);
+fn signed_twice(claimed: ClaimedCsr, signer: &Signer, now: SystemTime) {
+    let _ = claimed.sign(signer, now);
+    let _ = claimed.sign(signer, now);
 }
 
 fn main() {}

@@ -16,8 +16,12 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum};
 use kubelet_attestation::names::{Audience, NodeName};
 use node_attestation_controller::decide::{Lifetimes, Verifiers};
+use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::logs::error_chain;
-use node_attestation_controller::standalone::{Settings, Standalone, StandaloneError};
+use node_attestation_controller::serving::AddressRange;
+use node_attestation_controller::standalone::{
+    ServingSettings, Settings, Standalone, StandaloneError,
+};
 use node_attestation_controller::verifier::Verifier;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
@@ -48,6 +52,24 @@ struct Run {
     certificate_duration: Duration,
     #[arg(long = "audience", value_parser = Audience::parse)]
     audiences: Vec<Audience>,
+    /// Answer requests for serving certificates
+    #[arg(long)]
+    serving: bool,
+    /// Addresses of Services
+    #[arg(long = "service-range")]
+    service_ranges: Vec<AddressRange>,
+    /// Take the word of nodes for their addresses
+    #[arg(long)]
+    guest_reported_addresses: bool,
+    /// Deny requests to the built-in client signer
+    #[arg(long)]
+    deny_built_in: bool,
+    /// Approve those of control-plane machines that renew kubeadm's certificate
+    #[arg(long)]
+    control_plane_renewal: bool,
+    /// Leave signing to kube-controller-manager
+    #[arg(long)]
+    approve_only: bool,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[arg(short, long)]
@@ -105,12 +127,26 @@ async fn serve(run: Run) -> Result<(), StandaloneError> {
     let settings = Settings {
         workload_kubeconfig: run.workload_kubeconfig,
         ca_cert: run.ca_cert,
-        ca_key: run.ca_key,
+        ca_key: (!run.approve_only).then_some(run.ca_key),
         inventory: run.inventory,
         audiences: run.audiences,
         lifetimes: Lifetimes {
             attested: run.certificate_duration,
             ..Lifetimes::default()
+        },
+        duties: Duties {
+            serving: run.serving,
+            built_in: match (run.approve_only, run.deny_built_in) {
+                (true, _) => BuiltIn::ApproveOnly,
+                (false, true) => BuiltIn::Deny,
+                (false, false) => BuiltIn::Ignore,
+            },
+            control_plane_renewal: run.control_plane_renewal,
+        },
+        serving: ServingSettings {
+            service_ranges: run.service_ranges,
+            guest_reported_addresses: run.guest_reported_addresses,
+            ..ServingSettings::default()
         },
     };
     let mut controller = Standalone::load(settings, Verifiers::from_iter([stamp])).await?;

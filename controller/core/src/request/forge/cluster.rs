@@ -10,10 +10,12 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
+use crate::duties::{Duties, Issuance};
 use crate::inventory::{Machine, StaticInventory, TokenId};
 use crate::ledger::MemoryLedger;
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
+use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier,
@@ -79,8 +81,10 @@ pub(crate) fn cluster_seen_by(witness: Witness) -> Context {
         audiences: Vec::new(),
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),
         ledger: Arc::new(MemoryLedger::with_entropy(move || Some(uid))),
-        signer: CA.clone(),
+        issuance: Issuance::Sign(CA.clone()),
         lifetimes: Lifetimes::default(),
+        duties: Duties::default(),
+        serving: ServingPolicy::default(),
     }
 }
 

@@ -1,0 +1,47 @@
+//! Whose the names of a serving certificate are.
+
+use kubelet_attestation::names::NodeName;
+
+use crate::inventory::{Machine, MachineState};
+use crate::refusal::{Deferral, Denial, Refusal};
+use crate::serving::ServingName;
+
+/// Checks that the name is the node's own, or reported of its machine: by the infrastructure or,
+/// where that counts, by the node itself (`guest`).
+pub(crate) fn is_reported(
+    name: &ServingName,
+    node_name: &NodeName,
+    machine: &Machine,
+    guest: &[ServingName],
+) -> Result<(), Denial> {
+    let by_infrastructure = match name {
+        ServingName::Dns(name) => node_name.as_str() == name || machine.dns_names.contains(name),
+        ServingName::Ip(address) => machine.addresses.contains(address),
+    };
+    if by_infrastructure || guest.contains(name) {
+        Ok(())
+    } else {
+        Err(Denial::ServingNameNotReported {
+            name: name.clone(),
+            machine: machine.name.clone(),
+        })
+    }
+}
+
+/// Checks that of the machines that have the name, none is another than `machine`.
+pub(crate) fn is_nobody_elses(
+    name: &ServingName,
+    machine: &Machine,
+    have_it: &[Machine],
+) -> Result<(), Refusal> {
+    let Some(other) = have_it.iter().find(|other| other.name != machine.name) else {
+        return Ok(());
+    };
+    let (name, machine) = (name.clone(), other.name.clone());
+    match other.state {
+        MachineState::Deleting => Err(Deferral::ServingNameNotFree { name, machine }.into()),
+        MachineState::Pending | MachineState::Ready => {
+            Err(Denial::ServingNameOfAnotherMachine { name, machine }.into())
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The names that a serving certificate is asked for, before anybody is asked whose they are.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use kubelet_attestation::names::NodeName;
+use x509_cert::der::{Decode as _, Encode as _};
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+use crate::refusal::{Denial, SubjectAltNameKind};
+use crate::serving::{ServingName, ServingPolicy};
+
+/// More than the addresses and names of any machine: each is looked up.
+const MAX_NAMES: usize = 32;
+
+/// Reads the extension's value: DNS names and addresses, each in its one form and once.
+pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
+    let malformed = |_| Denial::ServingNameKind {
+        kind: SubjectAltNameKind::Malformed,
+    };
+    let extension = SubjectAltName::from_der(value).map_err(malformed)?;
+    if extension.to_der().map_err(malformed)? != value {
+        return Err(Denial::ServingNameKind {
+            kind: SubjectAltNameKind::Malformed,
+        });
+    }
+    let count = extension.0.len();
+    if count == 0 {
+        return Err(Denial::ServingNamesMissing);
+    }
+    if count > MAX_NAMES {
+        return Err(Denial::TooManyServingNames { count });
+    }
+    let mut names = Vec::with_capacity(count);
+    for name in &extension.0 {
+        let name = serving_name(name)?;
+        if names.contains(&name) {
+            return Err(Denial::ServingNameRepeated { name });
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+fn serving_name(name: &GeneralName) -> Result<ServingName, Denial> {
+    let kind = match name {
+        GeneralName::DnsName(name) => return dns_name(name.as_str()),
+        GeneralName::IpAddress(octets) => return address(octets.as_bytes()),
+        GeneralName::OtherName(_) => SubjectAltNameKind::Other,
+        GeneralName::Rfc822Name(_) => SubjectAltNameKind::Email,
+        GeneralName::DirectoryName(_) => SubjectAltNameKind::Directory,
+        GeneralName::EdiPartyName(_) => SubjectAltNameKind::EdiParty,
+        GeneralName::UniformResourceIdentifier(_) => SubjectAltNameKind::Uri,
+        GeneralName::RegisteredId(_) => SubjectAltNameKind::RegisteredId,
+    };
+    Err(Denial::ServingNameKind { kind })
+}
+
+/// A DNS name has the form of a node's: no wildcard, no upper case, no final dot. Text that is an
+/// address is none.
+fn dns_name(text: &str) -> Result<ServingName, Denial> {
+    if NodeName::parse(text).is_ok() && text.parse::<IpAddr>().is_err() {
+        Ok(ServingName::Dns(text.to_owned()))
+    } else {
+        Err(Denial::ServingNameMalformed {
+            name: text.to_owned(),
+        })
+    }
+}
+
+fn address(octets: &[u8]) -> Result<ServingName, Denial> {
+    let v4 = <[u8; 4]>::try_from(octets).map(|octets| IpAddr::from(Ipv4Addr::from(octets)));
+    let v6 = || <[u8; 16]>::try_from(octets).map(|octets| IpAddr::from(Ipv6Addr::from(octets)));
+    match v4.or_else(|_| v6()) {
+        // It would be the other way to write an address of 4 bytes (RFC 4291 section 2.5.5.2).
+        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
+            Err(Denial::ServingNameMalformed {
+                name: address.to_string(),
+            })
+        }
+        Ok(address) => Ok(ServingName::Ip(address)),
+        Err(_) => Err(Denial::ServingNameMalformed {
+            name: data_encoding::HEXLOWER.encode(octets),
+        }),
+    }
+}
+
+/// Refuses what can be no machine's own, whoever reports it.
+pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result<(), Denial> {
+    let reserved = match name {
+        ServingName::Dns(name) => is_reserved_name(name) || is_endpoint_name(name, policy),
+        ServingName::Ip(address) => {
+            is_no_host(*address)
+                || is_endpoint_address(*address, policy)
+                || policy
+                    .service_ranges
+                    .iter()
+                    .any(|range| range.contains(*address))
+        }
+    };
+    if reserved {
+        Err(Denial::ServingNameReserved { name: name.clone() })
+    } else {
+        Ok(())
+    }
+}
+
+/// `localhost` and below it (RFC 6761 section 6.3), `kubernetes` and what begins with it, and the
+/// names of Services.
+fn is_reserved_name(name: &str) -> bool {
+    let mut labels = name.split('.');
+    let first = labels.next();
+    let last = name.rsplit('.').next();
+    first == Some("kubernetes") || last == Some("localhost") || labels.any(|label| label == "svc")
+}
+
+fn is_endpoint_name(name: &str, policy: &ServingPolicy) -> bool {
+    let mut hosts = policy.endpoint_hosts.iter();
+    hosts.any(|host| host.trim_end_matches('.').eq_ignore_ascii_case(name))
+}
+
+fn is_endpoint_address(address: IpAddr, policy: &ServingPolicy) -> bool {
+    let mut hosts = policy.endpoint_hosts.iter();
+    hosts.any(|host| {
+        let host = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        host.is_ok_and(|host| host.to_canonical() == address)
+    })
+}
+
+/// Loopback, unspecified, multicast, broadcast and link-local addresses.
+fn is_no_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            address.is_loopback()
+                || address.is_multicast()
+                || address.is_broadcast()
+                || address.is_link_local()
+                // "This network" (RFC 1122 section 3.2.1.3), of which 0.0.0.0 is one.
+                || address.octets().first() == Some(&0)
+        }
+        IpAddr::V6(address) => {
+            // The unspecified and the loopback address are among those that once held IPv4 (RFC
+            // 4291 section 2.5.5.1).
+            address.to_bits() <= u128::from(u32::MAX)
+                || address.is_multicast()
+                || address.is_unicast_link_local()
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A request for a serving certificate as a kubelet may have it.
+
+use std::time::Duration;
+
+use kubelet_attestation::names::NodeName;
+
+use super::{Asked, ParsedCsr};
+use crate::decide::Lifetimes;
+use crate::duties::Issuance;
+use crate::ledger::CertificateUid;
+use crate::policy::{extensions, lifetime, requester, serving_names, subject, usages};
+use crate::refusal::{Denial, Refusal};
+use crate::serving::{ServingName, ServingPolicy};
+
+/// A request for a kubelet's serving certificate, by the node itself, for names that can be a
+/// machine's.
+#[derive(Debug)]
+pub struct ConformantServingCsr {
+    asked: Asked,
+    node_name: NodeName,
+    uid: Option<CertificateUid>,
+    names: Vec<ServingName>,
+    spki: Vec<u8>,
+    lifetime: Duration,
+}
+
+impl ParsedCsr {
+    /// Checks what is asked for, and by whom. Everything that can be refused without asking anybody
+    /// is refused here.
+    ///
+    /// With [`Issuance::ApproveOnly`] the requester's certificate need not carry the UID of a
+    /// record: kube-controller-manager puts none in.
+    ///
+    /// # Errors
+    ///
+    /// All denials.
+    pub fn conform_serving(
+        self,
+        issuance: &Issuance,
+        policy: &ServingPolicy,
+        lifetimes: &Lifetimes,
+    ) -> Result<ConformantServingCsr, Refusal> {
+        let raw = self.raw();
+        match raw.asked() {
+            Asked::Serving(_) | Asked::BuiltInServing => {}
+            Asked::Client(_) | Asked::BuiltInClient => return Err(Denial::SignerPurpose.into()),
+        }
+        let node_name = subject::node_name(self.csr())?;
+        usages::exact_serving(raw.usages())?;
+        if self.claimed_provider().is_some() {
+            return Err(Denial::AttestationUnexpected.into());
+        }
+        let names = serving_names::parse(extensions::alternative_names(self.csr())?)?;
+        for name in &names {
+            serving_names::not_reserved(name, policy)?;
+        }
+        requester::is_node(raw.username(), raw.groups(), &node_name)?;
+        let uid = raw.uid().and_then(|uid| CertificateUid::parse(uid).ok());
+        match issuance {
+            Issuance::Sign(_) if uid.is_none() => return Err(Denial::RequesterUidMissing.into()),
+            Issuance::Sign(_) | Issuance::ApproveOnly => {}
+        }
+        Ok(ConformantServingCsr {
+            asked: raw.asked().clone(),
+            node_name,
+            uid,
+            names,
+            spki: self.csr().spki_der().to_vec(),
+            lifetime: lifetime::granted_for_serving(raw.expiration(), lifetimes),
+        })
+    }
+}
+
+impl ConformantServingCsr {
+    /// Who is asked to sign.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// The node that asks.
+    pub fn node_name(&self) -> &NodeName {
+        &self.node_name
+    }
+
+    /// The UID in the certificate that the request was made with; `None` only where certificates
+    /// have none.
+    pub fn uid(&self) -> Option<CertificateUid> {
+        self.uid
+    }
+
+    /// What the certificate is to be for, each once.
+    pub fn names(&self) -> &[ServingName] {
+        &self.names
+    }
+
+    /// DER of the key's `SubjectPublicKeyInfo`.
+    pub fn spki_der(&self) -> &[u8] {
+        &self.spki
+    }
+
+    /// How long the certificate may be valid, where we sign it.
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+}

@@ -1,0 +1,96 @@
+//! A control-plane machine that renews the certificate that kubeadm made for it.
+
+use std::time::SystemTime;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::{Asked, ParsedCsr};
+use crate::inventory::{Inventory, Machine};
+use crate::ledger::Ledger;
+use crate::policy::{extensions, machine, requester, subject, usages};
+use crate::refusal::{Deferral, Denial, Refusal};
+
+/// A request without evidence for the built-in client signer, by a living control-plane machine for
+/// itself.
+///
+/// Only with [`Duties::control_plane_renewal`](crate::duties::Duties::control_plane_renewal) is it
+/// an exception to [`Denial::UnattestedBuiltInRequest`].
+#[derive(Debug)]
+pub struct ControlPlaneRenewal {
+    node_name: NodeName,
+    provider_id: ProviderId,
+    machine: Machine,
+}
+
+impl ParsedCsr {
+    /// Checks that it is exactly the renewal of a stock kubelet, and that the node is a
+    /// control-plane machine's and has no record: one that has renews with evidence.
+    pub async fn renew_control_plane(
+        self,
+        inventory: &dyn Inventory,
+        ledger: &dyn Ledger,
+        now: SystemTime,
+    ) -> Result<ControlPlaneRenewal, Refusal> {
+        let raw = self.raw();
+        if *raw.asked() != Asked::BuiltInClient {
+            return Err(Denial::SignerPurpose.into());
+        }
+        let node_name = subject::node_name(self.csr())?;
+        usages::exact(raw.usages())?;
+        if self.claimed_provider().is_some() {
+            return Err(Denial::AttestationUnexpected.into());
+        }
+        extensions::none(self.csr())?;
+        requester::is_node(raw.username(), raw.groups(), &node_name)?;
+        if raw.uid().is_some_and(|uid| !uid.is_empty()) {
+            return Err(unattested("the requester's certificate is not kubeadm's"));
+        }
+
+        let machines = inventory.by_name(node_name.as_str()).await;
+        let machines = machines.map_err(|source| Deferral::InventoryUnavailable { source })?;
+        let mut machines = machines
+            .into_iter()
+            .filter(|machine| machine.node_name.as_ref() == Some(&node_name));
+        let machine = match (machines.next(), machines.next()) {
+            (Some(machine), None) if machine.control_plane => machine,
+            _ => return Err(unattested("the node is no control-plane machine's")),
+        };
+        machine::may_join(&machine)?;
+        let provider_id = machine.provider_id.clone();
+        let provider_id = provider_id.ok_or_else(|| Deferral::MachineNotReady {
+            machine: machine.name.clone(),
+        })?;
+        match ledger.holder(&node_name, None, now).await {
+            Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(ControlPlaneRenewal {
+                node_name,
+                provider_id,
+                machine,
+            }),
+            Ok(_) => Err(unattested(
+                "the node has a record, and renews with evidence",
+            )),
+            Err(refusal) => Err(refusal),
+        }
+    }
+}
+
+fn unattested(detail: &'static str) -> Refusal {
+    Denial::UnattestedBuiltInRequest { detail }.into()
+}
+
+impl ControlPlaneRenewal {
+    /// The node that asks.
+    pub fn node_name(&self) -> &NodeName {
+        &self.node_name
+    }
+
+    /// What the infrastructure calls its machine.
+    pub fn provider_id(&self) -> &ProviderId {
+        &self.provider_id
+    }
+
+    /// The machine, as the inventory has it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+}

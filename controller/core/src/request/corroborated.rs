@@ -1,0 +1,111 @@
+//! A request for names that are the machine's own.
+
+use std::time::SystemTime;
+
+use super::ConformantServingCsr;
+use crate::inventory::{Inventory, Machine};
+use crate::ledger::{CertificateUid, Ledger};
+use crate::policy::{machine, serving_machine};
+use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
+use crate::serving::{ServingName, ServingPolicy};
+use crate::verifier::{Assurance, AttestedIdentity, Identity};
+
+/// A request for a serving certificate by the attested machine whose every name and address in it
+/// is.
+#[derive(Debug)]
+pub struct CorroboratedCsr {
+    csr: ConformantServingCsr,
+    uid: CertificateUid,
+    identity: AttestedIdentity,
+    machine: Machine,
+}
+
+impl ConformantServingCsr {
+    /// Finds the machine through the node's record, and compares what is asked for with what is
+    /// known of it and of all others.
+    ///
+    /// The proposal: a serving certificate "only has IP and DNS subjectAltNames that belong to the
+    /// requesting node", and an insecure provider cannot have one.
+    pub async fn corroborate(
+        self,
+        ledger: &dyn Ledger,
+        inventory: &dyn Inventory,
+        policy: &ServingPolicy,
+        now: SystemTime,
+    ) -> Result<CorroboratedCsr, Refusal> {
+        let holder = ledger.holder(self.node_name(), self.uid(), now).await?;
+        let identity = match holder.assurance {
+            Assurance::Attested(identity) => identity,
+            Assurance::None(_) => {
+                let node_name = self.node_name().clone();
+                return Err(Denial::UnattestedServing { node_name }.into());
+            }
+        };
+        let provider_id = &identity.identity().provider_id;
+        let machine = inventory
+            .by_provider_id(provider_id)
+            .await
+            .map_err(unavailable)?
+            .ok_or(Deferral::MachineNotFound)?;
+        machine::may_join(&machine)?;
+        let settled = inventory.node_name(&machine).await.map_err(unavailable)?;
+        let settled = settled.ok_or_else(|| Deferral::MachineNotReady {
+            machine: machine.name.clone(),
+        })?;
+        machine::is_node(&settled, self.node_name())?;
+
+        let guest = match &policy.guest_reported {
+            Some(guest) => guest.names(self.node_name()).await.map_err(unavailable)?,
+            None => Vec::new(),
+        };
+        for name in self.names() {
+            serving_machine::is_reported(name, self.node_name(), &machine, &guest)?;
+        }
+        for name in self.names() {
+            let have_it = have_it(name, inventory).await.map_err(unavailable)?;
+            serving_machine::is_nobody_elses(name, &machine, &have_it)?;
+        }
+        Ok(CorroboratedCsr {
+            csr: self,
+            uid: holder.uid,
+            identity,
+            machine,
+        })
+    }
+}
+
+async fn have_it(
+    name: &ServingName,
+    inventory: &dyn Inventory,
+) -> Result<Vec<Machine>, Unavailable> {
+    match name {
+        ServingName::Dns(name) => inventory.by_name(name).await,
+        ServingName::Ip(address) => inventory.by_address(*address).await,
+    }
+}
+
+fn unavailable(source: Unavailable) -> Deferral {
+    Deferral::InventoryUnavailable { source }
+}
+
+impl CorroboratedCsr {
+    /// What is asked for.
+    pub fn request(&self) -> &ConformantServingCsr {
+        &self.csr
+    }
+
+    /// The record of the node that asks.
+    pub fn uid(&self) -> CertificateUid {
+        self.uid
+    }
+
+    /// Whose it is.
+    pub fn identity(&self) -> &Identity {
+        self.identity.identity()
+    }
+
+    /// The machine, as the inventory has it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+}

@@ -1,0 +1,162 @@
+//! What a kubelet's serving certificate may be for.
+
+use std::fmt::{self, Debug};
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use kubelet_attestation::names::NodeName;
+
+use crate::refusal::Unavailable;
+
+mod kube_nodes;
+
+pub use kube_nodes::KubeNodes;
+
+/// What one cluster's serving certificates must never be for, and whose word counts.
+#[derive(Debug, Clone, Default)]
+#[expect(clippy::exhaustive_structs, reason = "every caller writes one out")]
+pub struct ServingPolicy {
+    /// Host names, in lower case, and addresses of the control plane's endpoint.
+    pub endpoint_hosts: Vec<String>,
+    /// The addresses of the cluster's Services.
+    pub service_ranges: Vec<AddressRange>,
+    /// Takes the addresses that a node reports of itself as its machine's too. `None`: only those
+    /// of the infrastructure count.
+    pub guest_reported: Option<Arc<dyn GuestReported>>,
+}
+
+/// A name or an address that a certificate is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "kubelets have no other kind")]
+pub enum ServingName {
+    /// A DNS name in its one form: lower-case labels, no final dot, no wildcard.
+    Dns(String),
+    /// An address.
+    Ip(IpAddr),
+}
+
+impl fmt::Display for ServingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns(name) => f.write_str(name),
+            Self::Ip(address) => Debug::fmt(address, f),
+        }
+    }
+}
+
+/// Reads what nodes report of themselves.
+pub trait GuestReported: Debug + Send + Sync {
+    /// The names and addresses in the Node's status; none where there is no Node.
+    ///
+    /// # Errors
+    ///
+    /// An outage.
+    fn names<'a>(
+        &'a self,
+        node_name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>>;
+}
+
+/// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    network: u128,
+    /// One for every bit of the prefix.
+    mask: u128,
+    v4: bool,
+}
+
+/// Text is not a range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a range of addresses is <network>/<length of its prefix>, with no bit after the prefix")]
+pub struct InvalidAddressRange;
+
+impl AddressRange {
+    /// Whether the address is one of these.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.v4 && bits(address) & self.mask == self.network
+    }
+}
+
+impl FromStr for AddressRange {
+    type Err = InvalidAddressRange;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (network, prefix) = text.split_once('/').ok_or(InvalidAddressRange)?;
+        let network: IpAddr = network.parse().map_err(|_| InvalidAddressRange)?;
+        let decimal = !prefix.is_empty() && prefix.bytes().all(|b| b.is_ascii_digit());
+        let prefix: u32 = prefix.parse().map_err(|_| InvalidAddressRange)?;
+        let width = if network.is_ipv4() { 32 } else { u128::BITS };
+        if !decimal || prefix > width {
+            return Err(InvalidAddressRange);
+        }
+        let mask = u128::MAX.checked_shl(width - prefix).unwrap_or(0);
+        let range = Self {
+            network: bits(network) & mask,
+            mask,
+            v4: network.is_ipv4(),
+        };
+        if range.network == bits(network) {
+            Ok(range)
+        } else {
+            Err(InvalidAddressRange)
+        }
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(text: &str) -> Result<AddressRange, InvalidAddressRange> {
+        text.parse()
+    }
+
+    #[test]
+    fn a_range_has_the_addresses_with_its_prefix() {
+        for (text, address, expected) in [
+            ("10.96.0.0/12", "10.96.0.1", true),
+            ("10.96.0.0/12", "10.111.255.255", true),
+            ("10.96.0.0/12", "10.112.0.0", false),
+            ("10.96.0.1/32", "10.96.0.1", true),
+            ("10.96.0.1/32", "10.96.0.2", false),
+            ("0.0.0.0/0", "192.0.2.1", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("fd00:10::/108", "fd00:10::f:ffff", true),
+            ("fd00:10::/108", "fd00:10::10:0", false),
+            ("::/0", "2001:db8::1", true),
+            ("::/0", "192.0.2.1", false),
+        ] {
+            let contains = range(text).unwrap().contains(address.parse().unwrap());
+            assert_eq!(contains, expected, "{address} of {text}");
+        }
+    }
+
+    #[test]
+    fn a_range_has_one_form() {
+        for text in [
+            "",
+            "10.96.0.0",
+            "10.96.0.0/",
+            "10.96.0.0/33",
+            "10.96.0.1/12",
+            "/12",
+            "10.96/12",
+            "10.96.0.0/+12",
+            "10.96.0.0/-1",
+            "::/129",
+            "x/8",
+        ] {
+            assert_eq!(range(text), Err(InvalidAddressRange), "{text}");
+        }
+    }
+}

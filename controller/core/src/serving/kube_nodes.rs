@@ -1,0 +1,56 @@
+//! What nodes report of themselves, read from the API server.
+
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use kube::{Api, Client};
+use kubelet_attestation::names::NodeName;
+
+use super::{GuestReported, ServingName};
+use crate::refusal::Unavailable;
+
+/// For one look at a Node.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// `Node.status.addresses` of the cluster that a client speaks to.
+pub struct KubeNodes(Api<Node>);
+
+impl KubeNodes {
+    /// Reads with this client.
+    pub fn new(client: Client) -> Self {
+        Self(Api::all(client))
+    }
+
+    async fn read(&self, node_name: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
+        let node = tokio::time::timeout(DEADLINE, self.0.get_opt(node_name.as_str()))
+            .await
+            .map_err(Unavailable::new)?
+            .map_err(Unavailable::new)?;
+        let status = node.and_then(|node| node.status);
+        let addresses = status.and_then(|status| status.addresses);
+        let addresses = addresses.into_iter().flatten();
+        Ok(addresses.map(serving_name).collect())
+    }
+}
+
+fn serving_name(NodeAddress { address, .. }: NodeAddress) -> ServingName {
+    address
+        .parse()
+        .map_or_else(|_| ServingName::Dns(address.clone()), ServingName::Ip)
+}
+
+impl GuestReported for KubeNodes {
+    fn names<'a>(
+        &'a self,
+        node_name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        self.read(node_name).boxed()
+    }
+}
+
+impl std::fmt::Debug for KubeNodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubeNodes").finish_non_exhaustive()
+    }
+}
