@@ -228,6 +228,32 @@ fn a_pool_has_one_token_and_a_list_or_machines() {
     assert_eq!(pool.get()["spec"]["providerIDList"][1], "generic:///w-1");
 }
 
+/// The UID of a record of ours.
+const RECORD: &str = "0123456789abcdef0123456789abcdef";
+
+/// What we keep of a Cluster, with a status.
+fn put_records(management: &Management, cluster: &str) {
+    let digest = "0".repeat(64);
+    let record = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+        "metadata": {"name": format!("{cluster}.m1"), "namespace": "default"},
+        "spec": {
+            "clusterName": cluster, "nodeName": "m1", "uid": RECORD, "generation": 1,
+            "attestor": "insecure", "providerID": "generic:///m1",
+            "notAfter": "2026-01-02T00:00:00Z",
+            "opened": {
+                "keySHA256": digest, "requestName": "csr-1", "requestUID": "1",
+                "time": "2026-01-01T00:00:00Z",
+            },
+        },
+    });
+    management.kubectl().create_object(&record);
+    let name = format!("{cluster}.m1");
+    let target = ["nodeidentities", &name, "--subresource=status"];
+    let status = json!({"status": {"notAfter": "2026-01-02T00:00:00Z"}});
+    management.kubectl().patch(&target, &status);
+}
+
 #[test]
 fn a_move_takes_what_the_cluster_owns_and_no_status() {
     let (here, there) = (Management::start(), Management::start());
@@ -236,6 +262,8 @@ fn a_move_takes_what_the_cluster_owns_and_no_status() {
     let machine = cluster.machine("m1").create();
     let other = here.cluster("other").workload(workload).create();
     let before = machine.get();
+    put_records(&here, "prod-1");
+    put_records(&here, "other");
 
     let cluster = cluster.move_to(&there);
     let machine = machine.moved_with(&cluster);
@@ -250,12 +278,17 @@ fn a_move_takes_what_the_cluster_owns_and_no_status() {
     );
     assert_eq!(cluster.get()["spec"]["paused"], false);
     secret(&there, "default", "prod-1-kubeconfig");
+    let record = there.kubectl().json(["get", "nodeidentities", "prod-1.m1"]);
+    assert_eq!(record["spec"]["uid"], RECORD);
+    assert_eq!(record["status"], Value::Null);
     cluster.restore_statuses();
     assert_eq!(machine.get()["status"], before["status"]);
-    let left = here
-        .kubectl()
-        .ok(["get", "clusters,machines,genericmachines", "-o", "name"]);
-    assert_eq!(left, "cluster.cluster.x-k8s.io/other\n");
+    let record = there.kubectl().json(["get", "nodeidentities", "prod-1.m1"]);
+    assert_eq!(record["status"], Value::Null);
+    let kinds = "clusters,machines,genericmachines,nodeidentities";
+    let left = here.kubectl().ok(["get", kinds, "-o", "name"]);
+    let record = "nodeidentity.attestation.cluster.x-k8s.io/other.m1";
+    assert_eq!(left, format!("cluster.cluster.x-k8s.io/other\n{record}\n"));
     other.get();
 }
 

@@ -99,20 +99,26 @@ impl WorkloadCluster {
     #[track_caller]
     fn exported(&self) -> Vec<(String, Value)> {
         let mut waiting = Vec::new();
-        let mut sorted: Vec<(String, Value)> = Vec::new();
-        for (resource, forced) in self.movable() {
+        let mut sorted = Vec::new();
+        let mut forced = Vec::new();
+        for (resource, all) in self.movable() {
             let words = ["get", &resource, "-n", self.namespace()];
             let mut list = self.place.kubectl().json(words);
             for object in list["items"].as_array_mut().unwrap() {
-                let is_this =
-                    object["kind"] == CLUSTER.kind && object["metadata"]["name"] == *self.name();
-                let forced = forced || has_label(object, MOVE) || has_label(object, MOVE_HIERARCHY);
                 let object = object.take();
-                if is_this || (forced && owners(&object).is_empty()) {
-                    sorted.push((resource.clone(), object));
+                let is_forced =
+                    all || has_label(&object, MOVE) || has_label(&object, MOVE_HIERARCHY);
+                let of_another = object["spec"]["clusterName"]
+                    .as_str()
+                    .is_some_and(|cluster| cluster != self.name());
+                let target = if object["metadata"]["uid"] == self.object["metadata"]["uid"] {
+                    &mut sorted
+                } else if is_forced && !of_another {
+                    &mut forced
                 } else {
-                    waiting.push((resource.clone(), object));
-                }
+                    &mut waiting
+                };
+                target.push((resource.clone(), object));
             }
         }
         // Every round takes those whose owner was taken before, until no more are.
@@ -124,8 +130,9 @@ impl WorkloadCluster {
                     .iter()
                     .any(|owner| owner["uid"].as_str().is_some_and(|uid| known.contains(uid)))
             };
-            let next: Vec<_> = waiting.extract_if(.., is_next).collect();
+            let next: Vec<(String, Value)> = waiting.extract_if(.., is_next).collect();
             if next.is_empty() {
+                sorted.extend(forced);
                 return sorted;
             }
             sorted.extend(next);
