@@ -1,6 +1,7 @@
 //! Cluster API's objects as its API server answers them, in both contracts.
 
 use std::convert::Infallible;
+use std::sync::LazyLock;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -8,6 +9,7 @@ use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use super::objects::{Kept, Raw, Watched};
 use super::store::Stored;
@@ -85,7 +87,7 @@ impl Contract {
         cluster
     }
 
-    /// A Machine of the cluster with InfraMachine `<name>-infra` and KubeadmConfig `<name>-config`.
+    /// A Machine of the cluster with `InfraMachine` `<name>-infra` and `KubeadmConfig` `<name>-config`.
     pub(super) fn machine(self, name: &str) -> Value {
         let mut machine = self.object("cluster.x-k8s.io", "Machine", name);
         let infrastructure = "infrastructure.cluster.x-k8s.io";
@@ -112,7 +114,7 @@ impl Contract {
         machine
     }
 
-    /// A MachinePool of the cluster with KubeadmConfig `<name>-config` and these members.
+    /// A `MachinePool` of the cluster with `KubeadmConfig` `<name>-config` and these members.
     pub(super) fn pool(self, name: &str, provider_ids: &[&str]) -> Value {
         let mut pool = self.object("cluster.x-k8s.io", "MachinePool", name);
         let bootstrap = "bootstrap.cluster.x-k8s.io";
@@ -132,7 +134,7 @@ impl Contract {
         pool
     }
 
-    /// The KubeadmConfig of this Machine or pool, with a token of this ID.
+    /// The `KubeadmConfig` of this Machine or pool, with a token of this ID.
     pub(super) fn config(self, of: &str, token: &str) -> Value {
         let name = format!("{of}-config");
         let mut config = self.object("bootstrap.cluster.x-k8s.io", "KubeadmConfig", &name);
@@ -159,6 +161,12 @@ pub(super) fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     object
 }
 
+/// Where clients do their work.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(1).build().unwrap()
+});
+
 /// What is kept of the object.
 pub(super) fn kept<K: Kept>(object: Value) -> Option<K> {
     raw::<K>(object).kept()
@@ -184,6 +192,8 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
+    // Beside the test's thread, which waits.
+    let _entered = RUNTIME.enter();
     Objects::new(Client::new(service, "default"), Selection::default()).0
 }
 

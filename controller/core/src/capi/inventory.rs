@@ -72,7 +72,7 @@ impl CapiInventory {
         found.unwrap_or(Err(NotNow::NotListed))
     }
 
-    /// The token's owner; a machine that has no provider ID yet, with the one that its InfraMachine
+    /// The token's owner; a machine that has no provider ID yet, with the one that its `InfraMachine`
     /// has already.
     async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, NotNow> {
         let Some((mut owner, infrastructure)) = self.look(|view| Ok(view.owner(token)))? else {
@@ -185,7 +185,7 @@ impl View<'_> {
         }
     }
 
-    /// Whom the token was made for, if it was for one; of a machine, its InfraMachine too.
+    /// Whom the token was made for, if it was for one; of a machine, its `InfraMachine` too.
     fn owner(self, token: &TokenId) -> Option<(TokenOwner, Option<Reference>)> {
         let holders = self.store.token_holders(self.cluster, token);
         let mut machines = holders.machines.iter();
@@ -258,8 +258,8 @@ impl View<'_> {
         }
     }
 
-    /// The name that is written out in the KubeadmConfig, else the InfraMachine's, else its own;
-    /// none while the KubeadmConfig is not known.
+    /// The name that is written out in the `KubeadmConfig`, else the `InfraMachine`'s, else its own;
+    /// none while the `KubeadmConfig` is not known.
     fn node_name(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
         if let Some(reference) = &machine.config
             && BootstrapConfig::is_one(reference)

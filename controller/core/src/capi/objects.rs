@@ -26,7 +26,7 @@ pub(super) use infrastructure::InfraMachine;
 pub(super) use machine::Machine;
 pub(super) use pool::MachinePool;
 
-/// The group of Cluster, Machine and MachinePool.
+/// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
 /// Who a Cluster's objects belong to.

@@ -1,6 +1,6 @@
 //! What was watched, by cluster, and found by what identifies a machine.
 //!
-//! No input or output. Objects may come in any order: a Machine before its Cluster, a KubeadmConfig
+//! No input or output. Objects may come in any order: a Machine before its Cluster, a `KubeadmConfig`
 //! before its Machine.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -72,13 +72,13 @@ impl Store {
         self.members.get(cluster)
     }
 
-    /// The KubeadmConfig that is referred to from `namespace`.
+    /// The `KubeadmConfig` that is referred to from `namespace`.
     pub(super) fn config(&self, namespace: &str, config: &Reference) -> Option<&BootstrapConfig> {
         self.configs
             .get(&ObjectKey::new(namespace, config.name.as_str()))
     }
 
-    /// Who refers to a KubeadmConfig with this token.
+    /// Who refers to a `KubeadmConfig` with this token.
     pub(super) fn token_holders(&self, cluster: &ObjectKey, token: &TokenId) -> Holders {
         let key = (cluster.namespace.clone(), token.clone());
         let mut all = Holders::default();
@@ -108,7 +108,7 @@ impl Members {
     }
 }
 
-/// The name of the KubeadmConfig, if that is what is referred to.
+/// The name of the `KubeadmConfig`, if that is what is referred to.
 fn config_name(config: Option<&Reference>) -> Option<&String> {
     config
         .filter(|config| BootstrapConfig::is_one(config))

@@ -110,10 +110,8 @@ impl Objects {
     /// The Clusters, in order; none before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
         let own = |(key, cluster): (&ObjectKey, &Cluster)| (key.clone(), cluster.clone());
-        self.read(|state| match state.is_ready() {
-            true => state.store.clusters().map(own).collect(),
-            false => Vec::new(),
-        })
+        let all = |store: &Store| store.clusters().map(own).collect();
+        self.store(all).unwrap_or_default()
     }
 
     /// A Cluster; `None` where there is none, or before [`Objects::is_ready`].
@@ -334,13 +332,19 @@ impl Objects {
 
 /// Whether the API server no longer has this version of the kind.
 fn is_gone(error: &watcher::Error) -> bool {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => status.code == 404,
-        _ => false,
-    }
+    let status = match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => {
+            let kube::Error::Api(status) = error else {
+                return false;
+            };
+            status
+        }
+        watcher::Error::WatchError(status) => status,
+        watcher::Error::NoResourceVersion => return false,
+    };
+    status.code == 404
 }
 
 /// Tells when a kind is watched, is not, and is again: once each.

@@ -1,1 +1,540 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::executor::block_on;
+use serde_json::{Value, json};
+
+use super::super::fixtures::{BOTH, Contract, NAMESPACE, answered_by, objects, seen, with};
+use super::super::objects::{Cluster, Watched};
+use super::*;
+
+const V2: Contract = Contract::V1Beta2;
+
+fn listed(objects: &Objects) {
+    for kind in [
+        Cluster::KIND,
+        objects::Machine::KIND,
+        MachinePool::KIND,
+        BootstrapConfig::KIND,
+    ] {
+        objects.listed(kind);
+    }
+}
+
+fn inventory_of(objects: &Objects) -> CapiInventory {
+    CapiInventory::new(objects.clone(), ObjectKey::new(NAMESPACE, "prod-1"))
+}
+
+/// Cluster `prod-1` with Machines `m1` and `m2`, of the tokens `token1` and `token2`.
+fn cluster(contract: Contract) -> (Objects, CapiInventory) {
+    let objects = objects();
+    seen::<Cluster>(&objects, contract.cluster());
+    for (machine, token) in [("m1", "token1"), ("m2", "token2")] {
+        seen::<objects::Machine>(&objects, contract.machine(machine));
+        seen::<BootstrapConfig>(&objects, contract.config(machine, token));
+    }
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    (objects, inventory)
+}
+
+fn id(text: &str) -> ProviderId {
+    ProviderId::parse(text).unwrap()
+}
+
+fn token(text: &str) -> TokenId {
+    TokenId::parse(text).unwrap()
+}
+
+fn by_id(inventory: &CapiInventory, text: &str) -> Option<Machine> {
+    block_on(inventory.by_provider_id(&id(text))).unwrap()
+}
+
+fn by_token(inventory: &CapiInventory, text: &str) -> Option<TokenOwner> {
+    block_on(inventory.by_token(&token(text))).unwrap()
+}
+
+/// Why nothing is said of this machine.
+fn not_now(inventory: &CapiInventory, text: &str) -> String {
+    let error = block_on(inventory.by_provider_id(&id(text))).unwrap_err();
+    error.to_string()
+}
+
+fn node_name(machine: &Machine) -> Option<&str> {
+    machine.node_name.as_ref().map(NodeName::as_str)
+}
+
+#[test]
+fn a_machine_is_found_by_its_provider_id() {
+    for contract in BOTH {
+        let (_, inventory) = cluster(contract);
+
+        let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+
+        assert_eq!(machine.name, "m1");
+        assert_eq!(machine.state, MachineState::Ready);
+        assert_eq!(machine.provider_id, Some(id("generic:///rack/m1")));
+        assert_eq!(node_name(&machine), Some("m1-infra"));
+        assert_eq!(machine.token_id, Some(token("token1")));
+        assert_eq!(machine.dns_names, ["m1.example.com"]);
+        assert_eq!(machine.addresses.len(), 3);
+        assert_eq!((machine.pool, machine.control_plane), (None, false));
+        let object = machine.object.unwrap();
+        assert_eq!(object.kind.as_deref(), Some("Machine"));
+        assert_eq!(object.namespace.as_deref(), Some(NAMESPACE));
+        assert_eq!(object.uid.as_deref(), Some("Machine-m1"));
+        assert_eq!(by_id(&inventory, "generic:///rack/m3"), None);
+    }
+}
+
+#[test]
+fn a_machine_is_found_by_its_token() {
+    for contract in BOTH {
+        let (_, inventory) = cluster(contract);
+
+        let Some(TokenOwner::Machine(machine)) = by_token(&inventory, "token2") else {
+            panic!("no machine")
+        };
+
+        assert_eq!(machine.name, "m2");
+        assert_eq!(by_token(&inventory, "token3"), None);
+    }
+}
+
+#[test]
+fn nothing_is_said_before_everything_was_listed() {
+    let objects = objects();
+    let inventory = inventory_of(&objects);
+    seen::<Cluster>(&objects, V2.cluster());
+    seen::<objects::Machine>(&objects, V2.machine("m1"));
+    let kinds = [Cluster::KIND, objects::Machine::KIND, MachinePool::KIND];
+    for kind in kinds {
+        objects.listed(kind);
+        assert!(not_now(&inventory, "generic:///rack/m1").contains("not been listed"));
+        assert!(objects.clusters().is_empty());
+        assert!(block_on(inventory.by_token(&token("token1"))).is_err());
+    }
+
+    objects.listed(BootstrapConfig::KIND);
+
+    assert!(objects.is_ready());
+    assert!(by_id(&inventory, "generic:///rack/m1").is_some());
+    assert_eq!(objects.clusters().len(), 1);
+}
+
+#[test]
+fn nothing_is_said_of_a_cluster_that_is_paused_or_not_there() {
+    let (objects, inventory) = cluster(V2);
+    for (pointer, value) in [
+        ("/spec/paused", json!(true)),
+        (
+            "/metadata/annotations",
+            json!({"cluster.x-k8s.io/paused": ""}),
+        ),
+    ] {
+        seen::<Cluster>(&objects, with(V2.cluster(), pointer, value));
+
+        assert_eq!(
+            not_now(&inventory, "generic:///rack/m1"),
+            "Cluster tenant-a/prod-1 is paused"
+        );
+        assert!(block_on(inventory.by_token(&token("token1"))).is_err());
+        assert!(block_on(inventory.by_name("m1")).is_err());
+        assert!(block_on(inventory.by_address([10, 0, 0, 7].into())).is_err());
+    }
+    seen::<Cluster>(&objects, V2.cluster());
+    assert!(by_id(&inventory, "generic:///rack/m1").is_some());
+
+    let other = CapiInventory::new(objects, ObjectKey::new("tenant-b", "prod-1"));
+    assert_eq!(
+        not_now(&other, "generic:///rack/m1"),
+        "the management cluster has no Cluster tenant-b/prod-1"
+    );
+}
+
+#[test]
+fn a_machine_of_another_cluster_is_not_found() {
+    let (objects, inventory) = cluster(V2);
+    let other = with(V2.machine("m3"), "/spec/clusterName", json!("prod-2"));
+    seen::<objects::Machine>(&objects, other);
+    seen::<BootstrapConfig>(&objects, V2.config("m3", "token3"));
+
+    assert_eq!(by_id(&inventory, "generic:///rack/m3"), None);
+    assert_eq!(by_token(&inventory, "token3"), None);
+    let elsewhere = with(V2.machine("m4"), "/metadata/namespace", json!("tenant-b"));
+    seen::<objects::Machine>(&objects, elsewhere);
+    assert_eq!(by_id(&inventory, "generic:///rack/m4"), None);
+}
+
+#[test]
+fn two_machines_with_one_provider_id_are_no_answer() {
+    let (objects, inventory) = cluster(V2);
+    let same = json!("generic:///rack/m1");
+    seen::<objects::Machine>(&objects, with(V2.machine("m2"), "/spec/providerID", same));
+
+    assert_eq!(
+        not_now(&inventory, "generic:///rack/m1"),
+        "Machine m1 and Machine m2 have the same provider ID"
+    );
+    assert_eq!(by_id(&inventory, "generic:///rack/m2"), None);
+
+    seen::<objects::Machine>(&objects, V2.machine("m2"));
+    assert_eq!(by_id(&inventory, "generic:///rack/m1").unwrap().name, "m1");
+    assert_eq!(by_id(&inventory, "generic:///rack/m2").unwrap().name, "m2");
+}
+
+#[test]
+fn a_machines_state_is_how_far_it_has_come() {
+    let (objects, inventory) = cluster(V2);
+    let at = json!("2027-01-01T00:00:00Z");
+    let pending = with(V2.machine("m1"), "/status", json!({}));
+    let pending = with(pending, "/spec/bootstrap/dataSecretName", Value::Null);
+    for (machine, expected) in [
+        (V2.machine("m1"), MachineState::Ready),
+        (pending.clone(), MachineState::Pending),
+        (
+            with(pending, "/metadata/deletionTimestamp", at),
+            MachineState::Deleting,
+        ),
+    ] {
+        seen::<objects::Machine>(&objects, machine);
+        let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+        assert_eq!(machine.state, expected);
+    }
+}
+
+#[test]
+fn a_node_has_the_name_of_its_configuration_else_the_infrastructures_else_the_machines() {
+    let (objects, inventory) = cluster(V2);
+    let named = |objects: &Objects| {
+        let machine = by_id(&inventory_of(objects), "generic:///rack/m1").unwrap();
+        node_name(&machine).map(str::to_owned)
+    };
+    let pointer = "/spec/joinConfiguration/nodeRegistration/name";
+    for (written, expected) in [("n1", "n1"), ("{{ v1.local_hostname }}", "m1-infra")] {
+        let config = with(V2.config("m1", "token1"), pointer, json!(written));
+        seen::<BootstrapConfig>(&objects, config);
+        assert_eq!(named(&objects).as_deref(), Some(expected));
+        let found = block_on(inventory.by_name(expected)).unwrap();
+        assert_eq!(found.len(), 1);
+    }
+    let machine = with(V2.machine("m1"), "/spec/infrastructureRef", Value::Null);
+    seen::<objects::Machine>(&objects, machine);
+    assert_eq!(named(&objects).as_deref(), Some("m1"));
+}
+
+#[test]
+fn a_node_has_no_name_while_its_configuration_is_not_known() {
+    let objects = objects();
+    seen::<Cluster>(&objects, V2.cluster());
+    seen::<objects::Machine>(&objects, V2.machine("m1"));
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+    assert_eq!((machine.node_name, machine.token_id), (None, None));
+
+    // Another bootstrap provider's says nothing of names.
+    let other = V2.reference("bootstrap.cluster.x-k8s.io", "RKE2Config", "m1");
+    let machine = with(V2.machine("m1"), "/spec/bootstrap/configRef", other);
+    seen::<objects::Machine>(&objects, machine);
+    let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+    assert_eq!(node_name(&machine), Some("m1-infra"));
+}
+
+#[test]
+fn a_token_of_several_is_nobodys_own() {
+    let (objects, inventory) = cluster(V2);
+    seen::<BootstrapConfig>(&objects, V2.config("m2", "token1"));
+
+    assert_eq!(by_token(&inventory, "token1"), None);
+
+    seen::<BootstrapConfig>(&objects, V2.config("m2", "token2"));
+    assert!(by_token(&inventory, "token1").is_some());
+}
+
+#[test]
+fn a_token_that_was_replaced_is_nobodys() {
+    let (objects, inventory) = cluster(V2);
+
+    seen::<BootstrapConfig>(&objects, V2.config("m1", "token9"));
+
+    assert_eq!(by_token(&inventory, "token1"), None);
+    assert!(by_token(&inventory, "token9").is_some());
+    let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+    assert_eq!(machine.token_id, Some(token("token9")));
+}
+
+#[test]
+fn a_control_plane_machine_is_one_by_its_label_or_its_configuration() {
+    let (objects, inventory) = cluster(V2);
+    let labels = json!({"cluster.x-k8s.io/control-plane": ""});
+    seen::<objects::Machine>(&objects, with(V2.machine("m1"), "/metadata/labels", labels));
+    let joins = with(
+        V2.config("m2", "token2"),
+        "/spec/joinConfiguration/controlPlane",
+        json!({}),
+    );
+    seen::<BootstrapConfig>(&objects, joins);
+
+    for name in ["m1", "m2"] {
+        let machine = by_id(&inventory, &format!("generic:///rack/{name}")).unwrap();
+        assert!(machine.control_plane, "{name}");
+    }
+}
+
+#[test]
+fn a_machine_is_found_by_each_address_and_name_that_is_reported() {
+    let (objects, inventory) = cluster(V2);
+    let addresses = json!([{"type": "InternalIP", "address": "10.0.0.8"}]);
+    seen::<objects::Machine>(
+        &objects,
+        with(V2.machine("m2"), "/status/addresses", addresses),
+    );
+    let names = |found: Vec<Machine>| -> Vec<String> {
+        found.into_iter().map(|machine| machine.name).collect()
+    };
+    let by_address = |address: &str| {
+        let address = address.parse().unwrap();
+        names(block_on(inventory.by_address(address)).unwrap())
+    };
+    let by_name = |name| names(block_on(inventory.by_name(name)).unwrap());
+
+    assert_eq!(by_address("10.0.0.7"), ["m1"]);
+    assert_eq!(by_address("2001:db8::7"), ["m1"]);
+    assert_eq!(by_address("10.0.0.8"), ["m2"]);
+    assert!(by_address("10.0.0.9").is_empty());
+    assert_eq!(by_name("m1.example.com"), ["m1"]);
+    assert_eq!(by_name("m2-infra"), ["m2"]);
+    assert!(by_name("m2.example.com").is_empty());
+
+    seen::<objects::Machine>(&objects, V2.machine("m2"));
+    assert_eq!(by_address("10.0.0.7"), ["m1", "m2"]);
+}
+
+const MEMBERS: [&str; 2] = ["generic:///pool/a", "generic:///pool/b"];
+
+/// As [`cluster`], with pool `p1` of token `poolp1`.
+fn with_pool(contract: Contract) -> (Objects, CapiInventory) {
+    let (objects, inventory) = cluster(contract);
+    seen::<MachinePool>(&objects, contract.pool("p1", &MEMBERS));
+    seen::<BootstrapConfig>(&objects, contract.config("p1", "poolp1"));
+    (objects, inventory)
+}
+
+/// A Machine that stands for a member of `pool`, as the infrastructure makes it.
+fn pool_machine(contract: Contract, name: &str, pool: &str, id: &str) -> Value {
+    let machine = with(contract.machine(name), "/spec/providerID", json!(id));
+    let bootstrap = json!({"dataSecretName": ""});
+    let machine = with(machine, "/spec/bootstrap", bootstrap);
+    let machine = with(machine, "/status", json!({}));
+    with(
+        machine,
+        "/metadata/labels",
+        json!({"cluster.x-k8s.io/pool-name": pool}),
+    )
+}
+
+#[test]
+fn a_pools_member_is_found_by_its_list_and_a_pools_token_is_the_pools() {
+    for contract in BOTH {
+        let (_, inventory) = with_pool(contract);
+
+        let member = by_id(&inventory, MEMBERS[1]).unwrap();
+
+        assert_eq!(member.name, MEMBERS[1]);
+        assert_eq!(member.state, MachineState::Ready);
+        assert_eq!(node_name(&member), Some("b"));
+        assert_eq!(member.pool.as_deref(), Some("p1"));
+        assert_eq!(member.token_id, None);
+        let object = member.object.unwrap();
+        assert_eq!(object.kind.as_deref(), Some("MachinePool"));
+        let pool = TokenOwner::Pool {
+            name: "p1".to_owned(),
+        };
+        assert_eq!(by_token(&inventory, "poolp1"), Some(pool));
+        assert_eq!(by_id(&inventory, "generic:///pool/c"), None);
+        let named = block_on(inventory.by_name("a")).unwrap();
+        assert_eq!(named.len(), 1);
+        assert_eq!(named[0].name, MEMBERS[0]);
+    }
+}
+
+#[test]
+fn a_pools_member_is_its_machine_where_it_has_one() {
+    for contract in BOTH {
+        let (objects, inventory) = with_pool(contract);
+        let machine = pool_machine(contract, "p1-a", "p1", MEMBERS[0]);
+        seen::<objects::Machine>(&objects, machine);
+
+        let member = by_id(&inventory, MEMBERS[0]).unwrap();
+
+        assert_eq!(member.name, "p1-a");
+        assert_eq!(member.state, MachineState::Ready);
+        assert_eq!(node_name(&member), Some("p1-a-infra"));
+        assert_eq!(member.pool.as_deref(), Some("p1"));
+        // The other's Machine is still to come.
+        assert_eq!(by_id(&inventory, MEMBERS[1]), None);
+        assert!(block_on(inventory.by_name("b")).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_pool_with_a_long_name_is_found_by_its_digest() {
+    assert_eq!(label_value("a"), "a");
+    assert_eq!(label_value(&"a".repeat(63)), "a".repeat(63));
+    // FNV-1a of 32 bits of sixty-four `a`, in URL-safe base64.
+    let long = "a".repeat(64);
+    let digest = label_value(&long);
+    assert!(digest.starts_with("hash_") && digest.ends_with("_z"));
+    assert_eq!(digest.len(), "hash__z".len() + 6);
+    let (objects, inventory) = cluster(V2);
+    seen::<MachinePool>(&objects, V2.pool(&long, &MEMBERS));
+    let machine = pool_machine(V2, "m9", &digest, MEMBERS[0]);
+    seen::<objects::Machine>(&objects, machine);
+
+    let member = by_id(&inventory, MEMBERS[0]).unwrap();
+
+    assert_eq!((&*member.name, member.pool), ("m9", Some(long)));
+}
+
+#[test]
+fn a_pools_state_is_its_members() {
+    let (objects, inventory) = with_pool(V2);
+    let pool = V2.pool("p1", &MEMBERS);
+    let at = json!("2027-01-01T00:00:00Z");
+    for (pool, expected) in [
+        (
+            with(pool.clone(), "/status", json!({})),
+            MachineState::Pending,
+        ),
+        (
+            with(pool, "/metadata/deletionTimestamp", at),
+            MachineState::Deleting,
+        ),
+    ] {
+        seen::<MachinePool>(&objects, pool);
+        assert_eq!(by_id(&inventory, MEMBERS[0]).unwrap().state, expected);
+    }
+}
+
+#[test]
+fn one_provider_id_in_two_pools_or_of_a_strange_machine_is_no_answer() {
+    let (objects, inventory) = with_pool(V2);
+    seen::<MachinePool>(&objects, V2.pool("p2", &MEMBERS[..1]));
+    assert_eq!(
+        not_now(&inventory, MEMBERS[0]),
+        "MachinePool p1 and MachinePool p2 have the same provider ID"
+    );
+    seen::<MachinePool>(&objects, V2.pool("p2", &[]));
+    assert!(by_id(&inventory, MEMBERS[0]).is_some());
+
+    let strange = with(V2.machine("m2"), "/spec/providerID", json!(MEMBERS[0]));
+    seen::<objects::Machine>(&objects, strange);
+    assert_eq!(
+        not_now(&inventory, MEMBERS[0]),
+        "Machine m2 and MachinePool p1 have the same provider ID"
+    );
+}
+
+/// What an API server says of its groups and of `m1`'s `InfraMachine`.
+fn infrastructure(path: &str, provider_id: &str) -> Value {
+    let group = "infrastructure.cluster.x-k8s.io";
+    let version =
+        |version: &str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    let resource = json!({
+        "name": "genericmachines", "singularName": "", "namespaced": true,
+        "kind": "GenericMachine", "verbs": ["get"],
+    });
+    let list = |resources: Value| json!({"kind": "APIResourceList", "groupVersion": "", "resources": resources});
+    match path {
+        "/apis" => json!({"kind": "APIGroupList", "groups": [{
+            "name": group, "versions": [version("v1"), version("v1beta2")],
+            "preferredVersion": version("v1"),
+        }]}),
+        "/apis/infrastructure.cluster.x-k8s.io/v1" => list(json!([])),
+        "/apis/infrastructure.cluster.x-k8s.io/v1beta1"
+        | "/apis/infrastructure.cluster.x-k8s.io/v1beta2" => list(json!([resource])),
+        path if path.ends_with("/namespaces/tenant-a/genericmachines/m1-infra") => json!({
+            "metadata": {"name": "m1-infra", "namespace": NAMESPACE, "uid": "u"},
+            "spec": {"providerID": provider_id},
+        }),
+        path => panic!("{path} is asked for"),
+    }
+}
+
+/// A machine that has no provider ID yet, and whose `InfraMachine` has this one.
+fn unprovisioned(contract: Contract, objects: &Objects) -> CapiInventory {
+    seen::<Cluster>(objects, contract.cluster());
+    let machine = with(contract.machine("m1"), "/spec/providerID", Value::Null);
+    seen::<objects::Machine>(objects, machine);
+    seen::<objects::Machine>(objects, contract.machine("m2"));
+    seen::<BootstrapConfig>(objects, contract.config("m1", "token1"));
+    seen::<BootstrapConfig>(objects, contract.config("m2", "token2"));
+    listed(objects);
+    inventory_of(objects)
+}
+
+#[test]
+fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() {
+    for contract in BOTH {
+        let objects = answered_by(|path| infrastructure(path, "generic:///rack/new"));
+        let inventory = unprovisioned(contract, &objects);
+
+        let Some(TokenOwner::Machine(machine)) = by_token(&inventory, "token1") else {
+            panic!("no machine")
+        };
+
+        assert_eq!(machine.provider_id, Some(id("generic:///rack/new")));
+        // It is not found by it before the Machine has it.
+        assert_eq!(by_id(&inventory, "generic:///rack/new"), None);
+    }
+}
+
+#[test]
+fn what_the_infrastructure_is_called_is_looked_up_once() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let objects = answered_by(move |path| {
+        count.fetch_add(1, Ordering::Relaxed);
+        infrastructure(path, "")
+    });
+    let inventory = unprovisioned(V2, &objects);
+
+    let requests = |_| {
+        let owner = by_token(&inventory, "token1");
+        assert!(matches!(owner, Some(TokenOwner::Machine(m)) if m.provider_id.is_none()));
+        asked.swap(0, Ordering::Relaxed)
+    };
+
+    assert_eq!([1, 2].map(requests), [4, 1]);
+    assert!(by_token(&inventory, "token2").is_some());
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "a Machine with its ID");
+}
+
+#[test]
+fn an_infrastructures_provider_id_that_another_machine_has_is_no_answer() {
+    let objects = answered_by(|path| infrastructure(path, "generic:///rack/m2"));
+    let inventory = unprovisioned(V2, &objects);
+
+    let error = block_on(inventory.by_token(&token("token1"))).unwrap_err();
+
+    assert_eq!(
+        error.to_string(),
+        "Machine m1 and Machine m2 have the same provider ID"
+    );
+}
+
+#[test]
+fn infrastructure_that_cannot_be_read_is_no_answer() {
+    let objects = answered_by(|_| {
+        json!({
+            "kind": "Status", "status": "Failure", "message": "later",
+            "reason": "ServiceUnavailable", "code": 503,
+        })
+    });
+    let inventory = unprovisioned(V2, &objects);
+
+    let error = block_on(inventory.by_token(&token("token1"))).unwrap_err();
+
+    assert_eq!(error.to_string(), "cannot read GenericMachine m1-infra");
+}

@@ -1,4 +1,4 @@
-//! KubeadmConfig: whom a bootstrap token was made for, and what the node will call itself.
+//! `KubeadmConfig`: whom a bootstrap token was made for, and what the node will call itself.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, Visitor};
 use super::{Kept, Reference, Watched};
 use crate::inventory::TokenId;
 
-/// A KubeadmConfig, as far as it is used.
+/// A `KubeadmConfig`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct BootstrapConfig {
     pub(in crate::capi) token: Option<TokenId>,
@@ -62,7 +62,7 @@ struct BootstrapToken {
 pub(in crate::capi) struct Status {}
 
 impl BootstrapConfig {
-    /// Whether this reference is to a KubeadmConfig: another bootstrap provider's configuration is
+    /// Whether this reference is to a `KubeadmConfig`: another bootstrap provider's configuration is
     /// not read.
     pub(in crate::capi) fn is_one(reference: &Reference) -> bool {
         reference.group == Self::GROUP && reference.kind == Self::KIND

@@ -23,7 +23,7 @@ pub struct Cluster {
     pub endpoint: Option<Endpoint>,
     /// The ranges of its Services' addresses.
     pub service_ranges: Vec<String>,
-    /// Its InfraCluster.
+    /// Its `InfraCluster`.
     pub infrastructure: Option<Reference>,
 }
 

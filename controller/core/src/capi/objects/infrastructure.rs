@@ -1,4 +1,4 @@
-//! InfraMachine, of whatever provider: the contract's fields.
+//! `InfraMachine`, of whatever provider: the contract's fields.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Kept;
 
-/// An InfraMachine, as far as it is used.
+/// An `InfraMachine`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct InfraMachine {
     pub(in crate::capi) provider_id: Option<ProviderId>,

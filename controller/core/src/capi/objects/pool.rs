@@ -1,4 +1,4 @@
-//! MachinePool.
+//! `MachinePool`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
@@ -8,7 +8,7 @@ use super::{
     Bootstrap, BootstrapStatus, CORE_GROUP, Kept, Reference, Watched, cluster_of, is_deleting,
 };
 
-/// A MachinePool, as far as it is used.
+/// A `MachinePool`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) uid: String,
