@@ -37,7 +37,7 @@ pub use node_identity::{
     Tombstone, TombstoneReason,
 };
 pub use revoked_node_credentials::{
-    REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
+    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
 };
 pub use tpm::{
     AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, PcrBank, PcrMode, PcrPolicy,

@@ -12,8 +12,8 @@ use super::schema;
 /// The name of the one object of a workload cluster.
 pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
 
-/// What fits in one object of etcd (1.5 MiB), with a margin.
-pub(super) const MAX_REVOKED: usize = 10_000;
+/// How many certificates it lists at most: what fits in one object of etcd (1.5 MiB), with a margin.
+pub const MAX_REVOKED: usize = 10_000;
 
 /// The node certificates whose holders an admission policy refuses every write.
 ///

@@ -111,6 +111,8 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": super::revoked_node_credentials::MAX_REVOKED,
+        // Of one writer, whole: else the API server would keep who wrote each entry beside it.
+        "x-kubernetes-map-type": "atomic",
         "additionalProperties": {"type": "string", "format": "date-time", "maxLength": 32},
         "x-kubernetes-validations": [rule(
             "self.all(uid, uid.matches('^[0-9a-f]{32}[.][1-9][0-9]{0,18}$'))",
