@@ -8,9 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::Client;
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, Controllers, KubeadmBinding, Kubectl,
+    ControlPlane, ControlPlaneBuilder, Controllers, KubeadmBinding, Kubectl, User,
 };
-use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
+use kubelet_authenticator_test_support::pki::{Contents, Subject, certificate_request};
 use node_attestation_controller::clusters::ClusterAccess;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -29,6 +29,8 @@ pub static STOCK: LazyLock<Bed> =
 /// A cluster, and the controller's way to it.
 pub struct Bed {
     pub cluster: ControlPlane,
+    /// The controller's kubeconfig.
+    pub controller: PathBuf,
     runtime: Runtime,
     client: Client,
 }
@@ -36,10 +38,18 @@ pub struct Bed {
 impl Bed {
     pub fn start(controllers: Controllers, bindings: &[KubeadmBinding]) -> Self {
         // At this level kube-controller-manager says what it does not approve.
-        let cluster = ControlPlane::builder()
-            .controllers(controllers)
-            .controller_manager_arg("--v=4")
-            .start();
+        Self::start_with(controllers, bindings, |builder| {
+            builder.controller_manager_arg("--v=4")
+        })
+    }
+
+    pub fn start_with(
+        controllers: Controllers,
+        bindings: &[KubeadmBinding],
+        change: impl FnOnce(ControlPlaneBuilder) -> ControlPlaneBuilder,
+    ) -> Self {
+        let builder = ControlPlane::builder().controllers(controllers);
+        let cluster = change(builder).start();
         cluster.install_bindings(bindings);
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -49,11 +59,12 @@ impl Bed {
             .kubectl()
             .apply(&std::fs::read_to_string(manifest).unwrap());
         let runtime = Runtime::new().unwrap();
-        let kubeconfig = cluster.client_cert_kubeconfig(CONTROLLER, None);
-        let access = runtime.block_on(ClusterAccess::from_kubeconfig(&kubeconfig));
+        let controller = cluster.client_cert_kubeconfig(CONTROLLER, None);
+        let access = runtime.block_on(ClusterAccess::from_kubeconfig(&controller));
         let client = access.unwrap().client().clone();
         Self {
             cluster,
+            controller,
             runtime,
             client,
         }
@@ -83,6 +94,18 @@ impl Bed {
             .cluster
             .client_cert_kubeconfig(&name, Some("system:nodes"));
         self.cluster.kubectl_with(kubeconfig)
+    }
+
+    /// A kubeconfig with a node's certificate that has this UID.
+    pub fn node_kubeconfig(&self, name: &str, uid: &str) -> PathBuf {
+        let contents = Contents::client(Subject::node(name).with_uid(uid));
+        let pair = self.cluster.ca().issue(&contents);
+        self.cluster.kubeconfig(User::Certificate(pair))
+    }
+
+    /// kubectl of whoever holds it.
+    pub fn node_with_uid(&self, name: &str, uid: &str) -> Kubectl {
+        self.cluster.kubectl_with(self.node_kubeconfig(name, uid))
     }
 
     /// Waits until the request has its certificate.

@@ -4,5 +4,7 @@
 
 mod bed;
 mod bindings;
+mod reconcile;
 mod requests;
+mod revocation;
 mod tokens;

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::process::poll;
 use node_attestation_controller::hardening::Put;
 use node_attestation_controller::hardening::admission::{self, POLICY_NAME, Settings, Signing};
 
-use crate::bed::{BUILT_IN, Bed, OURS, Request, STOCK, assert_done, assert_refused, said};
+use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, assert_refused, said};
 
 const BINDING: &str = "validatingadmissionpolicybinding";
 const POLICY: &str = "validatingadmissionpolicy";
@@ -188,6 +188,25 @@ fn in_approve_only_mode_the_built_in_signer_is_asked_by_our_plugin_only() {
         &Request::built_in("csr-stock", "approved").file(&node),
         "nodes may not use signer",
     );
+}
+
+#[test]
+fn a_stock_kubelet_that_would_join_is_told_how() {
+    let token = CONFINED.cluster.add_bootstrap_token("stockk", SECRET);
+    let bootstrap = CONFINED.cluster.bootstrap_kubeconfig(&token);
+    let kubelet = CONFINED.cluster.kubelet("stock-kubelet");
+    let mut kubelet = kubelet.bootstrap_kubeconfig(bootstrap).start();
+
+    let told = kubelet.wait_for_log("denied request");
+
+    assert!(
+        told.contains(
+            "bootstrap tokens may not use signer kubernetes.io/kube-apiserver-client-kubelet: \
+             nodes of this cluster join through kubelet-authenticator"
+        ),
+        "{told}"
+    );
+    assert!(kubelet.process().exit_status().is_none());
 }
 
 #[test]

@@ -1,22 +1,24 @@
-//! What bootstrap tokens and nodes may ask for at all: a `ValidatingAdmissionPolicy` on the creation
-//! of certificate signing requests.
+//! What bootstrap tokens and nodes may ask for at all: a `ValidatingAdmissionPolicy` on the
+//! creation of certificate signing requests.
 //!
 //! It keeps from the API server what the controller would deny anyway, so that a leaked token can
 //! neither fill its storage (1.5 MB a request on a stock cluster) nor reach another signer while a
 //! binding is open.
 //!
-//! | requester | signers | name | size |
-//! | --- | --- | --- | --- |
-//! | bootstrap token | the client signers of the authorised attestors | `kubelet-authenticator-...` | 64 KiB |
-//! | the same, approve-only | also the built-in client signer | the same | the same |
-//! | node | those, `kubernetes.io/kubelet-serving`, `cluster.x-k8s.io/kubelet-serving-*` | any | 64 KiB |
-//! | the same, approve-only | also the built-in client signer | the same prefix for that one | the same |
-//! | control-plane node that is named | also the built-in client signer | any | 64 KiB |
+//! | requester | signers | name |
+//! | --- | --- | --- |
+//! | bootstrap token | the client signers of the authorised attestors | with our prefix |
+//! | the same, approve-only | also the built-in client signer | with our prefix |
+//! | node | those, and `kubernetes.io/kubelet-serving` and ours for serving | any |
+//! | the same, approve-only | also the built-in client signer | for that one, with our prefix |
+//! | control-plane node that is named | also the built-in client signer | any |
 //!
-//! Evidence is not looked at: a policy sees the request as base64 text, which CEL in a policy cannot
-//! decode. So in approve-only mode the prefix is all that tells a request with evidence from a stock
-//! kubelet's, and the controller's own denial is what stops one that bears the prefix and proves
-//! nothing.
+//! A request has at most 64 KiB, and our prefix is [`CSR_NAME_PREFIX`].
+//!
+//! Evidence is not looked at: a policy sees the request as base64 text, which CEL in a policy
+//! cannot decode. So in approve-only mode the prefix is all that tells a request with evidence from
+//! a stock kubelet's, and the controller's own denial is what stops one that bears the prefix and
+//! proves nothing.
 
 use std::collections::BTreeSet;
 

@@ -1,11 +1,11 @@
 //! Who would have a kubelet's certificate approved unseen.
 //!
-//! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet` where
-//! the requester may `create` the subresource `nodeclient` (any node's certificate) or
+//! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet`
+//! where the requester may `create` the subresource `nodeclient` (any node's certificate) or
 //! `selfnodeclient` (its own again) of certificate signing requests. That right is not a right to
 //! call anything: it exists to be asked for by a review, which names no namespace. So only
-//! `ClusterRoleBindings` grant it; a `RoleBinding` grants in its namespace, where nobody asks, and none
-//! is read.
+//! `ClusterRoleBindings` grant it; a `RoleBinding` grants in its namespace, where nobody asks, and
+//! none is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -305,8 +305,8 @@ fn evaluate(bindings: &[ClusterRoleBinding], rules_of: &BTreeMap<String, Vec<Pol
 /// Removes kubeadm's two bindings where `scan` found them as kubeadm writes them, and takes them
 /// out of the scan; returns what was removed.
 ///
-/// What a person wrote, under these names or others, stays in [`Scan::open`] for a person to remove.
-/// kubeadm writes its own again in `kubeadm upgrade apply` and `kubeadm init phase
+/// What a person wrote, under these names or others, stays in [`Scan::open`] for a person to
+/// remove. kubeadm writes its own again in `kubeadm upgrade apply` and `kubeadm init phase
 /// bootstrap-token`: to keep them away, scan and remove again and again.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Whether every way round attestation is closed, and proof of it.
 //!
 //! Two looks, since each misses what the other sees. A `SubjectAccessReview` asks all of the API
-//! server's authorizers, but about groups: of a binding to the single user `system:bootstrap:abcdef`
-//! it says nothing. A scan of bindings sees that, but RBAC only.
+//! server's authorizers, but about groups: of a binding to the single user
+//! `system:bootstrap:abcdef` it says nothing. A scan of bindings sees that, but RBAC only.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use super::bindings::{
     AUTHENTICATED, BOOTSTRAPPERS, Grant, Holder, KUBEADM_TOKENS, NODES, OpenBinding, Scan,
     UNAUTHENTICATED,
 };
+use crate::crd::conditions::reason;
 
 /// How long a review may contradict the scan: the authorizer learns of a binding's end by a watch
 /// of its own.
@@ -88,6 +89,23 @@ impl fmt::Display for Way {
 }
 
 impl Closure {
+    /// Whether nobody has.
+    pub fn is_closed(&self) -> bool {
+        *self == Self::Closed
+    }
+
+    /// The condition's reason.
+    pub fn reason(&self) -> &'static str {
+        let by_kubeadm = |way: &Way| matches!(way, Way::Binding(open) if open.kubeadm.is_some());
+        match self {
+            Self::Closed => reason::CLOSED,
+            Self::Open { ways } if ways.iter().all(by_kubeadm) => {
+                reason::AUTO_APPROVE_BINDING_FOUND
+            }
+            Self::Open { .. } => reason::OPEN_BY_OTHER_MEANS,
+        }
+    }
+
     /// The condition's message: each open way with its remedy.
     pub fn message(&self) -> String {
         match self {

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Client;
 use kube::api::Api;
 
-use super::access::{HardeningError, Put, delete_if_there, put};
+use super::access::{HardeningError, Put, call, delete_if_there, put};
 
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
@@ -76,6 +76,13 @@ pub(super) async fn put_binding(
 pub(super) async fn delete_policy(client: &Client, name: &str) -> Result<(), HardeningError> {
     let api: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     delete_if_there(&api, POLICIES, name).await.map(|_| ())
+}
+
+pub(super) async fn has_binding(client: &Client, name: &str) -> Result<bool, HardeningError> {
+    let api: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let found = api.get_metadata_opt(name);
+    let found = call("get", format!("{BINDINGS}/{name}"), found).await?;
+    Ok(found.is_some())
 }
 
 /// Whether it was there.

@@ -1,9 +1,9 @@
 //! How long bootstrap tokens live (`bootstrapTokens: Manage`).
 //!
 //! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node, and
-//! replaces a pool's. The proposal ("Changes to token rotation") wants a pool's token to live as long
-//! as the pool; and a Machine's is needed as long as the Machine, to enrol again after the loss of
-//! its disk. Here the tokens that are wanted are extended while they are wanted.
+//! replaces a pool's. The proposal ("Changes to token rotation") wants a pool's token to live as
+//! long as the pool; and a Machine's is needed as long as the Machine, to enrol again after the
+//! loss of its disk. Here the tokens that are wanted are extended while they are wanted.
 //!
 //! A token that is wanted no longer is let run out, within [`TTL`]: nothing is deleted, so no right
 //! to delete Secrets of `kube-system` is needed, and nothing is lost if the Machine was only away

@@ -1,0 +1,407 @@
+//! Certificates that may write no longer.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Output;
+use std::time::{Duration, SystemTime};
+
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Controllers, DEADLINE, Kubectl,
+};
+use kubelet_authenticator_test_support::process::poll;
+use node_attestation_controller::hardening::revocation::{self, POLICY_NAME, Revocation};
+use node_attestation_controller::ledger::{CertificateUid, RecordUid};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Request, assert_done, assert_refused, said};
+
+const BINDING: &str = "validatingadmissionpolicybinding";
+const LIST: &str = "revokednodecredentials";
+const DEFINITION: &str = "revokednodecredentials.attestation.cluster.x-k8s.io";
+
+/// Any moment: the tests have no other clock.
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_hours(60 * 365 * 24)
+}
+
+fn week() -> SystemTime {
+    now() + Duration::from_hours(7 * 24)
+}
+
+fn uid(record: u8, generation: u64) -> CertificateUid {
+    CertificateUid {
+        record: RecordUid::new([record; 16]),
+        generation,
+    }
+}
+
+fn apply(bed: &Bed, revoked: &[CertificateUid], now: SystemTime) -> Revocation {
+    let desired: BTreeMap<_, _> = revoked.iter().map(|uid| (*uid, week())).collect();
+    bed.run(revocation::apply(bed.client(), &desired, now))
+        .unwrap()
+}
+
+/// Labels its own Node, which changes each time.
+fn label(node: &Kubectl, name: &str, value: usize) -> Output {
+    let label = format!("example.com/tried={value}");
+    node.run(["label", "node", name, &label, "--overwrite"])
+}
+
+/// Waits until the node's writes are refused, or are not: the API server learns of a list by a
+/// watch of its own.
+#[track_caller]
+fn wait_until(node: &Kubectl, name: &str, refused: bool) {
+    let mut tries = 0;
+    let reached = poll(DEADLINE, || {
+        tries += 1;
+        let output = label(node, name, tries);
+        let is_refused = said(&output).contains("is revoked");
+        assert_eq!(is_refused, !output.status.success(), "{}", said(&output));
+        (is_refused == refused).then_some(())
+    });
+    assert!(reached.is_some(), "refused should be {refused}");
+}
+
+fn add_node(cluster: &ControlPlane, name: &str) {
+    let kubectl = cluster.kubectl();
+    kubectl.apply_object(&json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+    }));
+    kubectl.apply_object(&json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": {"holderIdentity": name},
+    }));
+}
+
+fn add_pod(cluster: &ControlPlane, node: &str, name: &str) -> Value {
+    let kubectl = cluster.kubectl();
+    let account = ["serviceaccounts", "--field-selector=metadata.name=default"];
+    kubectl.wait_for(&account, "of every namespace", DEADLINE, |_| true);
+    kubectl.apply_object(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "none"}]},
+    }));
+    kubectl.json(["get", "pod", name])
+}
+
+/// Everything that a kubelet writes, once; with what it was.
+fn writes(bed: &Bed, kubelet: &Kubectl, node: &str, round: usize) -> Vec<(&'static str, Output)> {
+    let pod = format!("{node}-{round}");
+    let uid = add_pod(&bed.cluster, node, &pod)["metadata"]["uid"].clone();
+    let uid = format!("--bound-object-uid={}", uid.as_str().unwrap());
+    let evicted = format!("{node}-{round}-evicted");
+    add_pod(&bed.cluster, node, &evicted);
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, object: Value| {
+        let path = directory.path().join(name);
+        fs::write(&path, object.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let eviction = file(
+        "eviction",
+        json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": evicted, "namespace": "default"},
+        }),
+    );
+    let event = file(
+        "event",
+        json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": pod, "namespace": "default"},
+            "involvedObject": {"kind": "Node", "name": node, "namespace": "default"},
+            "reason": "Tried", "type": "Normal", "source": {"component": "kubelet"},
+        }),
+    );
+    let evictions = format!("/api/v1/namespaces/default/pods/{evicted}/eviction");
+    // kubectl's own patch of a status reads it first, which no kubelet may.
+    let now = |kind: &str, name: &str| bed.cluster.kubectl().json(["get", kind, name]);
+    let put = |path: &str, object: Value| {
+        kubelet.run(["replace", "--raw", path, "-f", &file("status", object)])
+    };
+    let node_status = || {
+        let mut object = now("node", node);
+        object["status"]["addresses"] = json!([{"type": "Hostname", "address": pod}]);
+        object["metadata"]["resourceVersion"] = Value::Null;
+        put(&format!("/api/v1/nodes/{node}/status"), object)
+    };
+    let pod_status = || {
+        let mut object = now("pod", &pod);
+        object["status"]["message"] = "tried".into();
+        put(
+            &format!("/api/v1/namespaces/default/pods/{pod}/status"),
+            object,
+        )
+    };
+    let lease = json!({"spec": {"leaseTransitions": round}}).to_string();
+    vec![
+        ("its node", label(kubelet, node, 1000 + round)),
+        ("its node's status", node_status()),
+        (
+            "its lease",
+            kubelet.run([
+                "patch",
+                "lease",
+                node,
+                "-n",
+                "kube-node-lease",
+                "--type=merge",
+                "-p",
+                &lease,
+            ]),
+        ),
+        ("a pod's status", pod_status()),
+        (
+            "a token of a pod's account",
+            kubelet.run([
+                "create",
+                "token",
+                "default",
+                "--bound-object-kind=Pod",
+                &format!("--bound-object-name={pod}"),
+                &uid,
+            ]),
+        ),
+        (
+            "an eviction",
+            kubelet.run(["create", "--raw", &evictions, "-f", &eviction]),
+        ),
+        (
+            "the end of a pod",
+            kubelet.run([
+                "delete",
+                "pod",
+                &pod,
+                "--grace-period=0",
+                "--force",
+                "--wait=false",
+            ]),
+        ),
+        ("an event", kubelet.run(["create", "-f", &event])),
+        (
+            "a request",
+            Request::ours(&format!("csr-{pod}"), node).file(kubelet),
+        ),
+    ]
+}
+
+#[test]
+fn a_stolen_certificate_of_a_former_generation_writes_as_its_node() {
+    const NODE: &str = "robbed";
+    let bed = &Bed::start(Controllers::Certificates, &[]);
+    add_node(&bed.cluster, NODE);
+    let thief = bed.node_with_uid(NODE, &uid(1, 1).to_string());
+    let rightful = bed.node_with_uid(NODE, &uid(1, 2).to_string());
+    for (what, output) in writes(bed, &thief, NODE, 1) {
+        assert!(output.status.success(), "{what}: {}", said(&output));
+    }
+
+    apply(bed, &[uid(1, 1), uid(2, 1)], now());
+    wait_until(&thief, NODE, true);
+
+    let words = format!(
+        "the credential {} of system:node:robbed is revoked",
+        uid(1, 1)
+    );
+    for (what, output) in writes(bed, &thief, NODE, 2) {
+        assert!(!output.status.success(), "{what} was written");
+        assert_refused(&output, &words);
+    }
+    for (what, output) in writes(bed, &rightful, NODE, 3) {
+        assert!(output.status.success(), "{what}: {}", said(&output));
+    }
+}
+
+#[test]
+fn a_revoked_certificate_still_reads_what_its_nodes_name_may_read() {
+    const NODE: &str = "reader";
+    let bed = &Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, NODE);
+    let revoked = bed.node_with_uid(NODE, &uid(2, 1).to_string());
+    apply(bed, &[uid(1, 1), uid(2, 1)], now());
+    wait_until(&revoked, NODE, true);
+
+    for words in [
+        &["get", "node", NODE][..],
+        &["get", "pods", "-A", "--field-selector=spec.nodeName=reader"],
+        &["get", "certificatesigningrequests"],
+        &["get", "services", "-A"],
+        &["auth", "whoami"],
+    ] {
+        assert_done(&revoked.run(words));
+    }
+}
+
+#[test]
+fn a_node_takes_itself_off_the_list() {
+    let bed = Bed::start(Controllers::None, &[]);
+    apply(&bed, &[uid(3, 1)], now());
+    let thief = bed.node_with_uid("lister", &uid(3, 2).to_string());
+
+    let patch = r#"{"spec":{"revoked":null}}"#;
+    let name = "node-attestation-controller";
+    let output = thief.run(["patch", LIST, name, "--type=merge", "-p", patch]);
+
+    assert_refused(&output, "cannot");
+    assert_eq!(listed(&bed).len(), 1);
+}
+
+fn listed(bed: &Bed) -> Vec<String> {
+    let list = bed.cluster.kubectl().json(["get", LIST]);
+    let revoked = &list["items"][0]["spec"]["revoked"];
+    let entries = revoked.as_object().into_iter().flatten();
+    entries.map(|(uid, _)| uid.clone()).collect()
+}
+
+fn is_bound(bed: &Bed) -> bool {
+    let binding = ["get", BINDING, POLICY_NAME];
+    bed.cluster.kubectl().run(binding).status.success()
+}
+
+#[test]
+fn nothing_is_bound_while_nothing_is_revoked() {
+    let bed = Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, "n");
+    let node = bed.node_with_uid("n", &uid(1, 1).to_string());
+    assert_eq!(apply(&bed, &[], now()), Revocation::default());
+    let definition = ["get", "crd", DEFINITION];
+    assert!(!bed.cluster.kubectl().run(definition).status.success());
+    assert!(!is_bound(&bed));
+
+    assert_eq!(apply(&bed, &[uid(1, 1)], now()).listed, 1);
+    assert!(is_bound(&bed));
+    wait_until(&node, "n", true);
+    assert_eq!(listed(&bed), [uid(1, 1).to_string()]);
+
+    // Its time has passed.
+    assert_eq!(apply(&bed, &[uid(1, 1)], week()), Revocation::default());
+    assert!(!is_bound(&bed));
+    wait_until(&node, "n", false);
+    assert_eq!(listed(&bed), Vec::<String>::new());
+
+    // And once more, with what is left from before.
+    apply(&bed, &[uid(1, 1)], now());
+    wait_until(&node, "n", true);
+}
+
+#[test]
+fn a_list_that_is_as_it_should_be_is_not_written() {
+    let bed = Bed::start(Controllers::None, &[]);
+    let versions = || {
+        let kinds = [LIST, BINDING, "validatingadmissionpolicy", "crd"];
+        kinds.map(|kind| bed.cluster.kubectl().ok(["get", kind, "-o", VERSIONS]))
+    };
+    apply(&bed, &[uid(1, 1), uid(1, 2)], now());
+    let before = versions();
+
+    apply(&bed, &[uid(1, 1), uid(1, 2)], now());
+
+    assert_eq!(versions(), before);
+    apply(&bed, &[uid(1, 2)], now());
+    assert_eq!(listed(&bed), [uid(1, 2).to_string()]);
+}
+
+const VERSIONS: &str = "jsonpath={.items[*].metadata.resourceVersion}";
+
+#[test]
+fn a_list_that_somebody_deleted_stops_nobody_and_is_put_back() {
+    let mut bed = Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, "n");
+    let node = bed.node_with_uid("n", &uid(1, 1).to_string());
+    let other = bed.node_with_uid("n", &uid(1, 2).to_string());
+    let kubectl = bed.cluster.kubectl().clone();
+    apply(&bed, &[uid(1, 1)], now());
+    wait_until(&node, "n", true);
+
+    kubectl.ok(["delete", LIST, "--all"]);
+    wait_until(&node, "n", false);
+    apply(&bed, &[uid(1, 1)], now());
+    wait_until(&node, "n", true);
+
+    kubectl.ok(["delete", "crd", DEFINITION]);
+    wait_until(&node, "n", false);
+    assert_done(&label(&other, "n", 0));
+
+    // An API server that starts without the definition lets everybody write, the one who brings it
+    // back among them.
+    bed.cluster.restart_apiserver();
+    assert_done(&label(&other, "n", 1));
+    kubectl.ok(["create", "namespace", "written-meanwhile"]);
+    apply(&bed, &[uid(1, 1)], now());
+    wait_until(&node, "n", true);
+    assert_done(&label(&other, "n", 2));
+}
+
+#[test]
+fn the_longest_list_fits_into_the_api_server() {
+    let bed = Bed::start(Controllers::None, &[]);
+    let record = |n: u32| {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&n.to_be_bytes());
+        RecordUid::new(bytes)
+    };
+    let desired: BTreeMap<_, _> = (0..10_001)
+        .map(|n| {
+            let uid = CertificateUid {
+                record: record(n),
+                generation: u64::MAX >> 1,
+            };
+            (uid, week() + Duration::from_secs(n.into()))
+        })
+        .collect();
+
+    let outcome = bed
+        .run(revocation::apply(bed.client(), &desired, now()))
+        .unwrap();
+
+    assert_eq!((outcome.listed, outcome.left_out), (10_000, 1));
+    let list = bed
+        .cluster
+        .kubectl()
+        .ok(["get", LIST, "-o", "json", "--show-managed-fields"]);
+    println!("{} bytes", list.len());
+    assert_eq!(listed(&bed).len(), 10_000);
+}
+
+#[test]
+fn a_running_kubelet_is_revoked_and_comes_back_with_its_next_generation() {
+    const NODE: &str = "revoked-1";
+    let bed = Bed::start_with(Controllers::Default, &[], |builder| {
+        builder.controller_manager_arg("--node-monitor-grace-period=12s")
+    });
+    let kubeconfig = bed.node_kubeconfig(NODE, &uid(9, 1).to_string());
+    let mut kubelet = bed
+        .cluster
+        .kubelet(NODE)
+        .kubeconfig(&kubeconfig)
+        .lease_duration(4)
+        .start();
+    kubelet.wait_until_ready();
+    let mark = kubelet.log_mark();
+
+    apply(&bed, &[uid(9, 1)], now());
+
+    let said = kubelet.wait_for_log_after(mark, "is revoked");
+    assert!(said.contains("is forbidden"), "{said}");
+    let selector = format!("metadata.name={NODE}");
+    bed.cluster.kubectl().wait_for(
+        &["nodes", "--field-selector", &selector],
+        "that the cluster knows nothing of",
+        DEADLINE,
+        |node| {
+            let conditions = node["status"]["conditions"].as_array();
+            conditions.is_some_and(|conditions| {
+                conditions
+                    .iter()
+                    .any(|one| one["type"] == "Ready" && one["status"] == "Unknown")
+            })
+        },
+    );
+    assert!(!kubelet.log_since(mark).contains("Unauthorized"));
+
+    let next = bed.node_kubeconfig(NODE, &uid(9, 2).to_string());
+    fs::copy(next, &kubeconfig).unwrap();
+    kubelet.restart();
+    kubelet.wait_until_ready();
+}
