@@ -30,7 +30,7 @@ pub use kubelet_authentication::{
     GuestReportedAddresses, IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec,
     KubeletAuthenticationStatus, NameReuse, Reenrolment, StaleNodes,
 };
-pub use manifests::{manifests, yaml};
+pub use manifests::{manifests, workload_manifest, yaml};
 pub use name::object_name;
 pub use node_identity::{
     FormerGeneration, NodeIdentity, NodeIdentitySpec, NodeIdentityStatus, Opened, Revoked,

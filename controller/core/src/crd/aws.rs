@@ -25,7 +25,7 @@ pub struct AwsSettings {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub regions: Vec<String>,
-    /// Which name of an instance is its Node's. InstanceID is safer: it is never reused.
+    /// Which name of an instance is its Node's. `InstanceID` is safer: it is never reused.
     pub node_name: AwsNodeName,
     /// Whether the instance must run from the root volume that it was launched with.
     pub root_volume_check: bool,

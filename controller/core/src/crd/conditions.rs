@@ -116,11 +116,12 @@ pub fn set(conditions: &mut Vec<Condition>, finding: &Finding<'_>, now: &Time) -
         .and_then(|at| conditions.get(at))
         .filter(|one| one.status == status)
         .map_or(now, |one| &one.last_transition_time);
+    let end = finding.message.floor_char_boundary(MAX_MESSAGE);
     let next = Condition {
         type_: finding.of.to_owned(),
         status: status.to_owned(),
         reason: finding.reason.to_owned(),
-        message: finding.message[..finding.message.floor_char_boundary(MAX_MESSAGE)].to_owned(),
+        message: finding.message.get(..end).unwrap_or_default().to_owned(),
         observed_generation: finding.observed_generation,
         last_transition_time: since.clone(),
     };
@@ -140,4 +141,119 @@ pub fn find<'a>(conditions: &'a [Condition], of: &str) -> Option<&'a Condition> 
 
 fn rank(condition: &Condition) -> (bool, &str) {
     (condition.type_ != READY, &condition.type_)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Time {
+        Time(k8s_openapi::jiff::Timestamp::from_second(second).unwrap())
+    }
+
+    const READY_NOW: Finding<'static> = Finding {
+        of: READY,
+        holds: Holds::True,
+        reason: reason::READY,
+        message: "",
+        observed_generation: Some(1),
+    };
+
+    #[test]
+    fn what_is_said_again_changes_nothing() {
+        let mut conditions = Vec::new();
+
+        assert!(set(&mut conditions, &READY_NOW, &at(1)));
+        let before = conditions.clone();
+
+        assert!(!set(&mut conditions, &READY_NOW, &at(2)));
+        assert_eq!(conditions, before);
+    }
+
+    #[test]
+    fn the_time_changes_with_the_status_only() {
+        let mut conditions = Vec::new();
+        set(&mut conditions, &READY_NOW, &at(1));
+        for (second, finding, since) in [
+            (
+                2,
+                Finding {
+                    reason: "Other",
+                    ..READY_NOW
+                },
+                1,
+            ),
+            (
+                3,
+                Finding {
+                    message: "words",
+                    ..READY_NOW
+                },
+                1,
+            ),
+            (
+                4,
+                Finding {
+                    observed_generation: Some(2),
+                    ..READY_NOW
+                },
+                1,
+            ),
+            (
+                5,
+                Finding {
+                    holds: Holds::False,
+                    ..READY_NOW
+                },
+                5,
+            ),
+            (
+                6,
+                Finding {
+                    holds: Holds::Unknown,
+                    ..READY_NOW
+                },
+                6,
+            ),
+            (7, READY_NOW, 7),
+        ] {
+            assert!(set(&mut conditions, &finding, &at(second)), "{finding:?}");
+
+            let condition = find(&conditions, READY).unwrap();
+            assert_eq!(condition.last_transition_time, at(since), "{finding:?}");
+            assert_eq!(conditions.len(), 1);
+        }
+    }
+
+    #[test]
+    fn ready_comes_first_and_the_others_in_order() {
+        let mut conditions = Vec::new();
+        for of in [WORKLOAD_CLUSTER_REACHABLE, READY, AUTO_APPROVE_PATHS_CLOSED] {
+            set(&mut conditions, &Finding { of, ..READY_NOW }, &at(1));
+        }
+
+        let types: Vec<_> = conditions.iter().map(|one| one.type_.as_str()).collect();
+
+        assert_eq!(
+            types,
+            [READY, AUTO_APPROVE_PATHS_CLOSED, WORKLOAD_CLUSTER_REACHABLE]
+        );
+    }
+
+    #[test]
+    fn a_message_is_cut_between_characters() {
+        let message = format!("{}é", "a".repeat(MAX_MESSAGE - 1));
+        let mut conditions = Vec::new();
+
+        set(
+            &mut conditions,
+            &Finding {
+                message: &message,
+                ..READY_NOW
+            },
+            &at(1),
+        );
+
+        assert_eq!(conditions[0].message, "a".repeat(MAX_MESSAGE - 1));
+    }
 }

@@ -23,7 +23,8 @@ use super::tpm::TpmSettings;
     namespaced,
     status = "KubeletAuthenticationStatus",
     derive = "PartialEq",
-    doc = "How the kubelets of one Cluster prove what machine they run on, and what they are granted.",
+    doc = "How the kubelets of one Cluster prove what machine they run on, and what they are \
+           granted.",
     label("clusterctl.cluster.x-k8s.io", ""),
     label("clusterctl.cluster.x-k8s.io/move", ""),
     label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
@@ -136,34 +137,38 @@ pub struct KubeletAuthenticationSpec {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub audiences: Vec<String>,
-    /// What is done about kubeadm's bindings that have unattested requests approved. Remove waits
-    /// until every Node has a record.
+    /// What is done about kubeadm's bindings that have unattested requests approved. `Report`: a
+    /// condition names them. `Remove`: they are removed once every Node has a record, and kept
+    /// away.
     #[serde(default)]
     pub auto_approve_bindings: AutoApproveBindings,
-    /// Manage keeps a Machine's bootstrap token for the Machine's life, and a pool's for the
-    /// pool's.
+    /// Who looks after bootstrap tokens. `Manage`: a Machine's token is kept for the Machine's
+    /// life, and a pool's for the pool's. `Ignore`: they are left alone.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
-    /// Whether a node that lost its certificate gets another by evidence of the same machine, while
-    /// its Node is down.
+    /// Whether a machine that lost its certificate gets another by evidence alone. `WhenNodeDown`:
+    /// while its Node is gone or down, or no certificate of it is valid. `Never`: a person resets
+    /// its record.
     #[serde(default)]
     pub reenrolment: Reenrolment,
-    /// Whether Nodes that joined before are taken over, by their kubelet's certificate and fresh
-    /// evidence.
+    /// Whether Nodes that joined before are taken over. `Allow`: by their kubelet's certificate and
+    /// fresh evidence.
     #[serde(default)]
     pub adoption: Adoption,
-    /// Whether another machine may have a name at once, or when the former certificate has
-    /// expired.
+    /// When another machine may have a name whose holder is gone. `Allow`: at once. `Quarantine`:
+    /// when the former certificate has expired.
     #[serde(default)]
     pub name_reuse: NameReuse,
-    /// What is done about the Node that a former holder of a name left behind.
+    /// What is done about the Node that a former holder of a name left behind. `Delete`: it is
+    /// deleted. `Refuse`: the name waits until somebody else deletes it.
     #[serde(default)]
     pub stale_nodes: StaleNodes,
-    /// Whether the certificate that kubeadm gave to the first control-plane node may be renewed
-    /// through Kubernetes' own signer, without evidence.
+    /// Whether Kubernetes' own signer may renew without evidence. `ControlPlane`: the certificate
+    /// that kubeadm gave to the first control-plane node, for a Machine of the control plane.
     #[serde(default)]
     pub built_in_renewal: BuiltInRenewal,
-    /// Whether serving certificates may have addresses that only the machine itself reports.
+    /// Whether serving certificates may have addresses that only the machine itself reports, and
+    /// not its infrastructure.
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
     /// What the attestor aws accepts.

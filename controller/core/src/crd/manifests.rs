@@ -7,20 +7,18 @@ use kube::CustomResourceExt as _;
 
 use super::{KubeletAuthentication, NodeIdentity, RevokedNodeCredentials};
 
-/// The definitions for the management cluster, and then the one for workload clusters.
+/// All definitions: those for the management cluster, then the one for workload clusters.
 pub fn manifests() -> Vec<CustomResourceDefinition> {
-    let mut all = vec![
-        KubeletAuthentication::crd(),
-        NodeIdentity::crd(),
-        RevokedNodeCredentials::crd(),
-    ];
-    for version in all.iter_mut().flat_map(|one| &mut one.spec.versions) {
-        let validation = version.schema.as_mut();
-        if let Some(root) = validation.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
-            without_null(root);
-        }
-    }
-    all
+    let management = [KubeletAuthentication::crd(), NodeIdentity::crd()].map(prepared);
+    management
+        .into_iter()
+        .chain([workload_manifest()])
+        .collect()
+}
+
+/// The definition for workload clusters, of [`RevokedNodeCredentials`].
+pub fn workload_manifest() -> CustomResourceDefinition {
+    prepared(RevokedNodeCredentials::crd())
 }
 
 /// The definition as a YAML document, with its separator.
@@ -32,19 +30,47 @@ pub fn yaml(definition: &CustomResourceDefinition) -> Result<String, serde_saphy
     serde_saphyr::to_string(definition).map(|document| format!("---\n{document}"))
 }
 
+fn prepared(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut definition.spec.versions {
+        let validation = version.schema.as_mut();
+        if let Some(root) = validation.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+            without_null(root);
+            unwrapped(root);
+        }
+    }
+    definition
+}
+
 /// Takes `nullable` off every field: an API server then drops a null before it sets defaults, and
 /// no rule has to think of it.
 fn without_null(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
-    for property in schema.properties.iter_mut().flatten() {
-        without_null(property.1);
+    subschemas(schema).for_each(without_null);
+}
+
+/// Joins the lines of descriptions, which `kubectl explain` wraps itself; paragraphs stay.
+fn unwrapped(schema: &mut JSONSchemaProps) {
+    if let Some(description) = &mut schema.description {
+        let paragraphs: Vec<_> = description
+            .split("\n\n")
+            .map(|text| text.replace('\n', " "))
+            .collect();
+        *description = paragraphs.join("\n\n");
     }
-    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        without_null(items);
-    }
-    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        without_null(values);
-    }
+    subschemas(schema).for_each(unwrapped);
+}
+
+fn subschemas(schema: &mut JSONSchemaProps) -> impl Iterator<Item = &mut JSONSchemaProps> {
+    let properties = schema.properties.iter_mut().flatten().map(|(_, one)| one);
+    let items = match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => Some(items.as_mut()),
+        Some(JSONSchemaPropsOrArray::Schemas(_)) | None => None,
+    };
+    let values = match &mut schema.additional_properties {
+        Some(JSONSchemaPropsOrBool::Schema(values)) => Some(values.as_mut()),
+        Some(JSONSchemaPropsOrBool::Bool(_)) | None => None,
+    };
+    properties.chain(items).chain(values)
 }
 
 #[cfg(test)]
@@ -81,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_limited_nowhere_is_in_no_schema() {
+    fn every_field_has_a_limit_and_an_explanation() {
         fn check(path: &str, schema: &JSONSchemaProps) {
             let kind = schema.type_.as_deref().unwrap_or_default();
             let limited = match kind {
@@ -99,7 +125,9 @@ mod tests {
             assert!(limited, "{path} has no limit");
             assert_ne!(schema.nullable, Some(true), "{path} may be null");
             for (name, property) in schema.properties.iter().flatten() {
-                check(&format!("{path}.{name}"), property);
+                let path = format!("{path}.{name}");
+                assert!(property.description.is_some(), "{path} is not explained");
+                check(&path, property);
             }
             if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
                 check(&format!("{path}[]"), items);

@@ -145,9 +145,10 @@ mod tests {
             // And the pairs that one gets by putting the dot elsewhere.
             let moved = pairs.iter().flat_map(|(cluster, node)| {
                 let whole = format!("{cluster}.{node}");
-                let cuts: Vec<_> = whole.match_indices('.').map(|(at, _)| at).collect();
-                cuts.into_iter()
-                    .map(move |at| (whole[..at].to_owned(), whole[at + 1..].to_owned()))
+                let cuts = whole.match_indices('.');
+                let halves = cuts.map(|(at, dot)| (whole.split_at(at), dot));
+                halves
+                    .map(|((left, right), dot)| (left.to_owned(), right.replacen(dot, "", 1)))
                     .collect::<Vec<_>>()
             });
             let mut known = HashMap::new();

@@ -24,7 +24,7 @@ use crate::ledger::{CertificateUid, InvalidCertificateUid};
     namespaced,
     status = "NodeIdentityStatus",
     derive = "PartialEq",
-    doc = "Who holds the name of one node of one Cluster: made when a machine first claims the name.",
+    doc = "Who holds the name of one node of one Cluster: made when a machine first claims it.",
     label("clusterctl.cluster.x-k8s.io", ""),
     label("clusterctl.cluster.x-k8s.io/move", ""),
     label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
@@ -33,7 +33,7 @@ use crate::ledger::{CertificateUid, InvalidCertificateUid};
         "self.metadata.name == self.spec.clusterName + '.' + self.spec.nodeName \
          || self.metadata.name.matches('^[-a-z0-9]{64,}([.]|$)')"
     )
-    .message("must be the second half of the object's name, after the Cluster's: there is one a name")
+    .message("must follow the Cluster's in the object's name: there is one record a name")
     .field_path(".spec.nodeName"),
     printcolumn(
         name = "Cluster",
@@ -236,7 +236,7 @@ pub struct Opened {
     #[serde(rename = "keySHA256")]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub key_sha256: String,
-    /// The name of the CertificateSigningRequest.
+    /// The name of the `CertificateSigningRequest`.
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub request_name: String,
     /// Its UID.
@@ -285,7 +285,7 @@ pub enum TombstoneReason {
     MachineGone,
     /// The machine goes by another name now.
     Renamed,
-    /// The Cluster has no KubeletAuthentication any more.
+    /// The Cluster has no `KubeletAuthentication` any more.
     Unmanaged,
 }
 

@@ -13,6 +13,12 @@ pub(super) const SHA256: &str = "^[0-9a-f]{64}$";
 /// Text on one line, without spaces.
 pub(super) const VISIBLE: &str = "^[!-~]+$";
 
+/// A word, or one of a domain, as `metav1.Condition` has it.
+const CONDITION_TYPE: &str = concat!(
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+);
+
 /// A rule in CEL, and what the API server says where it does not hold.
 pub(super) fn rule(rule: &str, message: &str) -> Value {
     json!({"rule": rule, "message": message})
@@ -68,7 +74,7 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
                 "type": {
                     "description": "What is said.",
                     "type": "string", "minLength": 1, "maxLength": 316,
-                    "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+                    "pattern": CONDITION_TYPE,
                 },
             },
         },

@@ -60,7 +60,7 @@ pub enum EndorsementKeyPlatform {
     /// None is asked.
     #[default]
     None,
-    /// EC2, for NitroTPM.
+    /// EC2 is.
     Aws,
 }
 
