@@ -90,13 +90,19 @@ fn assert_refused(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn version_and_help_are_all_that_is_printed() {
+fn version_definitions_and_help_are_all_that_is_printed() {
     let version = run(["version"]);
     assert_eq!(version.status.code(), Some(0));
     assert!(
         version
             .stdout
             .starts_with(b"node-attestation-controller 0.")
+    );
+
+    let crds = String::from_utf8(run(["crds"]).stdout).unwrap();
+    assert_eq!(
+        crds.matches("\nkind: CustomResourceDefinition\n").count(),
+        3
     );
 
     for arguments in [&["--help"][..], &["run", "--help"]] {

@@ -4,6 +4,7 @@
 //! ```text
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
 //!     --allow-insecure
+//! node-attestation-controller crds
 //! node-attestation-controller version
 //! ```
 //!
@@ -11,8 +12,8 @@
 //!
 //! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no
 //!   proxy.
-//! - Standard input is not read. Standard output has what `version` and `--help` print, and nothing
-//!   else.
+//! - Standard input is not read. Standard output has what `crds`, `version` and `--help` print, and
+//!   nothing else.
 //! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or
 //!   the bytes of a request. Each decision is one line, `decided`, with the fields `csr`, `node`
 //!   (as the request claims it), `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`,
@@ -33,11 +34,13 @@
 mod logging;
 mod run;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
 
 use logging::LogFormat;
+use node_attestation_controller::crd;
 use node_attestation_controller::logs::error_chain;
 
 /// Checks, approves and signs the certificate requests of kubelets.
@@ -52,6 +55,8 @@ struct Cli {
 enum Command {
     /// Serve one workload cluster, without Cluster API
     Run(RunCommand),
+    /// Print the definitions of the custom resources, as YAML
+    Crds,
     /// Print the version
     Version,
 }
@@ -75,10 +80,18 @@ fn main() -> anyhow::Result<ExitCode> {
     // clap ends the process itself with 2 on wrong usage, and with 0 on --help.
     let command = match Cli::parse().command {
         Command::Run(command) => command,
+        Command::Crds => {
+            for definition in crd::manifests() {
+                print(&crd::yaml(&definition)?)?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Version => {
-            use std::io::Write as _;
-            let version = env!("CARGO_PKG_VERSION");
-            writeln!(std::io::stdout(), "node-attestation-controller {version}")?;
+            print(concat!(
+                "node-attestation-controller ",
+                env!("CARGO_PKG_VERSION"),
+                "\n"
+            ))?;
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -93,5 +106,13 @@ fn main() -> anyhow::Result<ExitCode> {
             tracing::error!(error, "cannot run");
             Ok(ExitCode::from(CONFIGURATION))
         }
+    }
+}
+
+/// Prints it; a reader who has read enough is no error.
+fn print(text: &str) -> io::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
     }
 }
