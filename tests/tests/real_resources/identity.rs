@@ -1,0 +1,283 @@
+//! What NodeIdentity refuses: the valid object with one thing changed.
+
+use node_attestation_controller::crd::object_name;
+use serde_json::{Value, json};
+
+use super::{Subject, identity, kubectl};
+
+#[track_caller]
+fn each_is_refused(cases: &[(&str, Value, &str, &str)]) {
+    let valid = identity("prod-1", "node-1");
+    for (pointer, value, field, message) in cases {
+        valid.refuses(pointer, value, field, message);
+    }
+}
+
+#[test]
+fn a_record_in_which_everything_is_said_is_stored_as_it_is() {
+    let valid = identity("prod-1", "node-1");
+
+    let stored = valid.accepts("/metadata/namespace", &json!("default"));
+
+    assert_eq!(stored["spec"], valid.object["spec"]);
+}
+
+#[test]
+fn what_is_not_known_of_a_machine_is_not_said() {
+    for field in [
+        "instance",
+        "machineName",
+        "endorsementKeySHA256",
+        "former",
+        "tombstone",
+        "revoked",
+    ] {
+        let stored = identity("prod-1", "node-1").accepts(&format!("/spec/{field}"), &json!(null));
+
+        assert_eq!(stored["spec"][field], json!(null));
+    }
+}
+
+#[test]
+fn there_is_one_record_a_name() {
+    let message = "must follow the Cluster's in the object's name: there is one record a name";
+    each_is_refused(&[
+        (
+            "/metadata/name",
+            json!("prod-1.second"),
+            "spec.nodeName",
+            message,
+        ),
+        ("/spec/nodeName", json!("node-2"), "spec.nodeName", message),
+        (
+            "/spec/clusterName",
+            json!("prod-2"),
+            "spec.nodeName",
+            message,
+        ),
+    ]);
+}
+
+#[test]
+fn the_digested_name_of_a_long_one_is_accepted() {
+    let node = [
+        "n".repeat(63),
+        "n".repeat(63),
+        "n".repeat(63),
+        "n".repeat(61),
+    ]
+    .join(".");
+    for (cluster, node) in [("prod-1", node.as_str()), ("prod.eu", "node-1")] {
+        let mut record = identity(cluster, node);
+        record.object["metadata"]["name"] = json!(object_name(cluster, node));
+
+        record.accepts("/spec/generation", &json!(3));
+    }
+}
+
+#[test]
+fn every_field_is_well_formed() {
+    each_is_refused(&[
+        ("/spec/uid", json!("0123"), "spec.uid", "should match"),
+        (
+            "/spec/uid",
+            json!("0123456789ABCDEF0123456789ABCDEF"),
+            "spec.uid",
+            "should match",
+        ),
+        ("/spec/uid", json!(null), "spec.uid", "Required value"),
+        (
+            "/spec/providerID",
+            json!("i-0123"),
+            "spec.providerID",
+            "should match",
+        ),
+        (
+            "/spec/providerID",
+            json!("aws:///a b"),
+            "spec.providerID",
+            "should match",
+        ),
+        (
+            "/spec/attestor",
+            json!("AWS"),
+            "spec.attestor",
+            "should match",
+        ),
+        (
+            "/spec/instance",
+            json!("i 0"),
+            "spec.instance",
+            "should match",
+        ),
+        (
+            "/spec/machineName",
+            json!("M"),
+            "spec.machineName",
+            "should match",
+        ),
+        (
+            "/spec/endorsementKeySHA256",
+            json!("e"),
+            "spec.endorsementKeySHA256",
+            "should match",
+        ),
+        (
+            "/spec/opened/keySHA256",
+            json!("c"),
+            "spec.opened.keySHA256",
+            "should match",
+        ),
+        (
+            "/spec/opened/time",
+            json!("noon"),
+            "spec.opened.time",
+            "must be of type date-time",
+        ),
+        ("/spec/opened", json!(null), "spec.opened", "Required value"),
+        (
+            "/spec/notAfter",
+            json!(null),
+            "spec.notAfter",
+            "Required value",
+        ),
+        (
+            "/spec/tombstone/reason",
+            json!("Old"),
+            "spec.tombstone.reason",
+            "\"MachineGone\", \"Renamed\"",
+        ),
+    ]);
+}
+
+#[test]
+fn times_and_generations_do_not_contradict_each_other() {
+    let former =
+        |generation: u64| json!({"generation": generation, "until": "2026-11-23T12:00:00Z"});
+    let many: Vec<_> = (1..=17).map(former).collect();
+    each_is_refused(&[
+        (
+            "/spec/tombstone/until",
+            json!("2026-11-21T12:00:00Z"),
+            "spec.tombstone.until",
+            "must not be before since",
+        ),
+        (
+            "/spec/revoked/generation",
+            json!(4),
+            "spec.revoked.generation",
+            "no generation after the current one can be revoked",
+        ),
+        (
+            "/spec/former",
+            json!([former(3)]),
+            "spec.former",
+            "a former generation is before the current one",
+        ),
+        (
+            "/spec/former",
+            json!([former(1), former(1)]),
+            "spec.former[1]",
+            "Duplicate value",
+        ),
+        (
+            "/spec/former",
+            json!(many),
+            "spec.former",
+            "must have at most 16 items",
+        ),
+    ]);
+}
+
+/// A stored record of its own.
+fn stored(node: &str) -> Subject {
+    let stored = identity("prod-1", node);
+    stored.store();
+    stored
+}
+
+#[test]
+fn the_generation_is_from_1_and_only_grows() {
+    let mut stored = identity("prod-1", "grows");
+    stored.object["spec"]["former"] = json!([]);
+    stored.object["spec"]["revoked"] = json!(null);
+    let least = "should be greater than or equal to 1";
+    stored.refuses("/spec/generation", &json!(0), "spec.generation", least);
+    stored.store();
+
+    stored.stays(
+        "/spec/generation",
+        &json!(2),
+        "spec.generation",
+        "can only grow",
+    );
+    stored.may_become(&[("/spec/generation", json!(4))]);
+}
+
+#[test]
+fn a_record_is_of_one_name_for_ever() {
+    // The object's name does not say them.
+    let mut stored = identity("prod.eu", "same");
+    stored.object["metadata"]["name"] = json!(object_name("prod.eu", "same"));
+    stored.store();
+
+    for (field, value) in [
+        ("uid", "f".repeat(32)),
+        ("clusterName", "prod.us".to_owned()),
+        ("nodeName", "other".to_owned()),
+    ] {
+        let (pointer, path) = (format!("/spec/{field}"), format!("spec.{field}"));
+        stored.stays(&pointer, &json!(value), &path, "cannot be changed");
+    }
+}
+
+#[test]
+fn a_name_changes_hands_only_with_a_new_generation() {
+    let stored = stored("hands");
+    let changes = [
+        (
+            "/spec/providerID",
+            json!("aws:///eu-west-1a/i-0fedcba9876543210"),
+            "spec.providerID",
+        ),
+        ("/spec/attestor", json!("tpm"), "spec.attestor"),
+        (
+            "/spec/opened/keySHA256",
+            json!("d".repeat(64)),
+            "spec.opened.keySHA256",
+        ),
+    ];
+
+    for (pointer, value, field) in &changes {
+        stored.stays(
+            pointer,
+            value,
+            field,
+            "cannot be changed within a generation",
+        );
+    }
+    let mut all: Vec<_> = changes.map(|(pointer, value, _)| (pointer, value)).into();
+    all.push(("/spec/generation", json!(4)));
+    stored.may_become(&all);
+}
+
+#[test]
+fn what_is_informational_can_be_brought_up_to_date() {
+    stored("current").may_become(&[
+        ("/spec/machineName", json!("prod-1-md-0-fghij")),
+        ("/spec/notAfter", json!("2026-11-29T12:00:00Z")),
+        ("/spec/tombstone", json!(null)),
+        ("/spec/revoked/generation", json!(3)),
+    ]);
+}
+
+#[test]
+fn a_status_is_not_set_with_the_spec() {
+    let mut both = identity("prod-1", "both");
+    both.object["status"] = json!({"serial": "0a"});
+    both.store();
+
+    let record = kubectl().json(["get", "nodeid", "prod-1.both"]);
+
+    assert_eq!(record["status"], Value::Null);
+}

@@ -1,0 +1,208 @@
+//! The custom resources on a real API server: what it refuses, and what a person reads.
+
+mod authentication;
+mod identity;
+mod reading;
+mod revoked;
+
+use std::process::Command;
+use std::sync::LazyLock;
+
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl};
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
+
+/// Shared: every test has objects of its own, or only asks what would be.
+static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
+    let cluster = ControlPlane::start();
+    let printed = Command::new(program("node-attestation-controller"))
+        .arg("crds")
+        .output()
+        .unwrap();
+    let kubectl = cluster.kubectl();
+    kubectl.apply(&String::from_utf8(printed.stdout).unwrap());
+    kubectl.ok(["wait", "--for=condition=Established", "crd", "--all"]);
+    cluster
+});
+
+fn kubectl() -> &'static Kubectl {
+    CLUSTER.kubectl()
+}
+
+/// An object, and what changing one thing of it leads to.
+struct Subject {
+    object: Value,
+}
+
+impl Subject {
+    /// The object with the value at this place; a null takes it away.
+    fn with(&self, pointer: &str, value: &Value) -> Value {
+        let mut object = self.object.clone();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[key] = value.clone();
+        object
+    }
+
+    /// Asserts that the API server would store the object with this change.
+    #[track_caller]
+    fn accepts(&self, pointer: &str, value: &Value) -> Value {
+        let (accepted, text) = dry_run("create", &self.with(pointer, value));
+        assert!(accepted, "{pointer} = {value}: {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Asserts that the API server refuses the object with this change, for one reason, about this
+    /// field.
+    #[track_caller]
+    fn refuses(&self, pointer: &str, value: &Value, field: &str, message: &str) {
+        let (accepted, text) = dry_run("create", &self.with(pointer, value));
+        assert_refused(accepted, &text, field, message);
+    }
+
+    /// Stores the object.
+    #[track_caller]
+    fn store(&self) {
+        kubectl().apply_object(&self.object);
+    }
+
+    /// Asserts that the stored object cannot be replaced by one with this change.
+    #[track_caller]
+    fn stays(&self, pointer: &str, value: &Value, field: &str, message: &str) {
+        let (accepted, text) = dry_run("replace", &self.with(pointer, value));
+        assert_refused(accepted, &text, field, message);
+    }
+
+    /// Asserts that the stored object could be replaced by one with these changes.
+    #[track_caller]
+    fn may_become(&self, changes: &[(&str, Value)]) {
+        let changed = changes.iter().fold(self.object.clone(), |object, change| {
+            Self { object }.with(change.0, &change.1)
+        });
+        let (accepted, text) = dry_run("replace", &changed);
+        assert!(accepted, "{changes:?}: {text}");
+    }
+}
+
+/// Asks the API server what it would do; gives whether it would, and what it says.
+fn dry_run(verb: &str, object: &Value) -> (bool, String) {
+    let scratch = Scratch::new("resource");
+    scratch.write("object.json", object.to_string());
+    let file = scratch.join("object.json");
+    let output = kubectl().run([
+        verb,
+        "--dry-run=server",
+        "-ojson",
+        "-f",
+        file.to_str().unwrap(),
+    ]);
+    let text = if output.status.success() {
+        output.stdout
+    } else {
+        output.stderr
+    };
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+/// Where other checks come first, the API server says that it left the rules in CEL out.
+const RULES_LEFT_OUT: &str = "<nil>: Invalid value: null: some validation rules were not checked";
+
+#[track_caller]
+fn assert_refused(accepted: bool, text: &str, field: &str, message: &str) {
+    assert!(!accepted, "accepted: {text}");
+    let errors = text.split_once(" is invalid: ").map(|(_, errors)| errors);
+    let errors = errors.unwrap_or_else(|| panic!("not for being invalid: {text}"));
+    let errors: Vec<_> = errors
+        .lines()
+        .map(|line| line.trim_start_matches("* "))
+        .filter(|line| !line.is_empty() && !line.starts_with(RULES_LEFT_OUT))
+        .collect();
+    let about = format!("{field}: ");
+    assert!(
+        errors.iter().all(|line| line.starts_with(&about)),
+        "{errors:#?}"
+    );
+    assert!(
+        errors.iter().any(|line| line.contains(message)),
+        "{errors:#?}"
+    );
+}
+
+/// A KubeletAuthentication in which everything is said.
+fn authentication(name: &str) -> Subject {
+    let object = json!({
+        "apiVersion": API_VERSION, "kind": "KubeletAuthentication",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "clusterName": name,
+            "authorizedAttestors": ["aws", "tpm"],
+            "certificate": {"expirationSeconds": 86400, "insecureExpirationSeconds": 2592000},
+            "audiences": ["blue", "green"],
+            "autoApproveBindings": "Remove",
+            "bootstrapTokens": "Ignore",
+            "reenrolment": "Never",
+            "adoption": "Allow",
+            "nameReuse": "Quarantine",
+            "staleNodes": "Refuse",
+            "builtInRenewal": "ControlPlane",
+            "guestReportedAddresses": "Allow",
+            "aws": {
+                "accounts": ["111122223333"], "regions": ["eu-west-1", "us-gov-west-1"],
+                "nodeName": "InstanceID", "rootVolumeCheck": false, "requiredTags": {"team": "a"},
+            },
+            "tpm": {
+                "endorsementKeys": {
+                    "platform": "aws",
+                    "requireCA": ["-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"],
+                    "allowList": [
+                        {"machine": "m-1", "ekSha256": "1".repeat(64)},
+                        {"machine": "m-2", "ekSha256": "2".repeat(64)},
+                    ],
+                },
+                "pcrPolicy": {
+                    "mode": "Enforce", "bank": "sha256",
+                    "allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}],
+                },
+            },
+        },
+    });
+    Subject { object }
+}
+
+/// A NodeIdentity in which everything is said, of generation 3.
+fn identity(cluster: &str, node: &str) -> Subject {
+    let object = json!({
+        "apiVersion": API_VERSION, "kind": "NodeIdentity",
+        "metadata": {"name": format!("{cluster}.{node}"), "namespace": "default"},
+        "spec": {
+            "clusterName": cluster,
+            "nodeName": node,
+            "uid": "0123456789abcdef0123456789abcdef",
+            "providerID": "aws:///eu-west-1a/i-0123456789abcdef0",
+            "attestor": "aws",
+            "instance": "i-0123456789abcdef0",
+            "machineName": "prod-1-md-0-abcde",
+            "endorsementKeySHA256": "e".repeat(64),
+            "generation": 3,
+            "opened": {
+                "keySHA256": "c".repeat(64),
+                "requestName": "kubelet-authenticator-abc",
+                "requestUID": "7a3ff4f2-5f4c-4c55-9d41-b42cbbba6c1f",
+                "time": "2026-11-21T12:00:00Z",
+            },
+            "notAfter": "2026-11-28T12:00:00Z",
+            "former": [
+                {"generation": 1, "until": "2026-11-22T12:00:00Z"},
+                {"generation": 2, "until": "2026-11-23T12:00:00Z"},
+            ],
+            "tombstone": {
+                "since": "2026-11-22T12:00:00Z", "reason": "MachineGone",
+                "until": "2026-11-28T12:00:00Z",
+            },
+            "revoked": {"generation": 2, "at": "2026-11-22T12:00:00Z"},
+        },
+    });
+    Subject { object }
+}
