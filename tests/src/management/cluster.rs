@@ -122,7 +122,7 @@ impl ClusterBuilder {
         if self.paused {
             spec["paused"] = json!(true);
         }
-        let object = place.create(New {
+        let object = place.create(&New {
             kind: CLUSTER,
             name: &name,
             owner: None,
@@ -133,7 +133,7 @@ impl ClusterBuilder {
             spec,
             status: place.contract.cluster_status(),
         });
-        place.create(New {
+        place.create(&New {
             kind: infrastructure,
             name: &name,
             owner: Some(&object),

@@ -179,25 +179,33 @@ impl MachineBuilder {
         }
         let mut status = contract.machine_status(self.bootstrap_data, copied.is_some());
         status["addresses"] = json!(self.addresses);
-        let owner = self.place.create(New {
+        let machine = New {
             kind: MACHINE,
             name: &self.name,
             owner: Some(&self.cluster),
             metadata: self.metadata.clone(),
             spec,
             status,
-        });
-        self.create_infra_machine(&owner);
+        };
+        let owner = self.place.create_without_statuses(&[&machine]).remove(0);
+        let infra_machine = self.infra_machine(&owner);
         let token = match &self.bootstrap {
-            Bootstrap::Pool(token) => token.clone(),
+            Bootstrap::Pool(token) => {
+                self.place.create_without_statuses(&[&infra_machine]);
+                self.place.write_statuses(&[&infra_machine, &machine]);
+                token.clone()
+            }
             Bootstrap::Own => {
                 let token = new_token(&self.workload, self.token_ttl);
-                create_kubeadm_config(
+                let config = kubeadm_config(
                     (&self.place, &self.workload),
                     (&owner, &self.name),
                     &token,
                     (self.node_name.as_deref(), self.bootstrap_data),
                 );
+                let place = &self.place;
+                place.create_without_statuses(&[&infra_machine, &config]);
+                place.write_statuses(&[&infra_machine, &config, &machine]);
                 token
             }
         };
@@ -212,8 +220,7 @@ impl MachineBuilder {
         }
     }
 
-    #[track_caller]
-    fn create_infra_machine(&self, owner: &Value) {
+    fn infra_machine<'a>(&'a self, owner: &'a Value) -> New<'a> {
         let mut spec = json!({});
         if let Some(id) = &self.provider_id {
             spec["providerID"] = json!(id);
@@ -221,14 +228,14 @@ impl MachineBuilder {
         let provisioned = self.provider_id.is_some();
         let mut status = self.place.contract.infrastructure_status(provisioned);
         status["addresses"] = json!(self.addresses);
-        self.place.create(New {
+        New {
             kind: GENERIC_MACHINE,
             name: &self.infra_name,
             owner: Some(owner),
             metadata: Metadata::default(),
             spec,
             status,
-        });
+        }
     }
 }
 
@@ -248,13 +255,12 @@ fn now() -> SystemTime {
     kubelet_authenticator_test_support::clock::now()
 }
 
-#[track_caller]
-pub(super) fn create_kubeadm_config(
+pub(super) fn kubeadm_config<'a>(
     (place, workload): (&Place, &ControlPlane),
-    (owner, name): (&Value, &str),
+    (owner, name): (&'a Value, &'a str),
     token: &BootstrapToken,
     (node_name, created): (Option<&str>, bool),
-) {
+) -> New<'a> {
     let endpoint = workload.server().trim_start_matches("https://");
     let mut join = json!({
         "discovery": {
@@ -264,14 +270,14 @@ pub(super) fn create_kubeadm_config(
     if let Some(node_name) = node_name {
         join["nodeRegistration"] = json!({ "name": node_name });
     }
-    place.create(New {
+    New {
         kind: KUBEADM_CONFIG,
         name,
         owner: Some(owner),
         metadata: Metadata::default(),
         spec: json!({ "joinConfiguration": join }),
         status: place.contract.bootstrap_status(created, name),
-    });
+    }
 }
 
 /// A Machine that was created.

@@ -46,25 +46,49 @@ impl Place {
 
     /// Creates the object with its status, and returns it as it was stored before the status.
     #[track_caller]
-    pub(super) fn create(&self, new: New<'_>) -> Value {
-        let mut labels = new.metadata.labels;
+    pub(super) fn create(&self, new: &New<'_>) -> Value {
+        let stored = self.create_without_statuses(&[new]).remove(0);
+        self.write_statuses(&[new]);
+        stored
+    }
+
+    #[track_caller]
+    pub(super) fn create_without_statuses(&self, new: &[&New<'_>]) -> Vec<Value> {
+        let objects: Vec<_> = new.iter().map(|new| self.object(new)).collect();
+        self.kubectl().create_objects(&objects)
+    }
+
+    #[track_caller]
+    pub(super) fn write_statuses(&self, new: &[&New<'_>]) {
+        let with_status = |new: &&New<'_>| {
+            json!({
+                "apiVersion": self.contract.api_version(new.kind),
+                "kind": new.kind.kind,
+                "metadata": { "name": new.name, "namespace": self.namespace },
+                "status": new.status,
+            })
+        };
+        let objects: Vec<_> = new.iter().map(with_status).collect();
+        self.kubectl().apply_statuses(&objects);
+    }
+
+    fn object(&self, new: &New<'_>) -> Value {
+        let mut labels = new.metadata.labels.clone();
         labels.insert(CLUSTER_NAME.to_owned(), json!(self.cluster));
+        let finalizers: Vec<_> = new.metadata.finalizer.into_iter().collect();
         let mut metadata = json!({
             "name": new.name, "namespace": self.namespace, "labels": labels,
-            "annotations": new.metadata.annotations,
-            "finalizers": new.metadata.finalizer.into_iter().collect::<Vec<_>>(),
+            "annotations": new.metadata.annotations, "finalizers": finalizers,
         });
         if let Some(owner) = new.owner {
             metadata["ownerReferences"] = json!([owner_reference(owner)]);
         }
-        let stored = self.kubectl().create_object(&json!({
+        json!({
             "apiVersion": self.contract.api_version(new.kind),
             "kind": new.kind.kind,
             "metadata": metadata,
             "spec": new.spec,
-        }));
-        self.patch_status(new.kind, new.name, &new.status);
-        stored
+        })
     }
 
     #[track_caller]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::MachineBuilder;
 use super::contract::{GENERIC_MACHINE_POOL, KUBEADM_CONFIG, MACHINE_POOL};
-use super::machine::{TOKEN_TTL, create_kubeadm_config, new_token};
+use super::machine::{TOKEN_TTL, kubeadm_config, new_token};
 use super::place::{Metadata, New, Place};
 
 /// A MachinePool, with its KubeadmConfig, its one token and its InfraMachinePool, to be created.
@@ -78,7 +78,7 @@ impl PoolBuilder {
         let infra_pool = contract.reference(GENERIC_MACHINE_POOL, namespace, &self.name);
         let config = contract.reference(KUBEADM_CONFIG, namespace, &self.name);
         let replicas = self.provider_ids.len();
-        let owner = self.place.create(New {
+        let pool = New {
             kind: MACHINE_POOL,
             name: &self.name,
             owner: Some(&self.cluster),
@@ -94,27 +94,31 @@ impl PoolBuilder {
                 } },
             }),
             status: contract.machine_status(true, true),
-        });
+        };
+        let owner = self.place.create_without_statuses(&[&pool]).remove(0);
         let mut status = contract.infrastructure_status(true);
         status["replicas"] = json!(replicas);
         if self.machines {
             status["infrastructureMachineKind"] = json!("GenericMachine");
         }
-        self.place.create(New {
+        let infra_pool = New {
             kind: GENERIC_MACHINE_POOL,
             name: &self.name,
             owner: Some(&owner),
             metadata: Metadata::default(),
             spec: json!({ "providerIDList": self.provider_ids }),
             status,
-        });
+        };
         let token = new_token(&self.workload, self.token_ttl);
-        create_kubeadm_config(
+        let config = kubeadm_config(
             (&self.place, &self.workload),
             (&owner, &self.name),
             &token,
             (None, true),
         );
+        let place = &self.place;
+        place.create_without_statuses(&[&infra_pool, &config]);
+        place.write_statuses(&[&infra_pool, &config, &pool]);
         Pool {
             place: self.place,
             workload: self.workload,

@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
@@ -85,10 +85,35 @@ impl Kubectl {
     /// Creates one object, and returns it as it is stored.
     #[track_caller]
     pub fn create_object(&self, object: &Value) -> Value {
+        let mut stored = self.create_objects(std::slice::from_ref(object));
+        stored.pop().expect("kubectl prints what it created")
+    }
+
+    /// Creates objects with one call, and returns them as they are stored.
+    #[track_caller]
+    pub fn create_objects(&self, objects: &[Value]) -> Vec<Value> {
         let arguments = ["create", "-f", "-", "-o", "json"];
-        let output = self.run_with_input(arguments, &object.to_string());
+        let output = self.run_with_input(arguments, &list(objects));
         let printed = succeeded(&arguments, output);
-        serde_json::from_str(&printed).expect("kubectl prints JSON")
+        serde_json::Deserializer::from_str(&printed)
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .expect("kubectl prints JSON")
+    }
+
+    /// Writes the statuses of objects with one call; all else in them but what names them is
+    /// ignored.
+    #[track_caller]
+    pub fn apply_statuses(&self, objects: &[Value]) {
+        let arguments = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--subresource=status",
+            "-f",
+            "-",
+        ];
+        succeeded(&arguments, self.run_with_input(arguments, &list(objects)));
     }
 
     /// Merges `patch` into an object, whose `target` is its resource, its name, and kubectl's flags.
@@ -176,6 +201,10 @@ impl Kubectl {
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
+}
+
+fn list(objects: &[Value]) -> String {
+    json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string()
 }
 
 #[track_caller]
