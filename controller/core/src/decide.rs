@@ -11,7 +11,7 @@ use kubelet_attestation::names::{Audience, Provider};
 
 use crate::duties::{BuiltIn, Duties, Issuance};
 use crate::inventory::Inventory;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, RequestRef};
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
     self, Approval, Asked, ClaimedCsr, Dismissal, IssuedCertificate, ParsedCsr, RawRequest,
@@ -85,6 +85,11 @@ pub struct Lifetimes {
 }
 
 impl Lifetimes {
+    /// The longer of them.
+    pub fn longest(&self) -> Duration {
+        self.attested.max(self.insecure)
+    }
+
     /// The same, but none beyond `end`.
     fn until(self, end: SystemTime, now: SystemTime) -> Self {
         let left = end.duration_since(now).unwrap_or_default();
@@ -236,6 +241,7 @@ pub async fn decide(
         now,
         steps: Steps::default(),
         machine: None,
+        reference: reference(request),
     };
     let decision = deciding.answer(request).await;
     Decided {
@@ -250,6 +256,7 @@ struct Deciding<'a> {
     now: SystemTime,
     steps: Steps,
     machine: Option<ObjectReference>,
+    reference: RequestRef,
 }
 
 impl Deciding<'_> {
@@ -341,7 +348,7 @@ impl Deciding<'_> {
             let refusal = Refusal::from(not_valid);
             return Err(self.steps.take(Check::Sign, || refusal.into()));
         }
-        let claimed = csr.claim(ledger.as_ref(), now);
+        let claimed = csr.claim(ledger.as_ref(), self.reference.clone(), now);
         Ok(self.steps.wait(Check::Claim, claimed).await?)
     }
 
@@ -399,6 +406,14 @@ impl Deciding<'_> {
             }
             None => Decision::Approve(self.steps.take(Check::Sign, || csr.approve())?),
         })
+    }
+}
+
+/// What a record says of the request that opened it.
+fn reference(request: &CertificateSigningRequest) -> RequestRef {
+    RequestRef {
+        name: request.metadata.name.clone().unwrap_or_default(),
+        uid: request.metadata.uid.clone().unwrap_or_default(),
     }
 }
 

@@ -1,23 +1,34 @@
 //! Who holds a node's name: the record of trust on first use.
 
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::time::SystemTime;
 
 use futures::future::BoxFuture;
-use kubelet_attestation::names::NodeName;
+use kubelet_attestation::names::{NodeName, Provider};
 
 use crate::refusal::Refusal;
 use crate::verifier::{Assurance, AttestedIdentity};
 
-mod memory;
+mod policy;
+mod record;
+mod record_ledger;
+mod records;
+mod rules;
+mod uid;
 
-pub use memory::MemoryLedger;
+pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
+pub use record::{
+    Former, Opened, Record, RecordHolder, RequestRef, Revoked, Tombstone, TombstoneReason,
+};
+pub use record_ledger::RecordLedger;
+pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError};
+pub use uid::{CertificateUid, InvalidCertificateUid, InvalidDigest, KeyDigest, RecordUid};
 
 /// Keeps one record for each node name of one cluster.
 ///
-/// Both steps can be repeated: after a crash the same request finds its own record. A record
-/// remembers the latest time at which a certificate of its generation can still be valid, before
-/// that certificate exists.
+/// Every step can be repeated: after a crash the same request finds its own record. A record
+/// remembers the latest end of the certificate that opens its generation before that certificate
+/// exists.
 pub trait Ledger: Debug + Send + Sync {
     /// Claims the name for a machine that joins, or finds the claim that is its own already.
     ///
@@ -71,15 +82,38 @@ pub struct Holder {
 
 /// A machine's claim to a node name, with the key that opens a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "the chain writes one out")]
 pub struct Claim {
     /// The name.
     pub node_name: NodeName,
+    /// With what it is claimed.
+    pub claimant: Claimant,
     /// The machine, and how well it is founded that this is it.
     pub assurance: Assurance,
+    /// The provider that its identity is of.
+    pub provider: Provider,
+    /// The Machine's name; for people.
+    pub machine_name: Option<String>,
     /// The key.
     pub key: KeyDigest,
+    /// The request; for people.
+    pub request: RequestRef,
     /// The certificate that follows will not be valid for longer.
     pub not_after: SystemTime,
+}
+
+/// With what a name is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "every requester that names no record"
+)]
+pub enum Claimant {
+    /// A bootstrap token.
+    Token,
+    /// The certificate of the Node of that name, which names no record: of another signer, or of a
+    /// cluster whose certificates carry no UID.
+    Node,
 }
 
 /// A node's wish for the next certificate of its record.
@@ -104,108 +138,3 @@ pub struct Grant {
     /// The latest end of its validity.
     pub not_after: SystemTime,
 }
-
-/// SHA-256 of the DER of a `SubjectPublicKeyInfo`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeyDigest([u8; 32]);
-
-impl KeyDigest {
-    /// The digest of this key.
-    pub fn of(spki_der: &[u8]) -> Self {
-        let mut digest = [0; 32];
-        digest.copy_from_slice(
-            aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, spki_der).as_ref(),
-        );
-        Self(digest)
-    }
-
-    /// The digest.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl Debug for KeyDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hex = data_encoding::HEXLOWER.encode(&self.0);
-        write!(f, "KeyDigest({hex})")
-    }
-}
-
-/// What makes records distinct: 16 random bytes, made with the record.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordUid([u8; 16]);
-
-impl RecordUid {
-    /// The UID of these random bytes.
-    pub fn new(random: [u8; 16]) -> Self {
-        Self(random)
-    }
-}
-
-impl fmt::Display for RecordUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
-    }
-}
-
-impl Debug for RecordUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecordUid({self})")
-    }
-}
-
-/// The UID that a certificate carries, `<record>.<generation>`; the API server makes it the user's
-/// UID.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct CertificateUid {
-    /// The record.
-    pub record: RecordUid,
-    /// Which holder of the record's name, from 1.
-    pub generation: u64,
-}
-
-/// Text is not a certificate's UID in its only form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a certificate's UID is 32 lower-case hexadecimal digits, '.' and a generation")]
-pub struct InvalidCertificateUid;
-
-impl CertificateUid {
-    /// Reads a UID; every UID has one form.
-    pub fn parse(text: &str) -> Result<Self, InvalidCertificateUid> {
-        let (record, generation) = text.split_once('.').ok_or(InvalidCertificateUid)?;
-        let record = data_encoding::HEXLOWER
-            .decode(record.as_bytes())
-            .ok()
-            .and_then(|bytes| bytes.try_into().ok())
-            .ok_or(InvalidCertificateUid)?;
-        let uid = Self {
-            record: RecordUid(record),
-            generation: generation.parse().map_err(|_| InvalidCertificateUid)?,
-        };
-        // `parse` also reads signs and leading zeros.
-        if uid.generation > 0 && uid.to_string() == text {
-            Ok(uid)
-        } else {
-            Err(InvalidCertificateUid)
-        }
-    }
-
-    /// The UID of the record's next generation.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self {
-            generation: self.generation.saturating_add(1),
-            ..self
-        }
-    }
-}
-
-impl fmt::Display for CertificateUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.record, self.generation)
-    }
-}
-
-#[cfg(test)]
-mod tests;

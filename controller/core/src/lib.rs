@@ -23,6 +23,7 @@ pub mod inventory;
 pub mod ledger;
 pub mod logs;
 pub mod machine_list;
+pub mod nodes;
 pub mod pipeline;
 mod policy;
 pub mod preflight;

@@ -89,6 +89,28 @@ impl Right {
         }
     }
 
+    fn on_nodes(verb: &'static str) -> Self {
+        Self {
+            verb,
+            group: "",
+            resource: "nodes",
+            subresource: "",
+            name: String::new(),
+            namespace: "",
+        }
+    }
+
+    fn get_leases() -> Self {
+        Self {
+            verb: "get",
+            group: "coordination.k8s.io",
+            resource: "leases",
+            subresource: "",
+            name: String::new(),
+            namespace: "kube-node-lease",
+        }
+    }
+
     fn create_events() -> Self {
         Self {
             verb: "create",
@@ -123,7 +145,10 @@ impl Right {
 impl std::fmt::Display for Right {
     /// As an operator would write it down: `approve signers.certificates.k8s.io/<signer>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}.{}", self.verb, self.resource, self.group)?;
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
         for part in [self.subresource, &self.name] {
             if !part.is_empty() {
                 write!(f, "/{part}")?;
@@ -144,6 +169,9 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
         Right::on_requests("watch", ""),
         Right::on_requests("update", "approval"),
         Right::on_requests("update", "status"),
+        Right::on_nodes("get"),
+        Right::on_nodes("delete"),
+        Right::get_leases(),
     ];
     for signer in signers {
         rights.push(Right::on_signer("approve", signer));
@@ -223,6 +251,9 @@ mod tests {
                 "watch certificatesigningrequests.certificates.k8s.io",
                 "update certificatesigningrequests.certificates.k8s.io/approval",
                 "update certificatesigningrequests.certificates.k8s.io/status",
+                "get nodes",
+                "delete nodes",
+                "get leases.coordination.k8s.io in namespace kube-node-lease",
                 "approve signers.certificates.k8s.io/a.b/c",
                 "sign signers.certificates.k8s.io/a.b/c",
             ]

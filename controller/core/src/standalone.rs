@@ -42,11 +42,12 @@ use zeroize::Zeroizing;
 use crate::clock::now;
 use crate::clusters::{self, ClusterAccess, ClusterAccessError};
 use crate::decide::{Context, Lifetimes, Verifiers};
-use crate::duties::{Duties, Issuance};
+use crate::duties::{BuiltIn, Duties, Issuance};
 use crate::events::Events;
-use crate::ledger::{Ledger, MemoryLedger};
+use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};
 use crate::logs::error_chain;
 use crate::machine_list::{MachineList, MachineListError};
+use crate::nodes;
 use crate::pipeline::Pipeline;
 use crate::preflight::{self, Findings};
 use crate::serving::{AddressRange, GuestReported, KubeNodes, ServingPolicy};
@@ -176,11 +177,24 @@ impl Standalone {
             service_ranges,
             guest_reported: guest_reported_addresses.then(nodes),
         };
+        let inventory = Arc::new(inventory);
+        let ledger = RecordLedger::new(
+            Arc::new(MemoryRecords::default()),
+            inventory.clone(),
+            Arc::new(nodes::KubeNodes::new(access.client().clone())),
+            LedgerPolicy {
+                certificates: match settings.duties.built_in {
+                    BuiltIn::ApproveOnly => Certificates::Unmarked,
+                    BuiltIn::Ignore | BuiltIn::Deny => Certificates::Marked,
+                },
+                ..LedgerPolicy::new(settings.lifetimes.longest())
+            },
+        );
         let context = Context {
             verifiers,
             audiences: audiences.into_iter().collect(),
-            inventory: Arc::new(inventory),
-            ledger: Arc::new(MemoryLedger::default()),
+            inventory,
+            ledger: Arc::new(ledger),
             issuance,
             lifetimes: settings.lifetimes,
             duties: settings.duties,

@@ -8,6 +8,7 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::inventory::Machine;
+use crate::ledger::KeyDigest;
 use crate::refusal::Refusal;
 
 mod insecure;
@@ -58,9 +59,32 @@ pub struct Appraisal<'a> {
 
 /// Who a machine is, by its evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a verifier writes one out, over `Identity::of`"
+)]
 pub struct Identity {
     /// The provider ID that the evidence is about.
     pub provider_id: ProviderId,
+    /// The name that its Node must have, where that follows from the evidence and is not left to
+    /// the inventory.
+    pub node_name: Option<NodeName>,
+    /// The instance, where its cloud has names of its own for them.
+    pub instance: Option<String>,
+    /// The endorsement key of its TPM, where that proved it.
+    pub endorsement_key: Option<KeyDigest>,
+}
+
+impl Identity {
+    /// The identity of which nothing is known but its provider ID.
+    pub fn of(provider_id: ProviderId) -> Self {
+        Self {
+            provider_id,
+            node_name: None,
+            instance: None,
+            endorsement_key: None,
+        }
+    }
 }
 
 /// How well an identity is founded. Only an attested one can be renewed.

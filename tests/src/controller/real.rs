@@ -63,12 +63,26 @@ impl RealBed {
                         "apiGroups": [requests], "resources": ["signers"],
                         "resourceNames": signers, "verbs": verbs,
                     },
+                    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "delete"]},
                 ],
             }),
             json!({
                 "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding",
                 "metadata": {"name": user},
                 "roleRef": role("ClusterRole"), "subjects": subjects,
+            }),
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "Role",
+                "metadata": {"name": user, "namespace": "kube-node-lease"},
+                "rules": [{
+                    "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+                    "verbs": ["get"],
+                }],
+            }),
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
+                "metadata": {"name": user, "namespace": "kube-node-lease"},
+                "roleRef": role("Role"), "subjects": subjects,
             }),
             json!({
                 "apiVersion": format!("{rbac}/v1"), "kind": "Role",

@@ -6,11 +6,12 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::*;
 use crate::inventory::StaticInventory;
+use crate::nodes::MemoryNodes;
 use crate::refusal::Denial;
-use crate::request::forge::cluster::machine;
+use crate::request::forge::cluster::{machine, node};
 use crate::request::forge::{
-    Csr, PROVIDER_ID_OID, cluster, decided, der, envelope, extension, insecure, issued_at, now,
-    object, valid,
+    Csr, PROVIDER_ID_OID, cluster, cluster_of_nodes, decided, der, envelope, extension, insecure,
+    issued_at, now, object, valid,
 };
 
 fn n1() -> NodeName {
@@ -18,10 +19,12 @@ fn n1() -> NodeName {
 }
 
 #[test]
-fn a_machine_with_a_live_certificate_waits_with_another_key() {
+fn a_machine_whose_node_is_up_waits_with_another_key() {
     for request in [valid, insecure] {
-        let cluster = cluster();
+        let nodes = Arc::new(MemoryNodes::default());
+        let cluster = cluster_of_nodes(nodes.clone());
         issued_at(&request(), &cluster, now());
+        nodes.put(n1(), node("a", true, now()));
 
         let decision = decided(&request(), &cluster);
 

@@ -16,7 +16,8 @@ const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
 /// The group that the API server gives to everybody it knows.
 const AUTHENTICATED_GROUP: &str = "system:authenticated";
 
-/// Accepts a bootstrap token, or the node itself by a certificate of ours.
+/// Accepts a bootstrap token, or the node itself by a certificate. Whether one that names no record
+/// will do is for the ledger to say.
 ///
 /// The proposal asks for `CN == spec.username`; a machine that joins has no name yet, so that holds
 /// for renewals.
@@ -39,10 +40,12 @@ pub(crate) fn accepted(
                 asked: node_name.clone(),
             });
         }
-        let uid = uid
-            .and_then(|uid| CertificateUid::parse(uid).ok())
-            .ok_or(Denial::RequesterUidMissing)?;
-        Ok(Requester::Renewal { uid })
+        match uid {
+            None | Some("") => Ok(Requester::Unmarked),
+            Some(uid) => CertificateUid::parse(uid)
+                .map(|uid| Requester::Renewal { uid })
+                .map_err(|_| Denial::RequesterUidMissing),
+        }
     } else {
         Err(not_accepted(username))
     }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use kubelet_attestation::names::NodeName;
+use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::catalogue::reasons;
 use crate::serving::ServingName;
@@ -42,12 +42,52 @@ reasons! {
             source: Unavailable,
         } => "the node name could not be claimed",
         /// The machine has a certificate already, for another key or name. It can enrol again when
-        /// none is valid.
+        /// its Node is down, or no certificate is valid, or a person resets the record.
         #[error("the machine holds a certificate of node {node_name} that may still be valid")]
         IdentityLive {
             /// The node that the record is of.
             node_name: NodeName,
         } => "the machine holds a valid certificate already",
+        /// Nobody has a record of the node name, and a Node of that name is up. It may have joined
+        /// before this controller: where adoption is allowed, it asks with its own certificate.
+        #[error("node {node_name} is up, and whose it is is not recorded")]
+        NodeAlive {
+            /// The name.
+            node_name: NodeName,
+        } => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
+        /// There is a Node of that name which another machine left, and policy has people delete it.
+        #[error("node {node_name} is left over from another machine")]
+        StaleNode {
+            /// The name.
+            node_name: NodeName,
+        } => "a node of that name is left over, and must be deleted first",
+        /// The machine that holds the node name is being deleted.
+        #[error("node {node_name} is held by {holder}, which is being deleted")]
+        HolderLeaving {
+            /// The name.
+            node_name: NodeName,
+            /// Who holds it.
+            holder: ProviderId,
+        } => "the node name is not free yet",
+        /// A machine that is gone had the node name, and certificates of it may still be valid.
+        #[error("node {node_name} is in quarantine until its former certificates have expired")]
+        NameQuarantined {
+            /// The name.
+            node_name: NodeName,
+        } => "the node name is in quarantine",
+        /// The Nodes of the cluster could not be looked up.
+        #[error("the nodes are unavailable")]
+        NodesUnavailable {
+            /// Why.
+            #[source]
+            source: Unavailable,
+        } => "the node could not be looked up",
+        /// The record of the node name changed as often as it was decided about.
+        #[error("the record of node {node_name} does not stand still")]
+        RecordContended {
+            /// The name.
+            node_name: NodeName,
+        } => "the node name could not be claimed yet",
         /// A machine that is being deleted still has the name or address that a serving
         /// certificate is asked for.
         #[error("{name} is still that of machine {machine}, which is being deleted")]

@@ -367,6 +367,24 @@ reasons! {
             /// The UID of the certificate.
             presented: CertificateUid,
         } => "the certificate is no longer the node's",
+        /// The machine has the provider ID of the record's holder, and another instance or another
+        /// TPM. A person who knows why resets the record.
+        #[error("node {node_name} is held by {holder}, which was another instance or had another TPM")]
+        AnotherInstance {
+            /// The name.
+            node_name: NodeName,
+            /// Who holds it.
+            holder: ProviderId,
+        } => "the machine is not the one that holds the node name",
+        /// A person revoked the machine's certificates. They can have no others until the record is
+        /// reset.
+        #[error("generation {generation} of node {node_name} is revoked")]
+        IdentityRevoked {
+            /// The name.
+            node_name: NodeName,
+            /// The revoked generation.
+            generation: u64,
+        } => "the machine's certificates were revoked",
     }
 }
 

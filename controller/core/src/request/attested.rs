@@ -6,7 +6,7 @@ use kubelet_attestation::names::Audience;
 
 use super::{ConformantClientCsr, LocatedCsr, Requester};
 use crate::inventory::Machine;
-use crate::ledger::CertificateUid;
+use crate::ledger::{CertificateUid, Claimant};
 use crate::policy::{evidence, machine};
 use crate::refusal::{Denial, Refusal};
 use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
@@ -21,8 +21,8 @@ pub struct AttestedCsr {
 /// By what right a certificate is asked for. Only a proved identity can renew.
 #[derive(Debug)]
 pub(super) enum Standing {
-    /// It joins.
-    Joining(Assurance),
+    /// It claims its name, with this.
+    Claiming(Assurance, Claimant),
     /// It goes on with the record of this certificate.
     Renewing(AttestedIdentity, CertificateUid),
 }
@@ -49,11 +49,14 @@ impl LocatedCsr {
         let assurance = verifier.verify(appraisal, now).await?;
         machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
         let standing = match (request.requester(), assurance) {
-            (Requester::First { .. }, assurance) => Standing::Joining(assurance),
+            (Requester::First { .. }, assurance) => Standing::Claiming(assurance, Claimant::Token),
+            (Requester::Unmarked, assurance @ Assurance::Attested(_)) => {
+                Standing::Claiming(assurance, Claimant::Node)
+            }
             (Requester::Renewal { uid }, Assurance::Attested(identity)) => {
                 Standing::Renewing(identity, *uid)
             }
-            (Requester::Renewal { .. }, Assurance::None(_)) => {
+            (Requester::Renewal { .. } | Requester::Unmarked, Assurance::None(_)) => {
                 return Err(Denial::UnattestedRenewal.into());
             }
         };
@@ -78,7 +81,7 @@ impl AttestedCsr {
     /// The identity that was proved or, without evidence, taken from the token.
     pub fn identity(&self) -> &Identity {
         match &self.standing {
-            Standing::Joining(assurance) => assurance.identity(),
+            Standing::Claiming(assurance, _) => assurance.identity(),
             Standing::Renewing(identity, _) => identity.identity(),
         }
     }

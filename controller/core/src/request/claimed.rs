@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::attested::Standing;
 use super::{ConformantClientCsr, SettledCsr};
-use crate::ledger::{CertificateUid, Claim, Grant, KeyDigest, Ledger, Renewal};
+use crate::ledger::{CertificateUid, Claim, Grant, KeyDigest, Ledger, Renewal, RequestRef};
 use crate::refusal::Refusal;
 use crate::verifier::Identity;
 
@@ -17,15 +17,26 @@ pub struct ClaimedCsr {
 
 impl SettledCsr {
     /// Claims the name's record, or finds the one that is being renewed.
-    pub async fn claim(self, ledger: &dyn Ledger, now: SystemTime) -> Result<ClaimedCsr, Refusal> {
+    ///
+    /// `reference` is what the record will say of this request.
+    pub async fn claim(
+        self,
+        ledger: &dyn Ledger,
+        reference: RequestRef,
+        now: SystemTime,
+    ) -> Result<ClaimedCsr, Refusal> {
         let request = self.request();
         let not_after = now + request.lifetime();
         let node_name = request.node_name().clone();
         let grant = match self.standing() {
-            Standing::Joining(assurance) => {
+            Standing::Claiming(assurance, claimant) => {
                 let claim = Claim {
                     node_name,
+                    claimant: *claimant,
                     assurance: assurance.clone(),
+                    provider: request.provider().clone(),
+                    machine_name: Some(self.machine().name.clone()),
+                    request: reference,
                     key: KeyDigest::of(request.spki_der()),
                     not_after,
                 };

@@ -39,6 +39,8 @@ pub enum Requester {
         /// The certificate's UID.
         uid: CertificateUid,
     },
+    /// The node itself, by a certificate that names no record: one that another signer made.
+    Unmarked,
 }
 
 impl ParsedCsr {

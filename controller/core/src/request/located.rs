@@ -25,10 +25,12 @@ impl ConformantClientCsr {
                 machine
             }
             (Requester::First { token }, None) => self.of_token(token, inventory).await?,
-            (Requester::Renewal { .. }, Some(_)) => {
+            (Requester::Renewal { .. } | Requester::Unmarked, Some(_)) => {
                 found(inventory.by_provider_id(self.provider_id()).await)?
             }
-            (Requester::Renewal { .. }, None) => return Err(Denial::UnattestedRenewal.into()),
+            (Requester::Renewal { .. } | Requester::Unmarked, None) => {
+                return Err(Denial::UnattestedRenewal.into());
+            }
         };
         machine::may_join(&machine)?;
         Ok(LocatedCsr { csr: self, machine })

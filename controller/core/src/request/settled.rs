@@ -2,7 +2,7 @@
 
 use super::attested::Standing;
 use super::{AttestedCsr, ConformantClientCsr};
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, Machine};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
 use crate::verifier::Identity;
@@ -14,15 +14,19 @@ pub struct SettledCsr {
 }
 
 impl AttestedCsr {
-    /// Compares the name that is asked for with the one that `inventory` has for the machine.
+    /// Compares the name that is asked for with the one that follows from the evidence or,
+    /// otherwise, that `inventory` has for the machine.
     pub async fn settle(self, inventory: &dyn Inventory) -> Result<SettledCsr, Refusal> {
-        let name = inventory
-            .node_name(self.machine())
-            .await
-            .map_err(|source| Deferral::InventoryUnavailable { source })?
-            .ok_or_else(|| Deferral::MachineNotReady {
-                machine: self.machine().name.clone(),
-            })?;
+        let name = match &self.identity().node_name {
+            Some(name) => name.clone(),
+            None => inventory
+                .node_name(self.machine())
+                .await
+                .map_err(|source| Deferral::InventoryUnavailable { source })?
+                .ok_or_else(|| Deferral::MachineNotReady {
+                    machine: self.machine().name.clone(),
+                })?,
+        };
         machine::is_node(&name, self.request().node_name())?;
         Ok(SettledCsr { csr: self })
     }
@@ -37,6 +41,10 @@ impl SettledCsr {
     /// Whose it is.
     pub fn identity(&self) -> &Identity {
         self.csr.identity()
+    }
+
+    pub(super) fn machine(&self) -> &Machine {
+        self.csr.machine()
     }
 
     pub(super) fn standing(&self) -> &Standing {

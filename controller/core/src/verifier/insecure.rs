@@ -30,9 +30,7 @@ impl Verifier for InsecureVerifier {
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
         // A machine without evidence was located by its bootstrap token, and by nothing that the
         // request says.
-        let identity = Identity {
-            provider_id: appraisal.provider_id.clone(),
-        };
+        let identity = Identity::of(appraisal.provider_id.clone());
         ready(Ok(Assurance::None(identity))).boxed()
     }
 }

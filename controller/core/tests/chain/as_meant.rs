@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
 use node_attestation_controller::decide::{Context, Decision};
-use node_attestation_controller::ledger::{CertificateUid, Renewal};
+use node_attestation_controller::ledger::{CertificateUid, Renewal, RequestRef};
 use node_attestation_controller::request::{
     AttestedCsr, ClaimedCsr, ConformantClientCsr, IssuedCertificate, LocatedCsr, ParsedCsr,
     RawRequest, SettledCsr,
@@ -28,7 +28,9 @@ pub(crate) async fn chain(
     let located: LocatedCsr = conformant.locate(inventory).await?;
     let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
     let settled: SettledCsr = attested.settle(inventory).await?;
-    let claimed: ClaimedCsr = settled.claim(context.ledger.as_ref(), now).await?;
+    let claimed: ClaimedCsr = settled
+        .claim(context.ledger.as_ref(), RequestRef::default(), now)
+        .await?;
     let issued: IssuedCertificate = claimed.sign(signer, now)?;
     Ok(issued)
 }

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use node_attestation_controller::decide::Context;
+use node_attestation_controller::ledger::RequestRef;
 use node_attestation_controller::request::*;
 use node_attestation_controller::signer::Signer;
 use node_attestation_controller::verifier::Verifier;
@@ -24,7 +25,7 @@ fn unattested(located: LocatedCsr, context: &Context) {
 }
 
 fn unsettled(attested: AttestedCsr, context: &Context, now: SystemTime) {
-    let _ = attested.claim(context.ledger.as_ref(), now);
+    let _ = attested.claim(context.ledger.as_ref(), RequestRef::default(), now);
 }
 
 fn unclaimed(settled: SettledCsr, signer: &Signer, now: SystemTime) {

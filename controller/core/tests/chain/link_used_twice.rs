@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use node_attestation_controller::decide::Context;
+use node_attestation_controller::ledger::RequestRef;
 use node_attestation_controller::request::*;
 use node_attestation_controller::signer::Signer;
 use node_attestation_controller::verifier::Verifier;
@@ -33,8 +34,8 @@ fn settled_twice(attested: AttestedCsr, context: &Context) {
 }
 
 fn claimed_twice(settled: SettledCsr, context: &Context, now: SystemTime) {
-    let _ = settled.claim(context.ledger.as_ref(), now);
-    let _ = settled.claim(context.ledger.as_ref(), now);
+    let _ = settled.claim(context.ledger.as_ref(), RequestRef::default(), now);
+    let _ = settled.claim(context.ledger.as_ref(), RequestRef::default(), now);
 }
 
 fn signed_twice(claimed: ClaimedCsr, signer: &Signer, now: SystemTime) {

@@ -45,9 +45,7 @@ impl RubberStamp {
         // A verifier of real evidence takes the identity out of what it verified, and has it cover
         // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp proves nothing: it
         // believes the claim.
-        let identity = Identity {
-            provider_id: appraisal.provider_id.clone(),
-        };
+        let identity = Identity::of(appraisal.provider_id.clone());
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }
 }

@@ -12,7 +12,8 @@ use kubelet_attestation::version::EvidenceVersion;
 use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
 use crate::duties::{Duties, Issuance};
 use crate::inventory::{Machine, StaticInventory, TokenId};
-use crate::ledger::MemoryLedger;
+use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger};
+use crate::nodes::{MemoryNodes, Node, Nodes};
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
 use crate::serving::ServingPolicy;
@@ -48,7 +49,7 @@ impl Verifier for Witness {
         _now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
         let provider_id = self.sees.as_ref().unwrap_or(appraisal.provider_id).clone();
-        let identity = AttestedIdentity::vouched(Identity { provider_id });
+        let identity = AttestedIdentity::vouched(Identity::of(provider_id));
         ready(Ok(Assurance::Attested(identity))).boxed()
     }
 }
@@ -62,13 +63,32 @@ pub(crate) fn machine(name: &str, node: &str, token: Option<&str>) -> Machine {
 }
 
 pub(crate) fn cluster() -> Context {
-    cluster_seen_by(Witness {
+    cluster_of_nodes(Arc::new(MemoryNodes::default()))
+}
+
+/// The cluster, with these Nodes.
+pub(crate) fn cluster_of_nodes(nodes: Arc<dyn Nodes>) -> Context {
+    let witness = Witness {
         sees: None,
         versions: vec![EvidenceVersion::v1()],
-    })
+    };
+    cluster_of(witness, nodes)
 }
 
 pub(crate) fn cluster_seen_by(witness: Witness) -> Context {
+    cluster_of(witness, Arc::new(MemoryNodes::default()))
+}
+
+/// A Node whose Lease was renewed at this time.
+pub(crate) fn node(uid: &str, ready: bool, renewed: SystemTime) -> Node {
+    Node {
+        uid: uid.to_owned(),
+        ready,
+        lease_renewed: Some(renewed),
+    }
+}
+
+fn cluster_of(witness: Witness, nodes: Arc<dyn Nodes>) -> Context {
     let machines = vec![
         machine("m1", "n1", Some("abcdef")),
         machine("m2", "n2", Some("ghijkl")),
@@ -76,13 +96,19 @@ pub(crate) fn cluster_seen_by(witness: Witness) -> Context {
     ];
     let verifiers: [Arc<dyn Verifier>; 2] = [Arc::new(witness), Arc::new(InsecureVerifier)];
     let uid = std::array::from_fn(|index| u8::try_from(index).unwrap());
+    let inventory = Arc::new(StaticInventory::new(machines).unwrap());
+    let lifetimes = Lifetimes::default();
+    let policy = LedgerPolicy::new(lifetimes.longest());
+    let records = Arc::new(MemoryRecords::default());
+    let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy)
+        .with_entropy(move || Some(uid));
     Context {
         verifiers: Verifiers::from_iter(verifiers),
         audiences: Vec::new(),
-        inventory: Arc::new(StaticInventory::new(machines).unwrap()),
-        ledger: Arc::new(MemoryLedger::with_entropy(move || Some(uid))),
+        inventory,
+        ledger: Arc::new(ledger),
         issuance: Issuance::Sign(CA.clone()),
-        lifetimes: Lifetimes::default(),
+        lifetimes,
         duties: Duties::default(),
         serving: ServingPolicy::default(),
     }

@@ -10,7 +10,7 @@ use k8s_openapi::api::certificates::v1::{
 };
 use kubelet_attestation::names::Provider;
 
-pub(crate) use cluster::{cluster, decided, decided_at, denied, issued_at, now};
+pub(crate) use cluster::{cluster, cluster_of_nodes, decided, decided_at, denied, issued_at, now};
 pub(crate) use csr::{Csr, NODE_CN, PROVIDER_ID_OID, extension};
 
 pub(crate) const EVIDENCE: &[u8] = br#"{"version":"v1","audience":"test"}"#;

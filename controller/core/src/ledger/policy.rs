@@ -1,0 +1,88 @@
+//! What an operator decides about records.
+
+use std::time::Duration;
+
+/// What the ledger allows in one cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "whoever configures a cluster writes one out"
+)]
+pub struct LedgerPolicy {
+    /// When a machine may have another key.
+    pub reenrolment: Reenrolment,
+    /// Whether Nodes that joined before us are taken on.
+    pub adoption: Adoption,
+    /// When another machine may have a name.
+    pub name_reuse: NameReuse,
+    /// What becomes of a Node that is there already.
+    pub stale_nodes: StaleNodes,
+    /// Whether certificates carry the UID of their record.
+    pub certificates: Certificates,
+    /// The longest lifetime that a certificate was ever granted.
+    pub longest_lifetime: Duration,
+}
+
+impl LedgerPolicy {
+    /// The usual policy, where no certificate lives longer than this.
+    pub fn new(longest_lifetime: Duration) -> Self {
+        Self {
+            reenrolment: Reenrolment::WhenNodeDown,
+            adoption: Adoption::Refuse,
+            name_reuse: NameReuse::Allow,
+            stale_nodes: StaleNodes::Delete,
+            certificates: Certificates::Marked,
+            longest_lifetime,
+        }
+    }
+}
+
+/// When a machine that has a record may have another key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
+pub enum Reenrolment {
+    /// When its Node is down, or its certificates have expired.
+    WhenNodeDown,
+    /// When a person resets the record.
+    Never,
+}
+
+/// Whether a node may claim its own name by the certificate of another signer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
+pub enum Adoption {
+    /// No.
+    Refuse,
+    /// With fresh evidence.
+    Allow,
+}
+
+/// When another machine may have the name of one that is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
+pub enum NameReuse {
+    /// At once.
+    Allow,
+    /// When its certificates have expired.
+    Quarantine,
+}
+
+/// What becomes of a Node that is there before its name is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
+pub enum StaleNodes {
+    /// It is deleted once the name is claimed.
+    Delete,
+    /// The claim waits until somebody has deleted it.
+    Refuse,
+}
+
+/// Whether certificates carry the UID of their record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is an UID or there is none")]
+pub enum Certificates {
+    /// They do: a renewal is by its UID.
+    Marked,
+    /// They do not, since another signs them: a renewal is by name and evidence.
+    Unmarked,
+}

@@ -1,0 +1,358 @@
+//! The record of trust on first use: who holds one node name.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+
+use super::{CertificateUid, Claim, KeyDigest, RecordUid};
+use crate::verifier::{Assurance, AttestedIdentity, Identity};
+
+/// How many former generations a record remembers. One more lets the oldest go, whose certificates
+/// end first; they stay as worthless for a renewal as they were.
+const MAX_FORMER: usize = 16;
+
+/// Who holds one node name, and by which key.
+///
+/// Times are whole seconds, as certificates and API servers have them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct Record {
+    /// The name.
+    pub node_name: NodeName,
+    /// What tells it from every other record.
+    pub uid: RecordUid,
+    /// Which holder of the name, or which of one holder's keys, this is: from 1.
+    pub generation: u64,
+    /// The machine.
+    pub holder: RecordHolder,
+    /// What opened the generation.
+    pub opened: Opened,
+    /// The latest end of the certificate that opened the generation.
+    pub not_after: SystemTime,
+    /// The latest end that a renewal is known to have granted. Best effort: a renewal writes
+    /// nothing.
+    pub renewed_until: Option<SystemTime>,
+    /// Former generations whose certificates may still be valid, the oldest first.
+    pub former: Vec<Former>,
+    /// Set when nobody holds the name any more.
+    pub tombstone: Option<Tombstone>,
+    /// Set when a person took the certificates back.
+    pub revoked: Option<Revoked>,
+    /// The generation that a person gave up for the next claim.
+    pub reset: Option<u64>,
+}
+
+/// The machine that holds a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct RecordHolder {
+    /// What its infrastructure calls it.
+    pub provider_id: ProviderId,
+    /// By which attestor it proved itself; [`Provider::INSECURE`] where it proved nothing.
+    pub attestor: Provider,
+    /// The instance, where its cloud has names of its own for them.
+    pub instance: Option<String>,
+    /// The Machine at the time of the claim; for people.
+    pub machine_name: Option<String>,
+    /// The endorsement key of its TPM, where that proved it.
+    pub endorsement_key: Option<KeyDigest>,
+}
+
+/// The claim that opened a generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct Opened {
+    /// The key.
+    pub key: KeyDigest,
+    /// The request.
+    pub request: RequestRef,
+    /// When.
+    pub time: SystemTime,
+    /// The UID of the Node that the name's holder before this one left.
+    pub stale_node: Option<String>,
+}
+
+/// A certificate signing request, for people to find.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "a name and a UID")]
+pub struct RequestRef {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// A generation that was followed by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct Former {
+    /// Which.
+    pub generation: u64,
+    /// By when its certificates have expired.
+    pub until: SystemTime,
+}
+
+/// Nobody holds the name any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct Tombstone {
+    /// Since when.
+    pub since: SystemTime,
+    /// Why.
+    pub reason: TombstoneReason,
+    /// By when the certificates have expired, and the record may go.
+    pub until: SystemTime,
+}
+
+/// How a record came to be a tombstone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TombstoneReason {
+    /// The machine is gone.
+    MachineGone,
+    /// The machine goes by another name now.
+    Renamed,
+    /// Nobody decides about the cluster's certificates any more.
+    Unmanaged,
+}
+
+/// A person took certificates back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct Revoked {
+    /// Those of this generation and of all before it.
+    pub generation: u64,
+    /// When.
+    pub at: SystemTime,
+}
+
+impl Record {
+    /// The record that the first claim to a name makes.
+    pub(super) fn first(
+        claim: &Claim,
+        uid: RecordUid,
+        stale_node: Option<String>,
+        now: SystemTime,
+    ) -> Self {
+        Self {
+            node_name: claim.node_name.clone(),
+            uid,
+            generation: 1,
+            holder: RecordHolder::of(claim),
+            opened: Opened::by(claim, stale_node, now),
+            not_after: whole_seconds(claim.not_after),
+            renewed_until: None,
+            former: Vec::new(),
+            tombstone: None,
+            revoked: None,
+            reset: None,
+        }
+    }
+
+    /// The record with its next generation, which `claim` opens.
+    pub(super) fn reopened(
+        &self,
+        claim: &Claim,
+        stale_node: Option<String>,
+        longest: Duration,
+        now: SystemTime,
+    ) -> Self {
+        let now = whole_seconds(now);
+        let mut former: Vec<_> = self
+            .former
+            .iter()
+            .copied()
+            .filter(|former| former.until > now)
+            .collect();
+        former.push(Former {
+            generation: self.generation,
+            until: self.ends_by(longest, now),
+        });
+        let too_many = former.len().saturating_sub(MAX_FORMER);
+        former.drain(..too_many);
+        Self {
+            generation: self.generation.saturating_add(1),
+            former,
+            ..Self::first(claim, self.uid, stale_node, now)
+        }
+    }
+
+    /// The record as one that nobody holds any more.
+    pub(super) fn buried(
+        &self,
+        reason: TombstoneReason,
+        longest: Duration,
+        now: SystemTime,
+    ) -> Self {
+        let since = whole_seconds(now);
+        Self {
+            tombstone: Some(Tombstone {
+                since,
+                reason,
+                until: self.ends_by(longest, since),
+            }),
+            reset: None,
+            ..self.clone()
+        }
+    }
+
+    /// The UID that certificates of the present generation carry.
+    pub fn certificate_uid(&self) -> CertificateUid {
+        self.uid_of(self.generation)
+    }
+
+    fn uid_of(&self, generation: u64) -> CertificateUid {
+        CertificateUid {
+            record: self.uid,
+            generation,
+        }
+    }
+
+    /// Whether somebody holds the name.
+    pub fn is_live(&self) -> bool {
+        self.tombstone.is_none()
+    }
+
+    /// Whether a person took the certificates of the present generation back.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked
+            .is_some_and(|revoked| revoked.generation >= self.generation)
+    }
+
+    /// Whether a person gave the present generation up for the next claim.
+    pub fn is_reset(&self) -> bool {
+        self.reset == Some(self.generation)
+    }
+
+    /// The latest end of a certificate of the present generation that is known of.
+    pub fn known_end(&self) -> SystemTime {
+        self.renewed_until
+            .map_or(self.not_after, |renewed| renewed.max(self.not_after))
+    }
+
+    /// By when every certificate of the generation has expired that ended at `now`, the ones that
+    /// nobody knows of among them.
+    fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
+        match &self.tombstone {
+            Some(tombstone) => tombstone.until,
+            None => self.known_end().max(whole_seconds(now + longest)),
+        }
+    }
+
+    /// By when every certificate has expired that a former holder, or the one that is buried here,
+    /// may have; `None` if there is none.
+    pub(super) fn former_end(&self) -> Option<SystemTime> {
+        let former = self.former.iter().map(|former| former.until);
+        former
+            .chain(self.tombstone.map(|tombstone| tombstone.until))
+            .max()
+    }
+
+    /// The certificates that are worth nothing any more though they have not expired, and when they
+    /// will have. `longest` is the longest lifetime that was ever granted.
+    pub fn revoked_credentials(
+        &self,
+        longest: Duration,
+        now: SystemTime,
+    ) -> BTreeMap<CertificateUid, SystemTime> {
+        let mut credentials: BTreeMap<_, _> = self
+            .former
+            .iter()
+            .map(|former| (self.uid_of(former.generation), former.until))
+            .collect();
+        if let Some(tombstone) = self.tombstone {
+            credentials.insert(self.certificate_uid(), tombstone.until);
+        } else if let Some(revoked) = self.revoked
+            && self.is_revoked()
+        {
+            let until = self.ends_by(longest, revoked.at);
+            credentials.insert(self.certificate_uid(), until);
+        }
+        credentials.retain(|_, until| *until > now);
+        credentials
+    }
+}
+
+impl RecordHolder {
+    fn of(claim: &Claim) -> Self {
+        let identity = claim.assurance.identity();
+        Self {
+            provider_id: identity.provider_id.clone(),
+            attestor: match claim.assurance {
+                Assurance::None(_) => Provider::INSECURE,
+                Assurance::Attested(_) => claim.provider.clone(),
+            },
+            instance: identity.instance.clone(),
+            machine_name: claim.machine_name.clone(),
+            endorsement_key: identity.endorsement_key,
+        }
+    }
+
+    /// Whether it proved what it is.
+    pub fn is_attested(&self) -> bool {
+        self.attestor != Provider::INSECURE
+    }
+
+    /// The machine, and how well it was founded that this is it.
+    pub fn assurance(&self) -> Assurance {
+        let identity = Identity {
+            instance: self.instance.clone(),
+            endorsement_key: self.endorsement_key,
+            ..Identity::of(self.provider_id.clone())
+        };
+        if self.is_attested() {
+            Assurance::Attested(AttestedIdentity::vouched(identity))
+        } else {
+            Assurance::None(identity)
+        }
+    }
+
+    /// Whether an identity of this machine's provider ID is this machine's: neither has an instance
+    /// or a key that the other has not.
+    pub(super) fn is(&self, identity: &Identity) -> bool {
+        fn agree<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
+            one.zip(other).is_none_or(|(one, other)| one == other)
+        }
+        agree(self.instance.as_ref(), identity.instance.as_ref())
+            && agree(
+                self.endorsement_key.as_ref(),
+                identity.endorsement_key.as_ref(),
+            )
+    }
+}
+
+impl Opened {
+    fn by(claim: &Claim, stale_node: Option<String>, now: SystemTime) -> Self {
+        Self {
+            key: claim.key,
+            request: claim.request.clone(),
+            time: whole_seconds(now),
+            stale_node,
+        }
+    }
+}
+
+/// What is left of `time` without parts of a second. A time before 1970 is 1970.
+pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    UNIX_EPOCH + Duration::from_secs(since.as_secs())
+}

@@ -1,0 +1,329 @@
+//! The rules, carried out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::records::{MemoryRecords, Records, Stored, WriteError};
+use super::rules::{self, Facts, HolderState, Question, Step};
+use super::{
+    CertificateUid, Claim, Grant, Holder, Ledger, LedgerPolicy, Record, RecordUid, Renewal,
+};
+use crate::inventory::{Inventory, MachineState};
+use crate::logs::error_chain;
+use crate::nodes::{MemoryNodes, NodeState, Nodes};
+use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
+
+/// How many steps a claim takes before others have their turn: a name that changes hands to a
+/// machine of three other names takes a dozen.
+const MAX_STEPS: usize = 24;
+
+/// A ledger that keeps its records in [`Records`].
+///
+/// # Guarantees
+///
+/// - There is one record a name: a record is only created, or replaced as it was read.
+/// - A claim is granted when its record is written, and no other record of the machine was by then:
+///   of two replicas that give one machine two names at once, one at most grants.
+/// - Nothing is denied on the word of a cache.
+pub struct RecordLedger {
+    records: Arc<dyn Records>,
+    inventory: Arc<dyn Inventory>,
+    nodes: Arc<dyn Nodes>,
+    policy: LedgerPolicy,
+    entropy: Entropy,
+}
+
+/// Where the random bytes of a record's UID come from; `None` when there are none to be had.
+type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
+
+/// The record of the name that is claimed.
+struct Own {
+    record: Option<Stored>,
+    is_fresh: bool,
+}
+
+impl Own {
+    /// As a cache has it.
+    fn known(record: Option<Stored>) -> Self {
+        Self {
+            record,
+            is_fresh: false,
+        }
+    }
+
+    /// As it was just read or written.
+    fn fresh(record: Option<Stored>) -> Self {
+        Self {
+            record,
+            is_fresh: true,
+        }
+    }
+}
+
+impl RecordLedger {
+    /// The ledger of a cluster with these machines and Nodes.
+    pub fn new(
+        records: Arc<dyn Records>,
+        inventory: Arc<dyn Inventory>,
+        nodes: Arc<dyn Nodes>,
+        policy: LedgerPolicy,
+    ) -> Self {
+        Self {
+            records,
+            inventory,
+            nodes,
+            policy,
+            entropy: Box::new(|| {
+                let mut bytes = [0; 16];
+                aws_lc_rs::rand::fill(&mut bytes).ok()?;
+                Some(bytes)
+            }),
+        }
+    }
+
+    /// A ledger in memory, of a cluster without Nodes.
+    pub fn in_memory(inventory: Arc<dyn Inventory>, policy: LedgerPolicy) -> Self {
+        Self::new(
+            Arc::new(MemoryRecords::default()),
+            inventory,
+            Arc::new(MemoryNodes::default()),
+            policy,
+        )
+    }
+
+    /// The same, with UIDs that are made from these bytes.
+    #[must_use]
+    pub fn with_entropy(
+        mut self,
+        entropy: impl Fn() -> Option<[u8; 16]> + Send + Sync + 'static,
+    ) -> Self {
+        self.entropy = Box::new(entropy);
+        self
+    }
+
+    /// Where the records are kept.
+    pub fn records(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    async fn claimed(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
+        let name = &claim.node_name;
+        let uid = self.new_uid()?;
+        let mut nodes = BTreeMap::new();
+        let mut holder = None;
+        let mut own = Own::known(self.records.known(name).await.map_err(unavailable)?);
+        for _ in 0..MAX_STEPS {
+            if own.record.is_some() {
+                own = self.fresh(own, name).await?;
+            }
+            let others = self.others(claim, own.record.as_ref()).await?;
+            let facts = Facts {
+                own: own.record.as_ref(),
+                others: &others,
+                nodes: &nodes,
+                holder: holder.as_ref().map(|(_, state)| *state),
+                uid,
+                now,
+            };
+            own = match rules::claimed(claim, &facts, &self.policy) {
+                Step::Ask(Question::Node(name)) => {
+                    let state = self.node(&name).await?;
+                    nodes.insert(name, state);
+                    own
+                }
+                Step::Ask(Question::Holder(provider_id)) => {
+                    let state = self.holder_state(&provider_id).await?;
+                    holder = Some((provider_id, state));
+                    own
+                }
+                Step::Grant(grant) => {
+                    self.clear_stale_node(own.record.as_ref()).await;
+                    return Ok(grant);
+                }
+                Step::Create(record) => match self.records.create(&record).await {
+                    Ok(stored) => Own::fresh(Some(stored)),
+                    Err(error) => self.read_after(error, name).await?,
+                },
+                Step::Refuse(_) | Step::Replace { .. } if !own.is_fresh => {
+                    self.fresh(own, name).await?
+                }
+                Step::Refuse(refusal) => return Err(refusal),
+                Step::Replace { record, read } => {
+                    match self.records.replace(&record, &read.version).await {
+                        Ok(stored) if stored.record.node_name == *name => Own::fresh(Some(stored)),
+                        Ok(_) => own,
+                        Err(error) => self.read_after(error, name).await?,
+                    }
+                }
+            };
+            // The answer was about whoever held the name when it was asked.
+            let held_by = own.record.as_ref();
+            let held_by = held_by.map(|own| &own.record.holder.provider_id);
+            holder = holder.filter(|(asked, _)| Some(asked) == held_by);
+        }
+        Err(Deferral::RecordContended {
+            node_name: name.clone(),
+        }
+        .into())
+    }
+
+    /// The record as it is: a cache may lack one, which creating it finds out, but whatever else it
+    /// says is not acted upon.
+    async fn fresh(&self, own: Own, name: &NodeName) -> Result<Own, Refusal> {
+        if own.is_fresh {
+            return Ok(own);
+        }
+        let record = self.records.read(name).await.map_err(unavailable)?;
+        Ok(Own::fresh(record))
+    }
+
+    /// The other records of the machine that are live. With a record of its own at hand, all that
+    /// were written before it.
+    async fn others(&self, claim: &Claim, own: Option<&Stored>) -> Result<Vec<Stored>, Refusal> {
+        if let Some(own) = own {
+            self.caught_up(own).await?;
+        }
+        let provider_id = &claim.assurance.identity().provider_id;
+        let known = self.records.known_of_machine(provider_id).await;
+        let mut others = Vec::new();
+        for known in known.map_err(unavailable)? {
+            let name = &known.record.node_name;
+            if *name == claim.node_name || !known.record.is_live() {
+                continue;
+            }
+            let fresh = self.records.read(name).await.map_err(unavailable)?;
+            let fresh = fresh.filter(|fresh| {
+                fresh.record.is_live() && fresh.record.holder.provider_id == *provider_id
+            });
+            others.extend(fresh);
+        }
+        Ok(others)
+    }
+
+    async fn caught_up(&self, stored: &Stored) -> Result<(), Refusal> {
+        let Stored { record, version } = stored;
+        let waited = self.records.caught_up(&record.node_name, version).await;
+        Ok(waited.map_err(unavailable)?)
+    }
+
+    async fn read_after(&self, error: WriteError, name: &NodeName) -> Result<Own, Refusal> {
+        match error {
+            WriteError::Exists | WriteError::Conflict => self.fresh(Own::known(None), name).await,
+            WriteError::Unavailable(source) => Err(unavailable(source).into()),
+        }
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeState, Refusal> {
+        let state = self.nodes.state(name).await;
+        Ok(state.map_err(|source| Deferral::NodesUnavailable { source })?)
+    }
+
+    async fn holder_state(&self, provider_id: &ProviderId) -> Result<HolderState, Refusal> {
+        let machine = self.inventory.by_provider_id(provider_id).await;
+        let machine = machine.map_err(|source| Deferral::InventoryUnavailable { source })?;
+        Ok(match machine.map(|machine| machine.state) {
+            None => HolderState::Gone,
+            Some(MachineState::Deleting) => HolderState::Leaving,
+            Some(MachineState::Pending | MachineState::Ready) => HolderState::Alive,
+        })
+    }
+
+    /// Deletes the Node that the name's former holder left. What fails is left to the next claim of
+    /// the same request, or to the sweep.
+    async fn clear_stale_node(&self, own: Option<&Stored>) {
+        let Some((record, stale)) = own.and_then(|own| {
+            let stale = own.record.opened.stale_node.as_deref()?;
+            Some((&own.record, stale))
+        }) else {
+            return;
+        };
+        let node = record.node_name.as_str();
+        match self.nodes.delete(&record.node_name, stale).await {
+            Ok(()) => tracing::info!(node, "the Node of the name's former holder is deleted"),
+            Err(error) => tracing::warn!(
+                node,
+                error = error_chain(&error),
+                "the Node of the name's former holder could not be deleted"
+            ),
+        }
+    }
+
+    async fn renewed(&self, renewal: &Renewal) -> Result<Grant, Refusal> {
+        self.known_to(&renewal.node_name, |record| rules::renewed(record, renewal))
+            .await
+    }
+
+    async fn held(
+        &self,
+        node_name: &NodeName,
+        uid: Option<CertificateUid>,
+    ) -> Result<Holder, Refusal> {
+        let holder = |record: Option<&Record>| rules::holder(record, node_name, uid);
+        self.known_to(node_name, holder).await
+    }
+
+    /// What follows from the record that is known or, before a denial, from the record as it is.
+    async fn known_to<T>(
+        &self,
+        name: &NodeName,
+        rule: impl Fn(Option<&Record>) -> Result<T, Denial>,
+    ) -> Result<T, Refusal> {
+        let known = self.records.known(name).await.map_err(unavailable)?;
+        if let Ok(value) = rule(known.as_ref().map(|known| &known.record)) {
+            return Ok(value);
+        }
+        let fresh = self.records.read(name).await.map_err(unavailable)?;
+        Ok(rule(fresh.as_ref().map(|fresh| &fresh.record))?)
+    }
+
+    fn new_uid(&self) -> Result<RecordUid, Deferral> {
+        let random =
+            (self.entropy)().ok_or_else(|| unavailable(Unavailable::new("no random bytes")));
+        random.map(RecordUid::new)
+    }
+}
+
+fn unavailable(source: Unavailable) -> Deferral {
+    Deferral::LedgerUnavailable { source }
+}
+
+impl Ledger for RecordLedger {
+    fn claim<'a>(
+        &'a self,
+        claim: &'a Claim,
+        now: SystemTime,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        self.claimed(claim, now).boxed()
+    }
+
+    fn renew<'a>(
+        &'a self,
+        renewal: &'a Renewal,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        self.renewed(renewal).boxed()
+    }
+
+    fn holder<'a>(
+        &'a self,
+        node_name: &'a NodeName,
+        uid: Option<CertificateUid>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
+        self.held(node_name, uid).boxed()
+    }
+}
+
+impl fmt::Debug for RecordLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordLedger")
+            .field("records", &self.records)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

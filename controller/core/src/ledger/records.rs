@@ -1,0 +1,137 @@
+//! Where records are kept.
+
+use std::fmt::Debug;
+use std::time::SystemTime;
+
+use futures::future::BoxFuture;
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::Record;
+use crate::refusal::Unavailable;
+
+mod memory;
+
+pub use memory::MemoryRecords;
+
+/// Keeps the records of one cluster, one a node name.
+///
+/// # Guarantees that an implementation gives
+///
+/// - [`create`](Self::create) makes a record only where there is none, and
+///   [`replace`](Self::replace) changes one only if it still is what was read.
+/// - What is [known](Self::known) may lag behind, but never runs back.
+/// - Every call has a deadline; an outage is [`Unavailable`].
+pub trait Records: Debug + Send + Sync {
+    /// The record of this name, as a cache has it.
+    fn known<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>>;
+
+    /// The records of this machine, buried ones among them, as a cache has them.
+    fn known_of_machine<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>>;
+
+    /// Waits until the cache has everything that was written before this version of this record,
+    /// the version itself included.
+    fn caught_up<'a>(
+        &'a self,
+        name: &'a NodeName,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+
+    /// The record of this name, as it is.
+    fn read<'a>(&'a self, name: &'a NodeName)
+    -> BoxFuture<'a, Result<Option<Stored>, Unavailable>>;
+
+    /// Makes a record.
+    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>>;
+
+    /// Writes a record over the version of it that was read.
+    fn replace<'a>(
+        &'a self,
+        record: &'a Record,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>>;
+
+    /// Deletes a record if it still is of this version.
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>>;
+
+    /// All records, as a cache has them.
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>>;
+
+    /// Writes down what was last issued for a record. It is for people, and for a guess at when a
+    /// generation has expired; losing it harms nothing.
+    fn note<'a>(
+        &'a self,
+        name: &'a NodeName,
+        issued: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+}
+
+/// A record as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct Stored {
+    /// The record.
+    pub record: Record,
+    /// Which version of it this is.
+    pub version: Version,
+}
+
+/// A version of one record. It means something only to what keeps the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version(String);
+
+impl Version {
+    /// The version of this name.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The certificate that a node was last issued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "whoever issues one writes it out"
+)]
+pub struct LastIssued {
+    /// Its generation.
+    pub generation: u64,
+    /// Its serial number, in hexadecimal.
+    pub serial: String,
+    /// Its end.
+    pub not_after: SystemTime,
+    /// When it was issued, if it followed another.
+    pub renewed: Option<SystemTime>,
+}
+
+/// A record was not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// There is a record of the name; nothing was written.
+    #[error("the record exists already")]
+    Exists,
+    /// The record is not what was read; nothing was written.
+    #[error("the record has changed meanwhile")]
+    Conflict,
+    /// It is not known whether anything was written.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}

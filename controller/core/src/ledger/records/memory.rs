@@ -1,0 +1,146 @@
+//! Records that live as long as the process.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use crate::refusal::Unavailable;
+
+/// Records in memory: a restart forgets who holds which name, so first use is trusted again.
+#[derive(Debug, Default)]
+pub struct MemoryRecords(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    records: BTreeMap<NodeName, Stored>,
+    version: u64,
+}
+
+impl MemoryRecords {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change of the map is one step, so a panic elsewhere leaves it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, name: &NodeName) -> Option<Stored> {
+        self.state().records.get(name).cloned()
+    }
+}
+
+impl State {
+    fn put(&mut self, record: &Record) -> Stored {
+        self.version = self.version.saturating_add(1);
+        let stored = Stored {
+            record: record.clone(),
+            version: Version::new(self.version.to_string()),
+        };
+        self.records
+            .insert(record.node_name.clone(), stored.clone());
+        stored
+    }
+
+    fn is(&self, name: &NodeName, version: &Version) -> bool {
+        let stored = self.records.get(name);
+        stored.is_some_and(|stored| stored.version == *version)
+    }
+}
+
+impl Records for MemoryRecords {
+    fn known<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        self.read(name)
+    }
+
+    fn known_of_machine<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+        let found = self
+            .state()
+            .records
+            .values()
+            .filter(|stored| stored.record.holder.provider_id == *provider_id)
+            .cloned()
+            .collect();
+        ready(Ok(found)).boxed()
+    }
+
+    fn caught_up<'a>(
+        &'a self,
+        _name: &'a NodeName,
+        _version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        ready(Ok(self.of(name))).boxed()
+    }
+
+    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        let mut state = self.state();
+        let created = if state.records.contains_key(&record.node_name) {
+            Err(WriteError::Exists)
+        } else {
+            Ok(state.put(record))
+        };
+        ready(created).boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        record: &'a Record,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        let mut state = self.state();
+        let replaced = if state.is(&record.node_name, read) {
+            Ok(state.put(record))
+        } else {
+            Err(WriteError::Conflict)
+        };
+        ready(replaced).boxed()
+    }
+
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>> {
+        let mut state = self.state();
+        let deleted = if state.is(name, read) {
+            state.records.remove(name);
+            Ok(())
+        } else {
+            Err(WriteError::Conflict)
+        };
+        ready(deleted).boxed()
+    }
+
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+        let all = self.state().records.values().cloned().collect();
+        ready(Ok(all)).boxed()
+    }
+
+    fn note<'a>(
+        &'a self,
+        name: &'a NodeName,
+        issued: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        let mut state = self.state();
+        if let Some(stored) = state.records.get_mut(name)
+            && stored.record.generation == issued.generation
+        {
+            let until = &mut stored.record.renewed_until;
+            *until = (*until).max(Some(issued.not_after));
+        }
+        ready(Ok(())).boxed()
+    }
+}

@@ -1,0 +1,413 @@
+//! The rules: what follows from a record and a claim.
+//!
+//! Nothing here asks anybody. Where more must be known, the step is to [`Ask`](Step::Ask); where
+//! something is to be written, it is one write, after which the rules are applied anew to what there
+//! is then.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::record::{Record, TombstoneReason};
+use super::records::Stored;
+use super::{
+    Adoption, CertificateUid, Certificates, Claim, Claimant, Grant, Holder, LedgerPolicy,
+    NameReuse, RecordUid, Reenrolment, Renewal, StaleNodes,
+};
+use crate::nodes::NodeState;
+use crate::refusal::{Deferral, Denial, Refusal};
+use crate::verifier::Assurance;
+
+/// What is known when a claim is decided.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    /// The record of the name.
+    pub(super) own: Option<&'a Stored>,
+    /// The other records of the same machine that are not buried.
+    pub(super) others: &'a [Stored],
+    /// The Nodes that were asked for.
+    pub(super) nodes: &'a BTreeMap<NodeName, NodeState>,
+    /// How the machine fares that holds the record, if that was asked.
+    pub(super) holder: Option<HolderState>,
+    /// For a new record.
+    pub(super) uid: RecordUid,
+    /// The time.
+    pub(super) now: SystemTime,
+}
+
+/// How a machine fares that holds a record, by the inventory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HolderState {
+    Alive,
+    Leaving,
+    Gone,
+}
+
+/// What is next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Find out more.
+    Ask(Question),
+    /// The claim holds.
+    Grant(Grant),
+    /// Make this record.
+    Create(Box<Record>),
+    /// Write this over what was read.
+    Replace {
+        record: Box<Record>,
+        read: Box<Stored>,
+    },
+    /// It does not hold, or not yet.
+    Refuse(Refusal),
+}
+
+/// What must be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Whether the Node of this name is up.
+    Node(NodeName),
+    /// How this machine fares.
+    Holder(ProviderId),
+}
+
+impl From<Denial> for Step {
+    fn from(denial: Denial) -> Self {
+        Self::Refuse(denial.into())
+    }
+}
+
+impl From<Deferral> for Step {
+    fn from(deferral: Deferral) -> Self {
+        Self::Refuse(deferral.into())
+    }
+}
+
+impl From<Question> for Step {
+    fn from(question: Question) -> Self {
+        Self::Ask(question)
+    }
+}
+
+/// What follows from a claim.
+pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> Step {
+    let rules = Rules {
+        claim,
+        facts,
+        policy,
+    };
+    let step = match facts.own {
+        None => rules.first(),
+        Some(own) if own.record.holder.provider_id == rules.identity_id() => rules.again(own),
+        Some(own) => rules.another(own),
+    };
+    step.unwrap_or_else(|end| end)
+}
+
+/// What follows from a renewal by this record.
+pub(super) fn renewed(own: Option<&Record>, renewal: &Renewal) -> Result<Grant, Denial> {
+    let record = held(own, &renewal.node_name)?;
+    if record.certificate_uid() != renewal.uid || !record.is_live() {
+        return Err(Denial::FormerCertificate {
+            node_name: renewal.node_name.clone(),
+            presented: renewal.uid,
+        });
+    }
+    let identity = renewal.identity.identity();
+    if record.holder.provider_id != identity.provider_id {
+        return Err(name_taken(record));
+    }
+    if !record.holder.is(identity) {
+        return Err(another_instance(record));
+    }
+    if record.is_revoked() {
+        return Err(identity_revoked(record));
+    }
+    Ok(Grant {
+        uid: record.certificate_uid(),
+        not_after: renewal.not_after,
+    })
+}
+
+/// Who holds a name, for somebody with a certificate of `uid`, or of none where certificates carry
+/// none.
+pub(super) fn holder(
+    own: Option<&Record>,
+    node_name: &NodeName,
+    uid: Option<CertificateUid>,
+) -> Result<Holder, Denial> {
+    let record = held(own, node_name)?;
+    match uid {
+        Some(presented) if presented != record.certificate_uid() || !record.is_live() => {
+            Err(Denial::FormerCertificate {
+                node_name: node_name.clone(),
+                presented,
+            })
+        }
+        None if !record.is_live() => Err(record_missing(node_name)),
+        Some(_) | None if record.is_revoked() => Err(identity_revoked(record)),
+        Some(_) | None => Ok(Holder {
+            uid: record.certificate_uid(),
+            assurance: record.holder.assurance(),
+        }),
+    }
+}
+
+/// The record of this name; there must be one.
+fn held<'a>(own: Option<&'a Record>, node_name: &NodeName) -> Result<&'a Record, Denial> {
+    own.ok_or_else(|| record_missing(node_name))
+}
+
+fn record_missing(node_name: &NodeName) -> Denial {
+    Denial::RecordMissing {
+        node_name: node_name.clone(),
+    }
+}
+
+struct Rules<'a> {
+    claim: &'a Claim,
+    facts: &'a Facts<'a>,
+    policy: &'a LedgerPolicy,
+}
+
+/// A step that ends the deliberation, as what a check gives instead of its value.
+type Checked<T> = Result<T, Step>;
+
+impl Rules<'_> {
+    fn identity_id(&self) -> ProviderId {
+        self.claim.assurance.identity().provider_id.clone()
+    }
+
+    /// Nobody has a record of the name.
+    fn first(&self) -> Checked<Step> {
+        let stale_node = match (self.claim.claimant, self.policy.adoption) {
+            // The Node is this machine's: it asks with that Node's certificate.
+            (Claimant::Node, Adoption::Allow) => None,
+            (Claimant::Node, Adoption::Refuse) => return Err(Denial::RequesterUidMissing.into()),
+            (Claimant::Token, _) => {
+                let node = self.node(&self.claim.node_name)?;
+                if !node.is_down(self.facts.now) {
+                    return Err(Deferral::NodeAlive {
+                        node_name: self.claim.node_name.clone(),
+                    }
+                    .into());
+                }
+                self.stale(node)?
+            }
+        };
+        self.leave_others()?;
+        let Facts { uid, now, .. } = *self.facts;
+        let record = Record::first(self.claim, uid, stale_node, now);
+        Ok(Step::Create(Box::new(record)))
+    }
+
+    /// The machine has the record of the name already.
+    fn again(&self, own: &Stored) -> Checked<Step> {
+        let record = &own.record;
+        self.may_ask()?;
+        if record.is_reset() {
+            return self.reopen(own, None);
+        }
+        self.may_return(record)?;
+        if let Some(grant) = self.repeated(record)? {
+            self.leave_others()?;
+            return Ok(Step::Grant(grant));
+        }
+        if record.is_live() {
+            self.may_reenrol(record)?;
+        }
+        self.reopen(own, None)
+    }
+
+    /// Checks that nobody took the identity's certificates back, and that it is the same instance.
+    fn may_return(&self, record: &Record) -> Checked<()> {
+        if record.is_revoked() {
+            return Err(identity_revoked(record).into());
+        }
+        if !record.holder.is(self.claim.assurance.identity()) {
+            return Err(another_instance(record).into());
+        }
+        Ok(())
+    }
+
+    /// Checks that a node may ask with a certificate that names no record.
+    fn may_ask(&self) -> Checked<()> {
+        let unmarked = self.policy.certificates == Certificates::Unmarked;
+        let may_ask = unmarked || self.policy.adoption == Adoption::Allow;
+        match self.claim.claimant {
+            Claimant::Node if !may_ask => Err(Denial::RequesterUidMissing.into()),
+            Claimant::Node | Claimant::Token => Ok(()),
+        }
+    }
+
+    /// What the present generation grants to the claim that opened it, or to the node itself where
+    /// only its name can tell.
+    fn repeated(&self, record: &Record) -> Checked<Option<Grant>> {
+        if !record.is_live() {
+            return Ok(None);
+        }
+        let by_name = self.claim.claimant == Claimant::Node
+            && self.policy.certificates == Certificates::Unmarked;
+        if by_name && matches!(self.claim.assurance, Assurance::None(_)) {
+            return Err(Denial::UnattestedRenewal.into());
+        }
+        let not_after = match self.claim.assurance {
+            Assurance::Attested(_) => self.claim.not_after,
+            // Filing the same key again is not the renewal that such a machine cannot have.
+            Assurance::None(_) if record.not_after < self.facts.now => return Ok(None),
+            Assurance::None(_) => self.claim.not_after.min(record.not_after),
+        };
+        let granted = by_name || record.opened.key == self.claim.key;
+        Ok(granted.then(|| Grant {
+            uid: record.certificate_uid(),
+            not_after,
+        }))
+    }
+
+    /// Another machine has the record of the name.
+    fn another(&self, own: &Stored) -> Checked<Step> {
+        let record = &own.record;
+        if record.is_live() {
+            match self.holder(&record.holder.provider_id)? {
+                HolderState::Alive => return Err(name_taken(record).into()),
+                HolderState::Leaving => {
+                    return Err(Deferral::HolderLeaving {
+                        node_name: record.node_name.clone(),
+                        holder: record.holder.provider_id.clone(),
+                    }
+                    .into());
+                }
+                HolderState::Gone => {}
+            }
+        }
+        if self.claim.claimant == Claimant::Node {
+            return Err(Denial::RequesterUidMissing.into());
+        }
+        if self.policy.name_reuse == NameReuse::Quarantine {
+            if record.is_live() {
+                // Only from here on is it known by when its last certificate has expired.
+                return Ok(self.bury(own, TombstoneReason::MachineGone));
+            }
+            if let Some(until) = record.former_end()
+                && self.facts.now <= until
+            {
+                return Err(Deferral::NameQuarantined {
+                    node_name: record.node_name.clone(),
+                }
+                .into());
+            }
+        }
+        let stale_node = self.stale(self.node(&record.node_name)?)?;
+        self.reopen(own, stale_node)
+    }
+
+    fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
+        self.leave_others()?;
+        let longest = self.policy.longest_lifetime;
+        let record = own
+            .record
+            .reopened(self.claim, stale_node, longest, self.facts.now);
+        Ok(Step::Replace {
+            record: Box::new(record),
+            read: Box::new(own.clone()),
+        })
+    }
+
+    /// Has the machine's other records buried first, one after the other: it has one name at a time.
+    fn leave_others(&self) -> Checked<()> {
+        for other in self.facts.others {
+            let record = &other.record;
+            if record.is_revoked() && !record.is_reset() {
+                return Err(identity_revoked(record).into());
+            }
+            self.may_reenrol(record)?;
+        }
+        match self.facts.others.first() {
+            Some(other) => Err(self.bury(other, TombstoneReason::Renamed)),
+            None => Ok(()),
+        }
+    }
+
+    fn bury(&self, stored: &Stored, reason: TombstoneReason) -> Step {
+        let longest = self.policy.longest_lifetime;
+        Step::Replace {
+            record: Box::new(stored.record.buried(reason, longest, self.facts.now)),
+            read: Box::new(stored.clone()),
+        }
+    }
+
+    /// Checks that the machine may leave the present generation of this record, which is its own.
+    fn may_reenrol(&self, record: &Record) -> Checked<()> {
+        if record.is_reset() {
+            return Ok(());
+        }
+        let end = record.known_end();
+        let may = match (self.policy.reenrolment, &self.claim.assurance) {
+            (Reenrolment::Never, _) => false,
+            // Nothing tells that it is the same machine, so it waits for the certificate's end; and
+            // that of one which proved itself is not known here.
+            (Reenrolment::WhenNodeDown, Assurance::None(_)) => {
+                !record.holder.is_attested() && end < self.facts.now
+            }
+            (Reenrolment::WhenNodeDown, Assurance::Attested(_)) => {
+                let node = self.node(&record.node_name)?;
+                let expired = end < self.facts.now && !node.renewed_since(end);
+                node.is_down(self.facts.now) || expired
+            }
+        };
+        if may {
+            Ok(())
+        } else {
+            Err(Deferral::IdentityLive {
+                node_name: record.node_name.clone(),
+            }
+            .into())
+        }
+    }
+
+    /// The Node that the name's holder before left, if policy has it deleted.
+    fn stale(&self, node: &NodeState) -> Checked<Option<String>> {
+        match (node.uid(), self.policy.stale_nodes) {
+            (None, _) => Ok(None),
+            (Some(uid), StaleNodes::Delete) => Ok(Some(uid.to_owned())),
+            (Some(_), StaleNodes::Refuse) => Err(Deferral::StaleNode {
+                node_name: self.claim.node_name.clone(),
+            }
+            .into()),
+        }
+    }
+
+    fn node(&self, name: &NodeName) -> Checked<&NodeState> {
+        let known = self.facts.nodes.get(name);
+        known.ok_or_else(|| Question::Node(name.clone()).into())
+    }
+
+    fn holder(&self, provider_id: &ProviderId) -> Checked<HolderState> {
+        let known = self.facts.holder;
+        known.ok_or_else(|| Question::Holder(provider_id.clone()).into())
+    }
+}
+
+fn name_taken(record: &Record) -> Denial {
+    Denial::NameTaken {
+        node_name: record.node_name.clone(),
+        holder: record.holder.provider_id.clone(),
+    }
+}
+
+fn another_instance(record: &Record) -> Denial {
+    Denial::AnotherInstance {
+        node_name: record.node_name.clone(),
+        holder: record.holder.provider_id.clone(),
+    }
+}
+
+fn identity_revoked(record: &Record) -> Denial {
+    Denial::IdentityRevoked {
+        node_name: record.node_name.clone(),
+        generation: record.generation,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! The Nodes of one workload cluster, as far as they say whether a machine is up.
+//!
+//! A Node is written by its kubelet, so it proves nothing about who that is: it can keep a claim
+//! waiting, and never deny or grant one.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::NodeName;
+
+use crate::refusal::Unavailable;
+
+mod kube_nodes;
+
+pub use kube_nodes::KubeNodes;
+
+/// A kubelet renews its Lease every ten seconds; kube-controller-manager calls a Node down after 50
+/// (`nodeMonitorGracePeriod`). Older than this, nobody is at work under the Node's name.
+const LEASE_GRACE: Duration = Duration::from_mins(1);
+
+/// Reads and removes Nodes.
+///
+/// An implementation brings its own deadlines. An error is an outage.
+pub trait Nodes: Debug + Send + Sync {
+    /// The Node of this name, now.
+    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>>;
+
+    /// Deletes the Node of this name if it still is the one of this UID; one that is gone, or
+    /// another by now, is left alone.
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        uid: &'a str,
+    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+}
+
+/// What there is under a Node's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is a Node or there is none")]
+pub enum NodeState {
+    /// Nothing.
+    Absent,
+    /// A Node.
+    Present(Node),
+}
+
+/// A Node, as far as it says whether its kubelet is at work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of Nodes writes one out"
+)]
+pub struct Node {
+    /// Its UID.
+    pub uid: String,
+    /// Whether its condition `Ready` is true.
+    pub ready: bool,
+    /// When its Lease was renewed last; `None` if it has none.
+    pub lease_renewed: Option<SystemTime>,
+}
+
+impl NodeState {
+    /// Whether no kubelet is at work under the name: there is no Node, or it is not ready and its
+    /// Lease is over a minute old.
+    pub fn is_down(&self, now: SystemTime) -> bool {
+        match self {
+            Self::Absent => true,
+            Self::Present(node) => !node.ready && !node.renewed_since(now.checked_sub(LEASE_GRACE)),
+        }
+    }
+
+    /// Whether the kubelet renewed its Lease after `time`. Without a Lease it did not.
+    pub fn renewed_since(&self, time: SystemTime) -> bool {
+        match self {
+            Self::Absent => false,
+            Self::Present(node) => node.renewed_since(Some(time)),
+        }
+    }
+
+    /// The Node's UID.
+    pub fn uid(&self) -> Option<&str> {
+        match self {
+            Self::Absent => None,
+            Self::Present(node) => Some(&node.uid),
+        }
+    }
+}
+
+impl Node {
+    fn renewed_since(&self, time: Option<SystemTime>) -> bool {
+        // A time before all time is before every renewal.
+        self.lease_renewed
+            .is_some_and(|renewed| time.is_none_or(|time| renewed >= time))
+    }
+}
+
+/// Nodes in memory: for a cluster that has none yet, and for tests.
+#[derive(Debug, Default)]
+pub struct MemoryNodes(Mutex<HashMap<NodeName, Node>>);
+
+impl MemoryNodes {
+    /// Puts a Node there.
+    pub fn put(&self, name: NodeName, node: Node) {
+        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.insert(name, node);
+    }
+
+    /// Takes a Node away.
+    pub fn remove(&self, name: &NodeName) {
+        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.remove(name);
+    }
+
+    fn of(&self, name: &NodeName) -> NodeState {
+        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes
+            .get(name)
+            .cloned()
+            .map_or(NodeState::Absent, NodeState::Present)
+    }
+}
+
+impl Nodes for MemoryNodes {
+    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+        ready(Ok(self.of(name))).boxed()
+    }
+
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        uid: &'a str,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        if self.of(name).uid() == Some(uid) {
+            self.remove(name);
+        }
+        ready(Ok(())).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_hours(500_000)
+    }
+
+    fn node(ready: bool, lease_age: Option<u64>) -> NodeState {
+        NodeState::Present(Node {
+            uid: "a".to_owned(),
+            ready,
+            lease_renewed: lease_age.map(|age| now() - Duration::from_secs(age)),
+        })
+    }
+
+    #[test]
+    fn a_node_is_down_when_it_is_absent_or_not_ready_with_a_lease_over_a_minute_old() {
+        for (state, down) in [
+            (NodeState::Absent, true),
+            (node(true, Some(0)), false),
+            (node(true, Some(3600)), false),
+            (node(true, None), false),
+            (node(false, Some(60)), false),
+            (node(false, Some(61)), true),
+            (node(false, None), true),
+        ] {
+            assert_eq!(state.is_down(now()), down, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_of_the_future_is_not_old() {
+        let state = NodeState::Present(Node {
+            uid: "a".to_owned(),
+            ready: false,
+            lease_renewed: Some(now() + Duration::from_hours(1)),
+        });
+
+        assert!(!state.is_down(now()));
+    }
+}
