@@ -54,7 +54,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve one workload cluster, without Cluster API
-    Run(RunCommand),
+    Run(Box<RunCommand>),
     /// Print the definitions of the custom resources, as YAML
     Crds,
     /// Print the version
