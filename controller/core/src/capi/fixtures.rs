@@ -87,7 +87,8 @@ impl Contract {
         cluster
     }
 
-    /// A Machine of the cluster with `InfraMachine` `<name>-infra` and `KubeadmConfig` `<name>-config`.
+    /// A Machine of the cluster with `InfraMachine` `<name>-infra` and `KubeadmConfig`
+    /// `<name>-config`.
     pub(super) fn machine(self, name: &str) -> Value {
         let mut machine = self.object("cluster.x-k8s.io", "Machine", name);
         let infrastructure = "infrastructure.cluster.x-k8s.io";
