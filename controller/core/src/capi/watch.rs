@@ -400,3 +400,6 @@ impl Told {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
