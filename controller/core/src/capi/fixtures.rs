@@ -11,9 +11,10 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
+use super::known::Objects;
 use super::objects::{Kept, Raw, Watched};
 use super::store::Stored;
-use super::watch::{Objects, Selection};
+use super::watch::Selection;
 
 /// The version that an object is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use super::known::Objects;
 use super::objects::{
     self, BootstrapConfig, InfraMachine, InfraMachinePool, MachinePool, ObjectKey, Reference,
 };
 use super::store::{Holders, Members, NO_MEMBERS, Store};
-use super::watch::Objects;
 use crate::inventory::{Inventory, Machine, MachineState, TokenId, TokenOwner};
 use crate::refusal::Unavailable;
 

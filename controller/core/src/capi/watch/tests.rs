@@ -18,7 +18,7 @@ fn list(objects: &Objects, listing: &mut BTreeSet<ObjectKey>, machines: &[&str])
 }
 
 fn machines(objects: &Objects) -> Vec<String> {
-    let keys = objects.read(|state| Machine::keys(&state.store));
+    let keys = objects.kept(Machine::keys);
     keys.into_iter().map(|key| key.name).collect()
 }
 
@@ -68,9 +68,9 @@ fn what_is_deleted_or_belongs_to_no_cluster_any_more_is_forgotten() {
     objects.apply::<Machine>(Event::Apply(raw(nobodys)), &mut listing);
 
     assert!(machines(&objects).is_empty());
-    let empty = objects.read(|state| {
+    let empty = objects.kept(|store| {
         let cluster = ObjectKey::new(NAMESPACE, "prod-1");
-        state.store.members(&cluster).is_none()
+        store.members(&cluster).is_none()
     });
     assert!(empty, "a cluster without machines takes no memory");
 }
