@@ -444,7 +444,13 @@ impl Steps {
 #[cfg(test)]
 mod attacks;
 #[cfg(test)]
+mod built_in;
+#[cfg(test)]
 mod names;
+#[cfg(test)]
+mod serving;
+#[cfg(test)]
+mod serving_names;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

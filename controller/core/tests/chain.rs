@@ -20,5 +20,8 @@ fn the_chain_has_no_way_round_it() {
 #[test]
 fn the_chain_as_it_is_meant_compiles() {
     let _ = as_meant::chain;
+    let _ = as_meant::serving;
+    let _ = as_meant::approved;
+    let _ = as_meant::control_plane;
     let _ = as_meant::renewal;
 }

@@ -7,8 +7,9 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_controller::decide::{Context, Decision};
 use node_attestation_controller::ledger::{CertificateUid, Renewal, RequestRef};
 use node_attestation_controller::request::{
-    AttestedCsr, ClaimedCsr, ConformantClientCsr, IssuedCertificate, LocatedCsr, ParsedCsr,
-    RawRequest, SettledCsr,
+    Approval, AttestedCsr, ClaimedCsr, ConformantClientCsr, ConformantServingCsr,
+    ControlPlaneRenewal, CorroboratedCsr, IssuedCertificate, LocatedCsr, ParsedCsr, RawRequest,
+    SettledCsr,
 };
 use node_attestation_controller::signer::Signer;
 use node_attestation_controller::verifier::{AttestedIdentity, Verifier};
@@ -33,6 +34,42 @@ pub(crate) async fn chain(
         .await?;
     let issued: IssuedCertificate = claimed.sign(signer, now)?;
     Ok(issued)
+}
+
+/// The same for a serving certificate.
+pub(crate) async fn serving(
+    parsed: ParsedCsr,
+    context: &Context,
+    signer: &Signer,
+    now: SystemTime,
+) -> Result<IssuedCertificate, Decision> {
+    let policy = &context.serving;
+    let conformant: ConformantServingCsr =
+        parsed.conform_serving(&context.issuance, policy, &context.lifetimes)?;
+    let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
+    let corroborated: CorroboratedCsr = conformant
+        .corroborate(ledger, inventory, policy, now)
+        .await?;
+    Ok(corroborated.sign(signer, now)?)
+}
+
+/// What others sign is approved at the end.
+pub(crate) fn approved(
+    claimed: ClaimedCsr,
+    corroborated: CorroboratedCsr,
+) -> Result<[Approval; 2], Decision> {
+    Ok([claimed.approve()?, corroborated.approve()?])
+}
+
+/// The exception.
+pub(crate) async fn control_plane(
+    parsed: ParsedCsr,
+    context: &Context,
+    now: SystemTime,
+) -> Result<Approval, Decision> {
+    let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
+    let renewal: ControlPlaneRenewal = parsed.renew_control_plane(inventory, ledger, now).await?;
+    Ok(renewal.approve())
 }
 
 /// An identity that a verifier vouched for.

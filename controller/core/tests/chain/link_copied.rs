@@ -11,6 +11,10 @@ fn copied(
     settled: &SettledCsr,
     claimed: &ClaimedCsr,
     issued: &IssuedCertificate,
+    serving: &ConformantServingCsr,
+    corroborated: &CorroboratedCsr,
+    control_plane: &ControlPlaneRenewal,
+    approval: &Approval,
 ) {
     let _: RawRequest = raw.clone();
     let _: ParsedCsr = parsed.clone();
@@ -20,6 +24,10 @@ fn copied(
     let _: SettledCsr = settled.clone();
     let _: ClaimedCsr = claimed.clone();
     let _: IssuedCertificate = issued.clone();
+    let _: ConformantServingCsr = serving.clone();
+    let _: CorroboratedCsr = corroborated.clone();
+    let _: ControlPlaneRenewal = control_plane.clone();
+    let _: Approval = approval.clone();
 }
 
 fn out_of_nothing() {
@@ -31,6 +39,10 @@ fn out_of_nothing() {
     let _ = SettledCsr::default();
     let _ = ClaimedCsr::default();
     let _ = IssuedCertificate::default();
+    let _ = ConformantServingCsr::default();
+    let _ = CorroboratedCsr::default();
+    let _ = ControlPlaneRenewal::default();
+    let _ = Approval::default();
 }
 
 fn main() {}

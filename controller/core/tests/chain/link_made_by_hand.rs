@@ -11,6 +11,10 @@ fn by_hand() {
     let _ = SettledCsr {};
     let _ = ClaimedCsr {};
     let _ = IssuedCertificate {};
+    let _ = ConformantServingCsr {};
+    let _ = CorroboratedCsr {};
+    let _ = ControlPlaneRenewal {};
+    let _ = Approval {};
 }
 
 fn main() {}

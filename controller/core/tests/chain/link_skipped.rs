@@ -40,4 +40,25 @@ fn signed_at_once(raw: RawRequest, signer: &Signer, now: SystemTime) {
     let _ = raw.sign(signer, now);
 }
 
+fn unconformant_serving(parsed: ParsedCsr, context: &Context, now: SystemTime) {
+    let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
+    let _ = parsed.corroborate(ledger, inventory, &context.serving, now);
+}
+
+fn uncorroborated(serving: ConformantServingCsr, signer: &Signer, now: SystemTime) {
+    let _ = serving.sign(signer, now);
+}
+
+fn approved_uncorroborated(serving: ConformantServingCsr) {
+    let _ = serving.approve();
+}
+
+fn approved_unclaimed(settled: SettledCsr) {
+    let _ = settled.approve();
+}
+
+fn approved_at_once(parsed: ParsedCsr) {
+    let _ = parsed.approve();
+}
+
 fn main() {}

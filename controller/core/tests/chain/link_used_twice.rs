@@ -43,4 +43,15 @@ fn signed_twice(claimed: ClaimedCsr, signer: &Signer, now: SystemTime) {
     let _ = claimed.sign(signer, now);
 }
 
+fn corroborated_twice(serving: ConformantServingCsr, context: &Context, now: SystemTime) {
+    let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
+    let _ = serving.corroborate(ledger, inventory, &context.serving, now);
+    let _ = serving.corroborate(ledger, inventory, &context.serving, now);
+}
+
+fn signed_and_approved(corroborated: CorroboratedCsr, signer: &Signer, now: SystemTime) {
+    let _ = corroborated.sign(signer, now);
+    let _ = corroborated.approve();
+}
+
 fn main() {}

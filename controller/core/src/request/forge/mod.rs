@@ -3,6 +3,7 @@
 pub(crate) mod cluster;
 mod csr;
 pub(crate) mod der;
+pub(crate) mod serving;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{

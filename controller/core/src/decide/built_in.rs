@@ -1,0 +1,325 @@
+//! Requests to kube-controller-manager's client signer.
+
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName, Provider};
+
+use super::*;
+use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::request::Basis;
+use crate::request::forge::cluster::machine;
+use crate::request::forge::{
+    Csr, UID, block, cluster, condition, decided, decided_at, envelope, issued_at, now, object,
+    provider_block, renewal, valid,
+};
+
+const DAY: u64 = 24 * 60 * 60;
+
+fn with_duty(built_in: BuiltIn) -> Context {
+    let mut cluster = cluster();
+    cluster.duties.built_in = built_in;
+    cluster
+}
+
+/// What a stock kubelet files with a bootstrap token.
+fn stock() -> CertificateSigningRequest {
+    let csr = Csr {
+        extensions: Vec::new(),
+        attributes: Some(Vec::new()),
+        ..Csr::valid()
+    };
+    let mut object = object(block("CERTIFICATE REQUEST", &csr.der()));
+    object.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();
+    object
+}
+
+/// What a stock kubelet files by the certificate that kubeadm made.
+fn stock_renewal() -> CertificateSigningRequest {
+    let stock = stock();
+    let mut object = renewal("");
+    object.spec.request = stock.spec.request;
+    object.spec.signer_name = stock.spec.signer_name;
+    object.spec.uid = None;
+    object
+}
+
+fn with_evidence(seconds: Option<u64>) -> CertificateSigningRequest {
+    let mut object = valid();
+    object.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();
+    object.spec.expiration_seconds = seconds.map(|seconds| i32::try_from(seconds).unwrap());
+    object
+}
+
+#[track_caller]
+fn denied(request: &CertificateSigningRequest, cluster: &Context) -> Denial {
+    let decision = decided(request, cluster);
+    let Decision::Deny(denial) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    denial
+}
+
+#[track_caller]
+fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'static str {
+    match denied(request, cluster) {
+        Denial::UnattestedBuiltInRequest { detail } => detail,
+        other => panic!("denied otherwise: {other:?}"),
+    }
+}
+
+#[test]
+fn the_built_in_signer_is_not_ours_by_default() {
+    for request in [stock(), with_evidence(Some(DAY))] {
+        let decision = decided(&request, &cluster());
+
+        assert!(
+            matches!(decision, Decision::Ignore(Ignored::AnotherSigner { .. })),
+            "{decision:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_watched_is_what_is_answered() {
+    let mut cluster = with_duty(BuiltIn::Deny);
+    cluster.duties.serving = true;
+
+    assert_eq!(
+        cluster.signers(),
+        [
+            Provider::INSECURE.client_signer(),
+            Provider::NULL.client_signer(),
+            Provider::NULL.serving_signer(),
+            BUILT_IN_CLIENT_SIGNER.to_owned(),
+            "kubernetes.io/kubelet-serving".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn a_built_in_request_without_evidence_is_denied() {
+    for duty in [BuiltIn::Deny, BuiltIn::ApproveOnly] {
+        for request in [stock(), stock_renewal()] {
+            assert_eq!(
+                unattested(&request, &with_duty(duty)),
+                "the cluster has no exception"
+            );
+        }
+        let mut provider_only = stock();
+        let blocks = provider_block("null").into_bytes();
+        provider_only.spec.request.0.extend(blocks);
+        unattested(&provider_only, &with_duty(duty));
+    }
+}
+
+#[test]
+fn a_built_in_request_that_others_approved_is_denied_all_the_same() {
+    let mut request = stock();
+    request.status.get_or_insert_default().conditions = Some(vec![condition("Approved")]);
+
+    unattested(&request, &with_duty(BuiltIn::Deny));
+}
+
+#[test]
+fn a_built_in_certificate_that_we_did_not_approve_is_told_of() {
+    let mut request = stock();
+    let status = request.status.get_or_insert_default();
+    status.conditions = Some(vec![condition("Approved")]);
+    status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
+
+    let decision = decided(&request, &with_duty(BuiltIn::Deny));
+
+    assert!(
+        matches!(decision, Decision::Ignore(Ignored::IssuedByOthers)),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn evidence_for_the_built_in_signer_is_denied_where_we_sign_ourselves() {
+    assert_eq!(
+        denied(&with_evidence(Some(DAY)), &with_duty(BuiltIn::Deny)),
+        Denial::BuiltInSignerNotUsed {
+            provider: Provider::NULL
+        }
+    );
+}
+
+/// A cluster whose CA key we have not.
+fn approve_only() -> Context {
+    Context {
+        issuance: Issuance::ApproveOnly,
+        ..with_duty(BuiltIn::ApproveOnly)
+    }
+}
+
+#[test]
+fn approve_only_approves_what_passed_every_check_and_claims_the_name() {
+    let cluster = approve_only();
+    let request = with_evidence(Some(DAY));
+
+    let decision = decided(&request, &cluster);
+
+    let Decision::Approve(approval) = decision else {
+        panic!("not approved: {decision:?}")
+    };
+    assert_eq!(approval.basis(), Basis::NodeNameClaimed);
+    assert_eq!(approval.node_name().as_str(), "n1");
+    assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
+    let another_key = decided(&with_evidence(Some(DAY)), &cluster);
+    assert!(
+        matches!(another_key, Decision::Retry(Deferral::IdentityLive { .. })),
+        "{another_key:?}"
+    );
+}
+
+#[test]
+fn the_record_covers_a_certificate_that_is_signed_late() {
+    let cluster = approve_only();
+    decided(&with_evidence(Some(DAY)), &cluster);
+    let after = now() + 2 * Duration::from_secs(DAY) - Duration::from_secs(1);
+
+    let decision = decided_at(&with_evidence(Some(DAY)), &cluster, after);
+
+    assert!(
+        matches!(decision, Decision::Retry(Deferral::IdentityLive { .. })),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn approve_only_needs_an_expiration_within_policy() {
+    let granted = Lifetimes::default().attested;
+    assert_eq!(
+        denied(&with_evidence(None), &approve_only()),
+        Denial::ExpirationMissing
+    );
+    assert_eq!(
+        denied(&with_evidence(Some(7 * DAY + 1)), &approve_only()),
+        Denial::ExpirationTooLong {
+            asked: granted + Duration::from_secs(1),
+            granted,
+        }
+    );
+    let most = decided(&with_evidence(Some(7 * DAY)), &approve_only());
+    assert!(matches!(most, Decision::Approve(_)), "{most:?}");
+}
+
+#[test]
+fn approve_only_admits_no_other_provider() {
+    let mut request = with_evidence(Some(DAY));
+    let text = String::from_utf8(request.spec.request.0).unwrap();
+    let text = text.replace(&provider_block("null"), &provider_block("aws"));
+    request.spec.request.0 = text.into_bytes();
+
+    assert_eq!(
+        denied(&request, &approve_only()),
+        Denial::ProviderNotAdmitted {
+            provider: Provider::AWS
+        }
+    );
+}
+
+#[test]
+fn a_provider_without_evidence_cannot_use_the_built_in_signer() {
+    let mut request = with_evidence(Some(DAY));
+    let text = String::from_utf8(request.spec.request.0).unwrap();
+    let text = text.replace(&provider_block("null"), &provider_block("insecure"));
+    request.spec.request.0 = text.into_bytes();
+
+    assert_eq!(
+        denied(&request, &approve_only()),
+        Denial::EvidenceUnexpected
+    );
+}
+
+#[test]
+fn our_own_signers_fail_where_we_have_no_key() {
+    let decision = decided(&valid(), &approve_only());
+
+    let Decision::Fail(Failure::SignerWithoutKey { signer }) = decision else {
+        panic!("not failed: {decision:?}")
+    };
+    assert_eq!(signer, Provider::NULL.client_signer());
+}
+
+/// The cluster with the exception, and this machine of node `n1`.
+fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
+    let mut machine = machine("m1", "n1", Some("abcdef"));
+    machine.control_plane = true;
+    change(&mut machine);
+    let mut cluster = with_duty(BuiltIn::Deny);
+    cluster.duties.control_plane_renewal = true;
+    cluster.inventory = Arc::new(StaticInventory::new(vec![machine]).unwrap());
+    cluster
+}
+
+#[test]
+fn a_control_plane_machine_renews_kubeadms_certificate_where_the_operator_says_so() {
+    let decision = decided(&stock_renewal(), &with_control_plane(|_| {}));
+
+    let Decision::Approve(approval) = decision else {
+        panic!("not approved: {decision:?}")
+    };
+    assert_eq!(approval.basis(), Basis::ControlPlaneRenewal);
+    assert_eq!(approval.node_name().as_str(), "n1");
+}
+
+#[test]
+fn the_exception_is_for_living_control_plane_machines_only() {
+    let worker = with_control_plane(|machine| machine.control_plane = false);
+    let another = with_control_plane(|machine| {
+        machine.node_name = Some(NodeName::parse("n2").unwrap());
+        machine.dns_names = vec!["n1".to_owned()];
+    });
+    let no_machine = "the node is no control-plane machine's";
+    assert_eq!(unattested(&stock_renewal(), &worker), no_machine);
+    assert_eq!(unattested(&stock_renewal(), &another), no_machine);
+
+    let going = with_control_plane(|machine| machine.state = MachineState::Deleting);
+    assert_eq!(
+        denied(&stock_renewal(), &going),
+        Denial::MachineDeleting {
+            machine: "m1".to_owned()
+        }
+    );
+}
+
+#[test]
+fn the_exception_is_for_the_node_itself_and_exactly_what_kubeadm_makes() {
+    let cluster = || with_control_plane(|_| {});
+    assert!(matches!(
+        denied(&stock(), &cluster()),
+        Denial::RequesterNotAccepted { .. }
+    ));
+    let mut another = stock_renewal();
+    another.spec.username = Some("system:node:n2".to_owned());
+    assert!(matches!(
+        denied(&another, &cluster()),
+        Denial::RequesterIsAnotherNode { .. }
+    ));
+    let mut usages = stock_renewal();
+    usages.spec.usages.get_or_insert_default().pop();
+    assert_eq!(denied(&usages, &cluster()), Denial::UsagesNotExact);
+    let mut extensions = stock_renewal();
+    extensions.spec.request.0 = block("CERTIFICATE REQUEST", &Csr::valid().der()).into_bytes();
+    assert!(matches!(
+        denied(&extensions, &cluster()),
+        Denial::UnknownExtension { .. }
+    ));
+    let mut marked = stock_renewal();
+    marked.spec.uid = Some(UID.to_owned());
+    assert_eq!(
+        unattested(&marked, &cluster()),
+        "the requester's certificate is not kubeadm's"
+    );
+}
+
+#[test]
+fn a_control_plane_node_that_has_a_record_renews_with_evidence() {
+    let cluster = with_control_plane(|_| {});
+    issued_at(&object(envelope(&Csr::valid().der())), &cluster, now());
+
+    assert_eq!(
+        unattested(&stock_renewal(), &cluster),
+        "the node has a record, and renews with evidence"
+    );
+}

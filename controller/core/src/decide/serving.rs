@@ -1,0 +1,433 @@
+//! Serving certificates: who may have one, and of what form.
+
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::{NodeName, Provider};
+
+use super::*;
+use crate::inventory::{Machine, MachineState};
+use crate::ledger::CertificateUid;
+use crate::refusal::Unavailable;
+use crate::request::Basis;
+use crate::request::forge::serving::{
+    ADDRESS, dns, ip, joined, other_machine, serving, serving_cluster, serving_cluster_of,
+    serving_csr, serving_for, serving_machine, serving_object,
+};
+use crate::request::forge::{
+    Csr, EVIDENCE, PROVIDER_ID_OID, UID, condition, decided, der, evidence_block, extension,
+    insecure, issued_at, now, provider_block, renewal, texts,
+};
+use crate::serving::{GuestReported, ServingName};
+
+fn n1() -> NodeName {
+    NodeName::parse("n1").unwrap()
+}
+
+#[track_caller]
+fn approved(request: &CertificateSigningRequest, cluster: &Context) -> Approval {
+    let decision = decided(request, cluster);
+    let Decision::Approve(approval) = decision else {
+        panic!("not approved: {decision:?}")
+    };
+    approval
+}
+
+#[track_caller]
+fn denied_by(request: &CertificateSigningRequest, cluster: &Context) -> Denial {
+    let decision = decided(request, cluster);
+    let Decision::Deny(denial) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    denial
+}
+
+#[track_caller]
+fn denied(request: &CertificateSigningRequest) -> Denial {
+    denied_by(request, &serving_cluster())
+}
+
+fn alone(change: impl FnOnce(&mut Machine)) -> Context {
+    let mut machine = serving_machine();
+    let cluster = joined(serving_cluster_of(vec![machine.clone()]));
+    change(&mut machine);
+    let inventory = serving_cluster_of(vec![machine]).inventory;
+    Context {
+        inventory,
+        ..cluster
+    }
+}
+
+#[test]
+fn a_node_has_its_serving_certificate_approved_for_its_own_name_and_address() {
+    let approval = approved(&serving(), &serving_cluster());
+
+    assert_eq!(approval.basis(), Basis::ServingNamesCorroborated);
+    assert_eq!(approval.node_name(), &n1());
+    assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
+}
+
+#[test]
+fn our_own_serving_signer_issues_what_was_corroborated() {
+    let mut request = serving();
+    request.spec.signer_name = Provider::NULL.serving_signer();
+
+    let issued = issued_at(&request, &serving_cluster(), now());
+
+    assert_eq!(issued.basis(), Basis::ServingNamesCorroborated);
+    assert_eq!(issued.uid().to_string(), UID);
+    assert_eq!(issued.not_after(), now() + Lifetimes::default().attested);
+}
+
+#[test]
+fn serving_requests_are_not_ours_unless_it_is_our_duty() {
+    for signer in [
+        "kubernetes.io/kubelet-serving".to_owned(),
+        Provider::NULL.serving_signer(),
+    ] {
+        let mut request = serving();
+        request.spec.signer_name = signer.clone();
+        let mut cluster = serving_cluster();
+        cluster.duties.serving = false;
+
+        assert!(!cluster.signers().contains(&signer));
+        let decision = decided(&request, &cluster);
+        assert!(
+            matches!(decision, Decision::Ignore(Ignored::AnotherSigner { .. })),
+            "{decision:?}"
+        );
+    }
+}
+
+#[test]
+fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
+    let signer = Provider::INSECURE.serving_signer();
+    let cluster = serving_cluster_of(vec![serving_machine()]);
+    issued_at(&insecure(), &cluster, now());
+
+    assert_eq!(
+        denied_by(&serving(), &cluster),
+        Denial::UnattestedServing { node_name: n1() }
+    );
+    assert!(!cluster.signers().contains(&signer));
+}
+
+#[test]
+fn spec_username_is_system_node_and_the_nodes_name() {
+    for username in ["", "kubernetes-admin", "system:bootstrap:abcdef", "n1"] {
+        let mut request = serving();
+        request.spec.username = Some(username.to_owned());
+
+        assert_eq!(
+            denied(&request),
+            Denial::RequesterNotAccepted {
+                username: username.to_owned()
+            }
+        );
+    }
+}
+
+#[test]
+fn a17_a_serving_certificate_of_another_node_is_denied() {
+    let mut request = serving();
+    request.spec.username = Some("system:node:n2".to_owned());
+
+    assert_eq!(
+        denied(&request),
+        Denial::RequesterIsAnotherNode {
+            requester: NodeName::parse("n2").unwrap(),
+            asked: n1(),
+        }
+    );
+}
+
+#[test]
+fn spec_groups_contains_system_nodes() {
+    for groups in [&["system:authenticated"][..], &["system:nodes"], &[]] {
+        let mut request = serving();
+        request.spec.groups = Some(texts(groups));
+
+        let groups = texts(groups);
+        assert_eq!(denied(&request), Denial::RequesterGroups { groups });
+    }
+}
+
+#[test]
+fn a_serving_request_only_contains_digital_signature_and_server_auth() {
+    for usages in [
+        &["digital signature"][..],
+        &["server auth"],
+        &["digital signature", "server auth", "client auth"],
+        &["digital signature", "client auth"],
+        &["digital signature", "server auth", "key encipherment"],
+        &["digital signature", "digital signature"],
+        &[],
+    ] {
+        let mut request = serving();
+        request.spec.usages = Some(texts(usages));
+
+        assert_eq!(denied(&request), Denial::ServingUsagesNotExact);
+    }
+    let mut request = serving();
+    request.spec.usages = Some(texts(&["server auth", "digital signature"]));
+    approved(&request, &serving_cluster());
+}
+
+#[test]
+fn a31_a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certificate() {
+    let former = CertificateUid::parse(UID).unwrap().next();
+    let mut request = serving();
+    request.spec.uid = Some(former.to_string());
+
+    assert_eq!(
+        denied(&request),
+        Denial::FormerCertificate {
+            node_name: n1(),
+            presented: former,
+        }
+    );
+    let nobody_joined = serving_cluster_of(vec![serving_machine()]);
+    assert_eq!(
+        denied_by(&serving(), &nobody_joined),
+        Denial::RecordMissing { node_name: n1() }
+    );
+}
+
+#[test]
+fn a31_a_certificate_without_a_uid_of_ours_gets_no_serving_certificate() {
+    for uid in [None, Some(""), Some("8b0d0f3e-1b1f-4a6a-9b60-0d7f2f3a8f11")] {
+        let mut request = serving();
+        request.spec.uid = uid.map(str::to_owned);
+
+        assert_eq!(denied(&request), Denial::RequesterUidMissing, "{uid:?}");
+    }
+}
+
+#[test]
+fn in_approve_only_mode_a_node_is_known_by_its_name_and_record() {
+    let cluster = Context {
+        issuance: Issuance::ApproveOnly,
+        ..serving_cluster()
+    };
+    let mut request = serving();
+    request.spec.uid = None;
+
+    approved(&request, &cluster);
+}
+
+#[test]
+fn another_organization_or_name_in_the_subject_is_denied() {
+    let subject = |organization: &str, name: &str| {
+        let parts = [
+            ("2.5.4.10", der::utf8(organization)),
+            ("2.5.4.3", der::utf8(name)),
+        ];
+        let csr = Csr {
+            subject: Csr::with_subject(&parts).subject,
+            ..serving_csr(&[dns("n1")])
+        };
+        denied(&serving_object(&csr))
+    };
+
+    assert_eq!(
+        subject("system:masters", "system:node:n1"),
+        Denial::SubjectOrganization
+    );
+    assert_eq!(subject("system:nodes", "n1"), Denial::SubjectCommonName);
+}
+
+#[test]
+fn another_extension_than_the_names_is_denied() {
+    let with = |oid: &str, critical: bool, value: &[u8]| {
+        let mut csr = serving_csr(&[dns("n1")]);
+        csr.extensions.push(extension(oid, critical, value));
+        denied(&serving_object(&csr))
+    };
+
+    assert!(matches!(
+        with(PROVIDER_ID_OID, false, &der::utf8("metal:///rack/m1")),
+        Denial::UnknownExtension { .. }
+    ));
+    assert!(matches!(
+        with("1.2.3.4", false, &der::null()),
+        Denial::UnknownExtension { .. }
+    ));
+    assert!(matches!(
+        with("1.2.3.4", true, &der::null()),
+        Denial::CriticalExtension { .. }
+    ));
+    assert!(matches!(
+        with("2.5.29.19", true, &der::sequence(&[der::boolean(true)])),
+        Denial::BasicConstraintsRequested { ca: true }
+    ));
+    assert_eq!(
+        with("2.5.29.37", false, &der::sequence(&[])),
+        Denial::UsageExtensionRequested
+    );
+}
+
+#[test]
+fn attestation_blocks_do_not_belong_in_a_serving_request() {
+    for blocks in [
+        provider_block("null"),
+        [provider_block("null"), evidence_block(EVIDENCE)].concat(),
+    ] {
+        let mut request = serving();
+        request.spec.request.0.extend(blocks.into_bytes());
+
+        assert_eq!(denied(&request), Denial::AttestationUnexpected);
+    }
+}
+
+#[test]
+fn a_client_request_to_a_serving_signer_is_denied() {
+    let mut request = renewal(UID);
+    request.spec.signer_name = serving().spec.signer_name;
+
+    assert_eq!(denied(&request), Denial::ServingUsagesNotExact);
+}
+
+#[test]
+fn a_machine_that_is_being_deleted_gets_no_serving_certificate() {
+    let cluster = alone(|machine| machine.state = MachineState::Deleting);
+
+    assert_eq!(
+        denied_by(&serving(), &cluster),
+        Denial::MachineDeleting {
+            machine: "m1".to_owned()
+        }
+    );
+}
+
+#[test]
+fn a_machine_that_is_gone_waits() {
+    let cluster = Context {
+        inventory: serving_cluster_of(vec![other_machine()]).inventory,
+        ..serving_cluster()
+    };
+
+    let decision = decided(&serving(), &cluster);
+
+    assert!(
+        matches!(decision, Decision::Retry(Deferral::MachineNotFound)),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn a_node_whose_machine_has_another_name_by_now_is_denied() {
+    let cluster = alone(|machine| machine.node_name = Some(NodeName::parse("n9").unwrap()));
+
+    assert_eq!(
+        denied_by(&serving(), &cluster),
+        Denial::NodeNameMismatch {
+            asked: n1(),
+            settled: NodeName::parse("n9").unwrap(),
+        }
+    );
+}
+
+/// Nodes that report these names, or cannot be read.
+#[derive(Debug)]
+struct Guest(Option<Vec<ServingName>>);
+
+impl GuestReported for Guest {
+    fn names<'a>(
+        &'a self,
+        _: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        let names = self.0.clone();
+        ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()
+    }
+}
+
+fn guest_reported(names: Option<Vec<ServingName>>) -> Context {
+    let mut cluster = serving_cluster();
+    cluster.serving.guest_reported = Some(Arc::new(Guest(names)));
+    cluster
+}
+
+#[test]
+fn an_address_that_the_node_reports_of_itself_counts_only_where_the_operator_says_so() {
+    let address = std::net::IpAddr::from([198, 51, 100, 7]);
+    let request = serving_for(&[ip(address)]);
+    let cluster = guest_reported(Some(vec![ServingName::Ip(address)]));
+
+    approved(&request, &cluster);
+    assert_eq!(
+        denied(&request),
+        Denial::ServingNameNotReported {
+            name: ServingName::Ip(address),
+            machine: "m1".to_owned(),
+        }
+    );
+}
+
+#[test]
+fn a30_what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
+    let stolen = ServingName::Ip([192, 0, 2, 2].into());
+    let service = ServingName::Ip([10, 96, 0, 1].into());
+    let cluster = guest_reported(Some(vec![stolen.clone(), service.clone()]));
+
+    assert_eq!(
+        denied_by(&serving_for(&[ip([192, 0, 2, 2])]), &cluster),
+        Denial::ServingNameOfAnotherMachine {
+            name: stolen,
+            machine: "m2".to_owned(),
+        }
+    );
+    assert_eq!(
+        denied_by(&serving_for(&[ip([10, 96, 0, 1])]), &cluster),
+        Denial::ServingNameReserved { name: service }
+    );
+}
+
+#[test]
+fn nodes_that_cannot_be_read_are_no_denial() {
+    let decision = decided(&serving_for(&[ip(ADDRESS)]), &guest_reported(None));
+
+    assert!(
+        matches!(
+            decision,
+            Decision::Retry(Deferral::InventoryUnavailable { .. })
+        ),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn what_we_approved_is_left_to_its_signer() {
+    let mut request = serving();
+    let mut ours = condition("Approved");
+    ours.reason = Some(Basis::ServingNamesCorroborated.reason().to_owned());
+    request.status.get_or_insert_default().conditions = Some(vec![ours]);
+
+    let decision = decided(&request, &serving_cluster());
+
+    assert!(
+        matches!(decision, Decision::Ignore(Ignored::AlreadyApproved)),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn what_somebody_else_approved_goes_through_every_check() {
+    let mut request = serving_for(&[ip([192, 0, 2, 2])]);
+    request.status.get_or_insert_default().conditions = Some(vec![condition("Approved")]);
+
+    assert!(matches!(
+        denied(&request),
+        Denial::ServingNameNotReported { .. }
+    ));
+}
+
+#[test]
+fn every_serving_check_is_a_step() {
+    let decided = futures::executor::block_on(decide(&serving(), &serving_cluster(), now()));
+    let steps: Vec<_> = decided.steps.iter().map(|step| step.check.name()).collect();
+
+    assert_eq!(
+        steps,
+        ["triage", "parse", "conform_serving", "corroborate", "sign"]
+    );
+}
