@@ -1,4 +1,8 @@
-//! Events on requests: what happened, for people who look at the object.
+//! Events: what happened, for people who look at an object.
+//!
+//! An answer is told of on the machine, where the inventory has an object for it; a refusal also on
+//! the request. Where there is no such object, everything is told of on the request. So a join
+//! costs one event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -15,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::decide::Decision;
+use crate::decide::{Decided, Decision};
 use crate::logs::error_chain;
 
 /// What the events name as their source.
@@ -48,8 +53,24 @@ const NAMESPACE: &str = "default";
 /// nothing to count.
 #[derive(Debug, Clone)]
 pub struct Events {
-    waiting: Option<mpsc::Sender<Event>>,
+    waiting: Option<mpsc::Sender<Addressed>>,
     left_out: Arc<AtomicU64>,
+}
+
+/// An event, and where it is written.
+#[derive(Debug)]
+struct Addressed {
+    cluster: Cluster,
+    event: Event,
+}
+
+/// Where the object is that an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cluster {
+    /// With the requests.
+    Workload,
+    /// With the machines.
+    Management,
 }
 
 /// The task that writes events.
@@ -61,12 +82,13 @@ pub struct EventWriter {
 }
 
 impl Events {
-    /// Begins to write to the API server that `client` speaks to.
-    pub fn start(client: Client) -> (Self, EventWriter) {
+    /// Begins to write: events on requests with `workload`, and those on machines with
+    /// `management`, or also with `workload` where the machines' objects are there.
+    pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         let left_out = Arc::new(AtomicU64::new(0));
         let writer = EventWriter {
-            task: tokio::spawn(write_all(Api::namespaced(client, NAMESPACE), receiver)),
+            task: tokio::spawn(write_all(workload, management, receiver)),
             left_out: left_out.clone(),
         };
         let events = Self {
@@ -84,21 +106,22 @@ impl Events {
         }
     }
 
-    /// Tells of `decision`.
+    /// Tells of the decision.
     pub(crate) fn publish(
         &self,
         request: &CertificateSigningRequest,
-        decision: &Decision,
+        decided: &Decided,
         now: SystemTime,
     ) {
         let Some(waiting) = &self.waiting else {
             return;
         };
-        let Some(event) = event_of(request, decision, now) else {
-            return;
-        };
-        if waiting.try_send(event).is_err() && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!("events come faster than they can be written; some are left out");
+        for event in events_of(request, decided, now) {
+            if waiting.try_send(event).is_err()
+                && self.left_out.fetch_add(1, Ordering::Relaxed) == 0
+            {
+                tracing::warn!("events come faster than they can be written; some are left out");
+            }
         }
     }
 }
@@ -119,13 +142,26 @@ impl EventWriter {
     }
 }
 
-async fn write_all(api: Api<Event>, mut waiting: mpsc::Receiver<Event>) {
+async fn write_all(
+    workload: Client,
+    management: Option<Client>,
+    mut waiting: mpsc::Receiver<Addressed>,
+) {
+    let management = management.as_ref().unwrap_or(&workload);
     stream::poll_fn(|context| waiting.poll_recv(context))
-        .for_each_concurrent(WRITES_AT_ONCE, |event| write(&api, event))
+        .for_each_concurrent(WRITES_AT_ONCE, |Addressed { cluster, event }| {
+            let client = match cluster {
+                Cluster::Workload => &workload,
+                Cluster::Management => management,
+            };
+            write(client.clone(), event)
+        })
         .await;
 }
 
-async fn write(api: &Api<Event>, event: Event) {
+async fn write(client: Client, event: Event) {
+    let namespace = event.metadata.namespace.as_deref();
+    let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));
     let options = PostParams::default();
     match timeout(EVENT_DEADLINE, api.create(&options, &event)).await {
         Ok(Ok(_)) => {}
@@ -136,13 +172,41 @@ async fn write(api: &Api<Event>, event: Event) {
     }
 }
 
-fn event_of(
+fn events_of(
     request: &CertificateSigningRequest,
+    decided: &Decided,
+    now: SystemTime,
+) -> Vec<Addressed> {
+    let is_refused = match &decided.decision {
+        Decision::Ignore(_) => return Vec::new(),
+        Decision::Deny(_) | Decision::Fail(_) => true,
+        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => false,
+    };
+    let request = request.object_ref(&());
+    let on_machine = decided.machine.as_ref().map(|machine| Addressed {
+        cluster: Cluster::Management,
+        event: event_of(
+            machine.clone(),
+            Some(request.clone()),
+            &decided.decision,
+            now,
+        ),
+    });
+    let on_request = (is_refused || on_machine.is_none()).then(|| Addressed {
+        cluster: Cluster::Workload,
+        event: event_of(request, None, &decided.decision, now),
+    });
+    on_machine.into_iter().chain(on_request).collect()
+}
+
+fn event_of(
+    regarding: ObjectReference,
+    related: Option<ObjectReference>,
     decision: &Decision,
     now: SystemTime,
-) -> Option<Event> {
+) -> Event {
     let (kind, action, reason, note) = match decision {
-        Decision::Ignore(_) => return None,
+        Decision::Ignore(ignored) => ("Normal", "Ignore", ignored.reason(), error_chain(ignored)),
         Decision::Issue(certificate) => (
             "Normal",
             "Issue",
@@ -168,11 +232,15 @@ fn event_of(
         Decision::Retry(deferral) => ("Normal", "Defer", deferral.reason(), error_chain(deferral)),
     };
     let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
-    Some(Event {
+    Event {
         metadata: ObjectMeta {
             // The request's own name need not be one that an event may have.
             generate_name: Some(format!("{CONTROLLER}-")),
-            namespace: Some(NAMESPACE.to_owned()),
+            // The API has it be the object's.
+            namespace: regarding
+                .namespace
+                .clone()
+                .or_else(|| Some(NAMESPACE.to_owned())),
             ..ObjectMeta::default()
         },
         event_time: Timestamp::try_from(now).ok().map(MicroTime),
@@ -180,11 +248,12 @@ fn event_of(
         action: Some(action.to_owned()),
         reason: Some(reason.to_owned()),
         note: Some(note.collect()),
-        regarding: Some(request.object_ref(&())),
+        regarding: Some(regarding),
+        related,
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(CONTROLLER.to_owned()),
         ..Event::default()
-    })
+    }
 }
 
 #[cfg(test)]
@@ -192,14 +261,80 @@ mod tests {
     use std::io::{Read as _, Write as _};
 
     use super::*;
-    use crate::refusal::Denial;
-    use crate::request::forge::{now, valid};
+    use crate::refusal::{Deferral, Denial};
+    use crate::request::forge::{cluster, now, valid};
+
+    fn decided(decision: Decision) -> Decided {
+        Decided {
+            decision,
+            steps: Vec::new(),
+            machine: None,
+        }
+    }
+
+    fn denied(denial: Denial) -> Decided {
+        decided(Decision::Deny(denial))
+    }
+
+    /// The one event on the request.
+    fn on_request(decided: &Decided) -> Event {
+        let mut events = events_of(&valid(), decided, now());
+        assert_eq!(events.len(), 1);
+        let Addressed { cluster, event } = events.remove(0);
+        assert_eq!(cluster, Cluster::Workload);
+        event
+    }
+
+    fn machine() -> ObjectReference {
+        ObjectReference {
+            api_version: Some("cluster.x-k8s.io/v1beta2".to_owned()),
+            kind: Some("Machine".to_owned()),
+            name: Some("m1".to_owned()),
+            namespace: Some("prod".to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+
+    #[test]
+    fn a_machine_is_told_of_every_answer_and_the_request_of_a_refusal_only() {
+        let deferral = || Decision::Retry(Deferral::MachineNotFound);
+        let refusal = || Decision::Deny(Denial::NoPemBlock);
+        let issue = || crate::request::forge::decided(&valid(), &cluster());
+        for (decision, clusters) in [
+            (issue(), &[Cluster::Management][..]),
+            (deferral(), &[Cluster::Management]),
+            (refusal(), &[Cluster::Management, Cluster::Workload]),
+        ] {
+            let decided = Decided {
+                machine: Some(machine()),
+                ..decided(decision)
+            };
+
+            let events = events_of(&valid(), &decided, now());
+
+            let written: Vec<_> = events.iter().map(|event| event.cluster).collect();
+            assert_eq!(written, clusters);
+            let event = &events[0].event;
+            assert_eq!(event.metadata.namespace.as_deref(), Some("prod"));
+            assert_eq!(event.regarding, Some(machine()));
+            let related = event.related.clone().unwrap();
+            assert_eq!(related.kind.as_deref(), Some("CertificateSigningRequest"));
+        }
+    }
+
+    #[test]
+    fn without_an_object_for_the_machine_the_request_is_told_of() {
+        let issued = crate::request::forge::decided(&valid(), &cluster());
+
+        assert_eq!(
+            on_request(&decided(issued)).type_.as_deref(),
+            Some("Normal")
+        );
+    }
 
     #[test]
     fn an_event_has_what_the_api_asks_for() {
-        let denial = Decision::Deny(Denial::NoPemBlock);
-
-        let event = event_of(&valid(), &denial, now()).unwrap();
+        let event = on_request(&denied(Denial::NoPemBlock));
 
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         assert_eq!(event.reason.as_deref(), Some("NoPemBlock"));
@@ -221,8 +356,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_takes_no_events_costs_no_time_and_little_memory() {
         let (_listener, client) = silent();
-        let (events, writer) = Events::start(client);
-        let denial = Decision::Deny(Denial::NoPemBlock);
+        let (events, writer) = Events::start(client, None);
+        let denial = denied(Denial::NoPemBlock);
         let begun = tokio::time::Instant::now();
 
         for _ in 0..=MAX_WAITING {
@@ -247,9 +382,9 @@ mod tests {
             connection.write_all(refusal).unwrap();
             request
         });
-        let (events, writer) = Events::start(client);
+        let (events, writer) = Events::start(client, None);
 
-        events.publish(&valid(), &Decision::Deny(Denial::NoPemBlock), now());
+        events.publish(&valid(), &denied(Denial::NoPemBlock), now());
         drop(events);
         writer.finish().await;
 
@@ -258,19 +393,19 @@ mod tests {
 
     #[test]
     fn a_long_note_is_cut_to_the_apis_limit() {
-        let denial = Decision::Deny(Denial::NotStrictDer {
+        let denial = denied(Denial::NotStrictDer {
             detail: "\u{1f600}".repeat(2000),
         });
 
-        let event = event_of(&valid(), &denial, now()).unwrap();
+        let event = on_request(&denial);
 
         assert!(event.note.unwrap().len() <= MAX_NOTE_LEN);
     }
 
     #[test]
     fn what_is_not_ours_is_not_told_of() {
-        let ignored = Decision::Ignore(crate::refusal::Ignored::AlreadyDenied);
+        let ignored = decided(Decision::Ignore(crate::refusal::Ignored::AlreadyDenied));
 
-        assert_eq!(event_of(&valid(), &ignored, now()), None);
+        assert!(events_of(&valid(), &ignored, now()).is_empty());
     }
 }

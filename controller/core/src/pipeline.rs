@@ -159,7 +159,7 @@ impl Pipeline {
         };
         if !told {
             let now = (self.clock)();
-            self.events.publish(&request, &decided.decision, now);
+            self.events.publish(&request, &decided, now);
         }
         Ok(next)
     }

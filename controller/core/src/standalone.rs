@@ -230,7 +230,7 @@ impl Standalone {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         self.tell_of_settings();
         let client = self.access.client().clone();
-        let (events, writer) = Events::start(client.clone());
+        let (events, writer) = Events::start(client.clone(), None);
         let pipeline = Pipeline::new(self.context, self.store, events, now);
         let signers = pipeline.signers();
         let examination = tokio::spawn(examine(client.clone(), signers));
