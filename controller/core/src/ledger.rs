@@ -21,7 +21,9 @@ pub use record::{
     Former, Opened, Record, RecordHolder, RequestRef, Revoked, Tombstone, TombstoneReason,
 };
 pub use record_ledger::RecordLedger;
-pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError};
+pub use records::{
+    BrokenRecord, KubeRecords, LastIssued, MemoryRecords, Records, Stored, Version, WriteError,
+};
 pub use uid::{CertificateUid, InvalidCertificateUid, InvalidDigest, KeyDigest, RecordUid};
 
 /// Keeps one record for each node name of one cluster.

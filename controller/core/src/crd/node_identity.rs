@@ -246,6 +246,14 @@ pub struct Opened {
     /// When it was claimed.
     #[schemars(schema_with = "schema::time")]
     pub time: Time,
+    /// The UID of the Node that the name's holder before this one left, to be deleted.
+    #[serde(
+        default,
+        rename = "staleNodeUID",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(min = 1, max = 64), regex(pattern = schema::VISIBLE))]
+    pub stale_node_uid: Option<String>,
 }
 
 /// A generation that was followed by another.

@@ -9,9 +9,13 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::Record;
 use crate::refusal::Unavailable;
 
+mod kube;
 mod memory;
+mod object;
 
+pub use kube::KubeRecords;
 pub use memory::MemoryRecords;
+pub use object::BrokenRecord;
 
 /// Keeps the records of one cluster, one a node name.
 ///

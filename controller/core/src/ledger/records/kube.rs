@@ -1,0 +1,415 @@
+//! Records as objects in the management cluster.
+
+use std::collections::HashMap;
+use std::fmt::{self, Debug};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt as _};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Error as KubeError};
+use kubelet_attestation::names::{NodeName, ProviderId};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::object::{self, BrokenRecord};
+use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
+use crate::logs::error_chain;
+use crate::refusal::Unavailable;
+
+/// For one call. An API server under load answers within its own limit of 60 s for others, not for
+/// one small object.
+const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// For the watch to show what was written. It takes milliseconds where the watch stands; where it
+/// does not, the claim waits its turn like any other outage.
+const ECHO_DEADLINE: Duration = Duration::from_secs(5);
+
+const FIELD_MANAGER: &str = "node-attestation-controller";
+
+/// HTTP status of an object that exists, or has changed.
+const CONFLICT: u16 = 409;
+
+/// How many objects a page of a list has; it is read whole.
+const PAGE_SIZE: u32 = 500;
+
+/// The fields that an object may be without: a patch has to say so.
+const OPTIONAL: [&str; 6] = [
+    "instance",
+    "machineName",
+    "endorsementKeySHA256",
+    "former",
+    "tombstone",
+    "revoked",
+];
+
+/// The `NodeIdentity` objects of one Cluster, beside it.
+///
+/// A watch keeps a copy of all; it ends when this is dropped.
+pub struct KubeRecords {
+    api: Api<NodeIdentity>,
+    cluster: String,
+    cache: Arc<Cache>,
+    watching: AbortHandle,
+}
+
+impl KubeRecords {
+    /// Begins to watch the records of the Cluster of this name in `namespace`.
+    ///
+    /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their
+    /// status.
+    pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
+        let api: Api<NodeIdentity> = Api::namespaced(client, namespace);
+        let config = watcher::Config::default()
+            .labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"))
+            .page_size(PAGE_SIZE);
+        let events = watcher(api.clone(), config).default_backoff();
+        let cache = Arc::new(Cache::new(cluster));
+        let watching = tokio::spawn(follow(events, Arc::clone(&cache)));
+        Self {
+            api,
+            cluster: cluster.to_owned(),
+            cache,
+            watching: watching.abort_handle(),
+        }
+    }
+
+    /// What is wrong with objects that somebody changed by hand.
+    pub fn broken(&self) -> Vec<BrokenRecord> {
+        let state = self.cache.state();
+        let broken = state.objects.values().filter_map(|one| one.as_ref().err());
+        broken.cloned().collect()
+    }
+
+    fn name(&self, node_name: &NodeName) -> String {
+        crd::object_name(&self.cluster, node_name.as_str())
+    }
+
+    async fn fetch(&self, name: &str) -> Result<Option<Stored>, Unavailable> {
+        let object = in_time(self.api.get_opt(name)).await?;
+        let object = object.map_err(Unavailable::new)?;
+        let stored = object.map(|object| object::stored(&object, &self.cluster));
+        stored.transpose().map_err(Unavailable::new)
+    }
+
+    async fn make(&self, record: &Record) -> Result<Stored, WriteError> {
+        let name = self.name(&record.node_name);
+        let spec = object::spec(record, &self.cluster).map_err(Unavailable::new)?;
+        let mut object = NodeIdentity::new(&name, spec);
+        let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
+        object.metadata.labels = Some([label].into());
+        let parameters = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        match in_time(self.api.create(&parameters, &object)).await? {
+            Ok(made) => self.written(&made),
+            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Exists),
+            Err(error) => Err(Unavailable::new(error).into()),
+        }
+    }
+
+    async fn change(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        let name = self.name(&record.node_name);
+        let patch = self.patch(record, read).map_err(Unavailable::new)?;
+        let parameters = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(&patch);
+        let patched = self.api.patch(&name, &parameters, &patch);
+        match in_time(patched).await? {
+            Ok(changed) => self.written(&changed),
+            Err(KubeError::Api(status)) if status.is_not_found() || status.code == CONFLICT => {
+                Err(WriteError::Conflict)
+            }
+            Err(error) => Err(Unavailable::new(error).into()),
+        }
+    }
+
+    /// A merge patch (RFC 7386) that applies to this version only, and leaves alone what is not
+    /// ours.
+    fn patch(
+        &self,
+        record: &Record,
+        read: &Version,
+    ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        let mut spec = serde_json::to_value(object::spec(record, &self.cluster)?)?;
+        if let Value::Object(fields) = &mut spec {
+            for field in OPTIONAL {
+                fields.entry(field).or_insert(Value::Null);
+            }
+            if let Some(Value::Object(opened)) = fields.get_mut("opened") {
+                opened.entry("staleNodeUID").or_insert(Value::Null);
+            }
+        }
+        let reset = record.reset.map(|reset| reset.to_string());
+        Ok(json!({
+            "metadata": {
+                "resourceVersion": read.as_str(),
+                "annotations": {RESET_ANNOTATION: reset},
+            },
+            "spec": spec,
+        }))
+    }
+
+    fn written(&self, object: &NodeIdentity) -> Result<Stored, WriteError> {
+        let stored = object::stored(object, &self.cluster);
+        Ok(stored.map_err(Unavailable::new)?)
+    }
+
+    async fn remove(&self, name: &str, read: &Version) -> Result<(), WriteError> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: None,
+                resource_version: Some(read.as_str().to_owned()),
+            }),
+            ..DeleteParams::default()
+        };
+        match in_time(self.api.delete(name, &parameters)).await? {
+            Ok(_) => Ok(()),
+            Err(KubeError::Api(status)) if status.is_not_found() => Ok(()),
+            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Conflict),
+            Err(error) => Err(Unavailable::new(error).into()),
+        }
+    }
+
+    async fn write_status(&self, name: &str, issued: &LastIssued) -> Result<(), Unavailable> {
+        let renewed = issued.renewed.map(object::moment).transpose();
+        let patch = json!({"status": {
+            "serial": issued.serial,
+            "notAfter": object::moment(issued.not_after).map_err(Unavailable::new)?,
+            "lastRenewal": renewed.map_err(Unavailable::new)?,
+        }});
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(&patch);
+        let patched = self.api.patch_status(name, &parameters, &patch);
+        in_time(patched).await?.map_err(Unavailable::new)?;
+        Ok(())
+    }
+}
+
+impl Drop for KubeRecords {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+impl Debug for KubeRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeRecords")
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Records for KubeRecords {
+    fn known<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move {
+            self.cache.synced().await?;
+            let state = self.cache.state();
+            let known = state.objects.get(&object).cloned();
+            known.transpose().map_err(Unavailable::new)
+        })
+    }
+
+    fn known_of_machine<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+        Box::pin(async move {
+            let mut all = self.all().await?;
+            all.retain(|stored| stored.record.holder.provider_id == *provider_id);
+            Ok(all)
+        })
+    }
+
+    fn caught_up<'a>(
+        &'a self,
+        name: &'a NodeName,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move {
+            let has = |state: &State| state.has(&object, version);
+            self.cache.wait(has).await
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move { self.fetch(&object).await })
+    }
+
+    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        Box::pin(self.make(record))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        record: &'a Record,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        Box::pin(self.change(record, read))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>> {
+        let object = self.name(name);
+        Box::pin(async move { self.remove(&object, read).await })
+    }
+
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+        Box::pin(async move {
+            self.cache.synced().await?;
+            let state = self.cache.state();
+            Ok(state.objects.values().flatten().cloned().collect())
+        })
+    }
+
+    fn note<'a>(
+        &'a self,
+        name: &'a NodeName,
+        issued: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move { self.write_status(&object, issued).await })
+    }
+}
+
+/// What the watch has shown.
+struct Cache {
+    cluster: String,
+    state: Mutex<State>,
+    changes: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By their names; `Err` where somebody broke one.
+    objects: HashMap<String, Result<Stored, BrokenRecord>>,
+    /// What a list has shown so far that is under way.
+    listed: HashMap<String, Result<Stored, BrokenRecord>>,
+    is_synced: bool,
+}
+
+impl Cache {
+    fn new(cluster: &str) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            state: Mutex::default(),
+            changes: watch::Sender::new(()),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is one step, so a panic elsewhere leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn synced(&self) -> Result<(), Unavailable> {
+        self.wait(|state| state.is_synced).await
+    }
+
+    async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
+        let mut changes = self.changes.subscribe();
+        let waiting = async {
+            while !holds(&self.state()) {
+                changes.changed().await.map_err(Unavailable::new)?;
+            }
+            Ok(())
+        };
+        let waited = tokio::time::timeout(ECHO_DEADLINE, waiting).await;
+        waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of the records lags behind")))
+    }
+
+    fn apply(&self, event: watcher::Event<NodeIdentity>) {
+        let mut state = self.state();
+        match event {
+            watcher::Event::Apply(object) => {
+                let (name, stored) = self.entry(&object);
+                state.objects.insert(name, stored);
+            }
+            watcher::Event::Delete(object) => {
+                let name = object.metadata.name.unwrap_or_default();
+                state.objects.remove(&name);
+            }
+            watcher::Event::Init => state.listed.clear(),
+            watcher::Event::InitApply(object) => {
+                let (name, stored) = self.entry(&object);
+                state.listed.insert(name, stored);
+            }
+            watcher::Event::InitDone => {
+                state.objects = std::mem::take(&mut state.listed);
+                state.is_synced = true;
+            }
+        }
+        drop(state);
+        self.changes.send_replace(());
+    }
+
+    fn entry(&self, object: &NodeIdentity) -> (String, Result<Stored, BrokenRecord>) {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let stored = object::stored(object, &self.cluster);
+        if let Err(broken) = &stored {
+            tracing::error!(error = error_chain(broken), "a record is broken");
+        }
+        (name, stored)
+    }
+}
+
+impl State {
+    /// Whether the object is known in this version, or in a later one.
+    fn has(&self, object: &str, version: &Version) -> bool {
+        let Some(Ok(known)) = self.objects.get(object) else {
+            return false;
+        };
+        // Resource versions are the numbers of writes (KEP-5504).
+        let number = |version: &Version| version.as_str().parse::<u128>().ok();
+        known.version == *version
+            || number(&known.version)
+                .zip(number(version))
+                .is_some_and(|(known, wanted)| known >= wanted)
+    }
+}
+
+async fn follow(
+    events: impl Stream<Item = Result<watcher::Event<NodeIdentity>, watcher::Error>>,
+    cache: Arc<Cache>,
+) {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => cache.apply(event),
+            Err(error) => tracing::warn!(
+                cluster = cache.cluster,
+                error = error_chain(&error),
+                "the watch of the records was cut"
+            ),
+        }
+    }
+}
+
+/// The outer error is that there was no answer in time.
+async fn in_time<T>(
+    call: impl Future<Output = Result<T, KubeError>>,
+) -> Result<Result<T, KubeError>, Unavailable> {
+    tokio::time::timeout(CALL_DEADLINE, call)
+        .await
+        .map_err(Unavailable::new)
+}

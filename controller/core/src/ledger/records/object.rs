@@ -1,0 +1,209 @@
+//! A record as a `NodeIdentity`, and back.
+
+use std::time::SystemTime;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::{Error as TimeError, Timestamp};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+
+use super::{Stored, Version};
+use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION};
+use crate::ledger::record::{
+    Former, Opened, Record, RecordHolder, RequestRef, Revoked, Tombstone, TombstoneReason,
+};
+use crate::ledger::{KeyDigest, RecordUid};
+
+/// An object does not say what a record says: somebody changed it by hand.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("NodeIdentity {object} is no record: {field} cannot be read")]
+pub struct BrokenRecord {
+    /// Its name.
+    pub object: String,
+    /// The field.
+    pub field: &'static str,
+}
+
+/// The record that an object of `cluster` is.
+pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, BrokenRecord> {
+    read(object, cluster).map_err(|field| BrokenRecord {
+        object: object.metadata.name.clone().unwrap_or_default(),
+        field,
+    })
+}
+
+/// The error is the field that cannot be read.
+fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
+    let NodeIdentity {
+        metadata,
+        spec,
+        status,
+    } = object;
+    let label = metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(CLUSTER_NAME_LABEL));
+    expect(spec.cluster_name == cluster, "spec.clusterName")?;
+    // The watch has only what has it.
+    expect(
+        label.is_some_and(|label| label == cluster),
+        "metadata.labels[cluster.x-k8s.io/cluster-name]",
+    )?;
+    let name = crd::object_name(cluster, &spec.node_name);
+    expect(metadata.name.as_ref() == Some(&name), "metadata.name")?;
+    expect(spec.generation > 0, "spec.generation")?;
+    let version = metadata.resource_version.clone();
+    let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
+    let record = Record {
+        node_name: NodeName::parse(&spec.node_name).map_err(|_| "spec.nodeName")?,
+        uid: RecordUid::parse(&spec.uid).map_err(|_| "spec.uid")?,
+        generation: spec.generation,
+        holder: holder(spec)?,
+        opened: opened(&spec.opened)?,
+        not_after: time(&spec.not_after),
+        renewed_until: status_end.map(time),
+        former: spec.former.iter().map(former).collect(),
+        tombstone: spec.tombstone.as_ref().map(tombstone),
+        revoked: spec.revoked.as_ref().map(revoked),
+        reset: metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(RESET_ANNOTATION)?.parse().ok()),
+    };
+    Ok(Stored {
+        record,
+        version: Version::new(version.ok_or("metadata.resourceVersion")?),
+    })
+}
+
+fn expect(holds: bool, field: &'static str) -> Result<(), &'static str> {
+    if holds { Ok(()) } else { Err(field) }
+}
+
+fn holder(spec: &NodeIdentitySpec) -> Result<RecordHolder, &'static str> {
+    let key = spec.endorsement_key_sha256.as_deref();
+    Ok(RecordHolder {
+        provider_id: ProviderId::parse(&spec.provider_id).map_err(|_| "spec.providerID")?,
+        attestor: Provider::parse(&spec.attestor).map_err(|_| "spec.attestor")?,
+        instance: spec.instance.clone(),
+        machine_name: spec.machine_name.clone(),
+        endorsement_key: key
+            .map(KeyDigest::parse)
+            .transpose()
+            .map_err(|_| "spec.endorsementKeySHA256")?,
+    })
+}
+
+fn opened(opened: &crd::Opened) -> Result<Opened, &'static str> {
+    Ok(Opened {
+        key: KeyDigest::parse(&opened.key_sha256).map_err(|_| "spec.opened.keySHA256")?,
+        request: RequestRef {
+            name: opened.request_name.clone(),
+            uid: opened.request_uid.clone(),
+        },
+        time: time(&opened.time),
+        stale_node: opened.stale_node_uid.clone(),
+    })
+}
+
+fn former(former: &crd::FormerGeneration) -> Former {
+    Former {
+        generation: former.generation,
+        until: time(&former.until),
+    }
+}
+
+fn tombstone(tombstone: &crd::Tombstone) -> Tombstone {
+    Tombstone {
+        since: time(&tombstone.since),
+        reason: match tombstone.reason {
+            crd::TombstoneReason::MachineGone => TombstoneReason::MachineGone,
+            crd::TombstoneReason::Renamed => TombstoneReason::Renamed,
+            crd::TombstoneReason::Unmanaged => TombstoneReason::Unmanaged,
+        },
+        until: time(&tombstone.until),
+    }
+}
+
+fn revoked(revoked: &crd::Revoked) -> Revoked {
+    Revoked {
+        generation: revoked.generation,
+        at: time(&revoked.at),
+    }
+}
+
+fn time(time: &Time) -> SystemTime {
+    SystemTime::from(time.0)
+}
+
+/// What the object of `record` says.
+///
+/// # Errors
+///
+/// A time of it is after the year 9999.
+pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
+    let Record {
+        node_name,
+        uid,
+        generation,
+        holder,
+        opened,
+        not_after,
+        renewed_until: _,
+        former,
+        tombstone,
+        revoked,
+        reset: _,
+    } = record;
+    Ok(NodeIdentitySpec {
+        cluster_name: cluster.to_owned(),
+        node_name: node_name.as_str().to_owned(),
+        uid: uid.to_string(),
+        provider_id: holder.provider_id.as_str().to_owned(),
+        attestor: holder.attestor.as_str().to_owned(),
+        instance: holder.instance.clone(),
+        machine_name: holder.machine_name.clone(),
+        endorsement_key_sha256: holder.endorsement_key.map(|key| key.to_string()),
+        generation: *generation,
+        opened: crd::Opened {
+            key_sha256: opened.key.to_string(),
+            request_name: opened.request.name.clone(),
+            request_uid: opened.request.uid.clone(),
+            time: moment(opened.time)?,
+            stale_node_uid: opened.stale_node.clone(),
+        },
+        not_after: moment(*not_after)?,
+        former: former.iter().map(former_object).collect::<Result<_, _>>()?,
+        tombstone: tombstone.map(tombstone_object).transpose()?,
+        revoked: revoked.map(revoked_object).transpose()?,
+    })
+}
+
+fn former_object(former: &Former) -> Result<crd::FormerGeneration, TimeError> {
+    Ok(crd::FormerGeneration {
+        generation: former.generation,
+        until: moment(former.until)?,
+    })
+}
+
+fn tombstone_object(tombstone: Tombstone) -> Result<crd::Tombstone, TimeError> {
+    Ok(crd::Tombstone {
+        since: moment(tombstone.since)?,
+        reason: match tombstone.reason {
+            TombstoneReason::MachineGone => crd::TombstoneReason::MachineGone,
+            TombstoneReason::Renamed => crd::TombstoneReason::Renamed,
+            TombstoneReason::Unmanaged => crd::TombstoneReason::Unmanaged,
+        },
+        until: moment(tombstone.until)?,
+    })
+}
+
+fn revoked_object(revoked: Revoked) -> Result<crd::Revoked, TimeError> {
+    Ok(crd::Revoked {
+        generation: revoked.generation,
+        at: moment(revoked.at)?,
+    })
+}
+
+pub(super) fn moment(time: SystemTime) -> Result<Time, TimeError> {
+    Timestamp::try_from(time).map(Time)
+}
