@@ -14,6 +14,7 @@ mod record;
 mod record_ledger;
 mod records;
 mod rules;
+mod sweep;
 mod uid;
 
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
@@ -24,6 +25,7 @@ pub use record_ledger::RecordLedger;
 pub use records::{
     BrokenRecord, KubeRecords, LastIssued, MemoryRecords, Records, Stored, Version, WriteError,
 };
+pub use sweep::Swept;
 pub use uid::{CertificateUid, InvalidCertificateUid, InvalidDigest, KeyDigest, RecordUid};
 
 /// Keeps one record for each node name of one cluster.
@@ -70,6 +72,9 @@ pub trait Ledger: Debug + Send + Sync {
         uid: Option<CertificateUid>,
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Holder, Refusal>>;
+
+    /// Hears of a certificate that was published. Best effort: nothing rests on it.
+    fn issued(&self, _node_name: &NodeName, _certificate: LastIssued) {}
 }
 
 /// Who holds a node's name.

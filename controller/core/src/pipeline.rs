@@ -9,8 +9,10 @@ use tokio::time::Instant;
 use crate::clusters::queue::Work;
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
+use crate::ledger::LastIssued;
 use crate::logs::{self, Subject};
 use crate::refusal::Failure;
+use crate::request::Basis;
 use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 
 /// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a
@@ -149,6 +151,7 @@ impl Pipeline {
             return Ok(Next::GiveUp);
         }
 
+        self.note(&decided.decision);
         logs::decision(&subject, &decided, begun.elapsed(), repeated);
         let (next, told) = match &decided.decision {
             Decision::Ignore(_) => (Next::Done, true),
@@ -162,6 +165,22 @@ impl Pipeline {
             self.events.publish(&request, &decided, now);
         }
         Ok(next)
+    }
+
+    /// Tells the ledger of a client certificate that is published.
+    fn note(&self, decision: &Decision) {
+        let Decision::Issue(certificate) = decision else {
+            return;
+        };
+        if certificate.basis() == Basis::NodeNameClaimed {
+            let issued = LastIssued {
+                generation: certificate.uid().generation,
+                serial: certificate.serial().to_owned(),
+                not_after: certificate.not_after(),
+                time: (self.clock)(),
+            };
+            self.context.ledger.issued(certificate.node_name(), issued);
+        }
     }
 
     /// Writes the decision; where a certificate is not taken, `Failed`, which is then the decision.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use futures::future::{BoxFuture, FutureExt as _};
@@ -11,7 +11,8 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::records::{MemoryRecords, Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
-    CertificateUid, Claim, Grant, Holder, Ledger, LedgerPolicy, Record, RecordUid, Renewal,
+    CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Record, RecordUid,
+    Renewal,
 };
 use crate::inventory::{Inventory, MachineState};
 use crate::logs::error_chain;
@@ -36,6 +37,8 @@ pub struct RecordLedger {
     nodes: Arc<dyn Nodes>,
     policy: LedgerPolicy,
     entropy: Entropy,
+    /// What was issued since the last sweep.
+    issued: Mutex<BTreeMap<NodeName, LastIssued>>,
 }
 
 /// Where the random bytes of a record's UID come from; `None` when there are none to be had.
@@ -83,6 +86,7 @@ impl RecordLedger {
                 aws_lc_rs::rand::fill(&mut bytes).ok()?;
                 Some(bytes)
             }),
+            issued: Mutex::default(),
         }
     }
 
@@ -109,6 +113,23 @@ impl RecordLedger {
     /// Where the records are kept.
     pub fn records(&self) -> &Arc<dyn Records> {
         &self.records
+    }
+
+    pub(super) fn nodes(&self) -> &dyn Nodes {
+        self.nodes.as_ref()
+    }
+
+    pub(super) fn policy(&self) -> &LedgerPolicy {
+        &self.policy
+    }
+
+    /// What was issued to this node since the last sweep.
+    pub(super) fn take_issued(&self, name: &NodeName) -> Option<LastIssued> {
+        self.unwritten().remove(name)
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn claimed(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
@@ -223,7 +244,10 @@ impl RecordLedger {
         Ok(state.map_err(|source| Deferral::NodesUnavailable { source })?)
     }
 
-    async fn holder_state(&self, provider_id: &ProviderId) -> Result<HolderState, Refusal> {
+    pub(super) async fn holder_state(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<HolderState, Refusal> {
         let machine = self.inventory.by_provider_id(provider_id).await;
         let machine = machine.map_err(|source| Deferral::InventoryUnavailable { source })?;
         Ok(match machine.map(|machine| machine.state) {
@@ -316,6 +340,10 @@ impl Ledger for RecordLedger {
         _now: SystemTime,
     ) -> BoxFuture<'a, Result<Holder, Refusal>> {
         self.held(node_name, uid).boxed()
+    }
+
+    fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
+        self.unwritten().insert(node_name.clone(), certificate);
     }
 }
 

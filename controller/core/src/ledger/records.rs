@@ -121,8 +121,8 @@ pub struct LastIssued {
     pub serial: String,
     /// Its end.
     pub not_after: SystemTime,
-    /// When it was issued, if it followed another.
-    pub renewed: Option<SystemTime>,
+    /// When it was issued.
+    pub time: SystemTime,
 }
 
 /// A record was not written.

@@ -180,11 +180,11 @@ impl KubeRecords {
     }
 
     async fn write_status(&self, name: &str, issued: &LastIssued) -> Result<(), Unavailable> {
-        let renewed = issued.renewed.map(object::moment).transpose();
+        let moment = |time| object::moment(time).map_err(Unavailable::new);
         let patch = json!({"status": {
             "serial": issued.serial,
-            "notAfter": object::moment(issued.not_after).map_err(Unavailable::new)?,
-            "lastRenewal": renewed.map_err(Unavailable::new)?,
+            "notAfter": moment(issued.not_after)?,
+            "lastRenewal": moment(issued.time)?,
         }});
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);

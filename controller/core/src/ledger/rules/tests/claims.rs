@@ -1,0 +1,391 @@
+//! Claims: the first, the same again, another key, another machine, another name.
+
+use super::world::*;
+use crate::inventory::MachineState;
+use crate::ledger::*;
+use crate::refusal::Denial;
+use crate::verifier::{Assurance, AttestedIdentity, Identity};
+
+#[test]
+fn the_first_claim_makes_a_record() {
+    let world = World::new();
+
+    assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
+
+    let record = world.record("n1");
+    assert_eq!(record.holder.provider_id, provider_id("m1"));
+    assert_eq!(record.holder.machine_name.as_deref(), Some("m1"));
+    assert_eq!(record.opened.request.name, "csr-1");
+    assert_eq!(record.not_after, at(10));
+    assert!(record.is_live());
+}
+
+#[test]
+fn a_first_claim_waits_while_a_node_of_that_name_is_up() {
+    let world = World::new();
+    world.node("n1", true, 0);
+    assert_eq!(world.waits(&claim("m1", "n1", 1, 0), 0), "NodeAlive");
+
+    world.node("n1", false, 0);
+    assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
+}
+
+#[test]
+fn the_node_that_is_down_is_deleted_once_its_name_is_claimed() {
+    let world = World::new();
+    world.node("n1", false, 0);
+
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+
+    let state = futures::executor::block_on(crate::nodes::Nodes::state(&*world.nodes, &name("n1")));
+    assert_eq!(state.unwrap(), crate::nodes::NodeState::Absent);
+    assert_eq!(
+        world.record("n1").opened.stale_node.as_deref(),
+        Some("node-n1")
+    );
+}
+
+#[test]
+fn where_policy_says_so_a_node_that_is_down_is_for_people_to_delete() {
+    let world = World::with(LedgerPolicy {
+        stale_nodes: StaleNodes::Refuse,
+        ..policy()
+    });
+    world.node("n1", false, 0);
+    assert_eq!(world.waits(&claim("m1", "n1", 1, 0), 0), "StaleNode");
+
+    world.nodes.remove(&name("n1"));
+    assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
+}
+
+#[test]
+fn the_same_key_finds_its_claim() {
+    let world = World::held(policy());
+    world.node("n1", true, 5);
+    let before = world.record("n1");
+
+    let again = world.claims(&claim("m1", "n1", 1, 5), 5).unwrap();
+
+    assert_eq!(again.uid.generation, 1);
+    assert_eq!(again.not_after, at(15));
+    assert_eq!(world.record("n1"), before);
+}
+
+#[test]
+fn the_same_key_is_no_renewal_for_a_machine_that_proved_nothing() {
+    let world = World::new();
+    let claims = |hour| {
+        world
+            .claims(&insecure(claim("m1", "n1", 1, hour)), hour)
+            .unwrap()
+    };
+
+    assert_eq!(claims(0).not_after, at(10));
+    assert_eq!(claims(5).not_after, at(10));
+    assert_eq!(claims(10).not_after, at(10));
+    let next = claims(11);
+    assert_eq!((next.uid.generation, next.not_after), (2, at(21)));
+}
+
+#[test]
+fn another_key_waits_while_the_node_is_up_and_opens_a_generation_when_it_is_down() {
+    let world = World::held(policy());
+    world.node("n1", true, 1);
+    assert_eq!(world.waits(&claim("m1", "n1", 2, 1), 1), "IdentityLive");
+
+    world.node("n1", false, 1);
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
+
+    let record = world.record("n1");
+    assert_eq!(
+        record.former,
+        [Former {
+            generation: 1,
+            until: at(21)
+        }]
+    );
+    assert!(matches!(
+        world.renewal_denied("m1", 1, 2),
+        Denial::FormerCertificate { .. }
+    ));
+    world.renews("m1", 2, 2).unwrap();
+}
+
+#[test]
+fn another_key_opens_a_generation_when_the_node_is_gone() {
+    let world = World::held(policy());
+
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
+}
+
+#[test]
+fn another_key_opens_a_generation_when_every_certificate_has_expired_and_the_lease_is_older() {
+    let world = World::held(policy());
+    // Nobody is there to call it down.
+    world.node("n1", true, 10);
+    assert_eq!(world.waits(&claim("m1", "n1", 2, 10), 10), "IdentityLive");
+    assert_eq!(world.waits(&claim("m1", "n1", 2, 11), 11), "IdentityLive");
+
+    world.node("n1", true, 9);
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 11), 11), 2);
+}
+
+#[test]
+fn where_policy_says_so_another_key_needs_a_reset() {
+    let world = World::held(LedgerPolicy {
+        reenrolment: Reenrolment::Never,
+        ..policy()
+    });
+    assert_eq!(world.waits(&claim("m1", "n1", 2, 30), 30), "IdentityLive");
+
+    world.reset("n1");
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 30), 30), 2);
+}
+
+#[test]
+fn a_reset_holds_for_its_generation_and_once() {
+    let world = World::held(policy());
+    world.node("n1", true, 1);
+    world.reset("n1");
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
+    assert_eq!(world.record("n1").reset, None);
+
+    world.edit("n1", |record| record.reset = Some(1));
+    assert_eq!(world.waits(&claim("m1", "n1", 3, 1), 1), "IdentityLive");
+}
+
+#[test]
+fn a_machine_that_proves_nothing_waits_for_the_end_of_its_certificate() {
+    let world = World::new();
+    world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
+
+    let again = |hour| insecure(claim("m1", "n1", 2, hour));
+    assert_eq!(world.waits(&again(1), 1), "IdentityLive");
+    assert_eq!(world.waits(&again(10), 10), "IdentityLive");
+    assert_eq!(world.granted(&again(11), 11), 2);
+    world.reset("n1");
+    assert_eq!(world.granted(&insecure(claim("m1", "n1", 3, 12)), 12), 3);
+}
+
+#[test]
+fn a_machine_that_proved_itself_is_not_followed_by_one_that_proves_nothing() {
+    let world = World::held(policy());
+
+    let unproved = insecure(claim("m1", "n1", 2, 40));
+    assert_eq!(world.waits(&unproved, 40), "IdentityLive");
+}
+
+#[test]
+fn another_machine_is_denied_the_name_of_one_that_lives() {
+    let world = World::held(policy());
+
+    for key in [1, 2] {
+        assert_eq!(
+            world.denied(&claim("m2", "n1", key, 30), 30),
+            Denial::NameTaken {
+                node_name: name("n1"),
+                holder: provider_id("m1"),
+            }
+        );
+    }
+}
+
+#[test]
+fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone() {
+    let mut world = World::held(policy());
+    world.node("n1", true, 1);
+    world.becomes("m1", Some(MachineState::Deleting));
+    assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "HolderLeaving");
+
+    world.becomes("m1", None);
+    assert_eq!(world.granted(&claim("m2", "n1", 2, 1), 1), 2);
+
+    let record = world.record("n1");
+    assert_eq!(record.holder.provider_id, provider_id("m2"));
+    assert_eq!(record.uid, RecordUid::new([7; 16]));
+    assert_eq!(record.opened.stale_node.as_deref(), Some("node-n1"));
+    let state = futures::executor::block_on(crate::nodes::Nodes::state(&*world.nodes, &name("n1")));
+    assert_eq!(state.unwrap(), crate::nodes::NodeState::Absent);
+    assert!(matches!(
+        world.renewal_denied("m1", 1, 1),
+        Denial::FormerCertificate { .. }
+    ));
+}
+
+#[test]
+fn a_name_in_quarantine_waits_until_its_former_certificates_have_expired() {
+    let mut world = World::held(LedgerPolicy {
+        name_reuse: NameReuse::Quarantine,
+        ..policy()
+    });
+    world.becomes("m1", None);
+
+    assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "NameQuarantined");
+    let tombstone = world.record("n1").tombstone.unwrap();
+    assert_eq!(tombstone.until, at(21));
+    assert_eq!(
+        world.waits(&claim("m2", "n1", 2, 21), 21),
+        "NameQuarantined"
+    );
+    assert_eq!(world.granted(&claim("m2", "n1", 2, 22), 22), 2);
+}
+
+#[test]
+fn a_machine_takes_another_name_when_the_node_of_its_former_one_is_down() {
+    let world = World::held(policy());
+    world.node("n1", true, 1);
+    assert_eq!(world.waits(&claim("m1", "n2", 2, 1), 1), "IdentityLive");
+    assert!(world.record("n1").is_live());
+
+    world.node("n1", false, 1);
+    assert_eq!(world.granted(&claim("m1", "n2", 2, 1), 1), 1);
+
+    let tombstone = world.record("n1").tombstone.unwrap();
+    assert_eq!(tombstone.reason, TombstoneReason::Renamed);
+    assert!(matches!(
+        world.renewal_denied("m1", 1, 1),
+        Denial::FormerCertificate { .. }
+    ));
+}
+
+#[test]
+fn a_machine_that_cannot_have_a_name_keeps_its_own() {
+    let world = World::held(policy());
+    world.claims(&claim("m2", "n2", 2, 0), 0).unwrap();
+
+    assert!(matches!(
+        world.denied(&claim("m1", "n2", 3, 1), 1),
+        Denial::NameTaken { .. }
+    ));
+    assert!(world.record("n1").is_live());
+}
+
+#[test]
+fn a_machine_takes_its_former_name_up_again() {
+    let world = World::held(policy());
+    world.claims(&claim("m1", "n2", 2, 1), 1).unwrap();
+
+    assert_eq!(world.granted(&claim("m1", "n1", 3, 2), 2), 2);
+
+    assert!(world.record("n1").is_live());
+    assert!(!world.record("n2").is_live());
+}
+
+#[test]
+fn a_revoked_machine_gets_nothing_until_it_is_reset() {
+    let world = World::held(policy());
+    world.revoke("n1", 1);
+
+    let revoked = Denial::IdentityRevoked {
+        node_name: name("n1"),
+        generation: 1,
+    };
+    assert_eq!(world.denied(&claim("m1", "n1", 1, 1), 1), revoked);
+    assert_eq!(world.denied(&claim("m1", "n1", 2, 1), 1), revoked);
+    assert_eq!(world.denied(&claim("m1", "n2", 2, 1), 1), revoked);
+    assert_eq!(world.renewal_denied("m1", 1, 1), revoked);
+
+    world.reset("n1");
+    assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
+    world.renews("m1", 2, 1).unwrap();
+}
+
+#[test]
+fn the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset() {
+    let with_key = |key: &[u8], spki| {
+        let identity = Identity {
+            endorsement_key: Some(KeyDigest::of(key)),
+            ..Identity::of(provider_id("m1"))
+        };
+        Claim {
+            assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
+            ..claim("m1", "n1", spki, 0)
+        }
+    };
+    let world = World::new();
+    world.claims(&with_key(b"ek", 1), 0).unwrap();
+
+    assert_eq!(
+        world.denied(&with_key(b"other", 2), 1),
+        Denial::AnotherInstance {
+            node_name: name("n1"),
+            holder: provider_id("m1"),
+        }
+    );
+    world.reset("n1");
+    assert_eq!(world.granted(&with_key(b"other", 2), 1), 2);
+}
+
+#[test]
+fn a_node_of_before_is_adopted_where_policy_says_so_though_it_is_up() {
+    let refusing = World::new();
+    let adopting = World::with(LedgerPolicy {
+        adoption: Adoption::Allow,
+        ..policy()
+    });
+    let claim = by_node(claim("m1", "n1", 1, 0));
+    adopting.node("n1", true, 0);
+
+    assert_eq!(refusing.denied(&claim, 0), Denial::RequesterUidMissing);
+    assert_eq!(adopting.granted(&claim, 0), 1);
+    assert_eq!(adopting.granted(&claim, 0), 1);
+}
+
+#[test]
+fn a_certificate_of_before_takes_no_record_of_another_machine() {
+    let mut world = World::held(LedgerPolicy {
+        adoption: Adoption::Allow,
+        ..policy()
+    });
+    let claim = by_node(claim("m2", "n1", 2, 1));
+    assert!(matches!(world.denied(&claim, 1), Denial::NameTaken { .. }));
+
+    world.becomes("m1", None);
+    assert_eq!(world.denied(&claim, 1), Denial::RequesterUidMissing);
+}
+
+#[test]
+fn where_certificates_carry_no_uid_a_node_renews_by_its_name_and_evidence() {
+    let unmarked = LedgerPolicy {
+        certificates: Certificates::Unmarked,
+        ..policy()
+    };
+    let world = World::held(unmarked);
+    world.node("n1", true, 5);
+
+    let grant = world.claims(&by_node(claim("m1", "n1", 2, 5)), 5).unwrap();
+    assert_eq!((grant.uid.generation, grant.not_after), (1, at(15)));
+    assert!(matches!(
+        world.denied(&by_node(claim("m2", "n1", 2, 5)), 5),
+        Denial::NameTaken { .. }
+    ));
+    world.revoke("n1", 5);
+    assert!(matches!(
+        world.denied(&by_node(claim("m1", "n1", 2, 5)), 5),
+        Denial::IdentityRevoked { .. }
+    ));
+}
+
+#[test]
+fn a_renewal_of_another_record_generation_or_machine_is_denied() {
+    let world = World::new();
+    assert_eq!(
+        world.renewal_denied("m1", 1, 0),
+        Denial::RecordMissing {
+            node_name: name("n1")
+        }
+    );
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+    let before = world.record("n1");
+
+    world.renews("m1", 1, 9).unwrap();
+    assert_eq!(world.record("n1"), before, "a renewal writes nothing");
+    assert!(matches!(
+        world.renewal_denied("m1", 2, 9),
+        Denial::FormerCertificate { .. }
+    ));
+    assert!(matches!(
+        world.renewal_denied("m2", 1, 9),
+        Denial::NameTaken { .. }
+    ));
+}

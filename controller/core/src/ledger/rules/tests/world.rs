@@ -1,0 +1,219 @@
+//! A cluster of machines `m1` to `m3` and names `n1` to `n3`, in which hours pass.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::executor::block_on;
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+
+use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::ledger::*;
+use crate::nodes::{MemoryNodes, Node};
+use crate::refusal::{Denial, Refusal};
+use crate::verifier::{Assurance, AttestedIdentity, Identity};
+
+pub(crate) const HOUR: Duration = Duration::from_hours(1);
+
+/// The longest lifetime: every certificate is for ten hours, and policy has allowed for twenty.
+pub(crate) const LONGEST: Duration = Duration::from_hours(20);
+
+pub(crate) fn at(hours: u32) -> SystemTime {
+    UNIX_EPOCH + 500_000 * HOUR + hours * HOUR
+}
+
+pub(crate) fn name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
+pub(crate) fn provider_id(machine: &str) -> ProviderId {
+    ProviderId::parse(&format!("metal:///{machine}")).unwrap()
+}
+
+pub(crate) fn policy() -> LedgerPolicy {
+    LedgerPolicy::new(LONGEST)
+}
+
+pub(crate) fn machine(name: &str, state: MachineState) -> Machine {
+    let mut machine = Machine::new(name);
+    machine.provider_id = Some(provider_id(name));
+    machine.state = state;
+    machine
+}
+
+/// An attested claim by a bootstrap token, for a certificate of ten hours.
+pub(crate) fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
+    let identity = Identity::of(provider_id(machine));
+    Claim {
+        node_name: name(node),
+        claimant: Claimant::Token,
+        assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
+        provider: Provider::NULL,
+        machine_name: Some(machine.to_owned()),
+        key: KeyDigest::of(&[key]),
+        request: RequestRef {
+            name: format!("csr-{key}"),
+            uid: format!("uid-{key}"),
+        },
+        not_after: at(hour + 10),
+    }
+}
+
+pub(crate) fn insecure(claim: Claim) -> Claim {
+    Claim {
+        assurance: Assurance::None(claim.assurance.identity().clone()),
+        provider: Provider::INSECURE,
+        ..claim
+    }
+}
+
+pub(crate) fn by_node(claim: Claim) -> Claim {
+    Claim {
+        claimant: Claimant::Node,
+        ..claim
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) records: Arc<MemoryRecords>,
+    pub(crate) nodes: Arc<MemoryNodes>,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) policy: LedgerPolicy,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(policy())
+    }
+
+    pub(crate) fn with(policy: LedgerPolicy) -> Self {
+        Self {
+            records: Arc::default(),
+            nodes: Arc::default(),
+            machines: ["m1", "m2", "m3"]
+                .map(|name| machine(name, MachineState::Ready))
+                .to_vec(),
+            policy,
+        }
+    }
+
+    /// A world in which `m1` holds `n1` by key 1 since hour 0.
+    pub(crate) fn held(policy: LedgerPolicy) -> Self {
+        let world = Self::with(policy);
+        world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+        world
+    }
+
+    pub(crate) fn ledger(&self) -> RecordLedger {
+        let machines = StaticInventory::new(self.machines.clone()).unwrap();
+        RecordLedger::new(
+            self.records.clone(),
+            Arc::new(machines),
+            self.nodes.clone(),
+            self.policy,
+        )
+        .with_entropy(|| Some([7; 16]))
+    }
+
+    pub(crate) fn claims(&self, claim: &Claim, hour: u32) -> Result<Grant, Refusal> {
+        block_on(self.ledger().claim(claim, at(hour)))
+    }
+
+    /// The generation that is granted.
+    #[track_caller]
+    pub(crate) fn granted(&self, claim: &Claim, hour: u32) -> u64 {
+        self.claims(claim, hour).unwrap().uid.generation
+    }
+
+    #[track_caller]
+    pub(crate) fn denied(&self, claim: &Claim, hour: u32) -> Denial {
+        match self.claims(claim, hour) {
+            Err(Refusal::Deny(denial)) => denial,
+            other => panic!("not denied: {other:?}"),
+        }
+    }
+
+    /// The reason for which the claim has to wait.
+    #[track_caller]
+    pub(crate) fn waits(&self, claim: &Claim, hour: u32) -> &'static str {
+        match self.claims(claim, hour) {
+            Err(Refusal::Retry(deferral)) => deferral.reason(),
+            other => panic!("not put off: {other:?}"),
+        }
+    }
+
+    /// What comes of the renewal of this generation of `n1`.
+    pub(crate) fn renews(
+        &self,
+        machine: &str,
+        generation: u64,
+        hour: u32,
+    ) -> Result<Grant, Refusal> {
+        let renewal = Renewal {
+            node_name: name("n1"),
+            identity: AttestedIdentity::vouched(Identity::of(provider_id(machine))),
+            uid: CertificateUid {
+                record: RecordUid::new([7; 16]),
+                generation,
+            },
+            not_after: at(hour + 10),
+        };
+        block_on(self.ledger().renew(&renewal, at(hour)))
+    }
+
+    #[track_caller]
+    pub(crate) fn renewal_denied(&self, machine: &str, generation: u64, hour: u32) -> Denial {
+        match self.renews(machine, generation, hour) {
+            Err(Refusal::Deny(denial)) => denial,
+            other => panic!("not denied: {other:?}"),
+        }
+    }
+
+    /// The machine has another state now, or is gone.
+    pub(crate) fn becomes(&mut self, name: &str, state: Option<MachineState>) {
+        self.machines.retain(|machine| machine.name != name);
+        self.machines
+            .extend(state.map(|state| machine(name, state)));
+    }
+
+    /// There is a Node whose Lease was renewed an hour before `hour`, or at it.
+    pub(crate) fn node(&self, node: &str, is_up: bool, hour: u32) {
+        let renewed = if is_up { at(hour) } else { at(hour) - HOUR };
+        let node_is = Node {
+            uid: format!("node-{node}"),
+            ready: is_up,
+            lease_renewed: Some(renewed),
+        };
+        self.nodes.put(name(node), node_is);
+    }
+
+    #[track_caller]
+    pub(crate) fn record(&self, node: &str) -> Record {
+        let stored = block_on(self.records.read(&name(node))).unwrap();
+        stored.expect("a record").record
+    }
+
+    /// A person changes the record.
+    #[track_caller]
+    pub(crate) fn edit(&self, node: &str, change: impl FnOnce(&mut Record)) {
+        let stored = block_on(self.records.read(&name(node))).unwrap();
+        let Stored {
+            mut record,
+            version,
+        } = stored.expect("a record");
+        change(&mut record);
+        block_on(self.records.replace(&record, &version)).unwrap();
+    }
+
+    pub(crate) fn reset(&self, node: &str) {
+        self.edit(node, |record| record.reset = Some(record.generation));
+    }
+
+    pub(crate) fn revoke(&self, node: &str, hour: u32) {
+        self.edit(node, |record| {
+            record.revoked = Some(Revoked {
+                generation: record.generation,
+                at: at(hour),
+            });
+        });
+    }
+}
