@@ -7,6 +7,10 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
 
+mod held;
+
+use held::Held;
+
 /// The first wait of a request that must be tried again; a machine that is being made is there
 /// within seconds.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -32,6 +36,7 @@ const MAX_OBJECT_BYTES: usize = 16 * 1024 * 1024;
 pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
     ready: BTreeMap<Ticket, String>,
+    held: Held,
     timers: BTreeSet<(Instant, String)>,
     last_ticket: Ticket,
     objects: usize,
@@ -47,6 +52,7 @@ type Ticket = u64;
 #[derive(Debug)]
 struct Entry {
     name: String,
+    requester: String,
     version: Option<String>,
     source: Source,
     /// Whether the source's list, as far as it was read, has it.
@@ -59,6 +65,8 @@ struct Entry {
 enum State {
     /// In `ready`, with the object where there was room for it.
     Ready(Ticket, Option<Kept>),
+    /// In `held`.
+    OverBudget(Ticket),
     /// Worked on.
     Running(Meanwhile),
     /// In `timers`.
@@ -67,6 +75,19 @@ enum State {
     Settled,
     /// The API server takes no answer of ours for it as it is.
     GivenUp,
+}
+
+impl State {
+    fn kept(self) -> Option<Kept> {
+        match self {
+            Self::Ready(_, kept) => kept,
+            Self::OverBudget(_)
+            | Self::Running(_)
+            | Self::Waiting(_)
+            | Self::Settled
+            | Self::GivenUp => None,
+        }
+    }
 }
 
 /// An object, and what it takes of the room that there is.
@@ -129,6 +150,7 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(&uid) else {
             let entry = Entry {
                 name,
+                requester: csr.spec.username.clone().unwrap_or_default(),
                 version,
                 source,
                 listed: true,
@@ -163,7 +185,7 @@ impl Queue {
                 self.make_ready(uid, Some(csr));
             }
             State::GivenUp => self.make_ready(uid, Some(csr)),
-            State::Settled => {}
+            State::Settled | State::OverBudget(_) => {}
         }
     }
 
@@ -180,6 +202,7 @@ impl Queue {
             State::Waiting(until) => {
                 self.timers.remove(&(*until, uid.to_owned()));
             }
+            State::OverBudget(ticket) => self.held.gone(&entry.requester, *ticket),
             State::Ready(ticket, kept) => {
                 self.ready.remove(ticket);
                 let kept = kept.take();
@@ -191,6 +214,8 @@ impl Queue {
     }
 
     /// The request whose turn it is, if any's is at `now`.
+    ///
+    /// One whose requester is over its budget waits until there is something left of it.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Work> {
         while let Some((until, _)) = self.timers.first()
             && *until <= now
@@ -200,13 +225,27 @@ impl Queue {
             };
             self.make_ready(uid, None);
         }
-        let (_, uid) = self.ready.pop_first()?;
+        // It waited longer than any that is ready.
+        if let Some(uid) = self.held.next(now) {
+            return self.start(uid);
+        }
+        while let Some((ticket, uid)) = self.ready.pop_first() {
+            let Some(entry) = self.entries.get_mut(&uid) else {
+                continue;
+            };
+            if self.held.admit(&entry.requester, ticket, &uid, now) {
+                return self.start(uid);
+            }
+            let state = std::mem::replace(&mut entry.state, State::OverBudget(ticket));
+            self.freed(state.kept().as_ref());
+        }
+        None
+    }
+
+    fn start(&mut self, uid: String) -> Option<Work> {
         let entry = self.entries.get_mut(&uid)?;
         let state = std::mem::replace(&mut entry.state, State::Running(Meanwhile::Nothing));
-        let kept = match state {
-            State::Ready(_, kept) => kept,
-            State::Running(_) | State::Waiting(_) | State::Settled | State::GivenUp => None,
-        };
+        let kept = state.kept();
         let (name, attempts) = (entry.name.clone(), entry.attempts);
         self.freed(kept.as_ref());
         Some(Work {
@@ -219,7 +258,8 @@ impl Queue {
 
     /// When the next waiting request's turn comes.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
-        self.timers.first().map(|(until, _)| *until)
+        let timer = self.timers.first().map(|(until, _)| *until);
+        timer.into_iter().chain(self.held.next_turn()).min()
     }
 
     /// The request was answered, or is none of ours.
@@ -265,7 +305,11 @@ impl Queue {
                 return None;
             }
             State::Running(meanwhile) => meanwhile,
-            State::Ready(..) | State::Waiting(_) | State::Settled | State::GivenUp => return None,
+            State::Ready(..)
+            | State::OverBudget(_)
+            | State::Waiting(_)
+            | State::Settled
+            | State::GivenUp => return None,
         };
         Some((self.entries.get_mut(uid)?, meanwhile))
     }

@@ -1,6 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
+use crate::hardening::budget::TOKEN_RATE;
 
 fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningRequest {
     CertificateSigningRequest {
@@ -156,7 +157,11 @@ async fn what_a_list_does_not_name_any_more_is_gone_for_its_source_alone() {
 async fn a_flood_is_kept_by_name_alone() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OBJECTS {
-        queue.seen(0, csr("name", &number.to_string(), "1"));
+        // Each within its own budget.
+        queue.seen(
+            0,
+            csr_by(&format!("requester-{number}"), &number.to_string()),
+        );
     }
     let now = Instant::now();
 
@@ -299,4 +304,51 @@ async fn what_is_gone_takes_no_room() {
     queue.gone("a");
 
     assert_eq!((queue.objects, queue.object_bytes), (0, 0));
+}
+
+fn csr_by(requester: &str, name: &str) -> CertificateSigningRequest {
+    let mut csr = csr(name, name, "1");
+    csr.spec.username = Some(requester.to_owned());
+    csr
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requester_over_its_budget_waits_and_delays_nobody_else() {
+    let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
+    let mut queue = Queue::default();
+    for number in 0..burst + 2 {
+        queue.seen(
+            0,
+            csr_by("system:bootstrap:flooder", &format!("flood-{number}")),
+        );
+    }
+    queue.seen(0, csr_by("system:bootstrap:honest", "honest"));
+    let begin = Instant::now();
+
+    let names: Vec<String> = std::iter::from_fn(|| name_of(queue.next(begin))).collect();
+
+    assert_eq!(names.len(), burst + 1);
+    assert_eq!(names.last().unwrap(), "honest");
+    let next = queue.next_turn().unwrap();
+    assert_eq!(next, begin + TOKEN_RATE.every);
+    let held = [name_of(queue.next(next)), name_of(queue.next(next))];
+    assert_eq!(held, [Some(format!("flood-{burst}")), None]);
+    assert_eq!(queue.next_turn(), Some(next + TOKEN_RATE.every));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
+    let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
+    let mut queue = Queue::default();
+    for number in 0..burst + 2 {
+        queue.seen(0, csr_by("flooder", &format!("flood-{number}")));
+    }
+    let begin = Instant::now();
+    while queue.next(begin).is_some() {}
+
+    queue.gone(&format!("flood-{burst}"));
+    let work = queue.next(queue.next_turn().unwrap());
+
+    assert_eq!(name_of(work), Some(format!("flood-{}", burst + 1)));
+    assert_eq!(queue.next_turn(), None);
 }
