@@ -18,6 +18,7 @@ pub mod crd;
 pub mod decide;
 pub mod duties;
 pub mod events;
+pub mod fleet;
 pub mod hardening;
 pub mod inventory;
 pub mod ledger;

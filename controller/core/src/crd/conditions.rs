@@ -24,6 +24,8 @@ pub mod reason {
     pub const PAUSED: &str = "Paused";
     /// There is no Cluster of this name.
     pub const CLUSTER_NOT_FOUND: &str = "ClusterNotFound";
+    /// The resource has another name than its Cluster.
+    pub const MISNAMED: &str = "Misnamed";
     /// Cluster API has not made the Cluster's kubeconfig yet.
     pub const KUBECONFIG_NOT_FOUND: &str = "KubeconfigNotFound";
     /// The kubeconfig says something that is not accepted.
@@ -34,6 +36,8 @@ pub mod reason {
     pub const UNREACHABLE: &str = "Unreachable";
     /// The API server is older than what is needed.
     pub const KUBERNETES_TOO_OLD: &str = "KubernetesTooOld";
+    /// Cluster API has not made the Cluster's CA yet.
+    pub const CA_NOT_FOUND: &str = "CANotFound";
     /// The CA Secret cannot be read as a certificate and its key.
     pub const CA_INVALID: &str = "CAInvalid";
     /// The CA's key is not that of its certificate.
@@ -48,6 +52,12 @@ pub mod reason {
     pub const INSECURE_NOT_ALLOWED: &str = "InsecureNotAllowed";
     /// This controller has no verifier of an authorized attestor.
     pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
+    /// An audience is none.
+    pub const AUDIENCE_INVALID: &str = "AudienceInvalid";
+    /// The controller failed in a way that it should not; it tries again.
+    pub const INTERNAL_ERROR: &str = "InternalError";
+    /// The API server answers.
+    pub const REACHABLE: &str = "Reachable";
     /// Shown closed by the API server's own word.
     pub const CLOSED: &str = "Closed";
     /// kubeadm's bindings have unattested requests approved.

@@ -1,0 +1,218 @@
+//! Many clusters: each [`KubeletAuthentication`](crate::crd::KubeletAuthentication) of a management
+//! cluster has its Cluster's requests answered.
+//!
+//! An infrastructure provider embeds it with verifiers of its own:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use node_attestation_controller::clusters::ClusterAccess;
+//! # use node_attestation_controller::crd::KubeletAuthentication;
+//! # use node_attestation_controller::decide::Verifiers;
+//! # use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings};
+//! # use node_attestation_controller::verifier::Verifier;
+//! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
+//! let verifiers = move |_: &KubeletAuthentication| -> Result<Verifiers, NoVerifiers> {
+//!     Ok(Verifiers::from_iter([verifier.clone()]))
+//! };
+//! let fleet = Fleet::new(&management, Settings::default(), Arc::new(verifiers));
+//! fleet.run(std::future::pending()).await;
+//! # }
+//! ```
+//!
+//! # Guarantees
+//!
+//! - Each cluster has tasks, a queue and budgets of its own: one that is down, hostile or
+//!   misconfigured delays no other, and neither does a panic.
+//! - What stands in a cluster's way is said in a condition, for a person to act on; no secret is.
+//! - A kubeconfig or a CA that is replaced is taken up at once, and no request is lost over it.
+
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use kube::Client;
+
+use crate::capi::{Objects, Selection};
+use crate::clock::now;
+use crate::clusters::{ClusterAccess, Reach};
+use crate::crd::KubeletAuthentication;
+use crate::crd::conditions::reason;
+use crate::decide::Verifiers;
+
+mod ca_keys;
+mod directory;
+mod follow;
+mod health;
+mod leader;
+mod obstacle;
+mod plan;
+mod report;
+mod reporter;
+mod running;
+mod supervisor;
+mod terms;
+mod upkeep;
+
+use ca_keys::CaKeys;
+use leader::{Candidate, KubeLeases};
+
+/// Cluster API's annotation on what is not to be touched.
+const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
+
+/// Which part of a management cluster is looked after, and how.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Only what is in this namespace.
+    pub namespace: Option<String>,
+    /// Only what belongs to Clusters with this value of the label `cluster.x-k8s.io/watch-filter`.
+    pub watch_filter: Option<String>,
+    /// Only one of several replicas works at a time; this one goes by the name given, and something
+    /// that tells it from others of that name. `None`: there is only one.
+    pub candidate: Option<String>,
+    /// Where workload clusters' API servers may be.
+    pub reach: Reach,
+}
+
+/// Finds who appraises a cluster's evidence.
+pub trait VerifierFactory: Send + Sync {
+    /// The verifiers of what is authorized there, one for each attestor.
+    ///
+    /// # Errors
+    ///
+    /// One that is authorized and cannot be had; none of the cluster's requests is answered then.
+    fn verifiers(&self, authentication: &KubeletAuthentication) -> Result<Verifiers, NoVerifiers>;
+}
+
+impl<F> VerifierFactory for F
+where
+    F: Fn(&KubeletAuthentication) -> Result<Verifiers, NoVerifiers> + Send + Sync,
+{
+    fn verifiers(&self, authentication: &KubeletAuthentication) -> Result<Verifiers, NoVerifiers> {
+        self(authentication)
+    }
+}
+
+/// An attestor that is authorized cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoVerifiers {
+    /// This controller has no such verifier.
+    #[error("this controller has no verifier for the attestor {0:?}")]
+    Unknown(String),
+    /// Machines that prove nothing are admitted only by whoever runs the controller.
+    #[error("insecure is authorized, and this controller runs without --allow-insecure")]
+    InsecureNotAllowed,
+}
+
+impl NoVerifiers {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => reason::ATTESTOR_UNKNOWN,
+            Self::InsecureNotAllowed => reason::INSECURE_NOT_ALLOWED,
+        }
+    }
+}
+
+/// A controller of all clusters of a management cluster, or of a part of them.
+#[derive(Clone)]
+pub struct Fleet {
+    settings: Settings,
+    management: Client,
+    verifiers: Arc<dyn VerifierFactory>,
+}
+
+/// What all clusters are looked after with.
+struct Shared {
+    management: Client,
+    objects: Objects,
+    reach: Reach,
+    verifiers: Arc<dyn VerifierFactory>,
+    ca_keys: CaKeys,
+    clock: fn() -> SystemTime,
+}
+
+impl Fleet {
+    /// A controller in this management cluster; nothing is asked of it yet.
+    pub fn new(
+        management: &ClusterAccess,
+        settings: Settings,
+        verifiers: Arc<dyn VerifierFactory>,
+    ) -> Self {
+        Self {
+            settings,
+            management: management.client().clone(),
+            verifiers,
+        }
+    }
+
+    /// Answers requests until `stop` is ready; only while this replica leads, where there may be
+    /// others.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        let Some(name) = &self.settings.candidate else {
+            return self.work(stop).await;
+        };
+        let identity = leader::identity(name);
+        let lease = self.lease_name();
+        let leases = KubeLeases::new(self.management.clone(), lease.clone());
+        let candidate = Candidate::new(leases, lease, identity, now);
+        loop {
+            let mut term = tokio::select! {
+                () = &mut stop => return,
+                term = candidate.lead() => term,
+            };
+            let stopped = term.during(&mut stop, |stop| self.work(stop)).await;
+            if stopped {
+                return term.release().await;
+            }
+        }
+    }
+
+    async fn work(&self, stop: impl Future<Output = ()>) {
+        let selection = Selection {
+            namespace: self.settings.namespace.clone(),
+            watch_filter: self.settings.watch_filter.clone(),
+        };
+        let (objects, watches) = Objects::new(self.management.clone(), selection);
+        let shared = Arc::new(Shared {
+            management: self.management.clone(),
+            objects,
+            reach: self.settings.reach,
+            verifiers: self.verifiers.clone(),
+            ca_keys: CaKeys::default(),
+            clock: now,
+        });
+        tokio::select! {
+            () = directory::supervise_all(&self.settings, &shared, stop) => {}
+            () = watches.run(pending()) => {}
+        }
+    }
+
+    /// Controllers of different parts do not wait for each other.
+    fn lease_name(&self) -> String {
+        let Settings {
+            namespace,
+            watch_filter,
+            ..
+        } = &self.settings;
+        let mut name = "node-attestation-controller".to_owned();
+        if namespace.is_some() || watch_filter.is_some() {
+            let part = format!("{namespace:?}{watch_filter:?}");
+            let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, part.as_bytes());
+            let digest = data_encoding::HEXLOWER.encode(digest.as_ref());
+            name.push('-');
+            name.extend(digest.chars().take(8));
+        }
+        name
+    }
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,85 @@
+//! One object of the management cluster, as it is now.
+
+use std::fmt::Debug;
+use std::future::ready;
+
+use futures::stream::{Stream, StreamExt as _};
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Event, watcher};
+use serde::de::DeserializeOwned;
+
+use crate::clusters::{Doubling, watched_in_pages};
+use crate::logs::error_chain;
+
+/// What is known of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum Seen<K> {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// There is none.
+    Absent,
+    /// This.
+    Present(K),
+}
+
+impl<K> Seen<K> {
+    pub(super) fn present(&self) -> Option<&K> {
+        match self {
+            Self::Present(object) => Some(object),
+            Self::Unknown | Self::Absent => None,
+        }
+    }
+}
+
+impl<K> From<Option<K>> for Seen<K> {
+    fn from(object: Option<K>) -> Self {
+        object.map_or(Self::Absent, Self::Present)
+    }
+}
+
+/// The object of this name whenever it changes, and `None` while there is none; for ever.
+///
+/// What it was last stands while the API server cannot be asked.
+pub(super) fn follow<K>(api: Api<K>, name: &str) -> impl Stream<Item = Option<K>> + Send + use<K>
+where
+    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let config = watched_in_pages().fields(&format!("metadata.name={name}"));
+    let mut seen = false;
+    let mut failed = false;
+    let name = name.to_owned();
+    watcher(api, config)
+        .backoff(Doubling::default())
+        .filter_map(move |event| {
+            let now = match event {
+                Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                    seen = true;
+                    Some(Some(object))
+                }
+                Ok(Event::Delete(_)) => Some(None),
+                Ok(Event::Init) => {
+                    seen = false;
+                    None
+                }
+                Ok(Event::InitDone) if !seen => Some(None),
+                Ok(Event::InitDone) => None,
+                Err(error) => {
+                    if !failed {
+                        let error = error_chain(&error);
+                        tracing::warn!(
+                            object = name,
+                            error,
+                            "the watch failed; it is tried again until it holds"
+                        );
+                    }
+                    failed = true;
+                    None
+                }
+            };
+            failed &= now.is_none();
+            ready(now)
+        })
+}

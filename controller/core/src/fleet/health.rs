@@ -1,0 +1,55 @@
+//! What is known of a workload cluster that is served.
+
+use crate::preflight::ServerVersion;
+
+/// What was found out when it was last looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Health {
+    pub(super) answers: Answers,
+    /// The rights that are missing, as an operator would write them down.
+    pub(super) missing: Vec<String>,
+    pub(super) paths: Paths,
+    pub(super) census: Option<Census>,
+    /// What could not be done, and why; not empty where something was not.
+    pub(super) undone: Vec<String>,
+}
+
+/// Whether the API server answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// It was not asked yet.
+    #[default]
+    Unknown,
+    /// It does, and is of this version.
+    Yes(ServerVersion),
+    /// It does not.
+    No(String),
+    /// It does, and does not let us in.
+    Refused(String),
+}
+
+/// Whether anybody has requests approved without evidence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Paths {
+    /// Nobody knows; why, where anybody asked.
+    #[default]
+    Unknown,
+    /// It could not be found out.
+    Unasked(String),
+    /// Nobody has.
+    Closed(String),
+    /// Somebody has, by kubeadm's bindings alone; which.
+    Bindings(String),
+    /// So has somebody, and they stay until these Nodes have records.
+    Waiting(String),
+    /// Somebody has.
+    Open(String),
+}
+
+/// How many records there are, and when the first certificate ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Census {
+    pub(super) live: u32,
+    pub(super) tombstones: u32,
+    pub(super) earliest_expiry: Option<std::time::SystemTime>,
+}

@@ -1,0 +1,334 @@
+//! One of several replicas works, by a Lease (`coordination.k8s.io/v1`).
+//!
+//! # Guarantees
+//!
+//! - Nothing rests on there being only one: two that both believe they lead are stopped by the
+//!   preconditions of every write. The Lease only spares the work of doing things twice.
+//! - Clocks of different hosts are not compared: a Lease has lapsed when it was not seen to change
+//!   for its own duration.
+
+use std::fmt::Debug;
+use std::future::pending;
+use std::pin::pin;
+use std::time::{Duration, SystemTime};
+
+use futures::future::{BoxFuture, FutureExt as _};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, PostParams};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::logs::error_chain;
+
+/// A leader that is not heard of for so long leads no more; what client-go has its users take.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+
+/// A leader that could not renew for so long stops, before another begins.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Between two attempts, to get the Lease or to renew it.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// For one call: several fit between two renewals that are due.
+const CALL_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The longest that another's Lease is believed in, whatever it says.
+const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
+
+/// A name that no other replica has, and that says whose it is.
+pub(super) fn identity(name: &str) -> String {
+    let mut random = [0; 8];
+    // Without random bytes the name alone has to do, which a Pod's does.
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    format!("{name}_{}", data_encoding::HEXLOWER.encode(&random))
+}
+
+/// Where a Lease is kept.
+pub(super) trait Leases: Debug + Send + Sync {
+    /// The Lease; `None` if there is none.
+    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, LeaseError>>;
+
+    /// Makes the Lease, or replaces it if it is still the version given.
+    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, LeaseError>>;
+}
+
+/// A Lease could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LeaseError {
+    #[error("the API server gave no answer in {} s", CALL_DEADLINE.as_secs())]
+    Deadline,
+    #[error("the API server did not do it")]
+    Api(#[source] Box<kube::Error>),
+}
+
+/// A candidate.
+#[derive(Debug)]
+pub(super) struct Candidate<L> {
+    leases: L,
+    name: String,
+    identity: String,
+    clock: fn() -> SystemTime,
+}
+
+/// The time that a candidate leads.
+#[derive(Debug)]
+pub(super) struct Term<'a, L> {
+    candidate: &'a Candidate<L>,
+    lease: Lease,
+    renewed: Instant,
+}
+
+impl<L: Leases> Candidate<L> {
+    /// One that goes by `identity`, which no other may have.
+    pub(super) fn new(
+        leases: L,
+        name: String,
+        identity: String,
+        clock: fn() -> SystemTime,
+    ) -> Self {
+        Self {
+            leases,
+            name,
+            identity,
+            clock,
+        }
+    }
+
+    /// Waits until it leads.
+    pub(super) async fn lead(&self) -> Term<'_, L> {
+        let mut seen = Observed::default();
+        let mut told = false;
+        loop {
+            let error = match self.attempt(&mut seen).await {
+                Ok(Some(term)) => {
+                    tracing::info!(lease = self.name, "leading");
+                    return term;
+                }
+                Ok(None) => None,
+                Err(error) => Some(error_chain(&error)),
+            };
+            if !told {
+                let lease = self.name.as_str();
+                tracing::info!(lease, error, "waiting to lead");
+            }
+            told = true;
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn attempt(&self, seen: &mut Observed) -> Result<Option<Term<'_, L>>, LeaseError> {
+        let current = self.leases.get().await?;
+        if let Some(lease) = &current
+            && seen.is_held(lease, &self.identity)
+        {
+            return Ok(None);
+        }
+        // Asked before the write: the Lease is ours from some time after it.
+        let renewed = Instant::now();
+        let lease = self.leases.put(self.taken(current)).await?;
+        Ok(Some(Term {
+            candidate: self,
+            lease,
+            renewed,
+        }))
+    }
+
+    fn taken(&self, current: Option<Lease>) -> Lease {
+        let mut lease = current.unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        });
+        let now = self.now();
+        let spec = lease.spec.get_or_insert_default();
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        if holder != self.identity {
+            spec.acquire_time.clone_from(&now);
+            let transitions = spec.lease_transitions.unwrap_or_default();
+            spec.lease_transitions = Some(transitions.saturating_add(1));
+        }
+        spec.holder_identity = Some(self.identity.clone());
+        self.renew(spec);
+        lease
+    }
+
+    fn renew(&self, spec: &mut LeaseSpec) {
+        spec.renew_time = self.now();
+        spec.lease_duration_seconds = i32::try_from(LEASE_DURATION.as_secs()).ok();
+    }
+
+    fn now(&self) -> Option<MicroTime> {
+        Timestamp::try_from((self.clock)()).ok().map(MicroTime)
+    }
+}
+
+impl<L: Leases> Term<'_, L> {
+    /// Has `work` done for as long as this leads and `stop` is not ready; whether `stop` was.
+    ///
+    /// `work` ends when the future that it is given is ready, and is waited for.
+    pub(super) async fn during<W: Future<Output = ()>>(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        work: impl FnOnce(BoxFuture<'static, ()>) -> W,
+    ) -> bool {
+        let (quit, quitted) = oneshot::channel::<()>();
+        let mut work = pin!(work(quitted.map(drop).boxed()));
+        let stopped = tokio::select! {
+            () = stop => true,
+            () = self.held() => false,
+            () = &mut work => return true,
+        };
+        drop(quit);
+        tokio::select! {
+            () = &mut work => {}
+            () = self.held().then(|()| pending()) => {}
+        }
+        stopped
+    }
+
+    /// Renews the Lease for as long as that can be done.
+    async fn held(&mut self) {
+        loop {
+            sleep(RETRY).await;
+            match self.renew().await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::warn!(lease = self.candidate.name, "another replica leads");
+                    return;
+                }
+                Err(error) if self.renewed.elapsed() >= RENEW_DEADLINE => {
+                    let error = error_chain(&error);
+                    tracing::warn!(lease = self.candidate.name, error, "no longer leading");
+                    return;
+                }
+                Err(error) => {
+                    let error = error_chain(&error);
+                    tracing::debug!(lease = self.candidate.name, error, "not renewed");
+                }
+            }
+        }
+    }
+
+    /// Whether it is still ours.
+    async fn renew(&mut self) -> Result<bool, LeaseError> {
+        let renewed = Instant::now();
+        let mut next = self.lease.clone();
+        self.candidate.renew(next.spec.get_or_insert_default());
+        let error = match self.candidate.leases.put(next).await {
+            Ok(lease) => {
+                self.lease = lease;
+                self.renewed = renewed;
+                return Ok(true);
+            }
+            Err(error) => error,
+        };
+        // Somebody else wrote it; or we did, and had no answer.
+        if let Some(lease) = self.candidate.leases.get().await?
+            && holder(&lease) == self.candidate.identity
+        {
+            self.lease = lease;
+            return Err(error);
+        }
+        Ok(false)
+    }
+
+    /// Gives the Lease up, so that the next one need not wait for its end.
+    pub(super) async fn release(mut self) {
+        if let Some(spec) = &mut self.lease.spec {
+            spec.holder_identity = Some(String::new());
+            spec.lease_duration_seconds = Some(1);
+        }
+        if let Err(error) = self.candidate.leases.put(self.lease).await {
+            let error = error_chain(&error);
+            tracing::debug!(lease = self.candidate.name, error, "not released");
+        }
+    }
+}
+
+/// Another's Lease, and since when it is as it is.
+#[derive(Debug, Default)]
+struct Observed(Option<(Option<String>, Instant)>);
+
+impl Observed {
+    /// Whether somebody else holds it.
+    fn is_held(&mut self, lease: &Lease, identity: &str) -> bool {
+        let now = Instant::now();
+        let since = match &self.0 {
+            Some((version, since)) if *version == lease.metadata.resource_version => *since,
+            Some(_) | None => now,
+        };
+        self.0 = Some((lease.metadata.resource_version.clone(), since));
+        let holder = holder(lease);
+        !holder.is_empty() && holder != identity && now - since < duration(lease)
+    }
+}
+
+fn holder(lease: &Lease) -> &str {
+    let spec = lease.spec.as_ref();
+    spec.and_then(|spec| spec.holder_identity.as_deref())
+        .unwrap_or_default()
+}
+
+fn duration(lease: &Lease) -> Duration {
+    let spec = lease.spec.as_ref();
+    spec.and_then(|spec| spec.lease_duration_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(LEASE_DURATION, Duration::from_secs)
+        .min(MAX_LEASE_DURATION)
+}
+
+/// The Lease of this name in the namespace that a client takes for its own.
+#[derive(Clone)]
+pub(super) struct KubeLeases {
+    api: Api<Lease>,
+    name: String,
+}
+
+impl KubeLeases {
+    pub(super) fn new(client: Client, name: String) -> Self {
+        Self {
+            api: Api::default_namespaced(client),
+            name,
+        }
+    }
+}
+
+impl Debug for KubeLeases {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubeLeases")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Leases for KubeLeases {
+    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, LeaseError>> {
+        Box::pin(in_time(self.api.get_opt(&self.name)))
+    }
+
+    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, LeaseError>> {
+        Box::pin(async move {
+            let options = PostParams::default();
+            if lease.metadata.resource_version.is_some() {
+                in_time(self.api.replace(&self.name, &options, &lease)).await
+            } else {
+                in_time(self.api.create(&options, &lease)).await
+            }
+        })
+    }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, LeaseError> {
+    timeout(CALL_DEADLINE, call)
+        .await
+        .map_err(|_| LeaseError::Deadline)?
+        .map_err(|error| LeaseError::Api(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! What is said of a cluster in its KubeletAuthentication: no input or output.
+
+use std::time::SystemTime;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kubelet_attestation::names::Provider;
+
+use super::health::{Answers, Health};
+use super::obstacle::Obstacle;
+use crate::capi::CaOutOfTime;
+use crate::crd::conditions::{self, Finding, Holds, reason};
+use crate::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
+
+/// Kubernetes' own signer, whose requests are approved where there is no CA key.
+const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// The one signer that kubelets ask for serving certificates.
+const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+
+/// What is the case with a cluster.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// Not everything has been read yet.
+    Waiting,
+    /// Its requests are not answered.
+    Stopped(Obstacle),
+    /// Its tasks panicked, and begin again.
+    Broken,
+    /// Its requests are answered.
+    Serving {
+        /// Whether anything can be signed.
+        ca: Option<CaOutOfTime>,
+        /// Whether the CA's key is there.
+        signs: bool,
+        /// What the cluster says.
+        health: Health,
+    },
+}
+
+/// One condition's words.
+struct Word {
+    holds: Holds,
+    reason: &'static str,
+    message: String,
+}
+
+impl Word {
+    fn new(holds: Holds, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            holds,
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// The status that `verdict` makes of the one that there is.
+///
+/// Conditions of types that are not told of here stay.
+pub(super) fn status(
+    authentication: &KubeletAuthentication,
+    verdict: &Verdict,
+    now: SystemTime,
+) -> KubeletAuthenticationStatus {
+    let mut status = authentication.status.clone().unwrap_or_default();
+    let observed_generation = authentication.metadata.generation;
+    status.observed_generation = observed_generation;
+    // A clock before the year -9999 is none.
+    let now = Time(Timestamp::try_from(now).unwrap_or_default());
+    for (of, word) in [
+        (conditions::READY, ready(verdict)),
+        (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(verdict)),
+    ] {
+        let finding = Finding {
+            of,
+            holds: word.holds,
+            reason: word.reason,
+            message: &word.message,
+            observed_generation,
+        };
+        conditions::set(&mut status.conditions, &finding, &now);
+    }
+    if let Verdict::Serving { signs, .. } = verdict {
+        let attestor = authentication.spec.authorized_attestors.first();
+        let attestor = attestor.and_then(|name| Provider::parse(name).ok());
+        let own = attestor.as_ref().map(Provider::client_signer);
+        status.kubelet_client_certificate_signer = if *signs {
+            own
+        } else {
+            Some(BUILT_IN_CLIENT_SIGNER.to_owned())
+        };
+        let proves = attestor.is_some_and(|attestor| attestor != Provider::INSECURE);
+        status.kubelet_serving_certificate_signer = proves.then(|| SERVING_SIGNER.to_owned());
+    }
+    status
+}
+
+fn ready(verdict: &Verdict) -> Word {
+    use Holds::{False, True, Unknown};
+    let (ca, health) = match verdict {
+        Verdict::Waiting => {
+            return Word::new(
+                Unknown,
+                reason::PENDING,
+                "the Cluster's objects are being read",
+            );
+        }
+        Verdict::Stopped(obstacle) => {
+            return Word::new(False, obstacle.reason(), obstacle.to_string());
+        }
+        Verdict::Broken => {
+            return Word::new(False, reason::INTERNAL_ERROR, "it failed, and begins again");
+        }
+        Verdict::Serving { ca, health, .. } => (ca, health),
+    };
+    if let Some(why) = ca {
+        let message = format!("{why}: nothing can be signed until it is replaced");
+        return Word::new(False, reason::CA_EXPIRED, message);
+    }
+    match &health.answers {
+        Answers::Unknown => Word::new(Unknown, reason::PENDING, "the API server is being asked"),
+        Answers::No(error) => Word::new(False, reason::UNREACHABLE, error),
+        Answers::Refused(error) => Word::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error),
+        Answers::Yes(_) if !health.missing.is_empty() => Word::new(
+            False,
+            reason::KUBECONFIG_WITHOUT_ACCESS,
+            format!(
+                "the kubeconfig's user may not: {}",
+                health.missing.join(", ")
+            ),
+        ),
+        Answers::Yes(version) if !version.hands_uids_on() => Word::new(
+            False,
+            reason::KUBERNETES_TOO_OLD,
+            format!(
+                "the API server is {}; before 1.33 it does not hand the UID of a certificate on, \
+                 so nodes can join and not renew",
+                version.name
+            ),
+        ),
+        Answers::Yes(_) => Word::new(True, reason::READY, ""),
+    }
+}
+
+fn reachable(verdict: &Verdict) -> Word {
+    use Holds::{False, True, Unknown};
+    let Verdict::Serving { health, .. } = verdict else {
+        return Word::new(Unknown, reason::PENDING, "the API server was not asked");
+    };
+    match &health.answers {
+        Answers::Unknown => Word::new(Unknown, reason::PENDING, "the API server is being asked"),
+        Answers::No(error) => Word::new(False, reason::UNREACHABLE, error),
+        Answers::Refused(error) => Word::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error),
+        Answers::Yes(version) => Word::new(True, reason::REACHABLE, &*version.name),
+    }
+}
+
+#[cfg(test)]
+mod tests;

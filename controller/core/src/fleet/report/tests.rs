@@ -1,0 +1,128 @@
+use super::*;
+use crate::crd::KubeletAuthenticationSpec;
+use crate::preflight::ServerVersion;
+use crate::request::forge::now;
+
+fn authentication(attestor: &str) -> KubeletAuthentication {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
+    let mut authentication = KubeletAuthentication::new("prod-1", spec);
+    authentication.metadata.generation = Some(3);
+    authentication
+}
+
+fn healthy() -> Health {
+    Health {
+        answers: Answers::Yes(ServerVersion {
+            name: "v1.36.3".to_owned(),
+            number: Some((1, 36)),
+        }),
+        ..Health::default()
+    }
+}
+
+fn serving(health: Health) -> Verdict {
+    Verdict::Serving {
+        ca: None,
+        signs: true,
+        health,
+    }
+}
+
+/// Status and reason of a condition.
+fn said(verdict: &Verdict, condition: &str) -> (String, String) {
+    let status = status(&authentication("aws"), verdict, now());
+    let found = conditions::find(&status.conditions, condition).unwrap();
+    assert_eq!(found.observed_generation, Some(3));
+    (found.status.clone(), found.reason.clone())
+}
+
+fn is(status: &str, reason: &str) -> (String, String) {
+    (status.to_owned(), reason.to_owned())
+}
+
+#[test]
+fn a_cluster_that_is_served_is_ready() {
+    let verdict = serving(healthy());
+
+    assert_eq!(said(&verdict, "Ready"), is("True", "Ready"));
+    let reachable = said(&verdict, "WorkloadClusterReachable");
+    assert_eq!(reachable, is("True", "Reachable"));
+}
+
+#[test]
+fn each_thing_that_is_wrong_has_its_reason() {
+    let with = |change: &dyn Fn(&mut Health)| {
+        let mut health = healthy();
+        change(&mut health);
+        serving(health)
+    };
+    let old = with(&|health| {
+        health.answers = Answers::Yes(ServerVersion {
+            name: "v1.32.0".to_owned(),
+            number: Some((1, 32)),
+        });
+    });
+    let down = with(&|health| health.answers = Answers::No("no route".to_owned()));
+    let out = with(&|health| health.answers = Answers::Refused("who?".to_owned()));
+    let poor = with(&|health| health.missing = vec!["sign a/b".to_owned()]);
+    let expired = Verdict::Serving {
+        ca: Some(CaOutOfTime::Expired),
+        signs: true,
+        health: healthy(),
+    };
+    for (verdict, reason) in [
+        (old, "KubernetesTooOld"),
+        (down, "Unreachable"),
+        (out, "KubeconfigWithoutAccess"),
+        (poor, "KubeconfigWithoutAccess"),
+        (expired, "CAExpired"),
+        (Verdict::Broken, "InternalError"),
+    ] {
+        assert_eq!(said(&verdict, "Ready"), is("False", reason));
+    }
+    assert_eq!(said(&Verdict::Waiting, "Ready"), is("Unknown", "Pending"));
+}
+
+#[test]
+fn what_is_said_twice_changes_nothing() {
+    let mut authentication = authentication("aws");
+    let verdict = serving(healthy());
+    let first = status(&authentication, &verdict, now());
+    authentication.status = Some(first.clone());
+
+    let later = now() + std::time::Duration::from_hours(1);
+
+    assert_eq!(status(&authentication, &verdict, later), first);
+}
+
+#[test]
+fn the_signers_are_those_that_kubelets_ask() {
+    let of = |attestor: &str, signs: bool| {
+        let verdict = Verdict::Serving {
+            ca: None,
+            signs,
+            health: healthy(),
+        };
+        let status = status(&authentication(attestor), &verdict, now());
+        (
+            status.kubelet_client_certificate_signer.unwrap(),
+            status.kubelet_serving_certificate_signer,
+        )
+    };
+    let serving = Some("kubernetes.io/kubelet-serving".to_owned());
+    assert_eq!(
+        of("aws", true),
+        (
+            "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws".to_owned(),
+            serving.clone()
+        )
+    );
+    assert_eq!(
+        of("aws", false),
+        (
+            "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
+            serving
+        )
+    );
+    assert_eq!(of("insecure", true).1, None);
+}

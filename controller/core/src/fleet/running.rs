@@ -1,0 +1,162 @@
+//! The tasks of one cluster that is served.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::health::Health;
+use super::plan::{Fingerprint, Service};
+use super::upkeep::Upkeep;
+use super::{Shared, terms};
+use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
+use crate::clusters::{self, ClusterAccess};
+use crate::crd::GuestReportedAddresses;
+use crate::decide::Context;
+use crate::duties::Issuance;
+use crate::events::Events;
+use crate::inventory::Inventory;
+use crate::ledger::{RecordLedger, Records};
+use crate::nodes;
+use crate::pipeline::Pipeline;
+use crate::serving;
+use crate::status::KubeStore;
+
+/// How often a cluster is looked at as a whole.
+const PERIOD: Duration = Duration::from_mins(1);
+
+/// A cluster whose requests are answered.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) ca: Arc<ClusterCa>,
+    health: watch::Receiver<Health>,
+    tasks: JoinSet<()>,
+    /// Dropped, it ends the tasks.
+    quit: watch::Sender<()>,
+}
+
+/// A task ended by itself: it panicked.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+impl Running {
+    /// Begins.
+    ///
+    /// # Errors
+    ///
+    /// The kubeconfig gives no client.
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        key: &ObjectKey,
+        service: Service,
+        records: Arc<dyn Records>,
+    ) -> Result<Self, KubeconfigRefused> {
+        let access = service.kubeconfig.access()?;
+        let (fingerprint, ca) = (service.fingerprint, service.ca.clone());
+        let (quit, quitted) = watch::channel(());
+        let (said, health) = watch::channel(Health::default());
+        let mut tasks = JoinSet::new();
+        let (events, writer) = Events::start(access.client().clone());
+        let store = Arc::new(KubeStore::new(access.client().clone()));
+        let context = context(shared, key, &service, &access, records);
+        let signers = context.signers();
+        let upkeep = Upkeep::new(access.clone(), &service, signers);
+        let pipeline = Pipeline::new(context, store, events, shared.clock);
+        let client = access.client().clone();
+        let ended = closed(quitted.clone());
+        tasks.spawn(async move {
+            clusters::run(client, pipeline, ended).await;
+            writer.finish().await;
+        });
+        tasks.spawn(keep_up(upkeep, said, closed(quitted)));
+        Ok(Self {
+            fingerprint,
+            ca,
+            health,
+            tasks,
+            quit,
+        })
+    }
+
+    /// What is known of the cluster.
+    pub(super) fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    /// Waits until there is something else to say of the cluster.
+    pub(super) async fn changed(&mut self) -> Result<(), Broken> {
+        tokio::select! {
+            Ok(()) = self.health.changed() => Ok(()),
+            Some(_) = self.tasks.join_next() => Err(Broken),
+            else => Err(Broken),
+        }
+    }
+
+    /// Ends it; what is being answered is answered first.
+    pub(super) async fn stop(mut self) {
+        drop(self.quit);
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Ready when the other end is dropped.
+fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
+    async move { while quitted.changed().await.is_ok() {} }.boxed()
+}
+
+async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>, stop: impl Future<Output = ()>) {
+    let work = async {
+        loop {
+            let health = upkeep.round().await;
+            said.send_if_modified(|known| {
+                let changed = *known != health;
+                *known = health;
+                changed
+            });
+            sleep(PERIOD).await;
+        }
+    };
+    tokio::select! {
+        () = stop => {}
+        () = work => {}
+    }
+}
+
+fn context(
+    shared: &Shared,
+    key: &ObjectKey,
+    service: &Service,
+    access: &ClusterAccess,
+    records: Arc<dyn Records>,
+) -> Context {
+    let inventory: Arc<dyn Inventory> =
+        Arc::new(CapiInventory::new(shared.objects.clone(), key.clone()));
+    let signer = service.ca.signer();
+    let policy = terms::ledger_policy(&service.spec, &service.verifiers, signer.is_some());
+    let nodes = Arc::new(nodes::KubeNodes::new(access.client().clone()));
+    let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy);
+    let mut serving = terms::serving_policy(&service.cluster, access);
+    serving.guest_reported = match service.spec.guest_reported_addresses {
+        GuestReportedAddresses::Refuse => None,
+        GuestReportedAddresses::Allow => {
+            Some(Arc::new(serving::KubeNodes::new(access.client().clone())))
+        }
+    };
+    Context {
+        verifiers: service.verifiers.clone(),
+        audiences: service.audiences.clone(),
+        inventory,
+        ledger: Arc::new(ledger),
+        issuance: signer.map_or(Issuance::ApproveOnly, |signer| {
+            Issuance::Sign(signer.clone())
+        }),
+        lifetimes: terms::lifetimes(&service.spec),
+        duties: terms::duties(&service.spec, signer.is_some()),
+        serving,
+    }
+}

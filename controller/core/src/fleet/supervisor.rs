@@ -1,0 +1,233 @@
+//! One cluster: what is said of it is read, and its requests are answered while they can be.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt as _};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::Shared;
+use super::ca_keys::CaKeyHolder;
+use super::follow::{Seen, follow};
+use super::obstacle::Obstacle;
+use super::plan::{Plan, Service, Sources};
+use super::report::{self, Verdict};
+use super::reporter::Reporter;
+use super::running::{Broken, Running};
+use crate::capi::{Cluster, ObjectKey, Objects};
+use crate::crd::KubeletAuthentication;
+use crate::ledger::{MemoryRecords, Records};
+
+/// Some of what is said depends on the time.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// The first wait before a cluster whose tasks panicked is served again.
+const FIRST_RESTART: Duration = Duration::from_secs(5);
+
+/// The longest such wait.
+const LAST_RESTART: Duration = Duration::from_mins(5);
+
+/// Looks after one cluster until its KubeletAuthentication is gone.
+pub(super) async fn supervise(
+    shared: Arc<Shared>,
+    key: ObjectKey,
+    authentication: watch::Receiver<Arc<KubeletAuthentication>>,
+) {
+    let supervisor = Supervisor {
+        authentication,
+        sources: Sources::default(),
+        ca_key: shared.ca_keys.holder(key.clone()),
+        records: Arc::new(MemoryRecords::default()),
+        running: None,
+        panics: Panics::default(),
+        reporter: Reporter::new(&shared, &key),
+        key,
+        shared,
+    };
+    supervisor.run().await;
+}
+
+struct Supervisor {
+    shared: Arc<Shared>,
+    key: ObjectKey,
+    authentication: watch::Receiver<Arc<KubeletAuthentication>>,
+    sources: Sources,
+    ca_key: CaKeyHolder,
+    records: Arc<dyn Records>,
+    running: Option<Running>,
+    panics: Panics,
+    reporter: Reporter,
+}
+
+enum Change {
+    Kubeconfig(Option<Secret>),
+    Ca(Option<Secret>),
+}
+
+impl Supervisor {
+    async fn run(mut self) {
+        let mut changes = self.changes();
+        let mut objects = self.shared.objects.changes();
+        loop {
+            let authentication = self.authentication.borrow_and_update().clone();
+            let verdict = self.settle(&authentication).await;
+            let status = report::status(&authentication, &verdict, (self.shared.clock)());
+            let write_again = self.reporter.write(&authentication, status).await;
+            let look_again = Instant::now() + LOOK_AGAIN;
+            let again = write_again.map_or(look_again, |at| at.min(look_again));
+            tokio::select! {
+                changed = self.authentication.changed() => if changed.is_err() {
+                    break;
+                },
+                Some(change) = changes.next() => self.sources.changed(change),
+                cluster = other_cluster(&self.shared.objects, &self.key, &mut objects, &self.sources.cluster) => {
+                    self.sources.cluster = cluster;
+                }
+                () = self.ca_key.changed() => {}
+                changed = changed(self.running.as_mut()) => if changed.is_err() {
+                    self.broke().await;
+                },
+                () = sleep_until(again) => {}
+            }
+        }
+        self.stop().await;
+    }
+
+    fn changes(&self) -> BoxStream<'static, Change> {
+        let ObjectKey { namespace, name } = &self.key;
+        let client = &self.shared.management;
+        let secrets = || Api::<Secret>::namespaced(client.clone(), namespace);
+        stream::select_all([
+            follow(secrets(), &format!("{name}-kubeconfig"))
+                .map(Change::Kubeconfig)
+                .boxed(),
+            follow(secrets(), &format!("{name}-ca"))
+                .map(Change::Ca)
+                .boxed(),
+        ])
+        .boxed()
+    }
+
+    /// Has done what is to be done as things are.
+    async fn settle(&mut self, authentication: &KubeletAuthentication) -> Verdict {
+        let plan = Plan::of(
+            authentication,
+            &self.sources,
+            &mut self.ca_key,
+            self.shared.reach,
+            self.shared.verifiers.as_ref(),
+        );
+        match plan {
+            Plan::Wait => Verdict::Waiting,
+            Plan::Stop(obstacle) => {
+                self.stop().await;
+                Verdict::Stopped(obstacle)
+            }
+            Plan::Serve(service) => self.serve(*service).await,
+        }
+    }
+
+    async fn serve(&mut self, service: Service) -> Verdict {
+        let as_it_is = self.running.as_ref().map(|running| running.fingerprint);
+        if as_it_is != Some(service.fingerprint) {
+            self.stop().await;
+            if self.panics.must_wait() {
+                return Verdict::Broken;
+            }
+            let cluster = self.key.to_string();
+            match Running::start(&self.shared, &self.key, service, self.records.clone()) {
+                Ok(running) => self.running = Some(running),
+                Err(source) => {
+                    let name = format!("{}-kubeconfig", self.key.name);
+                    return Verdict::Stopped(Obstacle::KubeconfigRefused { name, source });
+                }
+            }
+            tracing::info!(cluster, "serving");
+        }
+        let Some(running) = &self.running else {
+            return Verdict::Waiting;
+        };
+        Verdict::Serving {
+            ca: running.ca.out_of_time((self.shared.clock)()),
+            signs: running.ca.signer().is_some(),
+            health: running.health(),
+        }
+    }
+
+    async fn broke(&mut self) {
+        let cluster = self.key.to_string();
+        tracing::error!(cluster, "a task of the cluster panicked; it begins again");
+        self.panics.one_more();
+        self.stop().await;
+    }
+
+    async fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop().await;
+            let cluster = self.key.to_string();
+            tracing::info!(cluster, "no longer serving");
+        }
+    }
+}
+
+/// Waits until the Cluster is another than it was.
+async fn other_cluster(
+    objects: &Objects,
+    key: &ObjectKey,
+    changes: &mut watch::Receiver<u64>,
+    known: &Seen<Cluster>,
+) -> Seen<Cluster> {
+    loop {
+        changes.borrow_and_update();
+        let now = if objects.is_ready() {
+            objects.cluster(key).into()
+        } else {
+            Seen::Unknown
+        };
+        if now != *known {
+            return now;
+        }
+        if changes.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+async fn changed(running: Option<&mut Running>) -> Result<(), Broken> {
+    match running {
+        Some(running) => running.changed().await,
+        None => pending().await,
+    }
+}
+
+impl Sources {
+    fn changed(&mut self, change: Change) {
+        match change {
+            Change::Kubeconfig(secret) => self.kubeconfig = secret.into(),
+            Change::Ca(secret) => self.ca = secret.into(),
+        }
+    }
+}
+
+/// How often a cluster's tasks panicked, and how long they rest for it.
+#[derive(Debug, Default)]
+struct Panics {
+    count: u32,
+    rest_until: Option<Instant>,
+}
+
+impl Panics {
+    fn one_more(&mut self) {
+        let rest = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(self.count));
+        self.count = self.count.saturating_add(1);
+        self.rest_until = Some(Instant::now() + rest.min(LAST_RESTART));
+    }
+
+    fn must_wait(&self) -> bool {
+        self.rest_until.is_some_and(|until| Instant::now() < until)
+    }
+}

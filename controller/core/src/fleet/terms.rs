@@ -1,0 +1,110 @@
+//! What a KubeletAuthentication's words mean to those who decide: no input or output.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kubelet_attestation::names::Provider;
+
+use crate::capi::Cluster;
+use crate::clusters::ClusterAccess;
+use crate::crd::{
+    Adoption, BuiltInRenewal, KubeletAuthenticationSpec, NameReuse, Reenrolment, StaleNodes,
+};
+use crate::decide::{Lifetimes, Verifiers};
+use crate::duties::{BuiltIn, Duties};
+use crate::hardening::admission::{self, Signing};
+use crate::ledger::{self, LedgerPolicy};
+use crate::serving::ServingPolicy;
+
+/// The longest validity that is granted.
+pub(super) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    Lifetimes {
+        attested: seconds(spec.certificate.expiration_seconds),
+        insecure: seconds(spec.certificate.insecure_expiration_seconds),
+    }
+}
+
+/// Which requests are ours beside those to the client signers of the verifiers.
+pub(super) fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
+    Duties {
+        serving: true,
+        built_in: if signs {
+            BuiltIn::Deny
+        } else {
+            BuiltIn::ApproveOnly
+        },
+        control_plane_renewal: match spec.built_in_renewal {
+            BuiltInRenewal::Refuse => false,
+            BuiltInRenewal::ControlPlane => true,
+        },
+    }
+}
+
+/// What the ledger allows.
+pub(super) fn ledger_policy(
+    spec: &KubeletAuthenticationSpec,
+    verifiers: &Verifiers,
+    signs: bool,
+) -> LedgerPolicy {
+    let lifetimes = lifetimes(spec);
+    let insecure = verifiers.of(&Provider::INSECURE).is_some();
+    let longest_lifetime = if insecure {
+        lifetimes.attested.max(lifetimes.insecure)
+    } else {
+        lifetimes.attested
+    };
+    LedgerPolicy {
+        reenrolment: match spec.reenrolment {
+            Reenrolment::WhenNodeDown => ledger::Reenrolment::WhenNodeDown,
+            Reenrolment::Never => ledger::Reenrolment::Never,
+        },
+        adoption: match spec.adoption {
+            Adoption::Refuse => ledger::Adoption::Refuse,
+            Adoption::Allow => ledger::Adoption::Allow,
+        },
+        name_reuse: match spec.name_reuse {
+            NameReuse::Allow => ledger::NameReuse::Allow,
+            NameReuse::Quarantine => ledger::NameReuse::Quarantine,
+        },
+        stale_nodes: match spec.stale_nodes {
+            StaleNodes::Delete => ledger::StaleNodes::Delete,
+            StaleNodes::Refuse => ledger::StaleNodes::Refuse,
+        },
+        certificates: if signs {
+            ledger::Certificates::Marked
+        } else {
+            ledger::Certificates::Unmarked
+        },
+        longest_lifetime,
+    }
+}
+
+/// What serving certificates must not be for; whose word counts is left to the caller.
+pub(super) fn serving_policy(cluster: &Cluster, access: &ClusterAccess) -> ServingPolicy {
+    let endpoint = cluster.endpoint.as_ref();
+    let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());
+    ServingPolicy {
+        endpoint_hosts: endpoint.into_iter().chain(access.server_host()).collect(),
+        // What is no range has no address in it.
+        service_ranges: cluster
+            .service_ranges
+            .iter()
+            .filter_map(|range| range.parse().ok())
+            .collect(),
+        guest_reported: None,
+    }
+}
+
+/// What may be asked of the workload cluster at all.
+pub(super) fn admission_settings(verifiers: &Verifiers, signs: bool) -> admission::Settings {
+    admission::Settings {
+        attestors: verifiers.providers().cloned().collect(),
+        signing: if signs {
+            Signing::Ours
+        } else {
+            Signing::BuiltIn
+        },
+        built_in_renewal: BTreeSet::new(),
+    }
+}
