@@ -114,11 +114,33 @@ fn version_definitions_and_help_are_all_that_is_printed() {
 }
 
 #[test]
+fn outside_a_cluster_one_must_be_named() {
+    let output = run(["run", "--allow-insecure"]);
+
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("neither --kubeconfig"));
+}
+
+#[test]
 fn wrong_usage_ends_with_2() {
     for arguments in [
         &[][..],
         &["walk"],
-        &["run"],
+        &["run", "--ca-cert", "ca.crt"],
+        &["run", "--workload-kubeconfig", "a", "--ca-cert", "b"],
+        &[
+            "run",
+            "--workload-kubeconfig",
+            "a",
+            "--ca-cert",
+            "b",
+            "--ca-key",
+            "c",
+            "--inventory",
+            "d",
+            "--namespace",
+            "e",
+        ],
         &["run", "--certificate-duration", "1m"],
         &["run", "--audience", ""],
     ] {

@@ -2,11 +2,16 @@
 //! kubelets.
 //!
 //! ```text
+//! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
+//!     [--leader-elect false] [--allow-insecure]
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
 //!     --allow-insecure
 //! node-attestation-controller crds
 //! node-attestation-controller version
 //! ```
+//!
+//! The first looks after all clusters of a management cluster with Cluster API: of the one it runs
+//! in, or of the kubeconfig's. The second serves one cluster by files, and by hand.
 //!
 //! # Contract
 //!
@@ -53,7 +58,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve one workload cluster, without Cluster API
+    /// Answer requests: of all clusters of a management cluster, or of one cluster by hand
     Run(Box<RunCommand>),
     /// Print the definitions of the custom resources, as YAML
     Crds,
@@ -63,14 +68,14 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunCommand {
-    #[command(flatten)]
-    settings: run::Arguments,
     /// How the log is written
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     /// Log every check, not only every decision
     #[arg(short, long, action = ArgAction::SetTrue)]
     verbose: bool,
+    #[command(flatten)]
+    settings: run::Arguments,
 }
 
 /// A file or an option cannot be used.

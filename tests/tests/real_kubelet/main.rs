@@ -4,5 +4,4 @@
 mod insecure;
 mod node;
 mod null;
-mod recovery;
 mod refused;

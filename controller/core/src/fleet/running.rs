@@ -61,7 +61,8 @@ impl Running {
         let (quit, quitted) = watch::channel(());
         let (said, health) = watch::channel(Health::default());
         let mut tasks = JoinSet::new();
-        let (events, writer) = Events::start(access.client().clone());
+        let management = Some(shared.management.clone());
+        let (events, writer) = Events::start(access.client().clone(), management);
         let store = Arc::new(KubeStore::new(access.client().clone()));
         let context = context(shared, key, &service, &access, records);
         let signers = context.signers();

@@ -1,0 +1,159 @@
+//! One workload cluster, by hand.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_attestation::names::{Audience, InvalidName};
+use node_attestation_controller::decide::{Lifetimes, Verifiers};
+use node_attestation_controller::duties::{BuiltIn, Duties};
+use node_attestation_controller::serving::AddressRange;
+use node_attestation_controller::standalone::{ServingSettings, Settings, Standalone};
+use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
+
+use super::RunError;
+
+/// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
+/// least 600).
+const MIN_DURATION: Duration = Duration::from_mins(10);
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "One workload cluster, without a management cluster")]
+pub(super) struct StandaloneArguments {
+    /// Kubeconfig of the workload cluster
+    #[arg(long, value_name = "FILE", conflicts_with_all = MANAGEMENT, requires_all = ["ca_cert", "inventory"])]
+    workload_kubeconfig: Option<PathBuf>,
+    /// Certificate of the CA that the cluster's API server accepts client certificates of, as PEM
+    #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
+    ca_cert: Option<PathBuf>,
+    /// Key of that CA, as PEM: PKCS#8, PKCS#1 or SEC1
+    #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
+    ca_key: Option<PathBuf>,
+    /// Approve only, and leave the signing to kube-controller-manager: nodes ask the built-in client
+    /// signer, with their evidence
+    #[arg(long, conflicts_with = "ca_key", requires = "workload_kubeconfig")]
+    approve_only: bool,
+    /// List of the cluster's machines, read again when it changes
+    #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
+    inventory: Option<PathBuf>,
+    /// The longest validity that is granted to a machine that proved what it is
+    #[arg(
+        long, value_name = "DURATION", value_parser = duration,
+        default_value = "168h", requires = "workload_kubeconfig"
+    )]
+    certificate_duration: Duration,
+    /// The longest validity that is granted to a machine that proved nothing; it is never renewed
+    #[arg(
+        long, value_name = "DURATION", value_parser = duration,
+        default_value = "8760h", requires = "workload_kubeconfig"
+    )]
+    insecure_certificate_duration: Duration,
+    /// Accept evidence for this audience, beside the digests of the cluster's CA certificates
+    #[arg(
+        long = "audience", value_name = "AUDIENCE", value_parser = audience,
+        requires = "workload_kubeconfig"
+    )]
+    audiences: Vec<Audience>,
+    /// Answer requests for serving certificates; a machine without evidence gets none
+    #[arg(long, requires = "workload_kubeconfig")]
+    serving: bool,
+    /// Addresses of Services, which no serving certificate is for
+    #[arg(long = "service-range", value_name = "CIDR", requires = "serving")]
+    service_ranges: Vec<AddressRange>,
+    /// Host of the control plane's endpoint, beside the kubeconfig's, which no serving certificate is
+    /// for
+    #[arg(long = "endpoint-host", value_name = "HOST", requires = "serving")]
+    endpoint_hosts: Vec<String>,
+    /// Take the addresses that nodes report of themselves for theirs
+    #[arg(long, requires = "serving")]
+    guest_reported_addresses: bool,
+    /// Deny requests to kubernetes.io/kube-apiserver-client-kubelet that have no evidence; implied by
+    /// --approve-only
+    #[arg(long, requires = "workload_kubeconfig")]
+    deny_built_in: bool,
+    /// Approve such requests of control-plane machines that renew kubeadm's certificate
+    #[arg(long, requires = "workload_kubeconfig")]
+    control_plane_renewal: bool,
+}
+
+/// What is said of a management cluster.
+const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
+
+impl StandaloneArguments {
+    /// What is to be run; `None` where no workload cluster is named.
+    pub(super) fn settings(self) -> Option<Settings> {
+        Some(Settings {
+            duties: self.duties(),
+            serving: ServingSettings {
+                endpoint_hosts: self.endpoint_hosts,
+                service_ranges: self.service_ranges,
+                guest_reported_addresses: self.guest_reported_addresses,
+            },
+            workload_kubeconfig: self.workload_kubeconfig?,
+            ca_cert: self.ca_cert?,
+            ca_key: self.ca_key,
+            inventory: self.inventory?,
+            audiences: self.audiences,
+            lifetimes: Lifetimes {
+                attested: self.certificate_duration,
+                insecure: self.insecure_certificate_duration,
+            },
+        })
+    }
+
+    fn duties(&self) -> Duties {
+        let built_in = if self.approve_only {
+            BuiltIn::ApproveOnly
+        } else if self.deny_built_in {
+            BuiltIn::Deny
+        } else {
+            BuiltIn::Ignore
+        };
+        Duties {
+            serving: self.serving,
+            built_in,
+            control_plane_renewal: self.control_plane_renewal,
+        }
+    }
+}
+
+/// Serves the cluster until `stop` is ready.
+pub(super) async fn run(
+    settings: Settings,
+    allow_insecure: bool,
+    stop: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    if !allow_insecure {
+        return Err(RunError::NothingAdmitted);
+    }
+    let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
+    let controller = Standalone::load(settings, Verifiers::from_iter([insecure])).await?;
+    controller.run(stop).await;
+    Ok(())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if duration < MIN_DURATION {
+        return Err("a certificate is valid for at least 10m".to_owned());
+    }
+    Ok(duration)
+}
+
+fn audience(text: &str) -> Result<Audience, InvalidName> {
+    Audience::parse(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_read_and_not_too_short() {
+        assert_eq!(duration("168h"), Ok(Duration::from_hours(168)));
+        assert_eq!(duration("10m"), Ok(MIN_DURATION));
+        for text in ["9m", "0s", "168", "-1h", "", "h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}
