@@ -64,7 +64,7 @@ pub struct Findings {
     /// Whether every way is closed, once what was to be removed is removed.
     pub closure: Result<closure::Closure, HardeningError>,
     /// Which of kubeadm's bindings were removed, for whoever wonders where they went.
-    pub removed: Vec<bindings::KubeadmBinding>,
+    pub removed: Result<Vec<bindings::KubeadmBinding>, HardeningError>,
     /// Whether the policy on requests had to be written.
     pub admission: Result<Put, HardeningError>,
     /// How far revocation reaches.
@@ -79,6 +79,7 @@ impl Findings {
         let of = |part, error| Some((part, error?));
         [
             of("closure", self.closure.as_ref().err()),
+            of("bindings", self.removed.as_ref().err()),
             of("admission", self.admission.as_ref().err()),
             of("revocation", self.revocation.as_ref().err()),
             of("tokens", self.tokens.as_ref().err()),
@@ -113,7 +114,7 @@ impl Hardening {
     pub async fn reconcile(&mut self, desired: &Desired, now: SystemTime) -> Findings {
         let Self { client, tokens } = self;
         let client = &*client;
-        let mut removed = Vec::new();
+        let mut removed = Ok(Vec::new());
         let (closure, admission, revocation, tokens) = tokio::join!(
             close(client, desired.auto_approve_bindings, &mut removed),
             admission::apply(client, &desired.admission),
@@ -133,12 +134,12 @@ impl Hardening {
 async fn close(
     client: &Client,
     about: AutoApproveBindings,
-    removed: &mut Vec<bindings::KubeadmBinding>,
+    removed: &mut Result<Vec<bindings::KubeadmBinding>, HardeningError>,
 ) -> Result<closure::Closure, HardeningError> {
     let mut scan = bindings::scan(client).await?;
     match about {
         AutoApproveBindings::Report => {}
-        AutoApproveBindings::Remove => *removed = bindings::remove(client, &mut scan).await?,
+        AutoApproveBindings::Remove => *removed = bindings::remove(client, &mut scan).await,
     }
     closure::examine(client, &scan).await
 }

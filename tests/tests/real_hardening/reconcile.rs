@@ -58,21 +58,24 @@ fn a_stock_cluster_is_hardened_and_our_nodes_join_with_the_rights_of_the_manifes
 
     let reported = reconcile(AutoApproveBindings::Report);
     assert_eq!(reported.errors().count(), 0, "{reported:?}");
-    assert_eq!(reported.removed, []);
+    assert_eq!(reported.removed.as_ref().unwrap(), &[]);
     assert_eq!(reported.admission.as_ref().unwrap(), &Put::Made);
     let open = reported.closure.unwrap();
     assert_eq!(open.reason(), "AutoApproveBindingFound");
 
     let removed = reconcile(AutoApproveBindings::Remove);
     assert_eq!(removed.errors().count(), 0, "{removed:?}");
-    assert_eq!(removed.removed, [Removed::Bootstrap, Removed::Rotation]);
+    assert_eq!(
+        removed.removed.unwrap(),
+        [Removed::Bootstrap, Removed::Rotation]
+    );
     assert_eq!(removed.closure.unwrap(), Closure::Closed);
     assert_eq!(removed.revocation.unwrap().listed, 1);
     assert_eq!(removed.tokens.unwrap().missing.len(), 1);
 
     let again = reconcile(AutoApproveBindings::Remove);
     assert_eq!(again.admission.unwrap(), Put::Unchanged);
-    assert_eq!(again.removed, []);
+    assert_eq!(again.removed.unwrap(), []);
 
     let program = program("node-attestation-controller");
     let ca = (bed.cluster.ca_cert_path(), bed.cluster.ca_key_path());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kube::Resource;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
 use kube::{Error as KubeError, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,6 +26,12 @@ pub(super) const NOT_FOUND: u16 = 404;
 
 /// HTTP status of an object that another version has replaced.
 const CONFLICT: u16 = 409;
+
+/// HTTP status of an API server that has too much to do.
+const TOO_MANY_REQUESTS: u16 = 429;
+
+/// The first HTTP status of an API server, or something before it, that does not work.
+const INTERNAL_ERROR: u16 = 500;
 
 /// The workload cluster did not do as it was asked. None of these says anything about a node.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +55,7 @@ pub enum HardeningError {
         /// On what.
         object: String,
     },
-    /// The API server refused for another reason: too old, overloaded, or an object too large.
+    /// The API server refused for another reason: it is too old, or the object is invalid.
     #[error("cannot {verb} {object}: the API server says {code}: {message}")]
     Refused {
         /// What was tried.
@@ -60,7 +67,7 @@ pub enum HardeningError {
         /// What the API server says.
         message: String,
     },
-    /// There was no answer, or none that can be read.
+    /// There was no answer, none that can be read, or that of an API server in trouble.
     #[error("cannot {verb} {object}")]
     Unavailable {
         /// What was tried.
@@ -99,12 +106,15 @@ pub(super) async fn call<T>(
         return Err(HardeningError::Deadline { verb, object });
     };
     answer.map_err(|error| {
-        let KubeError::Api(status) = error else {
-            return HardeningError::Unavailable {
-                verb,
-                object,
-                source: Box::new(error),
-            };
+        let status = match of_what_was_asked(error) {
+            Ok(status) => status,
+            Err(source) => {
+                return HardeningError::Unavailable {
+                    verb,
+                    object,
+                    source: source.into(),
+                };
+            }
         };
         let message = status.message.clone();
         match status.code {
@@ -122,6 +132,19 @@ pub(super) async fn call<T>(
             },
         }
     })
+}
+
+/// The API server's answer, if it is about what was asked, and not about its own state.
+fn of_what_was_asked(error: KubeError) -> Result<Box<Status>, KubeError> {
+    if let KubeError::Api(status) = error {
+        if status.code == TOO_MANY_REQUESTS || status.code >= INTERNAL_ERROR {
+            Err(KubeError::Api(status))
+        } else {
+            Ok(status)
+        }
+    } else {
+        Err(error)
+    }
 }
 
 /// What became of an object that is to be there.

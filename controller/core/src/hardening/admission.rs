@@ -28,19 +28,16 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicySpec, Validation, Variable,
 };
 use kube::Client;
-use kubelet_attestation::names::{CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName, Provider};
+use kubelet_attestation::names::{
+    BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName,
+    Provider,
+};
 
 use super::access::{HardeningError, Put};
 use super::policies;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-requests";
-
-/// The signer of stock kubelets' client certificates.
-const BUILT_IN_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-
-/// The signer that every kubelet asks for its serving certificate.
-const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
 /// What the names of our serving signers begin with.
 const OUR_SERVING_SIGNERS: &str = "cluster.x-k8s.io/kubelet-serving-";
@@ -166,12 +163,12 @@ fn variables(settings: &Settings) -> Vec<Variable> {
         ),
         variable(
             "builtInSigner",
-            format!("variables.signer == '{BUILT_IN_SIGNER}'"),
+            format!("variables.signer == '{BUILT_IN_CLIENT_SIGNER}'"),
         ),
         variable(
             "servingSigner",
             format!(
-                "variables.signer == '{SERVING_SIGNER}' \
+                "variables.signer == '{BUILT_IN_SERVING_SIGNER}' \
                  || variables.signer.startsWith('{OUR_SERVING_SIGNERS}')"
             ),
         ),

@@ -20,7 +20,10 @@ use super::access::{HardeningError, call, delete};
 const PAGE_SIZE: u32 = 100;
 
 /// A cluster has about sixty bindings of its own; a limit, so that a hostile one ends.
-const MAX_BINDINGS: usize = 10_000;
+const MAX_PAGES: usize = 100;
+
+/// A cluster has about five roles that such holders have.
+const MAX_ROLES: usize = 200;
 
 /// The group that kubeadm gives its tokens.
 pub const KUBEADM_TOKENS: &str = "system:bootstrappers:kubeadm:default-node-token";
@@ -218,7 +221,14 @@ pub struct Scan {
 pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     let bindings = list(client).await?;
     let mut rules_of = BTreeMap::new();
-    for name in roles_to_read(&bindings) {
+    let names = roles_to_read(&bindings);
+    if names.len() > MAX_ROLES {
+        return Err(HardeningError::TooMany {
+            object: "clusterroles of tokens and nodes",
+            limit: MAX_ROLES,
+        });
+    }
+    for name in names {
         let api: Api<ClusterRole> = Api::all(client.clone());
         let role = call("get", format!("clusterroles/{name}"), api.get_opt(&name)).await?;
         let rules = role.and_then(|role| role.rules).unwrap_or_default();
@@ -232,20 +242,18 @@ async fn list(client: &Client) -> Result<Vec<ClusterRoleBinding>, HardeningError
     let api: Api<ClusterRoleBinding> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE_SIZE);
     let mut bindings = Vec::new();
-    loop {
+    for _ in 0..MAX_PAGES {
         let answer = call("list", OBJECT, api.list(&page)).await?;
         bindings.extend(answer.items);
-        if bindings.len() > MAX_BINDINGS {
-            return Err(HardeningError::TooMany {
-                object: OBJECT,
-                limit: MAX_BINDINGS,
-            });
-        }
         match answer.metadata.continue_ {
             Some(token) if !token.is_empty() => page = page.continue_token(&token),
             _ => return Ok(bindings),
         }
     }
+    Err(HardeningError::TooMany {
+        object: OBJECT,
+        limit: bindings.len(),
+    })
 }
 
 /// The roles of holders that are not known by name.

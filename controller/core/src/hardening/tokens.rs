@@ -17,18 +17,18 @@
 //!   of it: the type that it is read into has no field for it. Writes are answered with metadata.
 //! - A token is read when it is first wanted and when half of its time has passed, and not between.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::ByteString;
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams};
-use kube::{Client, Resource};
+use kube::api::{Api, GetParams, Patch, PatchParams, Request};
+use kube::{Client, Error as KubeError, Resource as _};
 use serde::Deserialize;
+use zeroize::Zeroizing;
 
-use super::access::{FIELD_MANAGER, HardeningError, call};
+use super::access::{FIELD_MANAGER, HardeningError, NOT_FOUND, call};
 use crate::inventory::TokenId;
 
 /// How long a token lives on when nobody extends it: longer than the controller is away for an
@@ -63,6 +63,8 @@ pub struct Kept {
     pub missing: Vec<TokenId>,
     /// Those whose Secret is no bootstrap token, or has an end that cannot be read.
     pub unusable: Vec<TokenId>,
+    /// Those that the API server did not let be changed this time.
+    pub put_off: Vec<TokenId>,
 }
 
 impl Tokens {
@@ -71,7 +73,7 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// One could not be read or written; those before it are done.
+    /// The API server is away, or a right is missing; those before are done.
     pub async fn keep(
         &mut self,
         client: &Client,
@@ -83,11 +85,21 @@ impl Tokens {
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
-        let api = Api::namespaced(client.clone(), NAMESPACE);
         for (token, until) in wanted {
             let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
-            if self.known.get(token).is_none_or(|life| life.is_short(now)) {
-                self.extend(&api, token, until, now, &mut kept).await?;
+            if self
+                .known
+                .get(token)
+                .is_some_and(|life| !life.is_short(now))
+            {
+                continue;
+            }
+            match self.extend(client, token, until, now, &mut kept).await {
+                // Of this token alone; it is looked at again next time.
+                Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => {
+                    kept.put_off.push(token.clone());
+                }
+                outcome => outcome?,
             }
         }
         Ok(kept)
@@ -95,32 +107,24 @@ impl Tokens {
 
     async fn extend(
         &mut self,
-        api: &Api<TokenSecret>,
+        client: &Client,
         token: &TokenId,
         until: Timestamp,
         now: Timestamp,
         kept: &mut Kept,
     ) -> Result<(), HardeningError> {
         let name = format!("bootstrap-token-{token}");
-        let object = format!("secrets/{name}");
-        let Some(found) = call("get", &object, api.get_opt(&name)).await? else {
+        let Some(text) = read(client, &name).await? else {
             kept.missing.push(token.clone());
             return Ok(());
         };
-        let Some(life) = found.life() else {
+        let Some((found, life)) = TokenSecret::parse(&text) else {
             kept.unusable.push(token.clone());
             return Ok(());
         };
         let life = match life.extended(until, now) {
             Some(end) => {
-                let patch = found.ending(end);
-                let options = PatchParams {
-                    field_manager: Some(FIELD_MANAGER.to_owned()),
-                    ..PatchParams::default()
-                };
-                let patch = Patch::Merge(&patch);
-                let written = api.patch_metadata(&name, &options, &patch);
-                call("patch", &object, written).await?;
+                write(client, &name, &found.ending(end)).await?;
                 kept.extended.push(token.clone());
                 Life::Ends(end)
             }
@@ -129,6 +133,41 @@ impl Tokens {
         self.known.insert(token.clone(), life);
         Ok(())
     }
+}
+
+/// Reads a Secret as text, which is overwritten after use: the client writes to the log what it
+/// cannot decode itself.
+async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, HardeningError> {
+    let path = Secret::url_path(&(), Some(NAMESPACE));
+    let request = Request::new(path).get(name, &GetParams::default());
+    let answer = async {
+        client
+            .request_text(request.map_err(KubeError::BuildRequest)?)
+            .await
+    };
+    match call("get", format!("secrets/{name}"), answer).await {
+        Ok(text) => Ok(Some(Zeroizing::new(text))),
+        Err(HardeningError::Refused {
+            code: NOT_FOUND, ..
+        }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn write(
+    client: &Client,
+    name: &str,
+    patch: &serde_json::Value,
+) -> Result<(), HardeningError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let options = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let patch = Patch::Merge(patch);
+    let written = api.patch_metadata(name, &options, &patch);
+    call("patch", format!("secrets/{name}"), written).await?;
+    Ok(())
 }
 
 impl Life {
@@ -152,34 +191,36 @@ impl Life {
     }
 }
 
-/// The Secret of a bootstrap token, without the secret.
-#[derive(Debug, Clone, Deserialize)]
+/// The Secret of a bootstrap token, without the secret, and without annotations, in one of which
+/// kubectl keeps the secret once more.
+#[derive(Debug, Deserialize)]
 struct TokenSecret {
-    metadata: ObjectMeta,
-    #[serde(rename = "type", default)]
+    metadata: Metadata,
+    #[serde(rename = "type")]
     kind: String,
-    #[serde(default)]
     data: TokenData,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    resource_version: String,
+}
+
+#[derive(Debug, Deserialize)]
 struct TokenData {
     expiration: Option<ByteString>,
 }
 
 impl TokenSecret {
-    /// How long it lives; `None` if it is no token, or cannot be read.
-    fn life(&self) -> Option<Life> {
-        if self.kind != SECRET_TYPE {
-            return None;
-        }
-        match &self.data.expiration {
-            None => Some(Life::Endless),
-            Some(text) => std::str::from_utf8(&text.0)
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .map(Life::Ends),
-        }
+    /// The Secret, and how long the token lives; `None` if it is no token, or cannot be read.
+    fn parse(text: &str) -> Option<(Self, Life)> {
+        let secret: Self = serde_json::from_str(text).ok()?;
+        let life = match &secret.data.expiration {
+            None => Life::Endless,
+            Some(end) => Life::Ends(std::str::from_utf8(&end.0).ok()?.parse().ok()?),
+        };
+        (secret.kind == SECRET_TYPE).then_some((secret, life))
     }
 
     /// The patch that has it end then, if it is still as it was read.
@@ -188,35 +229,6 @@ impl TokenSecret {
             "metadata": {"resourceVersion": self.metadata.resource_version},
             "data": {"expiration": ByteString(end.to_string().into_bytes())},
         })
-    }
-}
-
-impl Resource for TokenSecret {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Secret".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "secrets".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }
 
