@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kubelet_attestation::names::Provider;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, KubeadmBinding, User,
 };
@@ -40,7 +40,13 @@ impl RealBed {
         let rbac = "rbac.authorization.k8s.io";
         let requests = "certificates.k8s.io";
         let subjects = json!([{"apiGroup": rbac, "kind": "User", "name": user}]);
-        let signers = [Provider::INSECURE, Provider::NULL].map(|provider| provider.client_signer());
+        let signers = [
+            Provider::INSECURE.client_signer(),
+            Provider::NULL.client_signer(),
+            Provider::NULL.serving_signer(),
+            BUILT_IN_CLIENT_SIGNER.to_owned(),
+            BUILT_IN_SERVING_SIGNER.to_owned(),
+        ];
         let role = |kind: &str| json!({"apiGroup": rbac, "kind": kind, "name": user});
         for object in [
             json!({

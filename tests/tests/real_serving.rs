@@ -1,0 +1,239 @@
+//! Requests that kube-controller-manager signs, on real Kubernetes: kubelets' serving certificates,
+//! and the built-in client signer, closed or with evidence.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::{CLIENT_USAGES, SERVING_USAGES};
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER};
+use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
+use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::{
+    Application, Machine, PATIENCE, RealBed, Setup, conditions, is_issued, reason_of,
+};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use serde_json::{Value, json};
+
+/// Shared: every test has machines of its own.
+static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Certificates));
+
+/// The inventory with one machine, which has these addresses.
+fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
+    let text = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineInventory",
+        "machines": [{
+            "name": machine.name,
+            "providerID": machine.provider_id(),
+            "tokenID": machine.token,
+            "addresses": addresses,
+        }],
+    });
+    setup.write_inventory(&text.to_string());
+}
+
+/// Joins with this request; gives a kubeconfig with the certificate.
+fn join(application: &Application) -> PathBuf {
+    let name = BED.file(application);
+    let csr = BED.wait_for_answer(&name);
+    BED.kubeconfig_of(application, &csr)
+}
+
+/// Files a request for a serving certificate as the user of this kubeconfig; waits until it is
+/// decided.
+fn ask_to_serve(kubeconfig: &Path, machine: Machine, name: &str, sans: Vec<SanType>) -> Value {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let subject = &mut params.distinguished_name;
+    subject.push(DnType::OrganizationName, "system:nodes");
+    subject.push(DnType::CommonName, format!("system:node:{}", machine.name));
+    params.subject_alt_names = sans;
+    let key = KeyPair::generate().unwrap();
+    let request = params.serialize_request(&key).unwrap().pem().unwrap();
+    let request = request.replace("\r\n", "\n");
+    file(
+        kubeconfig,
+        name,
+        BUILT_IN_SERVING_SIGNER,
+        &SERVING_USAGES,
+        &request,
+    );
+    wait_until_decided(name)
+}
+
+fn file(kubeconfig: &Path, name: &str, signer: &str, usages: &[&str], request: &str) {
+    BED.cluster.kubectl_with(kubeconfig).apply_object(&json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": {
+            "signerName": signer,
+            "usages": usages,
+            "request": STANDARD.encode(request),
+            "expirationSeconds": 3600,
+        },
+    }));
+}
+
+/// Waits until the request is denied, failed, or approved and issued.
+fn wait_until_decided(name: &str) -> Value {
+    let what = format!("{name} with an answer");
+    BED.cluster.wait_for_csr(&what, |csr| {
+        csr["metadata"]["name"] == name
+            && (is_issued(csr)
+                || ["Denied", "Failed"]
+                    .iter()
+                    .any(|kind| reason_of(csr, kind).is_some()))
+    })
+}
+
+#[test]
+fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
+    const MACHINE: Machine = Machine {
+        name: "serves-1",
+        token: "serve1",
+    };
+    let setup = BED.null(&[MACHINE]).args(&["--serving"]);
+    let _controller = setup.start();
+    let kubeconfig = join(&BED.stamped(MACHINE));
+    let kubelet = BED
+        .cluster
+        .kubelet(MACHINE.name)
+        .kubeconfig(kubeconfig)
+        .server_tls_bootstrap()
+        .reachable();
+    write_inventory(&setup, MACHINE, &[kubelet.ip().into()]);
+
+    let kubelet = kubelet.start();
+
+    let answer = poll(PATIENCE, || {
+        let answer = kubelet.healthz_through_the_api_server();
+        answer.status.success().then_some(answer.stdout)
+    });
+    assert_eq!(answer.as_deref(), Some(&b"ok"[..]), "{}", kubelet.log());
+    let csr = BED.cluster.wait_for_csr("for serving", |csr| {
+        csr["spec"]["username"] == "system:node:serves-1"
+            && csr["spec"]["signerName"] == BUILT_IN_SERVING_SIGNER
+    });
+    assert_eq!(conditions(&csr), ["Approved"]);
+    assert_eq!(
+        reason_of(&csr, "Approved"),
+        Some("ServingNamesCorroborated")
+    );
+}
+
+#[test]
+fn a30_an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
+    const MACHINE: Machine = Machine {
+        name: "steals-1",
+        token: "steal1",
+    };
+    let setup = BED.null(&[MACHINE]).args(&["--serving"]);
+    let _controller = setup.start();
+    let own: IpAddr = [203, 0, 113, 1].into();
+    write_inventory(&setup, MACHINE, &[own]);
+    let kubeconfig = join(&BED.stamped(MACHINE));
+
+    let stolen = SanType::IpAddress([203, 0, 113, 2].into());
+    let sans = vec![SanType::IpAddress(own), stolen];
+    let stolen = ask_to_serve(&kubeconfig, MACHINE, "steals", sans);
+    let sans = vec![SanType::IpAddress(own)];
+    let own = ask_to_serve(&kubeconfig, MACHINE, "has-its-own", sans);
+
+    assert_eq!(reason_of(&stolen, "Denied"), Some("ServingNameNotReported"));
+    assert!(!is_issued(&stolen));
+    assert_eq!(conditions(&own), ["Approved"]);
+}
+
+#[test]
+fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
+    const MACHINE: Machine = Machine {
+        name: "insecure-1",
+        token: "insec1",
+    };
+    let setup = BED.insecure(&[MACHINE]).args(&["--serving"]);
+    let _controller = setup.start();
+    let own: IpAddr = [203, 0, 113, 3].into();
+    write_inventory(&setup, MACHINE, &[own]);
+    let kubeconfig = join(&Application::insecure(MACHINE));
+
+    let sans = vec![SanType::IpAddress(own)];
+    let csr = ask_to_serve(&kubeconfig, MACHINE, "insecure-serves", sans);
+
+    assert_eq!(reason_of(&csr, "Denied"), Some("UnattestedServing"));
+}
+
+#[test]
+fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
+    const MACHINE: Machine = Machine {
+        name: "unattested-1",
+        token: "unatt1",
+    };
+    let bed = RealBed::start(Controllers::Certificates);
+    let setup = bed.null(&[MACHINE]).args(&["--deny-built-in"]);
+    let _controller = setup.start();
+    let token = bed
+        .cluster
+        .add_bootstrap_token(MACHINE.token, "0123456789abcdef");
+    let kubeconfig = bed.cluster.bootstrap_kubeconfig(&token);
+    let (request, _) = certificate_request(&Subject::node(MACHINE.name), None);
+    let file = |name: &str| {
+        bed.cluster.kubectl_with(&kubeconfig).apply_object(&json!({
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": name},
+            "spec": {
+                "signerName": BUILT_IN_CLIENT_SIGNER,
+                "usages": CLIENT_USAGES,
+                "request": STANDARD.encode(request.replace("\r\n", "\n")),
+            },
+        }));
+    };
+    file("before");
+    let denied = bed.wait_for_answer("before");
+    assert_eq!(
+        reason_of(&denied, "Denied"),
+        Some("UnattestedBuiltInRequest")
+    );
+
+    bed.cluster
+        .install_bindings(&[KubeadmBinding::NodeAutoapproveBootstrap]);
+    // What comes after the bindings is answered by whoever is first.
+    file("after");
+    bed.wait_for_answer("after");
+
+    let still = bed.request("before");
+    assert_eq!(conditions(&still), ["Denied"]);
+    assert!(!is_issued(&still));
+}
+
+#[test]
+fn in_approve_only_mode_kube_controller_manager_signs_what_passed_every_check() {
+    const MACHINE: Machine = Machine {
+        name: "approved-1",
+        token: "appro1",
+    };
+    let setup = BED.null(&[MACHINE]).args(&["--approve-only"]);
+    let _controller = setup.start();
+    let mut application = BED.stamped(MACHINE).to_json();
+    application["metadata"]["name"] = "approve-only".into();
+    application["spec"]["signerName"] = BUILT_IN_CLIENT_SIGNER.into();
+    application["spec"]["expirationSeconds"] = 3600.into();
+    let token = BED
+        .cluster
+        .add_bootstrap_token(MACHINE.token, "0123456789abcdef");
+    let kubeconfig = BED.cluster.bootstrap_kubeconfig(&token);
+    BED.cluster
+        .kubectl_with(&kubeconfig)
+        .apply_object(&application);
+
+    let csr = wait_until_decided("approve-only");
+
+    assert_eq!(conditions(&csr), ["Approved"]);
+    assert_eq!(reason_of(&csr, "Approved"), Some("NodeNameClaimed"));
+    assert!(is_issued(&csr));
+}
