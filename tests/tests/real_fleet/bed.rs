@@ -43,6 +43,11 @@ impl Manager {
         Self::start(management, "node-attestation-controller", &arguments)
     }
 
+    /// The same with the rubber stamp for every cluster.
+    pub fn null(management: &Management, arguments: &[&str]) -> Self {
+        Self::start(management, "null-attestation-controller", arguments)
+    }
+
     /// A program in the management cluster.
     pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
         let files = Scratch::new("manager");

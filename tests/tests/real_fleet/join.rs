@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::bed::{Manager, authorize, kubelet, management};
 
 #[test]
-fn a_node_joins_by_what_the_management_cluster_says() {
+fn a_node_that_proves_nothing_joins_by_its_machines_token() {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let machine = cluster.machine("m1").node_name("node-1").create();
@@ -15,9 +15,17 @@ fn a_node_joins_by_what_the_management_cluster_says() {
 
     let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-insecure").start();
     kubelet.wait_until_ready();
+}
 
-    let shown = management
-        .kubectl()
-        .ok(["get", "kubeletauthentications,nodeidentities", "-A"]);
-    println!("{shown}");
+#[test]
+fn a_node_joins_by_its_evidence() {
+    let management = management();
+    let cluster = management.cluster("prod-1").create();
+    let machine = cluster.machine("m1").node_name("node-1").create();
+    let _manager = Manager::null(&management, &[]);
+    let authentication = authorize(&management, &cluster, &["aws"], json!({}));
+    authentication.wait_until_ready(management.kubectl());
+
+    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
+    kubelet.wait_until_ready();
 }

@@ -4,8 +4,12 @@
 //! All that such a program brings is a [`verifier`]; the checks, the records, the signing and the
 //! answers are the library's. Beside that, tests have it crash, panic, and issue certificates that
 //! end within seconds.
+//!
+//! With `--kubeconfig` it looks after a management cluster, and every cluster of it has the rubber
+//! stamp beside what is authorized there.
 
 mod crash;
+mod fleet;
 mod verifier;
 
 use std::path::PathBuf;
@@ -33,19 +37,21 @@ use verifier::RubberStamp;
 #[derive(Debug, Parser)]
 #[command(name = "null-attestation-controller")]
 enum Cli {
-    /// Serve one workload cluster
-    Run(Run),
+    /// Serve one workload cluster, or a management cluster's
+    Run(Box<Run>),
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    #[arg(long)]
+    #[command(flatten)]
+    management: fleet::Management,
+    #[arg(long, default_value = "")]
     workload_kubeconfig: PathBuf,
-    #[arg(long)]
+    #[arg(long, default_value = "")]
     ca_cert: PathBuf,
-    #[arg(long)]
+    #[arg(long, default_value = "")]
     ca_key: PathBuf,
-    #[arg(long)]
+    #[arg(long, default_value = "")]
     inventory: PathBuf,
     /// May be shorter than a Kubernetes signer's 600 s
     #[arg(long, default_value = "168h", value_parser = humantime::parse_duration)]
@@ -113,17 +119,34 @@ async fn main() -> ExitCode {
             LogFormat::Json => log.json().finish().with(filter).init(),
         }
     }
-    match serve(run).await {
+    let mut terminate = signal(SignalKind::terminate()).expect("a handler for SIGTERM");
+    let stop = async {
+        terminate.recv().await;
+        tracing::info!("stopping");
+    };
+    let stamp: Arc<dyn Verifier> = Arc::new(RubberStamp::new(run.panic_for.clone()));
+    let served = match &run.management.kubeconfig {
+        Some(kubeconfig) => fleet::serve(kubeconfig, &run.management, stamp, stop)
+            .await
+            .map_err(|error| error_chain(&error)),
+        None => serve(*run, stamp, stop)
+            .await
+            .map_err(|error| error_chain(&error)),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", error_chain(&error));
+            eprintln!("{error}");
             ExitCode::from(3)
         }
     }
 }
 
-async fn serve(run: Run) -> Result<(), StandaloneError> {
-    let stamp: Arc<dyn Verifier> = Arc::new(RubberStamp::new(run.panic_for));
+async fn serve(
+    run: Run,
+    stamp: Arc<dyn Verifier>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), StandaloneError> {
     let settings = Settings {
         workload_kubeconfig: run.workload_kubeconfig,
         ca_cert: run.ca_cert,
@@ -155,12 +178,6 @@ async fn serve(run: Run) -> Result<(), StandaloneError> {
             .with_store(|store| Arc::new(CrashingStore::new(store, point)))
             .with_ledger(|ledger| Arc::new(CrashingLedger::new(ledger, point)));
     }
-    let mut terminate = signal(SignalKind::terminate()).expect("a handler for SIGTERM");
-    controller
-        .run(async {
-            terminate.recv().await;
-            tracing::info!("stopping");
-        })
-        .await;
+    controller.run(stop).await;
     Ok(())
 }

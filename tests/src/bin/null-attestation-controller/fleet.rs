@@ -1,0 +1,58 @@
+//! Every cluster of a management cluster.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{ArgAction, Args};
+use kubelet_attestation::names::Provider;
+use node_attestation_controller::clusters::{ClusterAccess, ClusterAccessError, Reach};
+use node_attestation_controller::crd::KubeletAuthentication;
+use node_attestation_controller::decide::Verifiers;
+use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings};
+use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
+
+#[derive(Debug, Args)]
+pub(crate) struct Management {
+    /// The management cluster
+    #[arg(long, conflicts_with = "workload_kubeconfig")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    #[arg(long)]
+    namespace: Option<String>,
+    #[arg(long)]
+    watch_filter: Option<String>,
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    leader_elect: bool,
+    #[arg(long)]
+    insecure_allow_loopback: bool,
+}
+
+/// Serves them all, with the rubber stamp and what is authorized beside it.
+pub(crate) async fn serve(
+    kubeconfig: &Path,
+    management: &Management,
+    stamp: Arc<dyn Verifier>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ClusterAccessError> {
+    let access = ClusterAccess::from_kubeconfig(kubeconfig).await?;
+    let mut settings = Settings::default();
+    settings.namespace.clone_from(&management.namespace);
+    settings.watch_filter.clone_from(&management.watch_filter);
+    settings.candidate = management.leader_elect.then(|| "null".to_owned());
+    settings.reach = Reach {
+        insecure_allow_loopback: management.insecure_allow_loopback,
+    };
+    let verifiers =
+        move |authentication: &KubeletAuthentication| -> Result<Verifiers, NoVerifiers> {
+            let authorized = &authentication.spec.authorized_attestors;
+            let insecure = authorized
+                .iter()
+                .any(|attestor| attestor == Provider::INSECURE.as_str());
+            let insecure =
+                insecure.then(|| Arc::new(InsecureVerifier::default()) as Arc<dyn Verifier>);
+            Ok(insecure.into_iter().chain([stamp.clone()]).collect())
+        };
+    Fleet::new(&access, settings, Arc::new(verifiers))
+        .run(stop)
+        .await;
+    Ok(())
+}
