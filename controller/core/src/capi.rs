@@ -4,6 +4,7 @@ mod ca;
 #[cfg(test)]
 mod fixtures;
 mod inventory;
+mod known;
 mod kubeconfig;
 mod objects;
 mod served;
@@ -12,8 +13,9 @@ mod watch;
 
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa, KeyDigest};
 pub use inventory::CapiInventory;
+pub use known::Objects;
 pub use kubeconfig::{
     Credential, FileField, Impersonation, KubeconfigRefused, Listed, TenantKubeconfig, UrlPart,
 };
 pub use objects::{Cluster, Endpoint, ObjectKey, Reference};
-pub use watch::{Objects, Selection, Watches};
+pub use watch::{Selection, Watches};

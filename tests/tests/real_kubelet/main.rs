@@ -4,4 +4,5 @@
 mod insecure;
 mod node;
 mod null;
+mod recovery;
 mod refused;

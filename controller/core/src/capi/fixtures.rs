@@ -11,9 +11,10 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
+use super::known::Objects;
 use super::objects::{Kept, Raw, Watched};
 use super::store::Stored;
-use super::watch::{Objects, Selection};
+use super::watch::Selection;
 
 /// The version that an object is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +88,8 @@ impl Contract {
         cluster
     }
 
-    /// A Machine of the cluster with `InfraMachine` `<name>-infra` and `KubeadmConfig` `<name>-config`.
+    /// A Machine of the cluster with `InfraMachine` `<name>-infra` and `KubeadmConfig`
+    /// `<name>-config`.
     pub(super) fn machine(self, name: &str) -> Value {
         let mut machine = self.object("cluster.x-k8s.io", "Machine", name);
         let infrastructure = "infrastructure.cluster.x-k8s.io";

@@ -7,9 +7,11 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::objects::{self, BootstrapConfig, InfraMachine, MachinePool, ObjectKey, Reference};
+use super::known::Objects;
+use super::objects::{
+    self, BootstrapConfig, InfraMachine, InfraMachinePool, MachinePool, ObjectKey, Reference,
+};
 use super::store::{Holders, Members, NO_MEMBERS, Store};
-use super::watch::Objects;
 use crate::inventory::{Inventory, Machine, MachineState, TokenId, TokenOwner};
 use crate::refusal::Unavailable;
 
@@ -72,8 +74,26 @@ impl CapiInventory {
         found.unwrap_or(Err(NotNow::NotListed))
     }
 
-    /// The token's owner; a machine that has no provider ID yet, with the one that its `InfraMachine`
-    /// has already.
+    /// The machine with this ID; of a pool that will have Machines, none before its own is there.
+    async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, NotNow> {
+        let (machine, infrastructure) = match self.look(|view| view.by_provider_id(id))? {
+            None => return Ok(None),
+            Some(Found::Machine(machine)) => return Ok(Some(machine)),
+            Some(Found::Listed {
+                machine,
+                infrastructure,
+            }) => (machine, infrastructure),
+        };
+        let pool: Option<InfraMachinePool> = match infrastructure {
+            Some(reference) => self.fetch(&reference).await?,
+            None => None,
+        };
+        let waits = pool.is_some_and(|pool| pool.has_machines);
+        Ok((!waits).then_some(machine))
+    }
+
+    /// The token's owner; a machine that has no provider ID yet, with the one that its
+    /// `InfraMachine` has already.
     async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, NotNow> {
         let Some((mut owner, infrastructure)) = self.look(|view| Ok(view.owner(token)))? else {
             return Ok(None);
@@ -108,8 +128,8 @@ impl Inventory for CapiInventory {
         &'a self,
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
-        let found = self.look(|view| view.by_provider_id(provider_id));
-        ready(found.map_err(Unavailable::new)).boxed()
+        let machine = self.machine(provider_id);
+        async move { machine.await.map_err(Unavailable::new) }.boxed()
     }
 
     fn by_token<'a>(
@@ -139,8 +159,19 @@ struct View<'a> {
     members: &'a Members,
 }
 
+/// Whom a provider ID leads to.
+enum Found {
+    /// A Machine.
+    Machine(Machine),
+    /// A member of a pool that no Machine stands for, and what may have one made.
+    Listed {
+        machine: Machine,
+        infrastructure: Option<Reference>,
+    },
+}
+
 impl View<'_> {
-    fn by_provider_id(self, id: &ProviderId) -> Result<Option<Machine>, NotNow> {
+    fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, NotNow> {
         let Some(holders) = self.members.provider_id_holders(id) else {
             return Ok(None);
         };
@@ -159,11 +190,11 @@ impl View<'_> {
         if let Some(other) = holders.pools.iter().find(|one| Some(*one) != pool.as_ref()) {
             return Err(ambiguous("Machine", name, "MachinePool", other));
         }
-        Ok(Some(self.machine(name, machine)))
+        Ok(Some(Found::Machine(self.machine(name, machine))))
     }
 
     /// A member of a pool that no Machine stands for.
-    fn listed(self, id: &ProviderId, holders: &Holders) -> Result<Option<Machine>, NotNow> {
+    fn listed(self, id: &ProviderId, holders: &Holders) -> Result<Option<Found>, NotNow> {
         let mut pools = holders.pools.iter();
         let (first, second) = (pools.next(), pools.next());
         if let (Some(first), Some(second)) = (first, second) {
@@ -171,17 +202,20 @@ impl View<'_> {
         }
         let pool = first.and_then(|name| Some((name, self.members.pools.get(name)?)));
         Ok(pool.and_then(|(name, pool)| {
-            (!self.has_machines(name)).then(|| self.listed_member(name, pool, id))
+            (!self.has_machines(name)).then(|| Found::Listed {
+                machine: self.listed_member(name, pool, id),
+                infrastructure: pool.infrastructure.clone(),
+            })
         }))
     }
 
     /// Whether `machine` can be the one with this ID.
     fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), NotNow> {
-        match self.by_provider_id(id)? {
-            Some(other) if other.name != machine.name => {
-                Err(ambiguous("Machine", &machine.name, "Machine", &other.name))
-            }
-            Some(_) | None => Ok(()),
+        let holders = self.members.provider_id_holders(id);
+        let mut machines = holders.into_iter().flat_map(|holders| &holders.machines);
+        match machines.find(|other| **other != machine.name) {
+            Some(other) => Err(ambiguous("Machine", &machine.name, "Machine", other)),
+            None => Ok(()),
         }
     }
 
@@ -258,8 +292,8 @@ impl View<'_> {
         }
     }
 
-    /// The name that is written out in the `KubeadmConfig`, else the `InfraMachine`'s, else its own;
-    /// none while the `KubeadmConfig` is not known.
+    /// The name that is written out in the `KubeadmConfig`, else the `InfraMachine`'s, else its
+    /// own; none while the `KubeadmConfig` is not known.
     fn node_name(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
         if let Some(reference) = &machine.config
             && BootstrapConfig::is_one(reference)

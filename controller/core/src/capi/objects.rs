@@ -22,7 +22,7 @@ mod pool;
 
 pub(super) use bootstrap_config::BootstrapConfig;
 pub use cluster::{Cluster, Endpoint};
-pub(super) use infrastructure::InfraMachine;
+pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
 pub(super) use pool::MachinePool;
 

@@ -1,7 +1,7 @@
 //! What was watched, by cluster, and found by what identifies a machine.
 //!
-//! No input or output. Objects may come in any order: a Machine before its Cluster, a `KubeadmConfig`
-//! before its Machine.
+//! No input or output. Objects may come in any order: a Machine before its Cluster, a
+//! `KubeadmConfig` before its Machine.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::LazyLock;

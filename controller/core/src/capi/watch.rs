@@ -1,25 +1,21 @@
-//! Watches of Cluster API's objects on the management cluster, and what they have told.
+//! Watches of Cluster API's objects on the management cluster.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
-use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
-use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::objects::{
-    BootstrapConfig, Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Reference, Watched,
-};
-use super::served::{referred, served};
-use super::store::{Store, Stored};
+use super::known::Objects;
+use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
+use super::served::served;
+use super::store::Stored;
 use crate::clusters::{Doubling, watched_in_pages};
 use crate::logs::error_chain;
 
@@ -39,167 +35,11 @@ pub struct Selection {
     pub watch_filter: Option<String>,
 }
 
-/// What is known of Cluster API's objects, at any time.
-///
-/// # Guarantees
-///
-/// - Nothing is answered before every kind was listed once: what is missing is then not there.
-/// - An API server that is away changes nothing; what it last told holds until it is back.
-/// - Only the fields that are used are kept, and no secret.
-#[derive(Clone)]
-pub struct Objects(Arc<Inner>);
-
-struct Inner {
-    client: Client,
-    state: RwLock<State>,
-    resources: Mutex<HashMap<Kind, ApiResource>>,
-    changes: watch::Sender<u64>,
-}
-
-/// A group, a version where the reference has one, and a kind.
-type Kind = (String, Option<String>, String);
-
-#[derive(Default)]
-struct State {
-    store: Store,
-    /// The kinds that were listed.
-    listed: BTreeSet<&'static str>,
-}
-
-/// The kinds without which nothing is answered.
-const KINDS: [&str; 4] = [
-    Cluster::KIND,
-    Machine::KIND,
-    MachinePool::KIND,
-    BootstrapConfig::KIND,
-];
-
 /// What must be run for [`Objects`] to know anything.
 #[must_use = "nothing is watched until it runs"]
 pub struct Watches {
     objects: Objects,
     selection: Selection,
-}
-
-impl Objects {
-    /// The objects that `selection` has on the management cluster that `client` speaks to.
-    pub fn new(client: Client, selection: Selection) -> (Self, Watches) {
-        let objects = Self(Arc::new(Inner {
-            client,
-            state: RwLock::default(),
-            resources: Mutex::default(),
-            changes: watch::Sender::new(0),
-        }));
-        let watches = Watches {
-            objects: objects.clone(),
-            selection,
-        };
-        (objects, watches)
-    }
-
-    /// Whether everything was listed once.
-    pub fn is_ready(&self) -> bool {
-        self.read(State::is_ready)
-    }
-
-    /// A number that changes whenever anything does that is known here, readiness included.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.0.changes.subscribe()
-    }
-
-    /// The Clusters, in order; none before [`Objects::is_ready`].
-    pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
-        let own = |(key, cluster): (&ObjectKey, &Cluster)| (key.clone(), cluster.clone());
-        let all = |store: &Store| store.clusters().map(own).collect();
-        self.store(all).unwrap_or_default()
-    }
-
-    /// A Cluster; `None` where there is none, or before [`Objects::is_ready`].
-    pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
-        self.store(|store| store.cluster(key).cloned())?
-    }
-
-    /// What `look` finds; `None` before [`Objects::is_ready`].
-    pub(super) fn store<T>(&self, look: impl FnOnce(&Store) -> T) -> Option<T> {
-        self.read(|state| state.is_ready().then(|| look(&state.store)))
-    }
-
-    /// Reads an object that is referred to from `namespace`; `None` where it is not there.
-    pub(super) async fn fetch<K: Kept>(
-        &self,
-        namespace: &str,
-        reference: &Reference,
-    ) -> Result<Option<K>, kube::Error> {
-        let Some(resource) = self.resource(reference).await? else {
-            return Ok(None);
-        };
-        let client = self.0.client.clone();
-        let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
-        let found = api.get_opt(&reference.name).await?;
-        Ok(found.and_then(Raw::kept))
-    }
-
-    /// The resource that this reference is to; `None` where the API server has none such.
-    pub async fn resource(
-        &self,
-        reference: &Reference,
-    ) -> Result<Option<ApiResource>, kube::Error> {
-        let Reference {
-            group,
-            version,
-            kind,
-            ..
-        } = reference;
-        let key = (group.clone(), version.clone(), kind.clone());
-        let known = self.resources(|resources| resources.get(&key).cloned());
-        if known.is_some() {
-            return Ok(known);
-        }
-        let found = referred(&self.0.client, reference).await?;
-        if let Some(resource) = &found {
-            self.resources(|resources| resources.insert(key, resource.clone()));
-        }
-        Ok(found)
-    }
-
-    fn resources<T>(&self, with: impl FnOnce(&mut HashMap<Kind, ApiResource>) -> T) -> T {
-        let resources = self.0.resources.lock();
-        with(&mut resources.unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.0.state.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(super) fn write(&self, change: impl FnOnce(&mut Store)) {
-        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut state.store);
-        drop(state);
-        self.0
-            .changes
-            .send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    pub(super) fn listed(&self, kind: &'static str) {
-        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.listed.insert(kind);
-        drop(state);
-        self.0
-            .changes
-            .send_modify(|count| *count = count.wrapping_add(1));
-    }
-}
-
-impl State {
-    fn is_ready(&self) -> bool {
-        KINDS.iter().all(|kind| self.listed.contains(kind))
-    }
-}
-
-impl fmt::Debug for Objects {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Objects").finish_non_exhaustive()
-    }
 }
 
 impl fmt::Debug for Watches {
@@ -211,6 +51,10 @@ impl fmt::Debug for Watches {
 }
 
 impl Watches {
+    pub(super) fn new(objects: Objects, selection: Selection) -> Self {
+        Self { objects, selection }
+    }
+
     /// Watches until `stop` is ready.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let all = async {
@@ -229,7 +73,7 @@ impl Watches {
 
     /// Watches one kind, for ever, in the version that is served then.
     async fn watch<W: Watched + Stored>(&self) {
-        let client = &self.objects.0.client;
+        let client = self.objects.client();
         let mut told = Told::new(W::KIND);
         let mut waits = Doubling::default();
         loop {
@@ -253,7 +97,7 @@ impl Watches {
 
     /// Watches this version until there is none such.
     async fn follow<W: Watched + Stored>(&self, resource: &ApiResource, told: &mut Told) {
-        let client = self.objects.0.client.clone();
+        let client = self.objects.client().clone();
         let api: Api<Raw<W>> = match &self.selection.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
@@ -400,3 +244,6 @@ impl Told {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

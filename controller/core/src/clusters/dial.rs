@@ -58,6 +58,11 @@ pub struct Reach {
 }
 
 impl Reach {
+    /// To other hosts only.
+    pub const STRICT: Self = Self {
+        insecure_allow_loopback: false,
+    };
+
     /// What is wrong with this address; `None` where it may be dialled.
     pub fn refuses(self, address: IpAddr) -> Option<Neighbourhood> {
         let refused = match address {
@@ -198,9 +203,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 mod tests {
     use super::*;
 
-    const STRICT: Reach = Reach {
-        insecure_allow_loopback: false,
-    };
+    const STRICT: Reach = Reach::STRICT;
     const TEST: Reach = Reach {
         insecure_allow_loopback: true,
     };

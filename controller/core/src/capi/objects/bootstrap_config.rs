@@ -62,8 +62,8 @@ struct BootstrapToken {
 pub(in crate::capi) struct Status {}
 
 impl BootstrapConfig {
-    /// Whether this reference is to a `KubeadmConfig`: another bootstrap provider's configuration is
-    /// not read.
+    /// Whether this reference is to a `KubeadmConfig`: another bootstrap provider's configuration
+    /// is not read.
     pub(in crate::capi) fn is_one(reference: &Reference) -> bool {
         reference.group == Self::GROUP && reference.kind == Self::KIND
     }

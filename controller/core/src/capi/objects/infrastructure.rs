@@ -1,4 +1,4 @@
-//! `InfraMachine`, of whatever provider: the contract's fields.
+//! `InfraMachine` and `InfraMachinePool`, of whatever provider: the contract's fields.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
@@ -28,6 +28,34 @@ impl Kept for InfraMachine {
     fn kept(_metadata: ObjectMeta, spec: Spec, _status: Status) -> Option<Self> {
         Some(Self {
             provider_id: spec.provider_id.and_then(|id| ProviderId::parse(&id).ok()),
+        })
+    }
+}
+
+/// An `InfraMachinePool`, as far as it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::capi) struct InfraMachinePool {
+    /// Whether a Machine is made for every member.
+    pub(in crate::capi) has_machines: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(in crate::capi) struct PoolSpec {}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::capi) struct PoolStatus {
+    infrastructure_machine_kind: Option<String>,
+}
+
+impl Kept for InfraMachinePool {
+    type Spec = PoolSpec;
+    type Status = PoolStatus;
+
+    fn kept(_metadata: ObjectMeta, _spec: PoolSpec, status: PoolStatus) -> Option<Self> {
+        let kind = status.infrastructure_machine_kind;
+        Some(Self {
+            has_machines: kind.is_some_and(|kind| !kind.is_empty()),
         })
     }
 }

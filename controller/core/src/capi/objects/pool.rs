@@ -5,7 +5,8 @@ use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, BootstrapStatus, CORE_GROUP, Kept, Reference, Watched, cluster_of, is_deleting,
+    Bootstrap, BootstrapStatus, CORE_GROUP, Kept, RawReference, Reference, Watched, cluster_of,
+    is_deleting,
 };
 
 /// A `MachinePool`, as far as it is used.
@@ -17,6 +18,7 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) has_bootstrap_data: bool,
     pub(in crate::capi) provider_ids: Vec<ProviderId>,
     pub(in crate::capi) config: Option<Reference>,
+    pub(in crate::capi) infrastructure: Option<Reference>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -34,8 +36,10 @@ struct Template {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct TemplateSpec {
     bootstrap: Option<Bootstrap>,
+    infrastructure_ref: Option<RawReference>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -57,7 +61,10 @@ impl Kept for MachinePool {
     fn kept(metadata: ObjectMeta, spec: Spec, status: Status) -> Option<Self> {
         let namespace = metadata.namespace.clone()?;
         let template = spec.template.and_then(|template| template.spec);
-        let bootstrap = template.and_then(|spec| spec.bootstrap).unwrap_or_default();
+        let (bootstrap, infrastructure) = template.map_or((None, None), |spec| {
+            (spec.bootstrap, spec.infrastructure_ref)
+        });
+        let bootstrap = bootstrap.unwrap_or_default();
         let ids = spec.provider_ids.unwrap_or_default();
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
@@ -70,6 +77,7 @@ impl Kept for MachinePool {
             config: bootstrap
                 .config_ref
                 .and_then(|reference| reference.within(&namespace)),
+            infrastructure: infrastructure.and_then(|reference| reference.within(&namespace)),
             uid: metadata.uid?,
         })
     }

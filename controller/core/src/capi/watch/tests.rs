@@ -1,0 +1,99 @@
+use kube::runtime::watcher::Event;
+use serde_json::{Value, json};
+
+use super::super::fixtures::{Contract, NAMESPACE, objects, with};
+use super::*;
+
+fn raw<W: Watched>(object: Value) -> Raw<W> {
+    serde_json::from_value(object).unwrap()
+}
+
+/// Tells of a watch that begins and lists these Machines.
+fn list(objects: &Objects, listing: &mut BTreeSet<ObjectKey>, machines: &[&str]) {
+    objects.apply::<Machine>(Event::Init, listing);
+    for name in machines {
+        let machine = raw(Contract::V1Beta2.machine(name));
+        objects.apply::<Machine>(Event::InitApply(machine), listing);
+    }
+}
+
+fn machines(objects: &Objects) -> Vec<String> {
+    let keys = objects.kept(Machine::keys);
+    keys.into_iter().map(|key| key.name).collect()
+}
+
+#[test]
+fn what_is_not_listed_again_is_gone_when_the_list_is_complete() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    list(&objects, &mut listing, &["m1", "m2"]);
+    objects.apply::<Machine>(Event::InitDone, &mut listing);
+    assert_eq!(machines(&objects), ["m1", "m2"]);
+
+    list(&objects, &mut listing, &["m2", "m3"]);
+    // Nothing is known to be gone yet.
+    assert_eq!(machines(&objects), ["m1", "m2", "m3"]);
+    objects.apply::<Machine>(Event::InitDone, &mut listing);
+
+    assert_eq!(machines(&objects), ["m2", "m3"]);
+}
+
+#[test]
+fn a_list_that_was_cut_short_is_begun_anew() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    list(&objects, &mut listing, &["m1"]);
+
+    list(&objects, &mut listing, &["m2"]);
+    objects.apply::<Machine>(Event::InitDone, &mut listing);
+
+    assert_eq!(machines(&objects), ["m2"]);
+}
+
+#[test]
+fn what_is_deleted_or_belongs_to_no_cluster_any_more_is_forgotten() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    list(&objects, &mut listing, &["m1", "m2"]);
+    let machine = Contract::V1Beta2.machine("m1");
+    objects.apply::<Machine>(Event::Delete(raw(machine.clone())), &mut listing);
+    assert_eq!(machines(&objects), ["m2"]);
+
+    let nobodys = with(
+        with(
+            Contract::V1Beta2.machine("m2"),
+            "/spec/clusterName",
+            Value::Null,
+        ),
+        "/metadata/labels",
+        json!({}),
+    );
+    objects.apply::<Machine>(Event::Apply(raw(nobodys)), &mut listing);
+
+    assert!(machines(&objects).is_empty());
+    let empty = objects.kept(|store| {
+        let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+        store.members(&cluster).is_none()
+    });
+    assert!(empty, "a cluster without machines takes no memory");
+}
+
+#[test]
+fn every_change_is_told() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    let mut changes = objects.changes();
+    let mut changed = || {
+        let changed = changes.has_changed().unwrap();
+        changes.mark_unchanged();
+        changed
+    };
+    let machine = || raw::<Machine>(Contract::V1Beta2.machine("m1"));
+    assert!(!changed());
+    objects.apply(Event::<Raw<Machine>>::Init, &mut listing);
+    assert!(!changed());
+    objects.apply(Event::InitApply(machine()), &mut listing);
+    assert!(changed());
+    objects.apply(Event::<Raw<Machine>>::InitDone, &mut listing);
+    assert!(changed());
+    objects.apply(Event::Apply(machine()), &mut listing);
+    assert!(changed());
+    objects.apply(Event::Delete(machine()), &mut listing);
+    assert!(changed());
+}

@@ -1,0 +1,107 @@
+//! A tenant's API server, reached by the tenant's kubeconfig: it means us harm.
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::process::Command;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::api::{Api, ListParams};
+use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Kubeconfig, Route, Times};
+use node_attestation_controller::capi::TenantKubeconfig;
+use node_attestation_controller::clusters::Reach;
+use node_attestation_controller::logs::error_chain;
+
+/// More than the largest answer that is read.
+const HUGE: usize = 80 * 1024 * 1024;
+
+/// Lists requests with this kubeconfig; why not, if it cannot.
+async fn list(kubeconfig: Kubeconfig) -> Result<usize, String> {
+    let text = kubeconfig.to_yaml();
+    let mut reach = Reach::STRICT;
+    reach.insecure_allow_loopback = true;
+    let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
+    let access = kubeconfig.access().unwrap();
+    let requests: Api<CertificateSigningRequest> = Api::all(access.client().clone());
+    let list = requests.list(&ListParams::default()).await;
+    list.map(|list| list.items.len())
+        .map_err(|error| error_chain(&error))
+}
+
+fn admin(server: &ApiServer) -> Kubeconfig {
+    let admin = server.admin_certificate();
+    server.kubeconfig().client_certificate(&admin)
+}
+
+#[tokio::test]
+async fn it_is_reached_with_the_certificate_of_its_kubeconfig() {
+    let server = ApiServer::start();
+
+    assert_eq!(list(admin(&server)).await, Ok(0));
+}
+
+#[test]
+fn it_is_not_reached_by_the_proxy_of_our_environment() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    let mut reached = Command::new(std::env::current_exe().unwrap());
+    reached.args([
+        "--exact",
+        "it_is_reached_with_the_certificate_of_its_kubeconfig",
+    ]);
+    for name in ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
+        reached.env(name, &url);
+    }
+    for name in ["NO_PROXY", "no_proxy"] {
+        reached.env_remove(name);
+    }
+
+    let output = reached.output().unwrap();
+
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "{told}"
+    );
+    let called = proxy.accept().map_err(|error| error.kind());
+    assert_eq!(called.unwrap_err(), ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn it_leads_us_to_no_other_server_by_a_redirection() {
+    let server = ApiServer::start();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let to = format!("https://{}", other.local_addr().unwrap());
+    server.inject(Route::list(), Times::once(), Fault::Redirect { to });
+
+    assert!(list(admin(&server)).await.is_err());
+
+    let called = other.accept().map_err(|error| error.kind());
+    assert_eq!(called.unwrap_err(), ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn its_answer_without_end_is_not_read() {
+    let server = ApiServer::start();
+    let huge = Fault::HugeBody { size: HUGE };
+    server.inject(Route::list(), Times::once(), huge);
+
+    let error = list(admin(&server)).await.unwrap_err();
+
+    assert!(error.contains("is longer than"), "{error}");
+}
+
+#[tokio::test]
+async fn it_is_believed_by_its_ca_and_its_name_alone() {
+    let (server, other) = (ApiServer::start(), ApiServer::start());
+
+    let another_ca = list(admin(&server).ca_data(other.ca_pem())).await;
+    assert!(another_ca.unwrap_err().contains("invalid peer certificate"));
+    let another_name = list(admin(&server).tls_server_name("other.example.com")).await;
+    assert!(
+        another_name
+            .unwrap_err()
+            .contains("invalid peer certificate")
+    );
+}

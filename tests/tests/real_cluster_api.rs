@@ -1,0 +1,415 @@
+//! What is known of Cluster API's objects on a real API server, as they come, change and go.
+
+use std::future::pending;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_authenticator_test_support::control_plane::{CaKey, ControlPlane};
+use kubelet_authenticator_tests::management::{Contract, Management, WorkloadCluster};
+use node_attestation_controller::capi::{
+    CaRefused, CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey, Objects, Selection,
+    TenantKubeconfig,
+};
+use node_attestation_controller::clusters::{ClusterAccess, Neighbourhood, Reach};
+use node_attestation_controller::inventory::{
+    Inventory as _, Machine, MachineState, TokenId, TokenOwner,
+};
+use node_attestation_controller::logs::error_chain;
+use node_attestation_controller::signer::InvalidCa;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+const BOTH: [Contract; 2] = [Contract::V1Beta1, Contract::V1Beta2];
+
+/// A watch tells within milliseconds; a busy machine takes longer.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// For tests that keep to a namespace of their own.
+static SHARED: LazyLock<Management> = LazyLock::new(Management::start);
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+
+/// API servers of tests are on loopback.
+const HERE: Reach = {
+    let mut reach = Reach::STRICT;
+    reach.insecure_allow_loopback = true;
+    reach
+};
+
+/// Watches a management cluster.
+struct Watcher {
+    objects: Objects,
+}
+
+impl Watcher {
+    fn start(management: &Management, selection: Selection) -> Self {
+        let kubeconfig = management.admin_kubeconfig();
+        let _entered = RUNTIME.enter();
+        let access = RUNTIME
+            .block_on(ClusterAccess::from_kubeconfig(kubeconfig))
+            .unwrap();
+        let (objects, watches) = Objects::new(access.client().clone(), selection);
+        RUNTIME.spawn(watches.run(pending()));
+        Self { objects }
+    }
+
+    fn in_namespace(management: &Management, namespace: &str) -> Self {
+        let selection = Selection {
+            namespace: Some(namespace.to_owned()),
+            ..Selection::default()
+        };
+        Self::start(management, selection)
+    }
+
+    /// What `look` finds, as soon as it finds anything.
+    #[track_caller]
+    fn wait<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
+        let until = Instant::now() + DEADLINE;
+        let mut changes = self.objects.changes();
+        loop {
+            changes.mark_unchanged();
+            if let Some(found) = look() {
+                return found;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let changed = RUNTIME.block_on(async { timeout(left, changes.changed()).await });
+            assert!(changed.is_ok(), "no {what}");
+        }
+    }
+
+    fn inventory(&self, cluster: &WorkloadCluster) -> CapiInventory {
+        let key = ObjectKey::new(cluster.namespace(), cluster.name());
+        CapiInventory::new(self.objects.clone(), key)
+    }
+}
+
+/// The machine, if anything is said, and there is one.
+fn by_id(inventory: &CapiInventory, id: &str) -> Option<Machine> {
+    let id = ProviderId::parse(id).unwrap();
+    RUNTIME.block_on(inventory.by_provider_id(&id)).ok()?
+}
+
+fn by_token(inventory: &CapiInventory, id: &str) -> Option<TokenOwner> {
+    let id = TokenId::parse(id).unwrap();
+    RUNTIME.block_on(inventory.by_token(&id)).ok()?
+}
+
+/// Whether it is said that there is none.
+fn is_gone(inventory: &CapiInventory, id: &str) -> Option<()> {
+    let id = ProviderId::parse(id).unwrap();
+    let found = RUNTIME.block_on(inventory.by_provider_id(&id));
+    matches!(found, Ok(None)).then_some(())
+}
+
+#[test]
+fn a_machine_that_comes_changes_and_goes_is_followed() {
+    for contract in BOTH {
+        let management = Management::start_with(contract);
+        let cluster = management.cluster("prod-1").self_hosted().create();
+        let watcher = Watcher::start(&management, Selection::default());
+        let inventory = watcher.inventory(&cluster);
+        let (first, second) = ("generic:///a/first", "generic:///a/second");
+        watcher.wait("list", || is_gone(&inventory, first));
+
+        let mut machine = cluster
+            .machine("m1")
+            .provider_id(first)
+            .node_name("node-1")
+            .address("InternalIP", "192.0.2.7")
+            .address("InternalDNS", "m1.example.com")
+            .create();
+        let found = watcher.wait("machine that is ready", || {
+            by_id(&inventory, first).filter(|machine| {
+                machine.token_id.is_some()
+                    && machine.state == MachineState::Ready
+                    && !machine.addresses.is_empty()
+            })
+        });
+        assert_eq!(found.name, "m1");
+        assert_eq!(found.node_name, NodeName::parse("node-1").ok());
+        assert_eq!(found.token_id.unwrap().as_str(), machine.token().id());
+        assert_eq!(found.addresses[0].to_string(), "192.0.2.7");
+        assert_eq!(found.dns_names, ["m1.example.com"]);
+        let object = found.object.unwrap();
+        assert_eq!(machine.get()["metadata"]["uid"], object.uid.unwrap());
+        let owner = by_token(&inventory, machine.token().id());
+        assert!(matches!(owner, Some(TokenOwner::Machine(owner)) if owner.name == "m1"));
+
+        machine.provision(second);
+        watcher.wait("machine of another ID", || by_id(&inventory, second));
+        assert_eq!(by_id(&inventory, first), None);
+
+        machine.delete();
+        watcher.wait("machine that is being deleted", || {
+            by_id(&inventory, second).filter(|machine| machine.state == MachineState::Deleting)
+        });
+        let token = machine.token().id().to_owned();
+        machine.remove();
+        watcher.wait("end of the machine", || is_gone(&inventory, second));
+        assert_eq!(by_token(&inventory, &token), None);
+    }
+}
+
+#[test]
+fn a_pools_members_are_followed_by_its_list_and_by_its_machines() {
+    for contract in BOTH {
+        let management = Management::start_with(contract);
+        let cluster = management.cluster("prod-1").self_hosted().create();
+        let watcher = Watcher::start(&management, Selection::default());
+        let inventory = watcher.inventory(&cluster);
+        let (a, b) = ("generic:///pool/a", "generic:///pool/b");
+
+        let listed = cluster.pool("listed").provider_ids(&[a]).create();
+        let member = watcher.wait("member", || {
+            by_id(&inventory, a).filter(|member| member.state == MachineState::Ready)
+        });
+        assert_eq!(member.pool.as_deref(), Some("listed"));
+        assert_eq!(member.node_name, NodeName::parse("a").ok());
+        let owner = watcher.wait("owner", || by_token(&inventory, listed.token().id()));
+        assert!(matches!(owner, TokenOwner::Pool { name } if name == "listed"));
+        listed.set_provider_ids(&[b]);
+        watcher.wait("other member", || by_id(&inventory, b));
+        assert_eq!(by_id(&inventory, a), None);
+
+        let (c, d) = ("generic:///pool/c", "generic:///pool/d");
+        let pool = cluster.pool("made").provider_ids(&[c, d]).with_machines();
+        let pool = pool.create();
+        watcher.wait("owner", || by_token(&inventory, pool.token().id()));
+        // Its Machine is still to come, and has the name.
+        assert_eq!(by_id(&inventory, c), None);
+        pool.machine("made-c").provider_id(c).create();
+        let member = watcher.wait("member with a Machine", || {
+            by_id(&inventory, c).filter(|member| member.state == MachineState::Ready)
+        });
+        assert_eq!(member.name, "made-c");
+        assert_eq!(member.pool.as_deref(), Some("made"));
+        assert_eq!(by_id(&inventory, d), None);
+    }
+}
+
+#[test]
+fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() {
+    for contract in BOTH {
+        let management = Management::start_with(contract);
+        let cluster = management.cluster("prod-1").self_hosted().create();
+        let watcher = Watcher::start(&management, Selection::default());
+        let inventory = watcher.inventory(&cluster);
+        let id = "generic:///a/early";
+        let machine = cluster
+            .machine("m1")
+            .provider_id(id)
+            .provider_id_not_copied()
+            .create();
+
+        let owner = watcher.wait("owner", || by_token(&inventory, machine.token().id()));
+
+        let TokenOwner::Machine(owner) = owner else {
+            panic!("{owner:?}")
+        };
+        assert_eq!(owner.provider_id, ProviderId::parse(id).ok());
+        assert_eq!(by_id(&inventory, id), None);
+    }
+}
+
+#[test]
+fn other_namespaces_and_clusters_of_another_filter_are_not_ours() {
+    let filter = "cluster.x-k8s.io/watch-filter";
+    let cluster = |namespace: &str, name: &str, value: &str| {
+        let cluster = SHARED.cluster(name).namespace(namespace).self_hosted();
+        let cluster = cluster.label(filter, value).create();
+        let id = format!("generic:///{namespace}/{name}");
+        let machine = format!("{name}-m1");
+        cluster.machine(&machine).provider_id(&id).create();
+        (cluster, id)
+    };
+    let (ours, our_id) = cluster("filtered", "ours", "blue");
+    let (theirs, _) = cluster("filtered", "theirs", "green");
+    let (elsewhere, _) = cluster("filtered-too", "elsewhere", "blue");
+    let names = |watcher: &Watcher| {
+        watcher.wait("list", || watcher.objects.is_ready().then_some(()));
+        let clusters = watcher.objects.clusters().into_iter();
+        let mut names: Vec<_> = clusters.map(|(key, _)| key.name).collect();
+        names.retain(|name| ["ours", "theirs", "elsewhere"].contains(&&**name));
+        names
+    };
+
+    let all = Watcher::start(&SHARED, Selection::default());
+    assert_eq!(names(&all), ["ours", "theirs", "elsewhere"]);
+    let namespace = Watcher::in_namespace(&SHARED, "filtered");
+    assert_eq!(names(&namespace), ["ours", "theirs"]);
+    let filtered = |namespace: Option<&str>| Selection {
+        namespace: namespace.map(str::to_owned),
+        watch_filter: Some("blue".to_owned()),
+    };
+    let blue = Watcher::start(&SHARED, filtered(None));
+    assert_eq!(names(&blue), ["ours", "elsewhere"]);
+    let both = Watcher::start(&SHARED, filtered(Some("filtered")));
+    assert_eq!(names(&both), ["ours"]);
+    assert!(by_id(&both.inventory(&ours), &our_id).is_some());
+    for other in [theirs, elsewhere] {
+        let id = ProviderId::parse(&our_id).unwrap();
+        let said = RUNTIME.block_on(both.inventory(&other).by_provider_id(&id));
+        assert!(said.unwrap_err().to_string().contains("has no Cluster"));
+    }
+
+    let words = [
+        "label",
+        "clusters.cluster.x-k8s.io",
+        "ours",
+        "-n",
+        "filtered",
+    ];
+    let relabelled = format!("{filter}=green");
+    let words = words.into_iter().chain(["--overwrite", &relabelled]);
+    SHARED.kubectl().ok(words);
+    both.wait("end of the cluster", || {
+        both.objects.clusters().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn nothing_is_said_of_a_paused_cluster_until_it_goes_on() {
+    let cluster = SHARED.cluster("held").namespace("held").self_hosted();
+    let cluster = cluster.paused().create();
+    cluster
+        .machine("m1")
+        .provider_id("generic:///held/m1")
+        .create();
+    let watcher = Watcher::in_namespace(&SHARED, "held");
+    let inventory = watcher.inventory(&cluster);
+    let id = ProviderId::parse("generic:///held/m1").unwrap();
+    watcher.wait("list", || watcher.objects.is_ready().then_some(()));
+
+    let said = RUNTIME.block_on(inventory.by_provider_id(&id));
+    assert_eq!(said.unwrap_err().to_string(), "Cluster held/held is paused");
+
+    cluster.set_paused(false);
+    watcher.wait("machine", || by_id(&inventory, id.as_str()));
+    cluster.set_paused(true);
+    watcher.wait("pause", || {
+        by_id(&inventory, id.as_str()).is_none().then_some(())
+    });
+}
+
+#[test]
+fn a_version_that_is_served_no_more_is_replaced_by_the_other() {
+    let management = Management::start();
+    let cluster = management.cluster("prod-1").self_hosted().create();
+    let watcher = Watcher::start(&management, Selection::default());
+    let inventory = watcher.inventory(&cluster);
+    cluster
+        .machine("m1")
+        .provider_id("generic:///a/m1")
+        .create();
+    watcher.wait("machine", || by_id(&inventory, "generic:///a/m1"));
+
+    let definition = "customresourcedefinition/machines.cluster.x-k8s.io";
+    let mut versions = management.kubectl().json(["get", definition])["spec"]["versions"].take();
+    for version in versions.as_array_mut().unwrap() {
+        version["served"] = json!(version["name"] == "v1beta1");
+    }
+    let patch: Value = json!({"spec": {"versions": versions}});
+    management.kubectl().patch(&[definition], &patch);
+    let words = [
+        "delete",
+        "machines.v1beta1.cluster.x-k8s.io",
+        "m1",
+        "--wait=false",
+    ];
+    let finalizers = json!({"metadata": {"finalizers": null}});
+    let served = || {
+        let target = ["machines.v1beta1.cluster.x-k8s.io", "m1", "-n", "default"];
+        management.kubectl().patch(&target, &finalizers);
+    };
+    served();
+    management.kubectl().ok(words);
+
+    watcher.wait("end of the machine", || {
+        is_gone(&inventory, "generic:///a/m1")
+    });
+}
+
+#[test]
+fn the_kubeconfig_of_a_cluster_gives_access_to_it() {
+    let rsa = ControlPlane::builder().ca_key(CaKey::Rsa).start();
+    let cluster = SHARED
+        .cluster("reached")
+        .namespace("reached")
+        .workload(Arc::new(rsa))
+        .create();
+    let text = kubelet_authenticator_tests::management::workload_kubeconfig(
+        cluster.name(),
+        cluster.control_plane(),
+    );
+
+    let version = |text: &str, reach: Reach| {
+        let _entered = RUNTIME.enter();
+        let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
+        let access = kubeconfig.access().unwrap();
+        RUNTIME.block_on(access.client().apiserver_version())
+    };
+    assert_eq!(version(&text, HERE).unwrap().major, "1");
+
+    let refused = TenantKubeconfig::parse(text.as_bytes(), Reach::STRICT).unwrap_err();
+    assert!(matches!(
+        refused,
+        KubeconfigRefused::Address {
+            neighbourhood: Neighbourhood::Loopback,
+            ..
+        }
+    ));
+    let named = text.replace("https://127.0.0.1", "https://localhost");
+    assert_ne!(named, text);
+    let error = error_chain(&version(&named, Reach::STRICT).unwrap_err());
+    assert!(
+        error.contains("is refused: it is a loopback address"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_clusters_ca_signs_where_its_secret_has_the_key() {
+    let cluster = SHARED
+        .cluster("signed")
+        .namespace("signed")
+        .self_hosted()
+        .create();
+    let access = RUNTIME.block_on(ClusterAccess::from_kubeconfig(SHARED.admin_kubeconfig()));
+    let client = {
+        let _entered = RUNTIME.enter();
+        access.unwrap().client().clone()
+    };
+    let secrets: Api<Secret> = Api::namespaced(client, "signed");
+    let read = || {
+        let secret = RUNTIME.block_on(secrets.get("signed-ca")).unwrap();
+        ClusterCa::from_secret(&secret)
+    };
+    let ca = read().unwrap();
+    assert!(ca.signer().is_some());
+
+    let other = ControlPlane::start();
+    let pair = cluster.control_plane().ca().pair();
+    cluster.write_ca(&pair.certificate_pem, Some(&other.ca().pair().key_pem));
+    assert_eq!(
+        read().unwrap_err(),
+        CaRefused::Invalid(InvalidCa::KeyMismatch)
+    );
+
+    let words = [
+        "patch",
+        "secret",
+        "signed-ca",
+        "-n",
+        "signed",
+        "--type=json",
+    ];
+    let remove = r#"-p=[{"op": "remove", "path": "/data/tls.key"}]"#;
+    SHARED.kubectl().ok(words.into_iter().chain([remove]));
+    let without = read().unwrap();
+    assert!(without.signer().is_none());
+    assert_eq!(without.key_digest(), ca.key_digest());
+}

@@ -1,0 +1,255 @@
+//! What befalls nodes in their lives. Each comes back without a person.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use base64::prelude::*;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::process::poll;
+use rustix::process::Signal;
+use serde_json::Value;
+use x509_parser::pem::parse_x509_pem;
+
+use crate::node::{Machine, Node, controller, prepare, started};
+
+const PLUGIN: &str = "kubelet-authenticator-null";
+const CONTROLLER: &str = "null-attestation-controller";
+
+/// How long the cluster believes in a node that is silent. Kubernetes' own 50 s would do as well,
+/// and take longer.
+const GRACE: &str = "--node-monitor-grace-period=20s";
+
+/// A node counts as down when its Lease is over a minute old; whoever waits for that looks again
+/// once a minute.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
+    let plane = ControlPlane::builder()
+        .controllers(Controllers::Default)
+        .controller_manager_arg(GRACE)
+        .start();
+    prepare(&plane);
+    plane
+});
+
+#[test]
+fn a_node_that_lost_its_disk_is_back_in_the_next_generation() {
+    const MACHINE: Machine = Machine {
+        name: "lost-disk-1",
+        token: "lostd1",
+    };
+    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
+    let mut controller = started(&setup);
+    let node = Node::new(&PLANE, PLUGIN, MACHINE);
+    let mut kubelet = node.start();
+    kubelet.wait_until_ready();
+    assert!(uid_of(&latest(&node)).ends_with(".1"));
+
+    kubelet.kill();
+    forget(&kubelet, &["kubelet-authenticator"]);
+    kubelet.start();
+
+    // As long as the node may be running elsewhere, whoever has its token is kept waiting.
+    let waits = controller.wait_for_line("decided", |fields| {
+        fields["outcome"] == "deferred" && fields["reason"] == "IdentityLive"
+    });
+    assert_eq!(waits["requester"], "system:bootstrap:lostd1");
+    let issued = wait_for_generation(&node, &kubelet, 2);
+    assert_eq!(issued["spec"]["username"], "system:bootstrap:lostd1");
+    kubelet.wait_for_lease_renewal();
+    kubelet.wait_until_ready();
+}
+
+#[test]
+fn a_machine_that_was_imaged_anew_is_back_in_the_next_generation() {
+    const MACHINE: Machine = Machine {
+        name: "imaged-1",
+        token: "image1",
+    };
+    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
+    let _controller = started(&setup);
+    let node = Node::new(&PLANE, PLUGIN, MACHINE);
+    let mut kubelet = node.start();
+    kubelet.wait_until_ready();
+
+    kubelet.kill();
+    forget(&kubelet, &["kubelet-authenticator", "kubelet"]);
+    kubelet.start();
+
+    let issued = wait_for_generation(&node, &kubelet, 2);
+    assert_eq!(issued["spec"]["username"], "system:bootstrap:image1");
+    kubelet.wait_for_lease_renewal();
+}
+
+#[test]
+fn a_node_that_was_off_past_its_certificates_end_is_back() {
+    const MACHINE: Machine = Machine {
+        name: "was-off-1",
+        token: "wasof1",
+    };
+    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]).args(&["--certificate-duration", "20s"]);
+    let _controller = started(&setup);
+    let node = Node::new(&PLANE, PLUGIN, MACHINE);
+    let mut kubelet = node.start();
+    kubelet.wait_until_ready();
+
+    kubelet.kill();
+    let end = not_after(&latest(&node));
+    let ended = poll(PATIENCE, || (jiff::Timestamp::now() > end).then_some(()));
+    assert!(ended.is_some());
+    let before = node.requests().len();
+    kubelet.start();
+
+    let joined = poll(PATIENCE, || {
+        let requests = node.requests();
+        let again = requests.get(before..)?.iter().find(|csr| is_issued(csr))?;
+        Some(again["spec"]["username"].clone())
+    });
+    assert_eq!(
+        joined.expect("a certificate after the restart"),
+        "system:bootstrap:wasof1"
+    );
+    kubelet.wait_for_lease_renewal();
+}
+
+#[test]
+fn a_node_that_lost_the_answer_to_its_renewal_renews_again() {
+    const MACHINE: Machine = Machine {
+        name: "lost-answer-1",
+        token: "losta1",
+    };
+    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]).args(&["--certificate-duration", "3m"]);
+    let _controller = started(&setup);
+    let node = Node::new(&PLANE, PLUGIN, MACHINE);
+    let mut kubelet = node.start();
+    kubelet.wait_until_ready();
+    let store = kubelet.var_lib().join("kubelet-authenticator");
+    let before = copy_of(&store, &PLANE.directory("store-before-renewal"));
+
+    let renewed = poll(PATIENCE, || {
+        node.requests()
+            .into_iter()
+            .find(|csr| csr["spec"]["username"] == "system:node:lost-answer-1" && is_issued(csr))
+    });
+    let renewed = renewed.expect("a renewal");
+    assert!(uid_of(&renewed).ends_with(".1"));
+    kubelet.kill();
+    // As if the disk had never taken what was written since: a power cut, or a snapshot.
+    forget(&kubelet, &["kubelet-authenticator"]);
+    copy_of(&before, &store);
+    kubelet.start();
+
+    let again = poll(PATIENCE, || {
+        let issued = node.requests().into_iter().filter(is_issued);
+        let mut by_node =
+            issued.filter(|csr| csr["spec"]["username"] == "system:node:lost-answer-1");
+        by_node.find(|csr| csr["metadata"]["name"] != renewed["metadata"]["name"])
+    });
+    let again = again.expect("another renewal by the older certificate");
+    assert_eq!(uid_of(&again), uid_of(&renewed));
+    kubelet.wait_for_lease_renewal();
+}
+
+#[test]
+fn a_node_that_is_cut_off_while_it_waits_gets_the_answer_to_its_first_request() {
+    const MACHINE: Machine = Machine {
+        name: "cut-off-1",
+        token: "cutof1",
+    };
+    let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
+    let controller = started(&setup);
+    controller.process.signal(Signal::STOP);
+    let node = Node::new(&PLANE, PLUGIN, MACHINE);
+    let mut kubelet = node.start();
+    let asked = poll(PATIENCE, || (!node.requests().is_empty()).then_some(()));
+    assert!(asked.is_some(), "{}", kubelet.log());
+
+    for _ in 0..3 {
+        kubelet.kill();
+        kubelet.start();
+    }
+    controller.process.signal(Signal::CONT);
+    kubelet.wait_until_ready();
+
+    let requests = node.requests();
+    assert_eq!(requests.len(), 1, "{requests:#?}");
+}
+
+/// Removes these folders of the machine's `/var/lib`, as a new disk would; what is mounted stays.
+fn forget(kubelet: &Kubelet, folders: &[&str]) {
+    for folder in folders {
+        let folder = kubelet.var_lib().join(folder);
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+            removed.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+    }
+}
+
+/// Copies the files of one folder into another, with their modes.
+fn copy_of(from: &Path, to: &Path) -> PathBuf {
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        if entry.path().is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+    to.to_owned()
+}
+
+fn is_issued(csr: &Value) -> bool {
+    csr["status"]["certificate"].is_string()
+}
+
+/// The node's last certificate's request.
+#[track_caller]
+fn latest(node: &Node<'_>) -> Value {
+    let issued = node.requests().into_iter().rfind(is_issued);
+    issued.expect("a request with a certificate")
+}
+
+#[track_caller]
+fn wait_for_generation(node: &Node<'_>, kubelet: &Kubelet, generation: u64) -> Value {
+    let end = format!(".{generation}");
+    let issued = poll(PATIENCE, || {
+        let mut issued = node.requests().into_iter().filter(is_issued);
+        issued.find(|csr| uid_of(csr).ends_with(&end))
+    });
+    issued.unwrap_or_else(|| {
+        panic!(
+            "no certificate of generation {generation}: {:#?}\n{}",
+            node.requests(),
+            kubelet.log()
+        )
+    })
+}
+
+fn certificate(csr: &Value) -> Vec<u8> {
+    let pem = csr["status"]["certificate"].as_str().unwrap();
+    parse_x509_pem(&BASE64_STANDARD.decode(pem).unwrap())
+        .unwrap()
+        .1
+        .contents
+}
+
+/// The UID in the certificate: record and generation.
+fn uid_of(csr: &Value) -> String {
+    let der = certificate(csr);
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();
+    let uid = x509_parser::oid_registry::Oid::from(&[1, 3, 6, 1, 4, 1, 57683, 2]).unwrap();
+    let attribute = certificate.subject().iter_by_oid(&uid).next().unwrap();
+    attribute.as_str().unwrap().to_owned()
+}
+
+fn not_after(csr: &Value) -> jiff::Timestamp {
+    let der = certificate(csr);
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();
+    jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).unwrap()
+}
