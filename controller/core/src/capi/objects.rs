@@ -190,28 +190,17 @@ impl RawReference {
     }
 }
 
-/// A step of bringing a machine up, as both contracts tell of it.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct BootstrapStatus {
-    /// v1beta1.
-    bootstrap_ready: Option<bool>,
-    /// v1beta2; it never goes back.
-    initialization: Option<Initialization>,
-}
-
+/// What v1beta2 tells of bringing a machine up; it never goes back.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Initialization {
     bootstrap_data_secret_created: Option<bool>,
 }
 
-impl BootstrapStatus {
-    fn is_done(&self) -> bool {
-        let initialization = self.initialization.as_ref();
-        let created = initialization.and_then(|one| one.bootstrap_data_secret_created);
-        created == Some(true) || self.bootstrap_ready == Some(true)
-    }
+/// Whether bootstrap data were made, as v1beta1 (`bootstrapReady`) or v1beta2 tells of it.
+fn was_bootstrapped(ready: Option<bool>, initialization: Option<&Initialization>) -> bool {
+    let created = initialization.and_then(|one| one.bootstrap_data_secret_created);
+    created == Some(true) || ready == Some(true)
 }
 
 /// Where a machine's first configuration comes from.

@@ -445,7 +445,10 @@ fn infrastructure(path: &str, provider_id: &str) -> Value {
         "name": "genericmachines", "singularName": "", "namespaced": true,
         "kind": "GenericMachine", "verbs": ["get"],
     });
-    let list = |resources: Value| json!({"kind": "APIResourceList", "groupVersion": "", "resources": resources});
+    let list = |resources: Value| {
+        let kind = "APIResourceList";
+        json!({"kind": kind, "groupVersion": "", "resources": resources})
+    };
     match path {
         "/apis" => json!({"kind": "APIGroupList", "groups": [{
             "name": group, "versions": [version("v1"), version("v1beta2")],

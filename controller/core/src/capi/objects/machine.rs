@@ -7,8 +7,8 @@ use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, BootstrapStatus, CORE_GROUP, Kept, RawReference, Reference, Watched, cluster_of,
-    is_deleting,
+    Bootstrap, CORE_GROUP, Initialization, Kept, RawReference, Reference, Watched, cluster_of,
+    is_deleting, was_bootstrapped,
 };
 
 /// On every Machine of a control plane; its value does not matter.
@@ -47,9 +47,10 @@ pub(in crate::capi) struct Spec {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(in crate::capi) struct Status {
-    #[serde(flatten)]
-    bootstrap: BootstrapStatus,
+    bootstrap_ready: Option<bool>,
+    initialization: Option<Initialization>,
     addresses: Option<Vec<Address>>,
 }
 
@@ -72,10 +73,11 @@ impl Kept for Machine {
         let namespace = metadata.namespace.clone()?;
         let bootstrap = spec.bootstrap.unwrap_or_default();
         let (addresses, dns_names) = told_apart(status.addresses.unwrap_or_default());
+        let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
-            has_bootstrap_data: bootstrap.has_data() || status.bootstrap.is_done(),
+            has_bootstrap_data: bootstrap.has_data() || told,
             provider_id: spec.provider_id.and_then(|id| ProviderId::parse(&id).ok()),
             config: bootstrap
                 .config_ref

@@ -5,8 +5,8 @@ use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, BootstrapStatus, CORE_GROUP, Kept, RawReference, Reference, Watched, cluster_of,
-    is_deleting,
+    Bootstrap, CORE_GROUP, Initialization, Kept, RawReference, Reference, Watched, cluster_of,
+    is_deleting, was_bootstrapped,
 };
 
 /// A `MachinePool`, as far as it is used.
@@ -43,9 +43,10 @@ struct TemplateSpec {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(in crate::capi) struct Status {
-    #[serde(flatten)]
-    bootstrap: BootstrapStatus,
+    bootstrap_ready: Option<bool>,
+    initialization: Option<Initialization>,
 }
 
 impl Watched for MachinePool {
@@ -66,10 +67,11 @@ impl Kept for MachinePool {
         });
         let bootstrap = bootstrap.unwrap_or_default();
         let ids = spec.provider_ids.unwrap_or_default();
+        let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
-            has_bootstrap_data: bootstrap.has_data() || status.bootstrap.is_done(),
+            has_bootstrap_data: bootstrap.has_data() || told,
             provider_ids: ids
                 .iter()
                 .filter_map(|id| ProviderId::parse(id).ok())

@@ -1,3 +1,4 @@
+use kube::api::{ObjectList, WatchEvent};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use serde_json::{Value, json};
 
@@ -318,4 +319,23 @@ fn a_configuration_says_whether_it_makes_a_control_plane_node() {
 
     assert!(joins.control_plane);
     assert!(!kept::<BootstrapConfig>(config).unwrap().control_plane);
+}
+
+#[test]
+fn what_is_not_read_may_be_nested_as_deep_as_a_tenant_likes() {
+    let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
+    let cluster = with(
+        Contract::V1Beta2.cluster(),
+        "/spec/topology",
+        json!({"variables": [{"name": "deep", "value": "HERE"}]}),
+    );
+    let cluster = cluster.to_string().replace("\"HERE\"", &deep);
+    let listed = format!(r#"{{"metadata": {{}}, "items": [{cluster}]}}"#);
+    let event = format!(r#"{{"type": "ADDED", "object": {cluster}}}"#);
+
+    let list: ObjectList<Raw<Cluster>> = serde_json::from_str(&listed).unwrap();
+    let event: WatchEvent<Raw<Cluster>> = serde_json::from_str(&event).unwrap();
+
+    assert_eq!(list.items.len(), 1);
+    assert!(matches!(event, WatchEvent::Added(_)));
 }

@@ -78,11 +78,11 @@ fn what_is_deleted_or_belongs_to_no_cluster_any_more_is_forgotten() {
 #[test]
 fn every_change_is_told() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
-    let mut changes = objects.changes();
+    let mut news = objects.changes();
     let mut changed = || {
-        let changed = changes.has_changed().unwrap();
-        changes.mark_unchanged();
-        changed
+        let is_new = news.has_changed().unwrap();
+        news.mark_unchanged();
+        is_new
     };
     let machine = || raw::<Machine>(Contract::V1Beta2.machine("m1"));
     assert!(!changed());
