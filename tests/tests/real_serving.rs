@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,8 +17,11 @@ use kubelet_authenticator_tests::controller::{
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
-/// Shared: every test has machines of its own.
-static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Certificates));
+/// A cluster of the test's own: controllers with other duties or other records would answer each
+/// other's requests.
+fn start() -> RealBed {
+    RealBed::start(Controllers::Certificates)
+}
 
 /// The inventory with one machine, which has these addresses.
 fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
@@ -37,15 +39,21 @@ fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
 }
 
 /// Joins with this request; gives a kubeconfig with the certificate.
-fn join(application: &Application) -> PathBuf {
-    let name = BED.file(application);
-    let csr = BED.wait_for_answer(&name);
-    BED.kubeconfig_of(application, &csr)
+fn join(bed: &RealBed, application: &Application) -> PathBuf {
+    let name = bed.file(application);
+    let csr = bed.wait_for_answer(&name);
+    bed.kubeconfig_of(application, &csr)
 }
 
 /// Files a request for a serving certificate as the user of this kubeconfig; waits until it is
 /// decided.
-fn ask_to_serve(kubeconfig: &Path, machine: Machine, name: &str, sans: Vec<SanType>) -> Value {
+fn ask_to_serve(
+    bed: &RealBed,
+    kubeconfig: &Path,
+    machine: Machine,
+    name: &str,
+    sans: Vec<SanType>,
+) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let subject = &mut params.distinguished_name;
@@ -56,17 +64,25 @@ fn ask_to_serve(kubeconfig: &Path, machine: Machine, name: &str, sans: Vec<SanTy
     let request = params.serialize_request(&key).unwrap().pem().unwrap();
     let request = request.replace("\r\n", "\n");
     file(
+        bed,
         kubeconfig,
         name,
         BUILT_IN_SERVING_SIGNER,
         &SERVING_USAGES,
         &request,
     );
-    wait_until_decided(name)
+    wait_until_decided(bed, name)
 }
 
-fn file(kubeconfig: &Path, name: &str, signer: &str, usages: &[&str], request: &str) {
-    BED.cluster.kubectl_with(kubeconfig).apply_object(&json!({
+fn file(
+    bed: &RealBed,
+    kubeconfig: &Path,
+    name: &str,
+    signer: &str,
+    usages: &[&str],
+    request: &str,
+) {
+    bed.cluster.kubectl_with(kubeconfig).apply_object(&json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"name": name},
@@ -80,9 +96,9 @@ fn file(kubeconfig: &Path, name: &str, signer: &str, usages: &[&str], request: &
 }
 
 /// Waits until the request is denied, failed, or approved and issued.
-fn wait_until_decided(name: &str) -> Value {
+fn wait_until_decided(bed: &RealBed, name: &str) -> Value {
     let what = format!("{name} with an answer");
-    BED.cluster.wait_for_csr(&what, |csr| {
+    bed.cluster.wait_for_csr(&what, |csr| {
         csr["metadata"]["name"] == name
             && (is_issued(csr)
                 || ["Denied", "Failed"]
@@ -97,10 +113,11 @@ fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
         name: "serves-1",
         token: "serve1",
     };
-    let setup = BED.null(&[MACHINE]).args(&["--serving"]);
+    let bed = start();
+    let setup = bed.null(&[MACHINE]).args(&["--serving"]);
     let _controller = setup.start();
-    let kubeconfig = join(&BED.stamped(MACHINE));
-    let kubelet = BED
+    let kubeconfig = join(&bed, &bed.stamped(MACHINE));
+    let kubelet = bed
         .cluster
         .kubelet(MACHINE.name)
         .kubeconfig(kubeconfig)
@@ -115,7 +132,7 @@ fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
         answer.status.success().then_some(answer.stdout)
     });
     assert_eq!(answer.as_deref(), Some(&b"ok"[..]), "{}", kubelet.log());
-    let csr = BED.cluster.wait_for_csr("for serving", |csr| {
+    let csr = bed.cluster.wait_for_csr("for serving", |csr| {
         csr["spec"]["username"] == "system:node:serves-1"
             && csr["spec"]["signerName"] == BUILT_IN_SERVING_SIGNER
     });
@@ -132,17 +149,18 @@ fn a30_an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own()
         name: "steals-1",
         token: "steal1",
     };
-    let setup = BED.null(&[MACHINE]).args(&["--serving"]);
+    let bed = start();
+    let setup = bed.null(&[MACHINE]).args(&["--serving"]);
     let _controller = setup.start();
     let own: IpAddr = [203, 0, 113, 1].into();
     write_inventory(&setup, MACHINE, &[own]);
-    let kubeconfig = join(&BED.stamped(MACHINE));
+    let kubeconfig = join(&bed, &bed.stamped(MACHINE));
 
     let stolen = SanType::IpAddress([203, 0, 113, 2].into());
     let sans = vec![SanType::IpAddress(own), stolen];
-    let stolen = ask_to_serve(&kubeconfig, MACHINE, "steals", sans);
+    let stolen = ask_to_serve(&bed, &kubeconfig, MACHINE, "steals", sans);
     let sans = vec![SanType::IpAddress(own)];
-    let own = ask_to_serve(&kubeconfig, MACHINE, "has-its-own", sans);
+    let own = ask_to_serve(&bed, &kubeconfig, MACHINE, "has-its-own", sans);
 
     assert_eq!(reason_of(&stolen, "Denied"), Some("ServingNameNotReported"));
     assert!(!is_issued(&stolen));
@@ -155,14 +173,15 @@ fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
         name: "insecure-1",
         token: "insec1",
     };
-    let setup = BED.insecure(&[MACHINE]).args(&["--serving"]);
+    let bed = start();
+    let setup = bed.insecure(&[MACHINE]).args(&["--serving"]);
     let _controller = setup.start();
     let own: IpAddr = [203, 0, 113, 3].into();
     write_inventory(&setup, MACHINE, &[own]);
-    let kubeconfig = join(&Application::insecure(MACHINE));
+    let kubeconfig = join(&bed, &Application::insecure(MACHINE));
 
     let sans = vec![SanType::IpAddress(own)];
-    let csr = ask_to_serve(&kubeconfig, MACHINE, "insecure-serves", sans);
+    let csr = ask_to_serve(&bed, &kubeconfig, MACHINE, "insecure-serves", sans);
 
     assert_eq!(reason_of(&csr, "Denied"), Some("UnattestedServing"));
 }
@@ -173,7 +192,7 @@ fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
         name: "unattested-1",
         token: "unatt1",
     };
-    let bed = RealBed::start(Controllers::Certificates);
+    let bed = start();
     let setup = bed.null(&[MACHINE]).args(&["--deny-built-in"]);
     let _controller = setup.start();
     let token = bed
@@ -217,23 +236,33 @@ fn in_approve_only_mode_kube_controller_manager_signs_what_passed_every_check() 
         name: "approved-1",
         token: "appro1",
     };
-    let setup = BED.null(&[MACHINE]).args(&["--approve-only"]);
+    let bed = start();
+    let setup = bed.null(&[MACHINE]).args(&["--approve-only"]);
     let _controller = setup.start();
-    let mut application = BED.stamped(MACHINE).to_json();
-    application["metadata"]["name"] = "approve-only".into();
-    application["spec"]["signerName"] = BUILT_IN_CLIENT_SIGNER.into();
-    application["spec"]["expirationSeconds"] = 3600.into();
-    let token = BED
+    let token = bed
         .cluster
         .add_bootstrap_token(MACHINE.token, "0123456789abcdef");
-    let kubeconfig = BED.cluster.bootstrap_kubeconfig(&token);
-    BED.cluster
-        .kubectl_with(&kubeconfig)
-        .apply_object(&application);
+    let file = |kubeconfig: &Path, name: &str| {
+        let application = bed.stamped(MACHINE);
+        let mut object = application.to_json();
+        object["metadata"]["name"] = name.into();
+        object["spec"]["signerName"] = BUILT_IN_CLIENT_SIGNER.into();
+        object["spec"]["expirationSeconds"] = 3600.into();
+        bed.cluster.kubectl_with(kubeconfig).apply_object(&object);
+        application
+    };
+    let first = file(&bed.cluster.bootstrap_kubeconfig(&token), "approve-only");
 
-    let csr = wait_until_decided("approve-only");
+    let csr = wait_until_decided(&bed, "approve-only");
 
     assert_eq!(conditions(&csr), ["Approved"]);
     assert_eq!(reason_of(&csr, "Approved"), Some("NodeNameClaimed"));
     assert!(is_issued(&csr));
+
+    // Its certificate carries no UID: it renews by its name and its evidence.
+    file(&bed.kubeconfig_of(&first, &csr), "approve-only-again");
+    let again = wait_until_decided(&bed, "approve-only-again");
+    assert_eq!(conditions(&again), ["Approved"]);
+    assert_eq!(again["spec"]["username"], "system:node:approved-1");
+    assert!(is_issued(&again));
 }

@@ -44,7 +44,7 @@ pub struct Context {
 impl Context {
     /// The signers whose requests are ours to answer: what must be watched.
     pub fn signers(&self) -> Vec<String> {
-        request::signers(&self.verifiers, &self.duties)
+        request::signers(&self.verifiers, self.duties)
     }
 }
 

@@ -171,11 +171,11 @@ impl Standalone {
             guest_reported_addresses,
         } = settings.serving;
         endpoint_hosts.extend(access.server_host());
-        let nodes = || Arc::new(KubeNodes::new(access.client().clone())) as Arc<dyn GuestReported>;
+        let nodes: Arc<dyn GuestReported> = Arc::new(KubeNodes::new(access.client().clone()));
         let serving = ServingPolicy {
             endpoint_hosts,
             service_ranges,
-            guest_reported: guest_reported_addresses.then(nodes),
+            guest_reported: guest_reported_addresses.then_some(nodes),
         };
         let inventory = Arc::new(inventory);
         let ledger = RecordLedger::new(

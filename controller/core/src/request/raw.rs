@@ -41,7 +41,7 @@ pub enum Asked {
 
 impl Asked {
     /// Whom the signer of this name is, if its requests are ours to answer.
-    fn of(signer: &str, verifiers: &Verifiers, duties: &Duties) -> Option<Self> {
+    fn of(signer: &str, verifiers: &Verifiers, duties: Duties) -> Option<Self> {
         let answers_built_in = match duties.built_in {
             BuiltIn::Ignore => false,
             BuiltIn::Deny | BuiltIn::ApproveOnly => true,
@@ -67,7 +67,7 @@ impl Asked {
 }
 
 /// The signers whose requests are ours to answer.
-pub(crate) fn signers(verifiers: &Verifiers, duties: &Duties) -> Vec<String> {
+pub(crate) fn signers(verifiers: &Verifiers, duties: Duties) -> Vec<String> {
     let built_in = [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].map(str::to_owned);
     verifiers
         .providers()
@@ -102,7 +102,7 @@ impl RawRequest {
         duties: &Duties,
     ) -> Result<Self, Dismissal> {
         let spec = &csr.spec;
-        let asked = Asked::of(&spec.signer_name, verifiers, duties).ok_or_else(|| {
+        let asked = Asked::of(&spec.signer_name, verifiers, *duties).ok_or_else(|| {
             Ignored::AnotherSigner {
                 signer: spec.signer_name.clone(),
             }
