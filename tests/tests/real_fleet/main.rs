@@ -3,4 +3,5 @@
 //! servers and kubelets are real.
 
 mod bed;
+mod conditions;
 mod join;

@@ -6,11 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kubelet_attestation::names::Provider;
 
-use super::health::{Answers, Health};
+use super::health::{Answers, Health, Paths};
 use super::obstacle::Obstacle;
 use crate::capi::CaOutOfTime;
 use crate::crd::conditions::{self, Finding, Holds, reason};
-use crate::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
+use crate::crd::{IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus};
 
 /// Kubernetes' own signer, whose requests are approved where there is no CA key.
 const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -71,6 +71,7 @@ pub(super) fn status(
     for (of, word) in [
         (conditions::READY, ready(verdict)),
         (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(verdict)),
+        (conditions::AUTO_APPROVE_PATHS_CLOSED, closed(verdict)),
     ] {
         let finding = Finding {
             of,
@@ -81,7 +82,15 @@ pub(super) fn status(
         };
         conditions::set(&mut status.conditions, &finding, &now);
     }
-    if let Verdict::Serving { signs, .. } = verdict {
+    if let Verdict::Serving { signs, health, .. } = verdict {
+        if let Some(census) = health.census {
+            status.identities = Some(IdentityCounts {
+                live: census.live,
+                tombstones: census.tombstones,
+            });
+            let earliest = census.earliest_expiry.map(Timestamp::try_from);
+            status.earliest_expiry = earliest.and_then(Result::ok).map(Time);
+        }
         let attestor = authentication.spec.authorized_attestors.first();
         let attestor = attestor.and_then(|name| Provider::parse(name).ok());
         let own = attestor.as_ref().map(Provider::client_signer);
@@ -153,6 +162,21 @@ fn reachable(verdict: &Verdict) -> Word {
         Answers::No(error) => Word::new(False, reason::UNREACHABLE, error),
         Answers::Refused(error) => Word::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error),
         Answers::Yes(version) => Word::new(True, reason::REACHABLE, &*version.name),
+    }
+}
+
+fn closed(verdict: &Verdict) -> Word {
+    use Holds::{False, True, Unknown};
+    let Verdict::Serving { health, .. } = verdict else {
+        return Word::new(Unknown, reason::PENDING, "the API server was not asked");
+    };
+    match &health.paths {
+        Paths::Unknown => Word::new(Unknown, reason::PENDING, "the API server was not asked"),
+        Paths::Unasked(error) => Word::new(Unknown, reason::UNREACHABLE, error),
+        Paths::Closed(message) => Word::new(True, reason::CLOSED, message),
+        Paths::Bindings(message) => Word::new(False, reason::AUTO_APPROVE_BINDING_FOUND, message),
+        Paths::Waiting(message) => Word::new(False, reason::WAITING_FOR_RECORDS, message),
+        Paths::Open(message) => Word::new(False, reason::OPEN_BY_OTHER_MEANS, message),
     }
 }
 

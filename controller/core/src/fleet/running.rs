@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::health::Health;
 use super::plan::{Fingerprint, Service};
@@ -20,7 +20,7 @@ use crate::decide::Context;
 use crate::duties::Issuance;
 use crate::events::Events;
 use crate::inventory::Inventory;
-use crate::ledger::{RecordLedger, Records};
+use crate::ledger::{Ledger, RecordLedger, Records};
 use crate::nodes;
 use crate::pipeline::Pipeline;
 use crate::serving;
@@ -28,6 +28,10 @@ use crate::status::KubeStore;
 
 /// How often a cluster is looked at as a whole.
 const PERIOD: Duration = Duration::from_mins(1);
+
+/// How often it is looked for certificates that are worth nothing any more, which costs no call:
+/// they are refused soon after, and not when the cluster is looked at next.
+const REVOCATIONS: Duration = Duration::from_secs(3);
 
 /// A cluster whose requests are answered.
 #[derive(Debug)]
@@ -64,9 +68,17 @@ impl Running {
         let management = Some(shared.management.clone());
         let (events, writer) = Events::start(access.client().clone(), management);
         let store = Arc::new(KubeStore::new(access.client().clone()));
-        let context = context(shared, key, &service, &access, records);
-        let signers = context.signers();
-        let upkeep = Upkeep::new(access.clone(), &service, signers);
+        let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
+        let ledger = ledger(&service, &access, Arc::new(inventory.clone()), records);
+        let ledger = Arc::new(ledger);
+        let context = context(&service, &access, Arc::new(inventory), ledger.clone());
+        let upkeep = Upkeep::new(
+            access.clone(),
+            &service,
+            context.signers(),
+            ledger,
+            shared.clock,
+        );
         let pipeline = Pipeline::new(context, store, events, shared.clock);
         let client = access.client().clone();
         let ended = closed(quitted.clone());
@@ -105,6 +117,14 @@ impl Running {
     }
 }
 
+/// Up to a tenth more: clusters that began together do not stay together.
+fn jittered(period: Duration) -> Duration {
+    let mut random = [0];
+    // Without random bytes they stay together.
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    period + period / 10 * u32::from(random[0]) / 256
+}
+
 /// Ready when the other end is dropped.
 fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
     async move { while quitted.changed().await.is_ok() {} }.boxed()
@@ -119,7 +139,11 @@ async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>, stop: impl Fut
                 *known = health;
                 changed
             });
-            sleep(PERIOD).await;
+            let next = Instant::now() + jittered(PERIOD);
+            while Instant::now() < next {
+                sleep(REVOCATIONS).await;
+                upkeep.revoke_what_is_new().await;
+            }
         }
     };
     tokio::select! {
@@ -128,19 +152,25 @@ async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>, stop: impl Fut
     }
 }
 
-fn context(
-    shared: &Shared,
-    key: &ObjectKey,
+fn ledger(
     service: &Service,
     access: &ClusterAccess,
+    inventory: Arc<dyn Inventory>,
     records: Arc<dyn Records>,
-) -> Context {
-    let inventory: Arc<dyn Inventory> =
-        Arc::new(CapiInventory::new(shared.objects.clone(), key.clone()));
-    let signer = service.ca.signer();
-    let policy = terms::ledger_policy(&service.spec, &service.verifiers, signer.is_some());
+) -> RecordLedger {
+    let signs = service.ca.signer().is_some();
+    let policy = terms::ledger_policy(&service.spec, &service.verifiers, signs);
     let nodes = Arc::new(nodes::KubeNodes::new(access.client().clone()));
-    let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy);
+    RecordLedger::new(records, inventory, nodes, policy)
+}
+
+fn context(
+    service: &Service,
+    access: &ClusterAccess,
+    inventory: Arc<dyn Inventory>,
+    ledger: Arc<dyn Ledger>,
+) -> Context {
+    let signer = service.ca.signer();
     let mut serving = terms::serving_policy(&service.cluster, access);
     serving.guest_reported = match service.spec.guest_reported_addresses {
         GuestReportedAddresses::Refuse => None,
@@ -152,7 +182,7 @@ fn context(
         verifiers: service.verifiers.clone(),
         audiences: service.audiences.clone(),
         inventory,
-        ledger: Arc::new(ledger),
+        ledger,
         issuance: signer.map_or(Issuance::ApproveOnly, |signer| {
             Issuance::Sign(signer.clone())
         }),

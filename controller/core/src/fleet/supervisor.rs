@@ -20,7 +20,7 @@ use super::reporter::Reporter;
 use super::running::{Broken, Running};
 use crate::capi::{Cluster, ObjectKey, Objects};
 use crate::crd::KubeletAuthentication;
-use crate::ledger::{MemoryRecords, Records};
+use crate::ledger::{KubeRecords, Records};
 
 /// Some of what is said depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -41,7 +41,11 @@ pub(super) async fn supervise(
         authentication,
         sources: Sources::default(),
         ca_key: shared.ca_keys.holder(key.clone()),
-        records: Arc::new(MemoryRecords::default()),
+        records: Arc::new(KubeRecords::start(
+            shared.management.clone(),
+            &key.namespace,
+            &key.name,
+        )),
         running: None,
         panics: Panics::default(),
         reporter: Reporter::new(&shared, &key),

@@ -1,18 +1,25 @@
 //! What is done for one cluster from time to time, whatever its nodes ask for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams};
+use kube::core::PartialObjectMeta;
 
 use tokio::time::timeout;
 
-use super::health::{Answers, Health, Paths};
+use super::health::{Answers, Census, Health, Paths};
 use super::plan::Service;
 use super::terms;
 use crate::clusters::ClusterAccess;
 use crate::crd::AutoApproveBindings;
 use crate::hardening::bindings::{self, Scan};
 use crate::hardening::closure::{self, Closure};
-use crate::hardening::{HardeningError, admission};
+use crate::hardening::{HardeningError, admission, revocation};
+use crate::ledger::{CertificateUid, RecordLedger};
 use crate::logs::error_chain;
 use crate::preflight;
 
@@ -21,6 +28,15 @@ const PART_DEADLINE: Duration = Duration::from_mins(1);
 
 /// What is repeated of an error: an API server may say anything.
 const MAX_MESSAGE_LEN: usize = 512;
+
+/// How many Nodes a message names.
+const MAX_NAMED: usize = 5;
+
+/// How many Nodes a page of a list has: a few kilobytes each.
+const NODES_A_PAGE: u32 = 100;
+
+/// One is enough to wait for.
+const MAX_WITHOUT: usize = 1000;
 
 /// HTTP statuses of who is not known, or may not.
 const NOT_LET_IN: [u16; 2] = [401, 403];
@@ -32,16 +48,31 @@ pub(super) struct Upkeep {
     signers: Vec<String>,
     admission: admission::Settings,
     bindings: AutoApproveBindings,
+    ledger: Arc<RecordLedger>,
+    /// Whether certificates carry a UID, by which they can be revoked.
+    marked: bool,
+    revoked: Option<BTreeMap<CertificateUid, SystemTime>>,
+    clock: fn() -> SystemTime,
 }
 
 impl Upkeep {
-    pub(super) fn new(access: ClusterAccess, service: &Service, signers: Vec<String>) -> Self {
+    pub(super) fn new(
+        access: ClusterAccess,
+        service: &Service,
+        signers: Vec<String>,
+        ledger: Arc<RecordLedger>,
+        clock: fn() -> SystemTime,
+    ) -> Self {
         let signs = service.ca.signer().is_some();
         Self {
             access,
             signers,
             admission: terms::admission_settings(&service.verifiers, signs),
             bindings: service.spec.auto_approve_bindings,
+            ledger,
+            marked: signs,
+            revoked: None,
+            clock,
         }
     }
 
@@ -51,6 +82,17 @@ impl Upkeep {
         if !matches!(health.answers, Answers::Yes(_)) {
             return health;
         }
+        // Once a round also what did not change: somebody may have undone it.
+        self.revoked = None;
+        let revoked = self.revoke().await;
+        health.note("revocation", revoked);
+        let swept = self.ledger.sweep((self.clock)()).await;
+        let swept = swept.map_err(|error| cut(error_chain(&error)));
+        health.census = health.note("the records", swept).map(|swept| Census {
+            live: count(swept.live),
+            tombstones: count(swept.tombstones),
+            earliest_expiry: swept.earliest_expiry,
+        });
         let client = self.access.client();
         let applied = part(admission::apply(client, &self.admission)).await;
         health.note("the admission policy for requests", applied);
@@ -59,6 +101,42 @@ impl Upkeep {
             Err(error) => Paths::Unasked(error),
         };
         health
+    }
+
+    /// Has refused what has come to be worth nothing since it was last looked.
+    pub(super) async fn revoke_what_is_new(&mut self) {
+        if self.revoked.is_none() {
+            return;
+        }
+        if let Err(error) = self.revoke().await {
+            tracing::warn!(error, "revoked certificates are not refused yet");
+        }
+    }
+
+    async fn revoke(&mut self) -> Result<(), String> {
+        if !self.marked {
+            return Ok(());
+        }
+        let now = (self.clock)();
+        let records = self.ledger.records().all().await;
+        let records = records.map_err(|error| cut(error_chain(&error)))?;
+        let longest = self.ledger.policy().longest_lifetime;
+        let desired: BTreeMap<_, _> = records
+            .iter()
+            .flat_map(|stored| stored.record.revoked_credentials(longest, now))
+            .collect();
+        if self.revoked.as_ref() == Some(&desired) {
+            return Ok(());
+        }
+        let applied = part(revocation::apply(self.access.client(), &desired, now)).await?;
+        self.revoked = Some(desired);
+        if applied.left_out > 0 {
+            let left_out = applied.left_out;
+            return Err(format!(
+                "the list is full: {left_out} certificates are not refused"
+            ));
+        }
+        Ok(())
     }
 
     async fn examined(&self) -> Health {
@@ -88,25 +166,76 @@ impl Upkeep {
         let message = closure.message();
         Ok(match closure {
             Closure::Closed => Paths::Closed(message),
-            Closure::Open { .. } if waiting.is_some() => Paths::Waiting(message),
-            Closure::Open { .. } if scan.open.iter().all(|one| one.kubeadm.is_some()) => {
-                Paths::Bindings(message)
-            }
-            Closure::Open { .. } => Paths::Open(message),
+            Closure::Open { .. } => match waiting {
+                Some(waiting) => Paths::Waiting(format!("{waiting}; {message}")),
+                None if scan.open.iter().all(|one| one.kubeadm.is_some()) => {
+                    Paths::Bindings(message)
+                }
+                None => Paths::Open(message),
+            },
         })
     }
 
-    /// Removes kubeadm's bindings where that is wanted and can be done; why not, where they stay.
+    /// Removes kubeadm's bindings where that is wanted and can be done; what it waits for, where
+    /// they stay.
     async fn remove(&self, scan: &mut Scan) -> Result<Option<String>, HardeningError> {
-        match self.bindings {
-            AutoApproveBindings::Report => return Ok(None),
-            AutoApproveBindings::Remove => {}
+        let wanted = match self.bindings {
+            AutoApproveBindings::Report => false,
+            AutoApproveBindings::Remove => true,
+        };
+        if !wanted || scan.open.iter().all(|one| one.kubeadm.is_none()) {
+            return Ok(None);
         }
-        let removed = bindings::remove(self.access.client(), scan).await?;
-        for binding in removed {
-            tracing::info!(binding = binding.name(), "removed");
+        let waiting = match self.without_record().await {
+            Ok(nodes) if nodes.is_empty() => None,
+            Ok(nodes) => {
+                let named: Vec<&str> = nodes.iter().take(MAX_NAMED).map(String::as_str).collect();
+                let count = nodes.len();
+                Some(format!(
+                    "{count} Nodes have no record: {}",
+                    named.join(", ")
+                ))
+            }
+            Err(error) => Some(format!("the Nodes cannot be told: {error}")),
+        };
+        if waiting.is_none() {
+            for binding in bindings::remove(self.access.client(), scan).await? {
+                tracing::info!(binding = binding.name(), "removed");
+            }
         }
-        Ok(None)
+        Ok(waiting)
+    }
+
+    /// The Nodes that nobody holds the name of.
+    async fn without_record(&self) -> Result<BTreeSet<String>, String> {
+        let records = self.ledger.records().all().await;
+        let records = records.map_err(|error| cut(error_chain(&error)))?;
+        let recorded: BTreeSet<&str> = records
+            .iter()
+            .filter(|stored| stored.record.is_live())
+            .map(|stored| stored.record.node_name.as_str())
+            .collect();
+        let api: Api<PartialObjectMeta<Node>> = Api::all(self.access.client().clone());
+        let mut page = ListParams::default().limit(NODES_A_PAGE);
+        let mut without = BTreeSet::new();
+        loop {
+            let nodes = match timeout(PART_DEADLINE, api.list(&page)).await {
+                Ok(Ok(nodes)) => nodes,
+                Ok(Err(error)) => return Err(cut(error_chain(&error))),
+                Err(_) => return Err(late()),
+            };
+            let names = nodes
+                .items
+                .into_iter()
+                .filter_map(|node| node.metadata.name);
+            without.extend(names.filter(|name| !recorded.contains(name.as_str())));
+            match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) if without.len() < MAX_WITHOUT => {
+                    page = page.continue_token(&next);
+                }
+                Some(_) | None => return Ok(without),
+            }
+        }
     }
 }
 
@@ -129,6 +258,10 @@ async fn part<T>(work: impl Future<Output = Result<T, HardeningError>>) -> Resul
         Ok(Err(error)) => Err(cut(error_chain(&error))),
         Err(_) => Err(late()),
     }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn late() -> String {

@@ -119,7 +119,7 @@ impl RecordLedger {
         self.nodes.as_ref()
     }
 
-    pub(super) fn policy(&self) -> &LedgerPolicy {
+    pub(crate) fn policy(&self) -> &LedgerPolicy {
         &self.policy
     }
 

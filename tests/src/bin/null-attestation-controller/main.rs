@@ -45,14 +45,15 @@ enum Cli {
 struct Run {
     #[command(flatten)]
     management: fleet::Management,
-    #[arg(long, default_value = "")]
-    workload_kubeconfig: PathBuf,
-    #[arg(long, default_value = "")]
-    ca_cert: PathBuf,
-    #[arg(long, default_value = "")]
-    ca_key: PathBuf,
-    #[arg(long, default_value = "")]
-    inventory: PathBuf,
+    #[arg(long, requires_all = ["ca_cert", "ca_key", "inventory"])]
+    #[arg(required_unless_present = "kubeconfig")]
+    workload_kubeconfig: Option<PathBuf>,
+    #[arg(long)]
+    ca_cert: Option<PathBuf>,
+    #[arg(long)]
+    ca_key: Option<PathBuf>,
+    #[arg(long)]
+    inventory: Option<PathBuf>,
     /// May be shorter than a Kubernetes signer's 600 s
     #[arg(long, default_value = "168h", value_parser = humantime::parse_duration)]
     certificate_duration: Duration,
@@ -148,10 +149,10 @@ async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), StandaloneError> {
     let settings = Settings {
-        workload_kubeconfig: run.workload_kubeconfig,
-        ca_cert: run.ca_cert,
-        ca_key: (!run.approve_only).then_some(run.ca_key),
-        inventory: run.inventory,
+        workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
+        ca_cert: run.ca_cert.unwrap_or_default(),
+        ca_key: run.ca_key.filter(|_| !run.approve_only),
+        inventory: run.inventory.unwrap_or_default(),
         audiences: run.audiences,
         lifetimes: Lifetimes {
             attested: run.certificate_duration,

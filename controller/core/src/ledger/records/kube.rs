@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::object::{self, BrokenRecord};
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use crate::clusters::watched_in_pages;
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use crate::logs::error_chain;
 use crate::refusal::Unavailable;
@@ -65,7 +66,7 @@ impl KubeRecords {
     /// status.
     pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
         let api: Api<NodeIdentity> = Api::namespaced(client, namespace);
-        let config = watcher::Config::default()
+        let config = watched_in_pages()
             .labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"))
             .page_size(PAGE_SIZE);
         let events = watcher(api.clone(), config).default_backoff();
