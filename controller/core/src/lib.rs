@@ -20,6 +20,7 @@ pub mod duties;
 pub mod events;
 pub mod fleet;
 pub mod hardening;
+pub mod identities;
 pub mod inventory;
 pub mod ledger;
 pub mod logs;

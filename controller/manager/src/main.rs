@@ -6,6 +6,7 @@
 //!     [--leader-elect false] [--allow-insecure]
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
 //!     --allow-insecure
+//! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller crds
 //! node-attestation-controller version
 //! ```
@@ -36,6 +37,7 @@
 //! | 2 | usage |
 //! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
 
+mod identities;
 mod logging;
 mod run;
 
@@ -62,6 +64,8 @@ enum Command {
     Run(Box<RunCommand>),
     /// Print the definitions of the custom resources, as YAML
     Crds,
+    /// Show who holds which node name, give one up, or take its certificates back
+    Identities(Box<identities::IdentitiesCommand>),
     /// Print the version
     Version,
 }
@@ -91,6 +95,7 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             return Ok(ExitCode::SUCCESS);
         }
+        Command::Identities(command) => return identities(*command),
         Command::Version => {
             print(concat!(
                 "node-attestation-controller ",
@@ -101,14 +106,30 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     };
     logging::start(command.log_format, command.verbose);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    match runtime.block_on(run::run(command.settings)) {
+    match runtime()?.block_on(run::run(command.settings)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             let error = error_chain(&error);
             tracing::error!(error, "cannot run");
+            Ok(ExitCode::from(CONFIGURATION))
+        }
+    }
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+}
+
+fn identities(command: identities::IdentitiesCommand) -> anyhow::Result<ExitCode> {
+    match runtime()?.block_on(identities::run(command)) {
+        Ok(text) => {
+            print(&text)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            writeln!(io::stderr(), "{}", error_chain(&error))?;
             Ok(ExitCode::from(CONFIGURATION))
         }
     }
