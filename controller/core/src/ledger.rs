@@ -9,11 +9,15 @@ use kubelet_attestation::names::{NodeName, Provider};
 use crate::refusal::Refusal;
 use crate::verifier::{Assurance, AttestedIdentity};
 
+#[cfg(test)]
+mod model;
 mod policy;
 mod record;
 mod record_ledger;
 mod records;
 mod rules;
+#[cfg(test)]
+mod rules_world;
 mod sweep;
 mod uid;
 

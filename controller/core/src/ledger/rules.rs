@@ -210,8 +210,15 @@ impl Rules<'_> {
         }
         self.may_return(record)?;
         if let Some(grant) = self.repeated(record)? {
-            self.leave_others()?;
-            return Ok(Step::Grant(grant));
+            return match self.leave_others() {
+                Ok(()) => Ok(Step::Grant(grant)),
+                Err(Step::Refuse(Refusal::Retry(Deferral::IdentityLive { .. })))
+                    if self.came_second(record) =>
+                {
+                    Ok(self.bury(own, TombstoneReason::Renamed))
+                }
+                Err(step) => Err(step),
+            };
         }
         if record.is_live() {
             self.may_reenrol(record)?;
@@ -326,6 +333,16 @@ impl Rules<'_> {
             Some(other) => Err(self.bury(other, TombstoneReason::Renamed)),
             None => Ok(()),
         }
+    }
+
+    /// Whether the record gives way to another of the same machine, where two replicas made one each
+    /// at the same time.
+    fn came_second(&self, record: &Record) -> bool {
+        let order = |record: &Record| (record.opened.time, record.node_name.clone());
+        let others = self.facts.others.iter();
+        others
+            .map(|other| order(&other.record))
+            .any(|other| other < order(record))
     }
 
     fn bury(&self, stored: &Stored, reason: TombstoneReason) -> Step {

@@ -1,4 +1,3 @@
 //! Every rule: the valid case, with one thing changed.
 
 mod claims;
-mod world;

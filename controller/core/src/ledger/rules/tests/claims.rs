@@ -1,7 +1,7 @@
 //! Claims: the first, the same again, another key, another machine, another name.
 
-use super::world::*;
 use crate::inventory::MachineState;
+use crate::ledger::rules_world::*;
 use crate::ledger::*;
 use crate::refusal::Denial;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};

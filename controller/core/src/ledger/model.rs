@@ -1,0 +1,175 @@
+//! The protocol of two replicas, checked over every interleaving.
+//!
+//! The real [`RecordLedger`](super::RecordLedger) runs as tasks that stop before each call to the
+//! world. A search tries every order of the next calls, of the watch events that reach a replica's
+//! cache, and of one crash, and checks the invariants in every state. A state that was reached before
+//! is not searched again: a task's state follows from what its calls answered.
+//!
+//! | invariant | |
+//! | --- | --- |
+//! | one record a name | its UID never changes, and its generation only grows |
+//! | one opening a generation | all certificates of a generation are of one key and one machine |
+//! | no certificate without a record | a certificate's record exists, and its generation was reached |
+//! | one live identity | of a machine's certificates, one at most is of a live record's present generation |
+//! | nothing hangs | in the end every task has a certificate, or a reason for which it has none |
+//! | recovery | after one more try of each request, a machine has one live record |
+
+mod search;
+mod world;
+
+use std::collections::BTreeSet;
+
+use search::{Outcome, Violation, search};
+use world::{Flaw, Scenario};
+
+use super::rules_world::{claim, insecure};
+use super::{Claim, LedgerPolicy};
+
+fn scenario(claims: [Claim; 2]) -> Scenario {
+    Scenario::new(claims)
+}
+
+/// What comes of the two requests, over all orders.
+#[track_caller]
+fn outcomes(scenario: &Scenario) -> BTreeSet<[Outcome; 2]> {
+    match search(scenario) {
+        Ok(found) => {
+            assert!(found.states > 100, "{} states", found.states);
+            found.outcomes
+        }
+        Err(Violation { what, path }) => panic!("{what}\n{}", path.join("\n")),
+    }
+}
+
+#[track_caller]
+fn is_broken(scenario: &Scenario, by: Flaw) -> String {
+    let broken = scenario.clone().with(by);
+    match search(&broken) {
+        Ok(found) => panic!("{by:?} breaks nothing in {} states", found.states),
+        Err(Violation { what, .. }) => what,
+    }
+}
+
+fn issued(outcomes: &BTreeSet<[Outcome; 2]>) -> BTreeSet<usize> {
+    outcomes
+        .iter()
+        .map(|both| both.iter().filter(|one| **one == Outcome::Issued).count())
+        .collect()
+}
+
+fn reasons(outcomes: &BTreeSet<[Outcome; 2]>) -> BTreeSet<&'static str> {
+    outcomes
+        .iter()
+        .flatten()
+        .filter_map(|outcome| match outcome {
+            Outcome::Issued => None,
+            Outcome::Refused(reason) => Some(*reason),
+        })
+        .collect()
+}
+
+fn one_request() -> Scenario {
+    scenario([claim("m1", "n1", 1, 0), claim("m1", "n1", 1, 0)])
+}
+
+fn two_keys() -> Scenario {
+    scenario([claim("m1", "n1", 1, 0), claim("m1", "n1", 2, 0)])
+}
+
+fn two_machines() -> Scenario {
+    scenario([claim("m1", "n1", 1, 0), claim("m2", "n1", 2, 0)])
+}
+
+/// A certificate is taken back by a reset only, so that the two do not take turns.
+fn two_names() -> Scenario {
+    let policy = LedgerPolicy {
+        reenrolment: super::Reenrolment::Never,
+        ..super::rules_world::policy()
+    };
+    scenario([claim("m1", "n1", 1, 0), claim("m1", "n2", 2, 0)]).under(policy)
+}
+
+#[test]
+fn e04_one_request_at_two_replicas_is_issued_under_one_record() {
+    let outcomes = outcomes(&one_request());
+
+    assert_eq!(issued(&outcomes), [2].into(), "{outcomes:?}");
+}
+
+#[test]
+fn e04_one_machine_with_two_keys_at_two_replicas_has_one_generation_a_key() {
+    let outcomes = outcomes(&two_keys());
+
+    assert!(reasons(&outcomes).is_subset(&["IdentityLive", "RecordContended"].into()));
+    assert!(!issued(&outcomes).contains(&0), "{outcomes:?}");
+}
+
+#[test]
+fn one_unattested_machine_with_two_keys_at_two_replicas_gets_one_certificate() {
+    let scenario = scenario([
+        insecure(claim("m1", "n1", 1, 0)),
+        insecure(claim("m1", "n1", 2, 0)),
+    ]);
+
+    let outcomes = outcomes(&scenario);
+
+    assert_eq!(issued(&outcomes), [1].into(), "{outcomes:?}");
+    assert_eq!(reasons(&outcomes), ["IdentityLive"].into());
+}
+
+#[test]
+fn one_name_for_two_machines_at_two_replicas_goes_to_one_of_them() {
+    let outcomes = outcomes(&two_machines());
+
+    assert_eq!(issued(&outcomes), [1].into(), "{outcomes:?}");
+    assert_eq!(reasons(&outcomes), ["NameTaken"].into());
+}
+
+#[test]
+fn one_machine_with_two_names_at_two_replicas_holds_one_of_them() {
+    let outcomes = outcomes(&two_names());
+
+    assert!(
+        reasons(&outcomes).is_subset(&["IdentityLive", "RecordContended"].into()),
+        "{outcomes:?}"
+    );
+}
+
+#[test]
+fn a_name_that_is_free_again_goes_to_one_of_two_machines() {
+    let former = claim("m0", "n1", 9, 0);
+
+    let outcomes = outcomes(&two_machines().held_by(former));
+
+    assert_eq!(issued(&outcomes), [1].into(), "{outcomes:?}");
+    assert_eq!(reasons(&outcomes), ["NameTaken"].into());
+}
+
+#[test]
+fn the_model_finds_what_goes_wrong_without_a_rule() {
+    // A record that is written over whatever is there.
+    is_broken(&two_machines(), Flaw::CreateOverwrites);
+    // A record that is written over another version than was read.
+    let held = two_machines().held_by(claim("m0", "n1", 9, 0));
+    is_broken(&held, Flaw::ReplaceIgnoresVersion);
+    // A claim that does not wait for its cache to show its own record.
+    is_broken(&two_names(), Flaw::CacheIsBelieved);
+    // A generation that is not counted.
+    is_broken(&two_keys(), Flaw::GenerationStays);
+}
+
+#[test]
+fn quarantine_holds_at_two_replicas() {
+    let policy = LedgerPolicy {
+        name_reuse: super::NameReuse::Quarantine,
+        ..super::rules_world::policy()
+    };
+    let scenario = two_machines()
+        .held_by(claim("m0", "n1", 9, 0))
+        .under(policy);
+
+    let outcomes = outcomes(&scenario);
+
+    assert_eq!(issued(&outcomes), [0].into());
+    assert_eq!(reasons(&outcomes), ["NameQuarantined"].into());
+}

@@ -1,0 +1,298 @@
+//! The search through all states.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use futures::future::{BoxFuture, FutureExt as _};
+use kubelet_attestation::names::ProviderId;
+
+use super::world::{Replica, Scenario, Seen, Shared};
+use crate::refusal::Refusal;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Outcome {
+    Issued,
+    Refused(&'static str),
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) states: usize,
+    pub(super) outcomes: BTreeSet<[Outcome; 2]>,
+}
+
+/// An invariant that does not hold, and how that came to be.
+#[derive(Debug)]
+pub(super) struct Violation {
+    pub(super) what: String,
+    pub(super) path: Vec<String>,
+}
+
+/// What can happen next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    /// The task makes the call that it stands before.
+    Call(usize),
+    /// All writes reach the cache of the task's replica.
+    Deliver(usize),
+    /// The task's replica dies, and the other one takes its request over.
+    Crash(usize),
+}
+
+const ACTIONS: [Action; 6] = [
+    Action::Call(0),
+    Action::Call(1),
+    Action::Deliver(0),
+    Action::Deliver(1),
+    Action::Crash(0),
+    Action::Crash(1),
+];
+
+/// Tries every order of actions.
+pub(super) fn search(scenario: &Scenario) -> Result<Found, Violation> {
+    let scenario = Arc::new(scenario.clone());
+    let mut found = Found::default();
+    let mut reached = HashSet::new();
+    let mut open = vec![Vec::new()];
+    while let Some(path) = open.pop() {
+        let mut run = Run::new(&scenario);
+        let possible = path.iter().all(|action| run.act(*action));
+        if !possible || !reached.insert(run.digest()) {
+            continue;
+        }
+        found.states += 1;
+        let violation = |what| Violation {
+            what,
+            path: path.iter().map(|action| format!("{action:?}")).collect(),
+        };
+        run.check().map_err(violation)?;
+        if let [Some(first), Some(second)] = [0, 1].map(|task| run.outcome(task)) {
+            found.outcomes.insert([first, second]);
+            run.recover().map_err(violation)?;
+            continue;
+        }
+        for action in ACTIONS {
+            let mut next = path.clone();
+            next.push(action);
+            open.push(next);
+        }
+    }
+    Ok(found)
+}
+
+type Served = Result<(), Refusal>;
+
+struct Task {
+    seen: Arc<Mutex<Seen>>,
+    /// `None` when it has ended.
+    running: Option<BoxFuture<'static, Served>>,
+    outcome: Option<Outcome>,
+}
+
+struct Run {
+    scenario: Arc<Scenario>,
+    shared: Arc<Mutex<Shared>>,
+    tasks: [Task; 2],
+    crashed: bool,
+}
+
+impl Run {
+    fn new(scenario: &Arc<Scenario>) -> Self {
+        let shared = Arc::new(Mutex::new(Shared::new(scenario)));
+        let tasks = [0, 1].map(|task| Task::start(scenario, &shared, task, 0));
+        Self {
+            scenario: Arc::clone(scenario),
+            shared,
+            tasks,
+            crashed: false,
+        }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap()
+    }
+
+    /// Whether it could happen.
+    fn act(&mut self, action: Action) -> bool {
+        match action {
+            Action::Call(task) => {
+                let before = self.shared().calls;
+                self.tasks[task].poll();
+                self.shared().calls > before
+            }
+            Action::Deliver(task) => {
+                let written = self.shared().log.len();
+                let mut seen = self.tasks[task].seen.lock().unwrap();
+                let behind = seen.cached < written && self.tasks[task].running.is_some();
+                seen.cached = written;
+                behind
+            }
+            Action::Crash(task) => {
+                if self.crashed || self.tasks[task].running.is_none() {
+                    return false;
+                }
+                self.crashed = true;
+                // The other replica's cache is where its own task's is.
+                let cached = self.tasks[1 - task].seen.lock().unwrap().cached;
+                self.tasks[task] = Task::start(&self.scenario, &self.shared, task, cached);
+                true
+            }
+        }
+    }
+
+    fn outcome(&self, task: usize) -> Option<Outcome> {
+        self.tasks[task].outcome
+    }
+
+    fn digest(&self) -> u64 {
+        let mut digest = DefaultHasher::new();
+        let shared = self.shared();
+        format!("{:?} {:?}", shared.log, shared.published).hash(&mut digest);
+        for task in &self.tasks {
+            let seen = task.seen.lock().unwrap();
+            (seen.cached, seen.history, task.outcome).hash(&mut digest);
+        }
+        self.crashed.hash(&mut digest);
+        digest.finish()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let shared = self.shared();
+        one_record_a_name(&shared)?;
+        one_opening_a_generation(&shared)?;
+        certificates_have_records(&shared)?;
+        one_live_identity(&shared)
+    }
+
+    /// Tries every request once more, one after the other, with caches that are up to date.
+    fn recover(&mut self) -> Result<(), String> {
+        for task in [0, 1] {
+            let written = self.shared().log.len();
+            self.tasks[task] = Task::start(&self.scenario, &self.shared, task, written);
+            while self.tasks[task].outcome.is_none() {
+                self.act(Action::Deliver(task));
+                self.tasks[task].poll();
+            }
+        }
+        self.check()?;
+        let shared = self.shared();
+        let mut live = BTreeMap::<ProviderId, usize>::new();
+        for stored in shared.now().into_values() {
+            if stored.record.is_live() {
+                *live.entry(stored.record.holder.provider_id).or_default() += 1;
+            }
+        }
+        match live.iter().find(|(_, records)| **records > 1) {
+            Some((machine, _)) => Err(format!("{machine} has two live records for good")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Task {
+    fn start(
+        scenario: &Arc<Scenario>,
+        shared: &Arc<Mutex<Shared>>,
+        task: usize,
+        cached: usize,
+    ) -> Self {
+        let seen = Arc::new(Mutex::new(Seen { cached, history: 0 }));
+        let replica = Replica {
+            shared: Arc::clone(shared),
+            seen: Arc::clone(&seen),
+        };
+        let claim = scenario.claims[task].clone();
+        let random = u8::try_from(task).unwrap();
+        let mut task = Self {
+            seen,
+            running: Some(replica.serve(Arc::clone(scenario), claim, random).boxed()),
+            outcome: None,
+        };
+        // To before its first call.
+        task.poll();
+        task
+    }
+
+    fn poll(&mut self) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        let Poll::Ready(served) = running.poll_unpin(&mut Context::from_waker(Waker::noop()))
+        else {
+            return;
+        };
+        self.running = None;
+        self.outcome = Some(match served {
+            Ok(()) => Outcome::Issued,
+            Err(Refusal::Deny(denial)) => Outcome::Refused(denial.reason()),
+            Err(Refusal::Retry(deferral)) => Outcome::Refused(deferral.reason()),
+            Err(Refusal::Fail(failure)) => Outcome::Refused(failure.reason()),
+        });
+    }
+}
+
+fn one_record_a_name(shared: &Shared) -> Result<(), String> {
+    for (index, record) in shared.log.iter().enumerate() {
+        let former = shared.log.iter().take(index);
+        let former = former.rev().find(|one| one.node_name == record.node_name);
+        let Some(former) = former else { continue };
+        if former.uid != record.uid {
+            return Err(format!("{} had a record already", record.node_name));
+        }
+        if former.generation > record.generation {
+            return Err(format!("{} goes back in time", record.node_name));
+        }
+    }
+    Ok(())
+}
+
+fn one_opening_a_generation(shared: &Shared) -> Result<(), String> {
+    for one in &shared.published {
+        for other in &shared.published {
+            let same_machine = one.claim.assurance == other.claim.assurance;
+            let same = same_machine && one.claim.key == other.claim.key;
+            if one.uid == other.uid && !same {
+                return Err(format!("{} is of two keys or machines", one.uid));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn certificates_have_records(shared: &Shared) -> Result<(), String> {
+    let now = shared.now();
+    for published in &shared.published {
+        let record = now.get(&published.claim.node_name);
+        let has = record.is_some_and(|stored| {
+            stored.record.uid == published.uid.record
+                && stored.record.generation >= published.uid.generation
+        });
+        if !has {
+            return Err(format!("{} has no record", published.uid));
+        }
+    }
+    Ok(())
+}
+
+fn one_live_identity(shared: &Shared) -> Result<(), String> {
+    let now = shared.now();
+    let mut live = BTreeMap::<_, BTreeSet<_>>::new();
+    for published in &shared.published {
+        let Some(stored) = now.get(&published.claim.node_name) else {
+            continue;
+        };
+        if stored.record.is_live() && stored.record.certificate_uid() == published.uid {
+            let machine = &published.claim.assurance.identity().provider_id;
+            live.entry(machine).or_default().insert(published.uid);
+        }
+    }
+    match live.iter().find(|(_, uids)| uids.len() > 1) {
+        Some((machine, _)) => Err(format!("{machine} has two certificates in force")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,302 @@
+//! What two replicas share, and what each of them sees of it.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt::Debug;
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
+
+use futures::future::{BoxFuture, FutureExt as _, poll_fn};
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use crate::inventory::{MachineState, StaticInventory};
+use crate::ledger::rules_world::{at, machine, policy};
+use crate::ledger::*;
+use crate::nodes::{NodeState, Nodes};
+use crate::refusal::{Refusal, Unavailable};
+
+/// Two requests, one at each replica, and what there was before.
+#[derive(Debug, Clone)]
+pub(super) struct Scenario {
+    pub(super) claims: [Claim; 2],
+    pub(super) before: Option<Claim>,
+    pub(super) policy: LedgerPolicy,
+    pub(super) flaw: Option<Flaw>,
+}
+
+/// A rule that is broken, for the search to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flaw {
+    CreateOverwrites,
+    ReplaceIgnoresVersion,
+    CacheIsBelieved,
+    GenerationStays,
+}
+
+impl Scenario {
+    pub(super) fn new(claims: [Claim; 2]) -> Self {
+        Self {
+            claims,
+            before: None,
+            policy: policy(),
+            flaw: None,
+        }
+    }
+
+    /// The name was claimed before, by a machine that is gone.
+    pub(super) fn held_by(self, claim: Claim) -> Self {
+        Self {
+            before: Some(claim),
+            ..self
+        }
+    }
+
+    pub(super) fn under(self, policy: LedgerPolicy) -> Self {
+        Self { policy, ..self }
+    }
+
+    pub(super) fn with(self, flaw: Flaw) -> Self {
+        Self {
+            flaw: Some(flaw),
+            ..self
+        }
+    }
+}
+
+/// A certificate that was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Published {
+    pub(super) uid: CertificateUid,
+    pub(super) claim: Claim,
+}
+
+/// The API servers.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Every write, in order: the version is its place, from 1.
+    pub(super) log: Vec<Record>,
+    pub(super) published: Vec<Published>,
+    flaw: Option<Flaw>,
+    /// Counts calls that came to an end.
+    pub(super) calls: u64,
+}
+
+impl Shared {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let before = scenario.before.as_ref();
+        let before = before.map(|claim| Record::first(claim, RecordUid::new([9; 16]), None, at(0)));
+        Self {
+            log: before.into_iter().collect(),
+            flaw: scenario.flaw,
+            ..Self::default()
+        }
+    }
+
+    /// The records after so many writes.
+    pub(super) fn after(&self, writes: usize) -> BTreeMap<&NodeName, Stored> {
+        let writes = self.log.iter().take(writes).enumerate();
+        writes
+            .map(|(index, record)| {
+                let stored = Stored {
+                    record: record.clone(),
+                    version: Version::new((index + 1).to_string()),
+                };
+                (&record.node_name, stored)
+            })
+            .collect()
+    }
+
+    pub(super) fn now(&self) -> BTreeMap<&NodeName, Stored> {
+        self.after(self.log.len())
+    }
+
+    fn put(&mut self, record: &Record) -> Stored {
+        let mut record = record.clone();
+        if self.flaw == Some(Flaw::GenerationStays) {
+            record.generation = 1;
+        }
+        self.log.push(record.clone());
+        Stored {
+            record,
+            version: Version::new(self.log.len().to_string()),
+        }
+    }
+}
+
+/// One request's way through one replica, as the search sees it.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// How many writes have reached the replica's cache.
+    pub(super) cached: usize,
+    /// A digest of what every call answered.
+    pub(super) history: u64,
+}
+
+/// The world as one replica sees it.
+#[derive(Debug, Clone)]
+pub(super) struct Replica {
+    pub(super) shared: Arc<Mutex<Shared>>,
+    pub(super) seen: Arc<Mutex<Seen>>,
+}
+
+impl Replica {
+    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
+    }
+
+    /// Stops before the call; `act` gives `None` while it cannot be done.
+    pub(super) fn call<'a, T: Debug + Send + 'a>(
+        &'a self,
+        mut act: impl FnMut(&mut Shared, usize) -> Option<T> + Send + 'a,
+    ) -> BoxFuture<'a, T> {
+        let mut stopped = false;
+        poll_fn(move |_| {
+            if !std::mem::replace(&mut stopped, true) {
+                return Poll::Pending;
+            }
+            let cached = self.seen().cached;
+            let mut shared = self.shared();
+            let Some(answer) = act(&mut shared, cached) else {
+                return Poll::Pending;
+            };
+            shared.calls += 1;
+            let mut digest = DefaultHasher::new();
+            let mut seen = self.seen();
+            (seen.history, format!("{answer:?}")).hash(&mut digest);
+            seen.history = digest.finish();
+            Poll::Ready(answer)
+        })
+        .boxed()
+    }
+
+    /// Claims, and publishes a certificate.
+    pub(super) async fn serve(
+        self,
+        scenario: Arc<Scenario>,
+        claim: Claim,
+        random: u8,
+    ) -> Result<(), Refusal> {
+        let machines = ["m1", "m2"].map(|name| machine(name, MachineState::Ready));
+        let inventory = StaticInventory::new(machines.to_vec()).unwrap();
+        let ledger = RecordLedger::new(
+            Arc::new(self.clone()),
+            Arc::new(inventory),
+            Arc::new(self.clone()),
+            scenario.policy,
+        )
+        .with_entropy(move || Some([random; 16]));
+        let grant = ledger.claim(&claim, at(1)).await?;
+        let published = Published {
+            uid: grant.uid,
+            claim,
+        };
+        self.call(|shared, _| {
+            shared.published.push(published.clone());
+            Some(())
+        })
+        .await;
+        Ok(())
+    }
+}
+
+impl Nodes for Replica {
+    fn state<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+        self.call(|_, _| Some(Ok(NodeState::Absent)))
+    }
+
+    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a str) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.call(|_, _| Some(Ok(())))
+    }
+}
+
+impl Records for Replica {
+    fn known<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        self.call(move |shared, cached| Some(Ok(shared.after(cached).remove(name))))
+    }
+
+    fn known_of_machine<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+        self.call(move |shared, cached| {
+            let known = shared.after(cached).into_values();
+            let of = |stored: &Stored| stored.record.holder.provider_id == *provider_id;
+            Some(Ok(known.filter(of).collect()))
+        })
+    }
+
+    fn caught_up<'a>(
+        &'a self,
+        _: &'a NodeName,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.call(move |shared, cached| {
+            let has = cached >= version.as_str().parse().unwrap();
+            (has || shared.flaw == Some(Flaw::CacheIsBelieved)).then_some(Ok(()))
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        self.call(move |shared, _| Some(Ok(shared.now().remove(name))))
+    }
+
+    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        self.call(move |shared, _| {
+            let exists = shared.now().contains_key(&record.node_name);
+            Some(if exists && shared.flaw != Some(Flaw::CreateOverwrites) {
+                Err(WriteError::Exists)
+            } else {
+                Ok(shared.put(record))
+            })
+        })
+    }
+
+    fn replace<'a>(
+        &'a self,
+        record: &'a Record,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        self.call(move |shared, _| {
+            let now = shared.now().remove(&record.node_name);
+            let same = now.is_some_and(|now| now.version == *read);
+            Some(
+                if same || shared.flaw == Some(Flaw::ReplaceIgnoresVersion) {
+                    Ok(shared.put(record))
+                } else {
+                    Err(WriteError::Conflict)
+                },
+            )
+        })
+    }
+
+    fn delete<'a>(
+        &'a self,
+        _: &'a NodeName,
+        _: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>> {
+        unreachable!("a claim deletes no record")
+    }
+
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+        unreachable!("a claim does not read all records")
+    }
+
+    fn note<'a>(
+        &'a self,
+        _: &'a NodeName,
+        _: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        unreachable!("a claim notes nothing")
+    }
+}
