@@ -4,11 +4,12 @@ use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName, Provider};
 
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::nodes::MemoryNodes;
 use crate::request::Basis;
-use crate::request::forge::cluster::machine;
+use crate::request::forge::cluster::{machine, node};
 use crate::request::forge::{
-    Csr, UID, block, cluster, condition, decided, decided_at, envelope, issued_at, now, object,
-    provider_block, renewal, valid,
+    Csr, UID, block, cluster, cluster_of_nodes, condition, decided, envelope, issued_at, now,
+    object, provider_block, renewal, valid,
 };
 
 const DAY: u64 = 24 * 60 * 60;
@@ -153,7 +154,11 @@ fn approve_only() -> Context {
 
 #[test]
 fn approve_only_approves_what_passed_every_check_and_claims_the_name() {
-    let cluster = approve_only();
+    let nodes = Arc::new(MemoryNodes::default());
+    let cluster = Context {
+        ledger: cluster_of_nodes(nodes.clone()).ledger,
+        ..approve_only()
+    };
     let request = with_evidence(Some(DAY));
 
     let decision = decided(&request, &cluster);
@@ -164,6 +169,7 @@ fn approve_only_approves_what_passed_every_check_and_claims_the_name() {
     assert_eq!(approval.basis(), Basis::NodeNameClaimed);
     assert_eq!(approval.node_name().as_str(), "n1");
     assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
+    nodes.put(NodeName::parse("n1").unwrap(), node("a", true, now()));
     let another_key = decided(&with_evidence(Some(DAY)), &cluster);
     assert!(
         matches!(another_key, Decision::Retry(Deferral::IdentityLive { .. })),
@@ -174,15 +180,14 @@ fn approve_only_approves_what_passed_every_check_and_claims_the_name() {
 #[test]
 fn the_record_covers_a_certificate_that_is_signed_late() {
     let cluster = approve_only();
-    decided(&with_evidence(Some(DAY)), &cluster);
-    let after = now() + 2 * Duration::from_secs(DAY) - Duration::from_secs(1);
+    let request = with_evidence(Some(DAY));
+    let raw = RawRequest::triage(&request, &cluster.verifiers, &cluster.duties).unwrap();
+    let verifier = cluster.verifiers.of(&Provider::NULL).unwrap();
 
-    let decision = decided_at(&with_evidence(Some(DAY)), &cluster, after);
+    let parsed = raw.parse().unwrap();
+    let csr = parsed.conform_client(verifier, &cluster.lifetimes).unwrap();
 
-    assert!(
-        matches!(decision, Decision::Retry(Deferral::IdentityLive { .. })),
-        "{decision:?}"
-    );
+    assert_eq!(csr.lifetime(), 2 * Duration::from_secs(DAY));
 }
 
 #[test]

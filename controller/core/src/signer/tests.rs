@@ -2,14 +2,19 @@
 
 mod openssl;
 
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use futures::executor::block_on;
+use kubelet_attestation::names::Provider;
 use x509_parser::prelude::{FromDer as _, ParsedExtension, X509Certificate};
 
 use super::*;
 use crate::decide::{Check, Context, Decision, decide};
 use crate::refusal::Deferral;
+use crate::request::forge::serving::{
+    ADDRESS, ADDRESS_6, dns, ip, serving_cluster, serving_csr, serving_object,
+};
 use crate::request::forge::{Csr, UID, cluster, decided_at, envelope, issued_at, object, valid};
 use openssl::{CA_EXTENSIONS, Pki};
 
@@ -326,4 +331,62 @@ fn the_debug_of_a_signer_says_nothing_of_its_key() {
         format!("{:?}", Pki::new().signer().unwrap()),
         "Signer { .. }"
     );
+}
+
+#[test]
+fn a_serving_certificate_is_a_servers_for_exactly_the_names_that_were_corroborated() {
+    let pki = Pki::new();
+    let signer = pki.signer().unwrap();
+    let now = late(&signer);
+    let cluster = Context {
+        issuance: crate::duties::Issuance::Sign(signer.into()),
+        ..serving_cluster()
+    };
+    let csr = serving_csr(&[
+        dns("n1"),
+        ip(ADDRESS),
+        ip(ADDRESS_6.parse::<IpAddr>().unwrap()),
+    ]);
+    let mut request = serving_object(&csr);
+    request.spec.signer_name = Provider::NULL.serving_signer();
+
+    let issued = issued_at(&request, &cluster, now);
+
+    pki.verify_server(issued.pem(), now);
+    let der = der_of(issued.pem());
+    let (rest, certificate) = X509Certificate::from_der(&der).unwrap();
+    assert!(rest.is_empty());
+    assert_eq!(
+        certificate.subject().to_string(),
+        "O=system:nodes, CN=system:node:n1"
+    );
+    assert_eq!(certificate.public_key().raw, csr.spki());
+    let usage = certificate.extended_key_usage().unwrap().unwrap().value;
+    assert!(usage.server_auth && !usage.client_auth && !usage.any && usage.other.is_empty());
+    assert_eq!(certificate.key_usage().unwrap().unwrap().value.flags, 1);
+    assert!(!certificate.is_ca());
+    let names = certificate.subject_alternative_name().unwrap().unwrap();
+    let names: Vec<_> = names
+        .value
+        .general_names
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    let extensions: Vec<_> = certificate
+        .extensions()
+        .iter()
+        .map(|extension| extension.oid.to_id_string())
+        .collect();
+    assert_eq!(
+        extensions,
+        [
+            "2.5.29.19",
+            "2.5.29.15",
+            "2.5.29.37",
+            "2.5.29.17",
+            "2.5.29.35"
+        ]
+    );
+    assert_eq!(issued.not_after(), now + 7 * DAY);
 }

@@ -67,6 +67,16 @@ impl Pki {
 
     /// Verifies a certificate of this CA for a client, at `now`.
     pub(super) fn verify(&self, certificate: &str, now: SystemTime) {
+        self.verify_for("sslclient", certificate, now, &[]);
+    }
+
+    /// Verifies a certificate of this CA for the server `n1` at `192.0.2.1`, at `now`.
+    pub(super) fn verify_server(&self, certificate: &str, now: SystemTime) {
+        let host = ["-verify_hostname", "n1", "-verify_ip", "192.0.2.1"];
+        self.verify_for("sslserver", certificate, now, &host);
+    }
+
+    fn verify_for(&self, purpose: &str, certificate: &str, now: SystemTime, more: &[&str]) {
         std::fs::write(self.dir.path().join("node.crt"), certificate).unwrap();
         let now = now
             .duration_since(UNIX_EPOCH)
@@ -79,8 +89,9 @@ impl Pki {
             &now,
             "-x509_strict",
             "-purpose",
-            "sslclient",
+            purpose,
         ];
+        verify.extend(more);
         verify.extend(["-CAfile", "ca.crt", "node.crt"]);
         self.openssl(&verify);
     }
