@@ -6,3 +6,4 @@ mod node;
 mod null;
 mod recovery;
 mod refused;
+mod versions;

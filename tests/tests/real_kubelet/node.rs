@@ -95,6 +95,13 @@ impl<'a> Node<'a> {
         self
     }
 
+    /// With a variable of the plugin's environment that is no setting.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.exec = self.exec.env(name, value);
+        self
+    }
+
     /// The kubeconfig that names the plugin.
     pub fn kubeconfig(&self) -> PathBuf {
         self.plane.exec_kubeconfig(self.exec.clone())
