@@ -44,6 +44,7 @@ mod ca_keys;
 mod directory;
 mod follow;
 mod health;
+mod infra_cluster;
 mod leader;
 mod obstacle;
 mod plan;

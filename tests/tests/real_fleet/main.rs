@@ -4,4 +4,5 @@
 
 mod bed;
 mod conditions;
+mod identities;
 mod join;

@@ -1,5 +1,6 @@
 //! The machines of one Cluster.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use data_encoding::BASE64URL_NOPAD;
@@ -51,6 +52,37 @@ impl CapiInventory {
     /// The machines of this Cluster.
     pub fn new(objects: Objects, cluster: ObjectKey) -> Self {
         Self { objects, cluster }
+    }
+
+    /// The bootstrap tokens of the machines and pools that are there to stay; `None` while nothing
+    /// can be said of them.
+    pub fn tokens(&self) -> Option<BTreeSet<TokenId>> {
+        let of = |view: View<'_>| {
+            let machines = view.members.machines.values();
+            let machines = machines.filter(|machine| !machine.deleting);
+            let pools = view.members.pools.values().filter(|pool| !pool.deleting);
+            let configs = machines
+                .filter_map(|machine| machine.config.as_ref())
+                .chain(pools.filter_map(|pool| pool.config.as_ref()));
+            let configs = configs.filter(|config| BootstrapConfig::is_one(config));
+            let tokens = configs.filter_map(|config| {
+                let config = view.store.config(&view.cluster.namespace, config)?;
+                config.token.clone()
+            });
+            Ok(tokens.collect())
+        };
+        self.look(of).ok()
+    }
+
+    /// The names of the Nodes of the control plane; `None` while nothing can be said of them.
+    pub fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
+        let of = |view: View<'_>| {
+            let machines = view.members.machines.iter();
+            let control_plane = machines.filter(|(_, machine)| machine.control_plane);
+            let names = control_plane.filter_map(|(name, machine)| view.node_name(name, machine));
+            Ok(names.collect())
+        };
+        self.look(of).ok()
     }
 
     /// What `look` finds, if anything may be said.

@@ -71,11 +71,17 @@ impl Running {
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
         let ledger = ledger(&service, &access, Arc::new(inventory.clone()), records);
         let ledger = Arc::new(ledger);
-        let context = context(&service, &access, Arc::new(inventory), ledger.clone());
+        let context = context(
+            &service,
+            &access,
+            Arc::new(inventory.clone()),
+            ledger.clone(),
+        );
         let upkeep = Upkeep::new(
             access.clone(),
             &service,
             context.signers(),
+            inventory,
             ledger,
             shared.clock,
         );

@@ -13,13 +13,14 @@ use tokio::time::{Instant, sleep_until};
 use super::Shared;
 use super::ca_keys::CaKeyHolder;
 use super::follow::{Seen, follow};
+use super::infra_cluster::InfraCluster;
 use super::obstacle::Obstacle;
 use super::plan::{Plan, Service, Sources};
 use super::report::{self, Verdict};
 use super::reporter::Reporter;
 use super::running::{Broken, Running};
 use crate::capi::{Cluster, ObjectKey, Objects};
-use crate::crd::KubeletAuthentication;
+use crate::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
 use crate::ledger::{KubeRecords, Records};
 
 /// Some of what is said depends on the time.
@@ -49,6 +50,7 @@ pub(super) async fn supervise(
         running: None,
         panics: Panics::default(),
         reporter: Reporter::new(&shared, &key),
+        infra_cluster: InfraCluster::default(),
         key,
         shared,
     };
@@ -65,6 +67,7 @@ struct Supervisor {
     running: Option<Running>,
     panics: Panics,
     reporter: Reporter,
+    infra_cluster: InfraCluster,
 }
 
 enum Change {
@@ -80,6 +83,7 @@ impl Supervisor {
             let authentication = self.authentication.borrow_and_update().clone();
             let verdict = self.settle(&authentication).await;
             let status = report::status(&authentication, &verdict, (self.shared.clock)());
+            self.tell_infra_cluster(&verdict, &status).await;
             let write_again = self.reporter.write(&authentication, status).await;
             let look_again = Instant::now() + LOOK_AGAIN;
             let again = write_again.map_or(look_again, |at| at.min(look_again));
@@ -99,6 +103,25 @@ impl Supervisor {
             }
         }
         self.stop().await;
+    }
+
+    async fn tell_infra_cluster(
+        &mut self,
+        verdict: &Verdict,
+        status: &KubeletAuthenticationStatus,
+    ) {
+        let cluster = self.sources.cluster.present();
+        let reference = cluster.and_then(|cluster| cluster.infrastructure.as_ref());
+        if let (Verdict::Serving { .. }, Some(reference)) = (verdict, reference) {
+            let Shared {
+                management,
+                objects,
+                ..
+            } = self.shared.as_ref();
+            self.infra_cluster
+                .write(objects, management, &self.key, reference, status)
+                .await;
+        }
     }
 
     fn changes(&self) -> BoxStream<'static, Change> {

@@ -14,10 +14,12 @@ use tokio::time::timeout;
 use super::health::{Answers, Census, Health, Paths};
 use super::plan::Service;
 use super::terms;
+use crate::capi::CapiInventory;
 use crate::clusters::ClusterAccess;
-use crate::crd::AutoApproveBindings;
+use crate::crd::{AutoApproveBindings, BootstrapTokens, BuiltInRenewal};
 use crate::hardening::bindings::{self, Scan};
 use crate::hardening::closure::{self, Closure};
+use crate::hardening::tokens::{self, Tokens};
 use crate::hardening::{HardeningError, admission, revocation};
 use crate::ledger::{CertificateUid, RecordLedger};
 use crate::logs::error_chain;
@@ -47,7 +49,11 @@ pub(super) struct Upkeep {
     access: ClusterAccess,
     signers: Vec<String>,
     admission: admission::Settings,
+    built_in_renewal: BuiltInRenewal,
     bindings: AutoApproveBindings,
+    bootstrap_tokens: BootstrapTokens,
+    inventory: CapiInventory,
+    tokens: Tokens,
     ledger: Arc<RecordLedger>,
     /// Whether certificates carry a UID, by which they can be revoked.
     marked: bool,
@@ -60,6 +66,7 @@ impl Upkeep {
         access: ClusterAccess,
         service: &Service,
         signers: Vec<String>,
+        inventory: CapiInventory,
         ledger: Arc<RecordLedger>,
         clock: fn() -> SystemTime,
     ) -> Self {
@@ -68,7 +75,11 @@ impl Upkeep {
             access,
             signers,
             admission: terms::admission_settings(&service.verifiers, signs),
+            built_in_renewal: service.spec.built_in_renewal,
             bindings: service.spec.auto_approve_bindings,
+            bootstrap_tokens: service.spec.bootstrap_tokens,
+            inventory,
+            tokens: Tokens::default(),
             ledger,
             marked: signs,
             revoked: None,
@@ -93,14 +104,43 @@ impl Upkeep {
             tombstones: count(swept.tombstones),
             earliest_expiry: swept.earliest_expiry,
         });
+        if self.built_in_renewal == BuiltInRenewal::ControlPlane
+            && let Some(nodes) = self.inventory.control_plane_nodes()
+        {
+            self.admission.built_in_renewal = nodes;
+        }
         let client = self.access.client();
         let applied = part(admission::apply(client, &self.admission)).await;
         health.note("the admission policy for requests", applied);
+        self.keep_tokens(&mut health).await;
         health.paths = match part(self.paths()).await {
             Ok(paths) => paths,
             Err(error) => Paths::Unasked(error),
         };
         health
+    }
+
+    /// Keeps the tokens of the machines and pools that there are.
+    async fn keep_tokens(&mut self, health: &mut Health) {
+        match self.bootstrap_tokens {
+            BootstrapTokens::Manage => {}
+            BootstrapTokens::Ignore => return,
+        }
+        // None of a cluster whose machines are not known is let run out: those that are known
+        // last stay for their time.
+        let Some(wanted) = self.inventory.tokens() else {
+            return;
+        };
+        let now = (self.clock)();
+        let until = now + tokens::TTL;
+        let wanted = wanted.into_iter().map(|token| (token, until)).collect();
+        let kept = part(self.tokens.keep(self.access.client(), &wanted, now)).await;
+        if let Some(kept) = health.note("bootstrap tokens", kept) {
+            for token in kept.extended {
+                let token = token.as_str();
+                tracing::debug!(token, "the bootstrap token lives on");
+            }
+        }
     }
 
     /// Has refused what has come to be worth nothing since it was last looked.

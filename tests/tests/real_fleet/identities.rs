@@ -1,0 +1,124 @@
+//! Records, as people see them and act on them.
+
+use std::process::{Command, Output};
+
+use kubelet_authenticator_test_support::control_plane::DEADLINE;
+use kubelet_authenticator_tests::management::{InfraCluster, Management};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+use crate::bed::{Manager, authorize, kubelet, management};
+
+fn identities(management: &Management, arguments: &[&str]) -> Output {
+    Command::new(program("node-attestation-controller"))
+        .arg("identities")
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(management.admin_kubeconfig())
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn printed(management: &Management, arguments: &[&str]) -> String {
+    let output = identities(management, arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_record_is_seen_revoked_and_reset_by_a_person() {
+    let management = management();
+    let cluster = management.cluster("prod-1").create();
+    let machine = cluster.machine("m1").node_name("node-1").create();
+    let _manager = Manager::null(&management, &[]);
+    let authentication = authorize(&management, &cluster, &["aws"], json!({}));
+    authentication.wait_until_ready(management.kubectl());
+    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
+    kubelet.wait_until_ready();
+    let kubectl = management.kubectl();
+
+    let list = printed(&management, &["list"]);
+    println!("{list}");
+    let columns: Vec<&str> = list.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(
+        columns[..7],
+        [
+            "default",
+            "prod-1",
+            "node-1",
+            "Live",
+            "1",
+            "null",
+            machine.provider_id()
+        ]
+    );
+    let json: Value = serde_json::from_str(&printed(&management, &["list", "-o", "json"])).unwrap();
+    assert_eq!(json[0]["spec"]["nodeName"], "node-1");
+    let shown = printed(&management, &["show", "prod-1", "node-1"]);
+    println!("{shown}");
+    assert!(shown.contains("State:"), "{shown}");
+
+    let said = printed(&management, &["revoke", "prod-1", "node-1"]);
+    println!("{said}");
+    let uid = format!("{}.1", json[0]["spec"]["uid"].as_str().unwrap());
+    let workload = cluster.control_plane().kubectl();
+    workload.wait_for(
+        &["revokednodecredentials"],
+        "with the UID",
+        DEADLINE,
+        |list| list["spec"]["revoked"][&uid].is_string(),
+    );
+    assert!(printed(&management, &["list"]).contains("Revoked"));
+
+    let said = printed(&management, &["reset", "prod-1", "node-1"]);
+    println!("{said}");
+    let record = kubectl.json(["get", "nodeidentity", "prod-1.node-1"]);
+    let annotations = &record["metadata"]["annotations"];
+    assert_eq!(annotations["attestation.cluster.x-k8s.io/reset"], "1");
+    for reason in ["Revoked", "ResetRequested"] {
+        let selector = format!("reason={reason}");
+        let events = ["events", "--field-selector", &selector];
+        let event = kubectl.wait_for(&events, reason, DEADLINE, |_| true);
+        let note = event["message"].as_str().unwrap();
+        assert!(note.contains("node-1") && note.contains("by "), "{note}");
+    }
+
+    let missing = identities(&management, &["show", "prod-1", "nobody"]);
+    assert_eq!(missing.status.code(), Some(3));
+    let shown = kubectl.ok(["get", "kubeletauthentications,nodeidentities", "-A"]);
+    println!("{shown}");
+}
+
+#[test]
+fn an_infra_cluster_with_the_fields_has_the_signers() {
+    let management = management();
+    let with = management.cluster("with").create();
+    let without = management
+        .cluster("without")
+        .infrastructure(InfraCluster::WithoutSigners)
+        .create();
+    let _manager = Manager::insecure(&management, &[]);
+    for cluster in [&with, &without] {
+        let authentication = authorize(&management, cluster, &["insecure"], json!({}));
+        authentication.wait_until_ready(management.kubectl());
+    }
+
+    let words = ["genericclusters.infrastructure.cluster.x-k8s.io"];
+    let written = management
+        .kubectl()
+        .wait_for(&words, "with a signer", DEADLINE, |object| {
+            object["status"]["kubeletClientCertificateSigner"].is_string()
+        });
+
+    assert_eq!(
+        written["status"]["kubeletClientCertificateSigner"],
+        "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure"
+    );
+    assert_eq!(written["status"]["initialization"]["provisioned"], true);
+    assert_eq!(
+        without.infra_cluster()["status"]["kubeletClientCertificateSigner"],
+        Value::Null
+    );
+}
