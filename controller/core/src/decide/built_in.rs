@@ -60,10 +60,11 @@ fn denied(request: &CertificateSigningRequest, cluster: &Context) -> Denial {
 
 #[track_caller]
 fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'static str {
-    match denied(request, cluster) {
-        Denial::UnattestedBuiltInRequest { detail } => detail,
-        other => panic!("denied otherwise: {other:?}"),
-    }
+    let denial = denied(request, cluster);
+    let Denial::UnattestedBuiltInRequest { detail } = denial else {
+        panic!("denied otherwise: {denial:?}")
+    };
+    detail
 }
 
 #[test]

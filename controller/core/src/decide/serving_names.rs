@@ -83,7 +83,7 @@ fn a30_an_address_or_name_that_is_not_reported_of_the_machine_is_denied() {
             name,
             machine: "m1".to_owned(),
         };
-        assert_eq!(denied(&[encoded.clone()]), expected);
+        assert_eq!(denied(std::slice::from_ref(&encoded)), expected);
         // Beside names that are its own, first or last.
         assert_eq!(denied(&[encoded.clone(), dns("n1")]), expected);
         assert_eq!(denied(&[dns("n1"), ip(ADDRESS), encoded]), expected);
@@ -270,7 +270,10 @@ fn a30_names_of_another_kind_are_denied() {
         (der::tlv(0x89, b"n1"), SubjectAltNameKind::Malformed),
         (der::utf8("n1"), SubjectAltNameKind::Malformed),
     ] {
-        assert_eq!(denied(&[encoded.clone()]), Denial::ServingNameKind { kind });
+        assert_eq!(
+            denied(std::slice::from_ref(&encoded)),
+            Denial::ServingNameKind { kind }
+        );
         assert_eq!(
             denied(&[dns("n1"), ip(ADDRESS), encoded]),
             Denial::ServingNameKind { kind }
