@@ -446,6 +446,8 @@ mod attacks;
 #[cfg(test)]
 mod built_in;
 #[cfg(test)]
+mod first_use;
+#[cfg(test)]
 mod names;
 #[cfg(test)]
 mod serving;

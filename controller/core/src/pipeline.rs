@@ -248,4 +248,8 @@ fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
 }
 
 #[cfg(test)]
+mod crashes;
+#[cfg(test)]
+mod outages;
+#[cfg(test)]
 mod tests;

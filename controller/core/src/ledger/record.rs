@@ -147,7 +147,7 @@ pub struct Revoked {
 
 impl Record {
     /// The record that the first claim to a name makes.
-    pub(super) fn first(
+    pub(crate) fn first(
         claim: &Claim,
         uid: RecordUid,
         stale_node: Option<String>,

@@ -1,1 +1,194 @@
+use std::sync::Arc;
 
+use futures::executor::block_on;
+
+use super::*;
+use crate::inventory::MachineState;
+use crate::ledger::rules_world::{HOUR, World, at, claim, insecure, name, policy};
+use crate::ledger::{LastIssued, Ledger as _, MemoryRecords, Records as _};
+use crate::nodes::{NodeState, Nodes as _};
+use crate::refusal::Unavailable;
+
+fn swept(world: &World, hour: u32) -> Swept {
+    block_on(world.ledger().sweep(at(hour))).unwrap()
+}
+
+fn count(world: &World) -> usize {
+    block_on(world.records.all()).unwrap().len()
+}
+
+fn node(world: &World) -> NodeState {
+    block_on(world.nodes.state(&name("n1"))).unwrap()
+}
+
+#[test]
+fn a_sweep_counts_and_finds_the_first_end() {
+    let world = World::held(policy());
+    world.claims(&insecure(claim("m2", "n2", 2, 3)), 3).unwrap();
+    world.revoke("n1", 3);
+
+    assert_eq!(
+        swept(&world, 4),
+        Swept {
+            earliest_expiry: Some(at(10)),
+            live: 2,
+            attested: 1,
+            revoked: 1,
+            tombstones: 0,
+        }
+    );
+}
+
+#[test]
+fn a_machine_that_is_gone_leaves_a_tombstone_until_every_certificate_has_expired() {
+    let mut world = World::held(policy());
+    swept(&world, 1);
+    world.becomes("m1", Some(MachineState::Deleting));
+    swept(&world, 1);
+    assert!(world.record("n1").is_live());
+
+    world.becomes("m1", None);
+    assert_eq!(swept(&world, 2).tombstones, 1);
+    let tombstone = world.record("n1").tombstone.unwrap();
+    assert_eq!(tombstone.reason, TombstoneReason::MachineGone);
+    assert_eq!((tombstone.since, tombstone.until), (at(2), at(22)));
+
+    swept(&world, 22);
+    assert_eq!(count(&world), 1);
+    swept(&world, 23);
+    assert_eq!(count(&world), 0);
+}
+
+#[test]
+fn a_node_that_an_old_certificate_makes_again_is_removed() {
+    let mut world = World::held(policy());
+    world.node("n1", true, 1);
+    swept(&world, 1);
+    assert_ne!(node(&world), NodeState::Absent);
+
+    world.becomes("m1", None);
+    swept(&world, 2);
+    world.node("n1", true, 3);
+    swept(&world, 3);
+
+    assert_eq!(node(&world), NodeState::Absent);
+}
+
+#[test]
+fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
+    let world = World::new();
+    world.node("n1", false, 0);
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+    world.node("n1", false, 0);
+
+    block_on(world.ledger().sweep(at(0) + STALE_NODE_LOOKED_FOR)).unwrap();
+    assert_eq!(node(&world), NodeState::Absent);
+}
+
+#[test]
+fn what_was_issued_is_written_down_once() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    let certificate = LastIssued {
+        generation: 1,
+        serial: "0a".to_owned(),
+        not_after: at(15),
+        time: at(5),
+    };
+    ledger.issued(&name("n1"), certificate);
+
+    block_on(ledger.sweep(at(5))).unwrap();
+
+    assert_eq!(world.record("n1").known_end(), at(15));
+    assert_eq!(ledger.take_issued(&name("n1")), None);
+}
+
+#[test]
+fn records_come_through_a_move_without_status_and_renew() {
+    let world = World::held(policy());
+    let moved = World::new();
+    for stored in block_on(world.records.all()).unwrap() {
+        let record = Record {
+            renewed_until: None,
+            ..stored.record
+        };
+        block_on(moved.records.create(&record)).unwrap();
+    }
+
+    swept(&moved, 1);
+
+    assert_eq!(moved.renews("m1", 1, 1).unwrap().uid.generation, 1);
+}
+
+#[test]
+fn the_credentials_to_refuse_are_those_of_former_generations_tombstones_and_the_revoked() {
+    let world = World::held(policy());
+    let refused = |hour| {
+        let credentials = world.record("n1").revoked_credentials(20 * HOUR, at(hour));
+        let credentials = credentials.into_iter();
+        credentials
+            .map(|(uid, until)| (uid.generation, until))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(refused(1), []);
+
+    world.claims(&claim("m1", "n1", 2, 1), 1).unwrap();
+    assert_eq!(refused(1), [(1, at(21))]);
+    world.revoke("n1", 2);
+    assert_eq!(refused(2), [(1, at(21)), (2, at(22))]);
+    assert_eq!(refused(21), [(2, at(22))]);
+    assert_eq!(refused(22), []);
+
+    let buried = world
+        .record("n1")
+        .buried(TombstoneReason::MachineGone, 20 * HOUR, at(5));
+    let credentials = buried.revoked_credentials(20 * HOUR, at(5));
+    assert_eq!(credentials.get(&buried.certificate_uid()), Some(&at(25)));
+}
+
+#[test]
+fn an_inventory_that_is_away_buries_nobody() {
+    #[derive(Debug)]
+    struct Away;
+    impl crate::inventory::Inventory for Away {
+        fn by_provider_id<'a>(
+            &'a self,
+            _: &'a kubelet_attestation::names::ProviderId,
+        ) -> futures::future::BoxFuture<'a, Result<Option<crate::inventory::Machine>, Unavailable>>
+        {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+
+        fn by_token<'a>(
+            &'a self,
+            _: &'a crate::inventory::TokenId,
+        ) -> futures::future::BoxFuture<'a, Result<Option<crate::inventory::TokenOwner>, Unavailable>>
+        {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+
+        fn by_address(
+            &self,
+            _: std::net::IpAddr,
+        ) -> futures::future::BoxFuture<'_, Result<Vec<crate::inventory::Machine>, Unavailable>>
+        {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+
+        fn by_name<'a>(
+            &'a self,
+            _: &'a str,
+        ) -> futures::future::BoxFuture<'a, Result<Vec<crate::inventory::Machine>, Unavailable>>
+        {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+    }
+    let world = World::held(policy());
+    let records: Arc<MemoryRecords> = world.records.clone();
+    let ledger = RecordLedger::new(records, Arc::new(Away), world.nodes.clone(), policy());
+
+    let swept = block_on(ledger.sweep(at(1))).unwrap();
+
+    assert_eq!((swept.live, swept.tombstones), (1, 0));
+    assert!(world.record("n1").is_live());
+}

@@ -11,8 +11,8 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
 use crate::duties::{Duties, Issuance};
-use crate::inventory::{Machine, StaticInventory, TokenId};
-use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger};
+use crate::inventory::{Inventory, Machine, StaticInventory, TokenId};
+use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::nodes::{MemoryNodes, Node, Nodes};
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
@@ -63,20 +63,24 @@ pub(crate) fn machine(name: &str, node: &str, token: Option<&str>) -> Machine {
 }
 
 pub(crate) fn cluster() -> Context {
-    cluster_of_nodes(Arc::new(MemoryNodes::default()))
+    Parts::default().cluster()
 }
 
 /// The cluster, with these Nodes.
 pub(crate) fn cluster_of_nodes(nodes: Arc<dyn Nodes>) -> Context {
-    let witness = Witness {
-        sees: None,
-        versions: vec![EvidenceVersion::v1()],
-    };
-    cluster_of(witness, nodes)
+    Parts {
+        nodes,
+        ..Parts::default()
+    }
+    .cluster()
 }
 
 pub(crate) fn cluster_seen_by(witness: Witness) -> Context {
-    cluster_of(witness, Arc::new(MemoryNodes::default()))
+    Parts {
+        witness,
+        ..Parts::default()
+    }
+    .cluster()
 }
 
 /// A Node whose Lease was renewed at this time.
@@ -88,29 +92,57 @@ pub(crate) fn node(uid: &str, ready: bool, renewed: SystemTime) -> Node {
     }
 }
 
-fn cluster_of(witness: Witness, nodes: Arc<dyn Nodes>) -> Context {
-    let machines = vec![
-        machine("m1", "n1", Some("abcdef")),
-        machine("m2", "n2", Some("ghijkl")),
-        machine("m3", "n3", None),
-    ];
-    let verifiers: [Arc<dyn Verifier>; 2] = [Arc::new(witness), Arc::new(InsecureVerifier)];
-    let uid = std::array::from_fn(|index| u8::try_from(index).unwrap());
-    let inventory = Arc::new(StaticInventory::new(machines).unwrap());
-    let lifetimes = Lifetimes::default();
-    let policy = LedgerPolicy::new(lifetimes.longest());
-    let records = Arc::new(MemoryRecords::default());
-    let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy)
-        .with_entropy(move || Some(uid));
-    Context {
-        verifiers: Verifiers::from_iter(verifiers),
-        audiences: Vec::new(),
-        inventory,
-        ledger: Arc::new(ledger),
-        issuance: Issuance::Sign(CA.clone()),
-        lifetimes,
-        duties: Duties::default(),
-        serving: ServingPolicy::default(),
+/// What a cluster is made of.
+pub(crate) struct Parts {
+    pub(crate) witness: Witness,
+    pub(crate) inventory: Arc<dyn Inventory>,
+    pub(crate) nodes: Arc<dyn Nodes>,
+    pub(crate) records: Arc<dyn Records>,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        let machines = vec![
+            machine("m1", "n1", Some("abcdef")),
+            machine("m2", "n2", Some("ghijkl")),
+            machine("m3", "n3", None),
+        ];
+        Self {
+            witness: Witness {
+                sees: None,
+                versions: vec![EvidenceVersion::v1()],
+            },
+            inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+            nodes: Arc::new(MemoryNodes::default()),
+            records: Arc::new(MemoryRecords::default()),
+        }
+    }
+}
+
+impl Parts {
+    pub(crate) fn cluster(self) -> Context {
+        let Self {
+            witness,
+            inventory,
+            nodes,
+            records,
+        } = self;
+        let verifiers: [Arc<dyn Verifier>; 2] = [Arc::new(witness), Arc::new(InsecureVerifier)];
+        let uid = std::array::from_fn(|index| u8::try_from(index).unwrap());
+        let lifetimes = Lifetimes::default();
+        let policy = LedgerPolicy::new(lifetimes.longest());
+        let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy)
+            .with_entropy(move || Some(uid));
+        Context {
+            verifiers: Verifiers::from_iter(verifiers),
+            audiences: Vec::new(),
+            inventory,
+            ledger: Arc::new(ledger),
+            issuance: Issuance::Sign(CA.clone()),
+            lifetimes,
+            duties: Duties::default(),
+            serving: ServingPolicy::default(),
+        }
     }
 }
 

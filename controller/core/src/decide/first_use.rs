@@ -1,0 +1,248 @@
+//! Trust on first use: table E of the attacks, one row a number.
+
+use std::sync::Arc;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::*;
+use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::ledger::{MemoryRecords, Records};
+use crate::nodes::{MemoryNodes, NodeState, Nodes};
+use crate::request::forge::cluster::{Parts, machine, node};
+use crate::request::forge::{
+    Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
+    extension, issued_at, now, object, renewal, valid,
+};
+
+fn n1() -> NodeName {
+    NodeName::parse("n1").unwrap()
+}
+
+/// The reason for which the request waits.
+#[track_caller]
+fn waits(decision: Decision) -> &'static str {
+    let Decision::Retry(deferral) = decision else {
+        panic!("not put off: {decision:?}")
+    };
+    deferral.reason()
+}
+
+#[track_caller]
+fn denied(decision: Decision) -> &'static str {
+    let Decision::Deny(denial) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    denial.reason()
+}
+
+fn with_machines(machines: Vec<Machine>) -> Parts {
+    Parts {
+        inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+        ..Parts::default()
+    }
+}
+
+/// The request of machine `m2` for the name `n1`.
+fn of_m2() -> CertificateSigningRequest {
+    let mut csr = Csr::valid();
+    csr.extensions = vec![extension(
+        PROVIDER_ID_OID,
+        false,
+        &der::utf8("metal:///rack/m2"),
+    )];
+    let mut request = object(envelope(&csr.der()));
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+    request
+}
+
+#[test]
+fn e01_a_first_claim_waits_while_a_ready_node_has_the_name() {
+    let nodes = Arc::new(MemoryNodes::default());
+    let cluster = cluster_of_nodes(nodes.clone());
+    nodes.put(n1(), node("a", true, now()));
+    assert_eq!(waits(decided(&valid(), &cluster)), "NodeAlive");
+
+    nodes.remove(&n1());
+    issued_at(&valid(), &cluster, now());
+}
+
+#[test]
+fn e01_a_name_that_another_living_machine_holds_is_denied_whatever_its_node_says() {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let first = Parts {
+        records: records.clone(),
+        ..Parts::default()
+    };
+    issued_at(&valid(), &first.cluster(), now());
+    let machines = vec![
+        machine("m1", "n9", Some("abcdef")),
+        machine("m2", "n1", Some("ghijkl")),
+    ];
+    for up in [true, false] {
+        let nodes = MemoryNodes::default();
+        nodes.put(n1(), node("a", up, now() - Duration::from_hours(1)));
+        let parts = Parts {
+            records: records.clone(),
+            nodes: Arc::new(nodes),
+            ..with_machines(machines.clone())
+        };
+
+        assert_eq!(denied(decided(&of_m2(), &parts.cluster())), "NameTaken");
+    }
+}
+
+#[test]
+fn e02_no_machine_or_one_without_bootstrap_data_waits_and_one_that_goes_is_denied() {
+    let with = |state| Machine {
+        state,
+        ..machine("m1", "n1", Some("abcdef"))
+    };
+    let decided = |machines| decided(&valid(), &with_machines(machines).cluster());
+
+    assert_eq!(waits(decided(vec![])), "MachineNotFound");
+    assert_eq!(
+        waits(decided(vec![with(MachineState::Pending)])),
+        "MachineNotReady"
+    );
+    assert_eq!(
+        denied(decided(vec![with(MachineState::Deleting)])),
+        "MachineDeleting"
+    );
+    assert!(matches!(
+        decided(vec![with(MachineState::Ready)]),
+        Decision::Issue(_)
+    ));
+}
+
+#[test]
+fn e02_a_machine_whose_node_is_up_waits_with_another_key_and_has_it_when_the_node_is_down() {
+    let nodes = Arc::new(MemoryNodes::default());
+    let cluster = cluster_of_nodes(nodes.clone());
+    issued_at(&valid(), &cluster, now());
+    nodes.put(n1(), node("a", true, now()));
+    assert_eq!(waits(decided(&valid(), &cluster)), "IdentityLive");
+
+    nodes.put(n1(), node("a", false, now() - Duration::from_mins(2)));
+    assert_eq!(issued_at(&valid(), &cluster, now()).uid().generation, 2);
+}
+
+#[test]
+fn e03_a_machine_may_ask_however_long_it_has_been_there() {
+    let year = Duration::from_hours(365 * 24);
+    for time in [now() - year, now(), now() + year] {
+        let issuance = cluster();
+        assert!(matches!(
+            decided_at(&valid(), &issuance, time),
+            Decision::Issue(_)
+        ));
+    }
+}
+
+#[test]
+fn e07_a_node_that_renews_under_another_nodes_uid_is_denied() {
+    let cluster = cluster();
+    let first = issued_at(&valid(), &cluster, now());
+    let mut other = first.uid();
+    other.generation += 1;
+
+    assert_eq!(
+        denied(decided(&renewal(&other.to_string()), &cluster)),
+        "FormerCertificate"
+    );
+    let mut another = renewal(UID);
+    another.spec.username = Some("system:node:n2".to_owned());
+    assert_eq!(
+        denied(decided(&another, &cluster)),
+        "RequesterIsAnotherNode"
+    );
+}
+
+#[test]
+fn e08_the_same_request_finds_its_record() {
+    let (cluster, request) = (cluster(), valid());
+    let first = issued_at(&request, &cluster, now());
+
+    assert_eq!(issued_at(&request, &cluster, now()).uid(), first.uid());
+}
+
+#[test]
+fn e09_a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes() {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let first = Parts {
+        records: records.clone(),
+        ..Parts::default()
+    };
+    issued_at(&valid(), &first.cluster(), now());
+    let nodes = Arc::new(MemoryNodes::default());
+    nodes.put(n1(), node("former", true, now()));
+    let after = |others: Vec<Machine>| {
+        let machines = [vec![machine("m2", "n1", Some("ghijkl"))], others].concat();
+        let parts = Parts {
+            records: records.clone(),
+            nodes: nodes.clone(),
+            ..with_machines(machines)
+        };
+        parts.cluster()
+    };
+    let leaving = Machine {
+        state: MachineState::Deleting,
+        node_name: None,
+        ..machine("m1", "n1", None)
+    };
+    assert_eq!(
+        waits(decided(&of_m2(), &after(vec![leaving]))),
+        "HolderLeaving"
+    );
+
+    let certificate = issued_at(&of_m2(), &after(vec![]), now());
+
+    assert_eq!(certificate.uid().generation, 2);
+    let record = futures::executor::block_on(records.read(&n1()))
+        .unwrap()
+        .unwrap()
+        .record;
+    assert_eq!(
+        record.holder.provider_id,
+        ProviderId::parse("metal:///rack/m2").unwrap()
+    );
+    let node = futures::executor::block_on(nodes.state(&n1())).unwrap();
+    assert_eq!(node, NodeState::Absent);
+}
+
+#[test]
+fn e10_annotations_of_the_requester_change_nothing() {
+    let annotations = [
+        ("attestation.cluster.x-k8s.io/supported-versions", "v0"),
+        ("attestation.cluster.x-k8s.io/approved-by", "admin"),
+        ("attestation.cluster.x-k8s.io/reset", "1"),
+        ("cluster.x-k8s.io/tpm-endorsement-key", "x"),
+    ];
+    let spoofed = |mut request: CertificateSigningRequest| {
+        let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        request.metadata.annotations = Some(annotations.into());
+        request
+    };
+    let nodes = Arc::new(MemoryNodes::default());
+    let cluster = cluster_of_nodes(nodes.clone());
+
+    assert_eq!(
+        denied(decided(&spoofed(renewal(UID)), &cluster)),
+        "RecordMissing"
+    );
+    issued_at(&spoofed(valid()), &cluster, now());
+    nodes.put(n1(), node("a", true, now()));
+    assert_eq!(waits(decided(&spoofed(valid()), &cluster)), "IdentityLive");
+}
+
+#[test]
+fn e11_the_signer_of_an_attestor_that_is_not_authorised_issues_nothing() {
+    let cluster = Context {
+        verifiers: Verifiers::default(),
+        ..cluster()
+    };
+
+    assert!(matches!(
+        decided(&valid(), &cluster),
+        Decision::Ignore(Ignored::AnotherSigner { .. })
+    ));
+}
