@@ -49,7 +49,7 @@ pub trait Inventory: Debug + Send + Sync {
 #[non_exhaustive]
 pub enum TokenOwner {
     /// One machine.
-    Machine(Machine),
+    Machine(Box<Machine>),
     /// All machines of a pool ([`Machine::pool`]).
     Pool {
         /// The pool's name.
@@ -238,7 +238,10 @@ impl Inventory for StaticInventory {
         token: &'a TokenId,
     ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
         let found = self.find(|machine| machine.token_id.as_ref() == Some(token));
-        ready(Ok(found.map(TokenOwner::Machine))).boxed()
+        ready(Ok(
+            found.map(|machine| TokenOwner::Machine(Box::new(machine)))
+        ))
+        .boxed()
     }
 
     fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {

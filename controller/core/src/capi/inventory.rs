@@ -259,7 +259,7 @@ impl View<'_> {
         match (machines.next(), machines.next(), pools.next(), pools.next()) {
             (Some(name), None, None, None) => {
                 let machine = self.members.machines.get(name)?;
-                let owner = TokenOwner::Machine(self.machine(name, machine));
+                let owner = TokenOwner::Machine(Box::new(self.machine(name, machine)));
                 Some((owner, machine.infrastructure.clone()))
             }
             (None, None, Some(name), None) => Some((TokenOwner::Pool { name: name.clone() }, None)),

@@ -45,7 +45,7 @@ impl ConformantClientCsr {
         match found(inventory.by_token(token).await)? {
             TokenOwner::Machine(machine) => {
                 machine::has_provider_id(&machine, self.provider_id())?;
-                Ok(machine)
+                Ok(*machine)
             }
             pool @ TokenOwner::Pool { .. } => {
                 let machine = found(inventory.by_provider_id(self.provider_id()).await)?;
