@@ -2,6 +2,7 @@
 
 pub mod controller;
 pub mod demo;
+pub mod fleet;
 pub mod management;
 pub mod node;
 

@@ -33,18 +33,31 @@ impl Application {
 
     /// Of a machine with a rubber stamp for the cluster with this CA.
     pub fn null(machine: Machine, ca_pem: &str) -> Self {
-        let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
-        let evidence = Header {
-            version: EvidenceVersion::v1(),
-            audience: Audience::of_ca(&ca),
-        };
-        Self::new(machine, Provider::NULL, Some(evidence.to_json()))
+        Self::new(machine, Provider::NULL, Some(stamp(ca_pem)))
     }
 
     /// With this provider and evidence.
     pub fn new(machine: Machine, provider: Provider, evidence: Option<Vec<u8>>) -> Self {
-        let subject = Subject::node(machine.name);
-        let (csr, key_pem) = certificate_request(&subject, Some(&machine.provider_id()));
+        let mut application =
+            Self::claiming(machine.name, &machine.provider_id(), provider, evidence);
+        machine.token.clone_into(&mut application.token);
+        application
+    }
+
+    /// With a rubber stamp for the cluster with this CA, for whatever node and machine.
+    pub fn stamped(node_name: &str, provider_id: &str, ca_pem: &str) -> Self {
+        Self::claiming(node_name, provider_id, Provider::NULL, Some(stamp(ca_pem)))
+    }
+
+    /// For whatever node and machine, made with no token yet.
+    pub fn claiming(
+        node_name: &str,
+        provider_id: &str,
+        provider: Provider,
+        evidence: Option<Vec<u8>>,
+    ) -> Self {
+        let subject = Subject::node(node_name);
+        let (csr, key_pem) = certificate_request(&subject, Some(provider_id));
         let csr = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes()).unwrap();
         let envelope = Envelope {
             csr: csr.to_vec(),
@@ -53,7 +66,7 @@ impl Application {
         };
         Self {
             provider,
-            token: machine.token.to_owned(),
+            token: String::new(),
             request: envelope.encode(),
             key_pem,
         }
@@ -111,6 +124,16 @@ impl Application {
         server.put_csr(object);
         self.name()
     }
+}
+
+/// A rubber stamp for the cluster with this CA.
+fn stamp(ca_pem: &str) -> Vec<u8> {
+    let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
+    let evidence = Header {
+        version: EvidenceVersion::v1(),
+        audience: Audience::of_ca(&ca),
+    };
+    evidence.to_json()
 }
 
 /// The reason of the request's condition of this type.

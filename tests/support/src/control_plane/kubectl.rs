@@ -159,8 +159,9 @@ impl Kubectl {
         Watch::start(self, resource)
     }
 
+    /// Runs it with this on its standard input.
     #[track_caller]
-    fn run_with_input<A: AsRef<OsStr>>(
+    pub fn run_with_input<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
         input: &str,

@@ -1,0 +1,165 @@
+//! A management cluster, our controller in it, and what is said of a cluster.
+
+use crate::management::{Machine, Management, WorkloadCluster};
+use crate::program;
+use kubelet_authenticator_test_support::control_plane::{DEADLINE, Exec, Kubectl, User};
+use kubelet_authenticator_test_support::kubelet::KubeletBuilder;
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
+use serde_json::{Value, json};
+
+/// Who the controller is to the management cluster.
+const USER: &str = "node-attestation-controller";
+
+/// What it may do there.
+const RBAC: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../packaging/rbac/management-cluster.yaml"
+);
+
+/// A management cluster with our rights in it.
+pub fn management() -> Management {
+    let management = Management::start();
+    grant(&management);
+    management
+}
+
+/// Grants the controller what its manifest has.
+pub fn grant(management: &Management) {
+    management.kubectl().ok(["apply", "-f", RBAC]);
+}
+
+/// A controller of a management cluster.
+#[derive(Debug)]
+pub struct Manager {
+    /// The process.
+    pub process: Process,
+    _files: Scratch,
+}
+
+impl Manager {
+    /// `node-attestation-controller run`, which admits machines that prove nothing.
+    pub fn insecure(management: &Management, arguments: &[&str]) -> Self {
+        let arguments = [&["--allow-insecure"], arguments].concat();
+        Self::start(management, "node-attestation-controller", &arguments)
+    }
+
+    /// The same with the rubber stamp for every cluster.
+    pub fn null(management: &Management, arguments: &[&str]) -> Self {
+        Self::start(management, "null-attestation-controller", arguments)
+    }
+
+    /// A program in the management cluster.
+    pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
+        let files = Scratch::new("manager");
+        let kubeconfig = management
+            .control_plane()
+            .client_cert_kubeconfig(USER, None);
+        let launch = Launch::new("manager", program(name))
+            .arg("run")
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(["--insecure-allow-loopback", "--log-format", "json", "-v"])
+            .args(arguments);
+        Self {
+            process: launch.spawn(&files.join("manager.log")),
+            _files: files,
+        }
+    }
+}
+
+/// Authorizes attestors for a Cluster; `spec` is merged into the rest.
+pub fn authorize(
+    management: &Management,
+    cluster: &WorkloadCluster,
+    attestors: &[&str],
+    spec: Value,
+) -> Authentication {
+    let mut object = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "KubeletAuthentication",
+        "metadata": {"name": cluster.name(), "namespace": cluster.namespace()},
+        "spec": {"clusterName": cluster.name(), "authorizedAttestors": attestors},
+    });
+    for (key, value) in spec.as_object().cloned().unwrap_or_default() {
+        object["spec"][key] = value;
+    }
+    let authentication = Authentication {
+        namespace: cluster.namespace().to_owned(),
+        name: cluster.name().to_owned(),
+    };
+    management.kubectl().apply_object(&object);
+    authentication
+}
+
+/// The KubeletAuthentication of a cluster.
+#[derive(Debug, Clone)]
+pub struct Authentication {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name, the Cluster's.
+    pub name: String,
+}
+
+impl Authentication {
+    /// Waits until the condition has this status and reason; gives the object.
+    #[track_caller]
+    pub fn wait_for(
+        &self,
+        kubectl: &Kubectl,
+        condition: &str,
+        status: &str,
+        reason: &str,
+    ) -> Value {
+        let selector = format!("metadata.name={}", self.name);
+        let resource = [
+            "kubeletauthentications",
+            "--namespace",
+            &self.namespace,
+            "--field-selector",
+            &selector,
+        ];
+        let what = format!("{condition}={status} {reason}");
+        kubectl.wait_for(&resource, &what, DEADLINE, |object| {
+            let found = condition_of(object, condition);
+            found["status"] == status && found["reason"] == reason
+        })
+    }
+
+    /// Waits until it is Ready.
+    #[track_caller]
+    pub fn wait_until_ready(&self, kubectl: &Kubectl) -> Value {
+        self.wait_for(kubectl, "Ready", "True", "Ready")
+    }
+}
+
+/// The condition of this type.
+pub fn condition_of(object: &Value, condition: &str) -> Value {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|one| one["type"] == condition);
+    found.cloned().unwrap_or_default()
+}
+
+/// A kubelet of this machine, that has never joined, with this plugin.
+pub fn kubelet(cluster: &WorkloadCluster, machine: &Machine, plugin: &str) -> KubeletBuilder {
+    let exec = Exec::new(program(plugin))
+        .provide_cluster_info()
+        .env(
+            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
+            machine.bootstrap_kubeconfig().display().to_string(),
+        )
+        .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
+    let plane = cluster.control_plane();
+    let kubeconfig = plane.kubeconfig(User::Exec(exec));
+    plane.kubelet(machine.node_name()).kubeconfig(kubeconfig)
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.process.log());
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A cluster whose machines prove themselves by a rubber stamp, and what is asked of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::control_plane::{Controllers, Kubectl, User};
+use kubelet_authenticator_test_support::pki::KeyAndCertificate;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::{
+    Application, PATIENCE, certificate_of, is_answered, is_issued, reason_of,
+};
+use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
+use serde_json::{Value, json};
+
+use kubelet_authenticator_tests::fleet::{Manager, authorize, management};
+
+/// Records are looked through once a minute.
+const SWEPT: Duration = Duration::from_secs(180);
+
+/// Shared: every test has machines of its own.
+pub static SCENE: LazyLock<Scene> = LazyLock::new(Scene::start);
+
+/// One Cluster of a management cluster, and our controller.
+pub struct Scene {
+    pub management: Management,
+    pub cluster: WorkloadCluster,
+    _manager: Manager,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let management = management();
+        let cluster = management
+            .cluster("prod-1")
+            .controllers(Controllers::Default)
+            .create();
+        let manager = Manager::null(&management, &[]);
+        let settings = json!({"autoApproveBindings": "Remove"});
+        let authentication = authorize(&management, &cluster, &["aws"], settings);
+        authentication.wait_until_ready(management.kubectl());
+        Self {
+            management,
+            cluster,
+            _manager: manager,
+        }
+    }
+
+    /// kubectl on the workload cluster.
+    pub fn kubectl(&self) -> &Kubectl {
+        self.cluster.control_plane().kubectl()
+    }
+
+    /// A rubber stamp for this cluster, on a request for whatever node and machine.
+    pub fn stamped(&self, node_name: &str, provider_id: &str) -> Application {
+        let ca = self.cluster.control_plane().ca();
+        Application::stamped(node_name, provider_id, ca.certificate_pem())
+    }
+
+    /// What the machine itself would ask for.
+    pub fn rightful(&self, machine: &Machine) -> Application {
+        self.stamped(machine.node_name(), machine.provider_id())
+    }
+
+    /// Files the request by this kubeconfig; gives its name.
+    pub fn file(&self, kubeconfig: &Path, application: &Application) -> String {
+        let plane = self.cluster.control_plane();
+        let kubectl = plane.kubectl_with(kubeconfig);
+        kubectl.apply_object(&application.to_json());
+        application.name()
+    }
+
+    /// The request of this name.
+    pub fn request(&self, name: &str) -> Value {
+        self.kubectl()
+            .json(["get", "certificatesigningrequests", name])
+    }
+
+    /// Waits until the request has an answer.
+    #[track_caller]
+    pub fn answer(&self, name: &str) -> Value {
+        let what = format!("{name} with an answer");
+        self.cluster.control_plane().wait_for_csr(&what, |csr| {
+            csr["metadata"]["name"] == name && is_answered(csr)
+        })
+    }
+
+    /// Waits until the request is denied, and asserts why.
+    #[track_caller]
+    pub fn assert_denied(&self, name: &str, reason: &str) {
+        let csr = self.answer(name);
+        assert_eq!(reason_of(&csr, "Denied"), Some(reason), "{csr:#}");
+        assert!(!is_issued(&csr));
+    }
+
+    /// Waits until an Event on the Machine says why its request has to wait; the request stays open.
+    #[track_caller]
+    pub fn assert_waits(&self, machine: &str, name: &str, reason: &str) {
+        let field = format!("involvedObject.name={machine},reason={reason}");
+        let namespace = self.cluster.namespace();
+        let events = [
+            "events",
+            "--namespace",
+            namespace,
+            "--field-selector",
+            &field,
+        ];
+        let kubectl = self.management.kubectl();
+        kubectl.wait_for(&events, reason, PATIENCE, |_| true);
+        let csr = self.request(name);
+        assert!(!is_answered(&csr), "{csr:#}");
+    }
+
+    /// Has the machine join; gives a kubeconfig with its certificate.
+    #[track_caller]
+    pub fn join(&self, machine: &Machine) -> PathBuf {
+        let application = self.rightful(machine);
+        let name = self.file(&machine.bootstrap_kubeconfig(), &application);
+        let csr = self.answer(&name);
+        let certificate_pem = certificate_of(&csr).unwrap_or_else(|| panic!("{csr:#}"));
+        let pair = KeyAndCertificate {
+            certificate_pem,
+            key_pem: application.key_pem().to_owned(),
+        };
+        let plane = self.cluster.control_plane();
+        plane.kubeconfig(User::Certificate(pair))
+    }
+
+    /// The record of this node's name.
+    pub fn record(&self, node_name: &str) -> Value {
+        let name = format!("{}.{node_name}", self.cluster.name());
+        let namespace = self.cluster.namespace();
+        let kubectl = self.management.kubectl();
+        kubectl.json(["get", "nodeidentities", &name, "--namespace", namespace])
+    }
+
+    /// Waits until the record is like this.
+    #[track_caller]
+    pub fn wait_for_record(&self, node_name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let found = poll(SWEPT, || {
+            Some(self.record(node_name)).filter(|record| wanted(record))
+        });
+        found.unwrap_or_else(|| panic!("{:#}", self.record(node_name)))
+    }
+
+    /// Waits until a write by this node is refused, and gives what it is told.
+    #[track_caller]
+    pub fn refused_write(&self, kubeconfig: &Path, node_name: &str) -> String {
+        let plane = self.cluster.control_plane();
+        let kubectl = plane.kubectl_with(kubeconfig);
+        let mut written = 0;
+        let refused = poll(SWEPT, || {
+            written += 1;
+            // Another value each time: what changes nothing is not sent.
+            let label = format!("a.example/written={written}");
+            let output = kubectl.run(["label", "node", node_name, "--overwrite", &label]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            said.contains("revoked").then_some(said)
+        });
+        refused.unwrap_or_else(|| panic!("{node_name} wrote {written} times, and may go on"))
+    }
+}

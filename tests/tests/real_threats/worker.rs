@@ -1,0 +1,155 @@
+//! Who is root on one worker.
+
+use kubelet_authenticator_tests::controller::is_issued;
+use serde_json::json;
+
+use crate::scene::SCENE;
+
+#[test]
+fn root_on_a_worker_asks_for_another_nodes_name() {
+    let own = SCENE.cluster.machine("root-own").create();
+    let other = SCENE.cluster.machine("root-other").create();
+    let credential = SCENE.join(&own);
+
+    let name = SCENE.file(&credential, &SCENE.rightful(&other));
+
+    SCENE.assert_denied(&name, "RequesterIsAnotherNode");
+}
+
+#[test]
+fn root_on_a_worker_claims_another_machine_under_its_own_name() {
+    let own = SCENE.cluster.machine("claims-as-own").create();
+    let other = SCENE.cluster.machine("claims-as-other").create();
+    let credential = SCENE.join(&own);
+
+    let name = SCENE.file(
+        &credential,
+        &SCENE.stamped(own.node_name(), other.provider_id()),
+    );
+
+    SCENE.assert_denied(&name, "NodeNameMismatch");
+}
+
+#[test]
+fn a_worker_goes_on_with_its_certificate_after_its_machine_is_gone() {
+    let machine = SCENE.cluster.machine("is-gone").create();
+    let credential = SCENE.join(&machine);
+    let plane = SCENE.cluster.control_plane();
+    let kubectl = plane.kubectl_with(&credential);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "is-gone"}});
+    kubectl.create_object(&node);
+
+    machine.remove();
+
+    let record = SCENE.wait_for_record("is-gone", |record| record["spec"]["tombstone"].is_object());
+    assert_eq!(record["spec"]["tombstone"]["reason"], "MachineGone");
+    let said = SCENE.refused_write(&credential, "is-gone");
+    assert!(said.contains("system:node:is-gone"), "{said}");
+    let request = SCENE.rightful(&machine).to_json();
+    let output = kubectl.run_with_input(["create", "-f", "-"], &request.to_string());
+    assert!(!output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_certificate_of_a_former_generation_can_write_nothing_and_renew_nothing() {
+    let machine = SCENE.cluster.machine("was-reset").create();
+    let former = SCENE.join(&machine);
+    let plane = SCENE.cluster.control_plane();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "was-reset"}});
+    plane.kubectl_with(&former).create_object(&node);
+    let record = format!("{}.was-reset", SCENE.cluster.name());
+    let namespace = SCENE.cluster.namespace();
+    let reset = "attestation.cluster.x-k8s.io/reset=1";
+    let annotate = [
+        "annotate",
+        "nodeidentities",
+        &record,
+        "--namespace",
+        namespace,
+        reset,
+    ];
+    SCENE.management.kubectl().ok(annotate);
+
+    let present = SCENE.join(&machine);
+
+    assert_eq!(SCENE.record("was-reset")["spec"]["generation"], 2);
+    let said = SCENE.refused_write(&former, "was-reset");
+    assert!(said.contains("revoked"), "{said}");
+    let label = [
+        "label",
+        "node",
+        "was-reset",
+        "a.example/written=by-generation-2",
+    ];
+    plane.kubectl_with(&present).ok(label);
+
+    // What still works is in docs/security.md: reads go by name.
+    plane.kubectl_with(&former).ok(["get", "node", "was-reset"]);
+}
+
+#[test]
+fn a_reset_that_is_applied_again_does_nothing() {
+    let machine = SCENE.cluster.machine("reset-twice").create();
+    SCENE.join(&machine);
+    let record = format!("{}.reset-twice", SCENE.cluster.name());
+    let namespace = SCENE.cluster.namespace();
+    let kubectl = SCENE.management.kubectl();
+    let reset = "attestation.cluster.x-k8s.io/reset=1";
+    let annotate = [
+        "annotate",
+        "nodeidentities",
+        &record,
+        "--namespace",
+        namespace,
+        reset,
+    ];
+    kubectl.ok(annotate);
+    SCENE.join(&machine);
+    let consumed = SCENE.record("reset-twice");
+    let annotations = &consumed["metadata"]["annotations"];
+    assert!(
+        annotations["attestation.cluster.x-k8s.io/reset"].is_null(),
+        "{annotations}"
+    );
+
+    kubectl.ok(annotate);
+    let lives = SCENE.cluster.control_plane();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "reset-twice"}});
+    lives.kubectl().create_object(&node);
+    make_ready("reset-twice");
+    let name = SCENE.file(&machine.bootstrap_kubeconfig(), &SCENE.rightful(&machine));
+
+    SCENE.assert_waits("reset-twice", &name, "IdentityLive");
+    assert_eq!(SCENE.record("reset-twice")["spec"]["generation"], 2);
+    assert!(!is_issued(&SCENE.request(&name)));
+}
+
+/// Has the Node look as if its kubelet had just reported.
+fn make_ready(node_name: &str) {
+    let now = jiff::Timestamp::now();
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
+        "lastHeartbeatTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    });
+    let status = json!({"status": {"conditions": [condition]}}).to_string();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": node_name, "namespace": "kube-node-lease"},
+        "spec": {
+            "holderIdentity": node_name, "leaseDurationSeconds": 40,
+            "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string(),
+        },
+    });
+    let kubectl = SCENE.kubectl();
+    kubectl.apply_object(&lease);
+    let patch = [
+        "patch",
+        "node",
+        node_name,
+        "--subresource=status",
+        "--patch",
+        &status,
+    ];
+    kubectl.ok(patch);
+}
