@@ -8,7 +8,7 @@
 //! # use node_attestation_controller::decide::{Lifetimes, Verifiers};
 //! # use node_attestation_controller::duties::Duties;
 //! # use node_attestation_controller::standalone::{
-//! #     ServingSettings, Settings, Standalone, StandaloneError,
+//! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
 //! # };
 //! # use node_attestation_controller::verifier::Verifier;
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
@@ -16,7 +16,7 @@
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
 //!     ca_cert: PathBuf::from("ca.crt"),
 //!     ca_key: Some(PathBuf::from("ca.key")),
-//!     inventory: PathBuf::from("machines.yaml"),
+//!     inventory: Machines::List(PathBuf::from("machines.yaml")),
 //!     audiences: Vec::new(),
 //!     lifetimes: Lifetimes::default(),
 //!     duties: Duties::default(),
@@ -30,7 +30,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,12 +39,16 @@ use std::time::Duration;
 use kubelet_attestation::names::Audience;
 use zeroize::Zeroizing;
 
+use crate::capi::{CapiInventory, ObjectKey, Objects, Selection, Watches};
 use crate::clock::now;
 use crate::clusters::{self, ClusterAccess, ClusterAccessError};
 use crate::decide::{Context, Lifetimes, Verifiers};
 use crate::duties::{BuiltIn, Duties, Issuance};
 use crate::events::Events;
-use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};
+use crate::inventory::Inventory;
+use crate::ledger::{
+    Certificates, KubeRecords, Ledger, LedgerPolicy, MemoryRecords, RecordLedger, Records,
+};
 use crate::logs::error_chain;
 use crate::machine_list::{MachineList, MachineListError};
 use crate::nodes;
@@ -69,8 +73,8 @@ pub struct Settings {
     pub ca_cert: PathBuf,
     /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
     pub ca_key: Option<PathBuf>,
-    /// The machines ([`MachineList`]).
-    pub inventory: PathBuf,
+    /// The machines.
+    pub inventory: Machines,
     /// Audiences beside the digests of the CA certificates.
     pub audiences: Vec<Audience>,
     /// The longest validity that is granted.
@@ -79,6 +83,24 @@ pub struct Settings {
     pub duties: Duties,
     /// What serving certificates may be for.
     pub serving: ServingSettings,
+}
+
+/// Where the machines are named, and who holds which node name.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Machines {
+    /// In a file ([`MachineList`]); the records are in memory.
+    List(PathBuf),
+    /// On a management cluster: the machines of a Cluster, and its records.
+    ///
+    /// So a management cluster that hosts itself is brought back when nothing in it runs any more
+    /// but its control plane.
+    Cluster {
+        /// The management cluster.
+        kubeconfig: PathBuf,
+        /// Which Cluster.
+        cluster: ObjectKey,
+    },
 }
 
 /// What an operator says of serving certificates.
@@ -131,6 +153,52 @@ pub struct Standalone {
     context: Context,
     store: Arc<dyn RequestStore>,
     ca_is_known: bool,
+    management: Option<Management>,
+}
+
+/// The management cluster that the machines are on.
+#[derive(Debug)]
+struct Management {
+    access: ClusterAccess,
+    watches: Watches,
+}
+
+/// Machines, records, and what must run for them.
+struct Sources {
+    inventory: Arc<dyn Inventory>,
+    records: Arc<dyn Records>,
+    management: Option<Management>,
+}
+
+impl Machines {
+    async fn sources(self) -> Result<Sources, StandaloneError> {
+        let (kubeconfig, cluster) = match self {
+            Self::List(path) => {
+                return Ok(Sources {
+                    inventory: Arc::new(MachineList::open(&path)?),
+                    records: Arc::new(MemoryRecords::default()),
+                    management: None,
+                });
+            }
+            Self::Cluster {
+                kubeconfig,
+                cluster,
+            } => (kubeconfig, cluster),
+        };
+        let access = ClusterAccess::from_kubeconfig(&kubeconfig).await?;
+        let client = access.client().clone();
+        let selection = Selection {
+            namespace: Some(cluster.namespace.clone()),
+            watch_filter: None,
+        };
+        let (objects, watches) = Objects::new(client.clone(), selection);
+        let records = KubeRecords::start(client, &cluster.namespace, &cluster.name);
+        Ok(Sources {
+            inventory: Arc::new(CapiInventory::new(objects, cluster)),
+            records: Arc::new(records),
+            management: Some(Management { access, watches }),
+        })
+    }
 }
 
 impl Standalone {
@@ -149,7 +217,11 @@ impl Standalone {
             }
             None => Issuance::ApproveOnly,
         };
-        let inventory = MachineList::open(&settings.inventory)?;
+        let Sources {
+            inventory,
+            records,
+            management,
+        } = settings.inventory.sources().await?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
 
         let signing: Vec<Vec<u8>> = pem::parse_many(&certificate)
@@ -177,9 +249,8 @@ impl Standalone {
             service_ranges,
             guest_reported: guest_reported_addresses.then_some(nodes),
         };
-        let inventory = Arc::new(inventory);
         let ledger = RecordLedger::new(
-            Arc::new(MemoryRecords::default()),
+            records,
             inventory.clone(),
             Arc::new(nodes::KubeNodes::new(access.client().clone())),
             LedgerPolicy {
@@ -206,6 +277,7 @@ impl Standalone {
             context,
             store,
             ca_is_known,
+            management,
         })
     }
 
@@ -230,11 +302,19 @@ impl Standalone {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         self.tell_of_settings();
         let client = self.access.client().clone();
-        let (events, writer) = Events::start(client.clone(), None);
+        let management = self.management.as_ref();
+        let machines = management.map(|management| management.access.client().clone());
+        let (events, writer) = Events::start(client.clone(), machines);
         let pipeline = Pipeline::new(self.context, self.store, events, now);
         let signers = pipeline.signers();
         let examination = tokio::spawn(examine(client.clone(), signers));
+        let watches = self
+            .management
+            .map(|management| tokio::spawn(management.watches.run(pending())));
         clusters::run(client, pipeline, stop).await;
+        if let Some(watches) = watches {
+            watches.abort();
+        }
         examination.abort();
         writer.finish().await;
         tracing::info!("stopped");
@@ -247,10 +327,12 @@ impl Standalone {
                 "evidence for this audience is accepted"
             );
         }
-        tracing::warn!(
-            "the ledger is in memory: after a restart every node name is free to the first machine that claims it, \
-             and no certificate of before can be renewed"
-        );
+        if self.management.is_none() {
+            tracing::warn!(
+                "the ledger is in memory: after a restart every node name is free to the first machine that claims it, \
+                 and no certificate of before can be renewed"
+            );
+        }
         if !self.ca_is_known {
             tracing::warn!(
                 "the CA is not among the certificates that the kubeconfig trusts: \

@@ -3,6 +3,7 @@
 //! servers and kubelets are real.
 
 mod bed;
+mod break_glass;
 mod conditions;
 mod identities;
 mod join;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_attestation::names::{Audience, InvalidName};
+use node_attestation_controller::capi::ObjectKey;
 use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::serving::AddressRange;
-use node_attestation_controller::standalone::{ServingSettings, Settings, Standalone};
+use node_attestation_controller::standalone::{Machines, ServingSettings, Settings, Standalone};
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 use super::RunError;
@@ -21,7 +22,7 @@ const MIN_DURATION: Duration = Duration::from_mins(10);
 #[command(next_help_heading = "One workload cluster, without a management cluster")]
 pub(super) struct StandaloneArguments {
     /// Kubeconfig of the workload cluster
-    #[arg(long, value_name = "FILE", conflicts_with_all = MANAGEMENT, requires_all = ["ca_cert", "inventory"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = MANAGEMENT, requires_all = ["ca_cert", "machines"])]
     workload_kubeconfig: Option<PathBuf>,
     /// Certificate of the CA that the cluster's API server accepts client certificates of, as PEM
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
@@ -34,8 +35,22 @@ pub(super) struct StandaloneArguments {
     #[arg(long, conflicts_with = "ca_key", requires = "workload_kubeconfig")]
     approve_only: bool,
     /// List of the cluster's machines, read again when it changes
-    #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "machines",
+        requires = "workload_kubeconfig"
+    )]
     inventory: Option<PathBuf>,
+    /// Cluster whose machines and records are those of --management-kubeconfig
+    #[arg(
+        long, value_name = "NAMESPACE/NAME", value_parser = cluster, group = "machines",
+        requires_all = ["workload_kubeconfig", "management_kubeconfig"]
+    )]
+    cluster: Option<ObjectKey>,
+    /// Kubeconfig of the management cluster that has --cluster
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    management_kubeconfig: Option<PathBuf>,
     /// The longest validity that is granted to a machine that proved what it is
     #[arg(
         long, value_name = "DURATION", value_parser = duration,
@@ -82,8 +97,16 @@ const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
 impl StandaloneArguments {
     /// What is to be run; `None` where no workload cluster is named.
     pub(super) fn settings(self) -> Option<Settings> {
+        let duties = self.duties();
+        let inventory = match (self.inventory, self.management_kubeconfig, self.cluster) {
+            (None, Some(kubeconfig), Some(cluster)) => Machines::Cluster {
+                kubeconfig,
+                cluster,
+            },
+            (list, _, _) => Machines::List(list?),
+        };
         Some(Settings {
-            duties: self.duties(),
+            duties,
             serving: ServingSettings {
                 endpoint_hosts: self.endpoint_hosts,
                 service_ranges: self.service_ranges,
@@ -92,7 +115,7 @@ impl StandaloneArguments {
             workload_kubeconfig: self.workload_kubeconfig?,
             ca_cert: self.ca_cert?,
             ca_key: self.ca_key,
-            inventory: self.inventory?,
+            inventory,
             audiences: self.audiences,
             lifetimes: Lifetimes {
                 attested: self.certificate_duration,
@@ -138,6 +161,15 @@ fn duration(text: &str) -> Result<Duration, String> {
         return Err("a certificate is valid for at least 10m".to_owned());
     }
     Ok(duration)
+}
+
+fn cluster(text: &str) -> Result<ObjectKey, &'static str> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok(ObjectKey::new(namespace, name))
+        }
+        Some(_) | None => Err("a Cluster is <namespace>/<name>"),
+    }
 }
 
 fn audience(text: &str) -> Result<Audience, InvalidName> {

@@ -19,12 +19,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 use kubelet_attestation::names::{Audience, NodeName};
+use node_attestation_controller::capi::ObjectKey;
 use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
-    ServingSettings, Settings, Standalone, StandaloneError,
+    Machines, ServingSettings, Settings, Standalone, StandaloneError,
 };
 use node_attestation_controller::verifier::Verifier;
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,15 +46,20 @@ enum Cli {
 struct Run {
     #[command(flatten)]
     management: fleet::Management,
-    #[arg(long, requires_all = ["ca_cert", "ca_key", "inventory"])]
+    #[arg(long, requires_all = ["ca_cert", "ca_key", "machines"])]
     #[arg(required_unless_present = "kubeconfig")]
     workload_kubeconfig: Option<PathBuf>,
     #[arg(long)]
     ca_cert: Option<PathBuf>,
     #[arg(long)]
     ca_key: Option<PathBuf>,
-    #[arg(long)]
+    #[arg(long, group = "machines")]
     inventory: Option<PathBuf>,
+    /// The Cluster, by name in the namespace `default`, of the management cluster
+    #[arg(long, group = "machines", requires = "management_kubeconfig")]
+    cluster: Option<String>,
+    #[arg(long)]
+    management_kubeconfig: Option<PathBuf>,
     /// May be shorter than a Kubernetes signer's 600 s
     #[arg(long, default_value = "168h", value_parser = humantime::parse_duration)]
     certificate_duration: Duration,
@@ -152,7 +158,13 @@ async fn serve(
         workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
         ca_cert: run.ca_cert.unwrap_or_default(),
         ca_key: run.ca_key.filter(|_| !run.approve_only),
-        inventory: run.inventory.unwrap_or_default(),
+        inventory: match (run.cluster, run.management_kubeconfig) {
+            (Some(cluster), Some(kubeconfig)) => Machines::Cluster {
+                kubeconfig,
+                cluster: ObjectKey::new("default", cluster),
+            },
+            _ => Machines::List(run.inventory.unwrap_or_default()),
+        },
         audiences: run.audiences,
         lifetimes: Lifetimes {
             attested: run.certificate_duration,
