@@ -234,21 +234,21 @@ async fn turn(
 }
 
 async fn survives(story: Story) {
-    let (records, store) = before(&story).await;
+    let (records, requests) = before(&story).await;
     let all = Writes::until(usize::MAX);
-    assert_eq!(turn(&records, &store, &all).await, Next::Done);
+    assert_eq!(turn(&records, &requests, &all).await, Next::Done);
     assert_eq!(all.made(), story.writes);
 
     for last in 1..=story.writes {
-        let (records, store) = before(&story).await;
+        let (records, requests) = before(&story).await;
         let mortal = Writes::until(last);
-        let died = AssertUnwindSafe(turn(&records, &store, &mortal)).catch_unwind();
+        let died = AssertUnwindSafe(turn(&records, &requests, &mortal)).catch_unwind();
         assert!(died.await.is_err(), "after write {last}");
 
-        let next = turn(&records, &store, &Writes::until(usize::MAX)).await;
+        let next = turn(&records, &requests, &Writes::until(usize::MAX)).await;
 
         assert_eq!(next, Next::Done, "after write {last}");
-        is_whole(&records, &store).await;
+        is_whole(&records, &requests).await;
     }
 }
 
