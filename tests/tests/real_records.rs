@@ -1,0 +1,245 @@
+//! Records as `NodeIdentity` objects of a real API server.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kube::Client;
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use node_attestation_controller::clusters::ClusterAccess;
+use node_attestation_controller::crd::{manifests, yaml};
+use node_attestation_controller::inventory::{Machine, StaticInventory};
+use node_attestation_controller::ledger::{
+    Claim, Claimant, KeyDigest, KubeRecords, LastIssued, Ledger as _, LedgerPolicy, Record,
+    RecordLedger, Records, RequestRef, Revoked, WriteError,
+};
+use node_attestation_controller::nodes::MemoryNodes;
+use node_attestation_controller::refusal::{Denial, Refusal};
+use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity};
+use serde_json::Value;
+
+const DAY: Duration = Duration::from_hours(24);
+
+static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
+    let cluster = ControlPlane::start();
+    for definition in manifests() {
+        cluster.kubectl().apply(&yaml(&definition).unwrap());
+    }
+    let established = ["wait", "--for=condition=Established", "crd", "--all"];
+    cluster.kubectl().ok(established);
+    cluster
+});
+
+async fn client() -> Client {
+    let access = ClusterAccess::from_kubeconfig(CLUSTER.admin_kubeconfig()).await;
+    access.unwrap().client().clone()
+}
+
+async fn records(cluster: &str) -> Arc<KubeRecords> {
+    Arc::new(KubeRecords::start(client().await, "default", cluster))
+}
+
+fn now() -> SystemTime {
+    UNIX_EPOCH + 20_800 * DAY
+}
+
+fn name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
+fn provider_id(machine: &str) -> ProviderId {
+    ProviderId::parse(&format!("metal:///{machine}")).unwrap()
+}
+
+fn claim(machine: &str, node: &str, key: u8) -> Claim {
+    let identity = Identity {
+        instance: Some("i-1".to_owned()),
+        endorsement_key: Some(KeyDigest::of(b"ek")),
+        ..Identity::of(provider_id(machine))
+    };
+    Claim {
+        node_name: name(node),
+        claimant: Claimant::Token,
+        assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
+        provider: Provider::NULL,
+        machine_name: Some(machine.to_owned()),
+        key: KeyDigest::of(&[key]),
+        request: RequestRef {
+            name: format!("kubelet-authenticator-{key}"),
+            uid: "0a".to_owned(),
+        },
+        not_after: now() + 7 * DAY,
+    }
+}
+
+/// One replica.
+fn ledger(records: Arc<KubeRecords>, machines: &[&str]) -> RecordLedger {
+    let machines = machines.iter().map(|name| {
+        let mut machine = Machine::new(*name);
+        machine.provider_id = Some(provider_id(name));
+        machine
+    });
+    RecordLedger::new(
+        records,
+        Arc::new(StaticInventory::new(machines.collect()).unwrap()),
+        Arc::new(MemoryNodes::default()),
+        LedgerPolicy::new(7 * DAY),
+    )
+}
+
+fn object(name: &str) -> Value {
+    CLUSTER.kubectl().json(["get", "nodeidentities", name])
+}
+
+async fn record(records: &KubeRecords, node: &str) -> Record {
+    let stored = records.read(&name(node)).await.unwrap();
+    stored.expect("a record").record
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_written_whole_and_read_back() {
+    let records = records("whole").await;
+    let ledger = ledger(records.clone(), &["m1"]);
+    ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
+    let mut record = record(&records, "n1").await;
+    assert_eq!(record.holder.instance.as_deref(), Some("i-1"));
+    assert_eq!(record.not_after, now() + 7 * DAY);
+
+    let granted = ledger.claim(&claim("m1", "n1", 2), now()).await.unwrap();
+    assert_eq!(granted.uid.generation, 2);
+    let stored = records.read(&name("n1")).await.unwrap().unwrap();
+    assert_eq!(stored.record.former[0].generation, 1);
+    record = stored.record;
+    record.revoked = Some(Revoked {
+        generation: 2,
+        at: now(),
+    });
+    record.reset = Some(2);
+    let revoked = records.replace(&record, &stored.version).await.unwrap();
+    assert_eq!(revoked.record, record);
+
+    // What a write takes away is gone.
+    let granted = ledger.claim(&claim("m1", "n1", 3), now()).await.unwrap();
+    assert_eq!(granted.uid.generation, 3);
+    let object = object("whole.n1");
+    assert_eq!(object["spec"]["revoked"], Value::Null);
+    assert_eq!(object["metadata"]["annotations"], Value::Null);
+    assert_eq!(
+        object["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"],
+        "whole"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_made_once_and_changed_as_it_was_read() {
+    let records = records("once").await;
+    let ledger = ledger(records.clone(), &["m1"]);
+    ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
+    let first = records.read(&name("n1")).await.unwrap().unwrap();
+    assert!(matches!(
+        records.create(&first.record).await,
+        Err(WriteError::Exists)
+    ));
+
+    let mut changed = first.record.clone();
+    changed.holder.machine_name = Some("other".to_owned());
+    let second = records.replace(&changed, &first.version).await.unwrap();
+    assert!(matches!(
+        records.replace(&first.record, &first.version).await,
+        Err(WriteError::Conflict)
+    ));
+    assert!(matches!(
+        records.delete(&name("n1"), &first.version).await,
+        Err(WriteError::Conflict)
+    ));
+
+    records
+        .caught_up(&name("n1"), &second.version)
+        .await
+        .unwrap();
+    let known = records.known(&name("n1")).await.unwrap().unwrap();
+    assert_eq!(known.record, changed);
+    let of_machine = records.known_of_machine(&provider_id("m1")).await.unwrap();
+    assert_eq!(of_machine.len(), 1);
+    records.delete(&name("n1"), &second.version).await.unwrap();
+    assert_eq!(records.read(&name("n1")).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_somebody_broke_is_named_and_never_claimed_anew() {
+    let records = records("broken").await;
+    let ledger = ledger(records.clone(), &["m1"]);
+    ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
+    // The schema does not see labels, and a watch by label does not see this object any more.
+    let unlabelled = "cluster.x-k8s.io/cluster-name-";
+    CLUSTER
+        .kubectl()
+        .ok(["label", "nodeidentities", "broken.n1", unlabelled]);
+
+    let refused = ledger.claim(&claim("m1", "n1", 2), now()).await;
+
+    let Err(Refusal::Retry(deferral)) = refused else {
+        panic!("not put off: {refused:?}")
+    };
+    let text = node_attestation_controller::logs::error_chain(&deferral);
+    assert!(
+        text.contains("broken.n1") && text.contains("metadata.labels"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_replicas_give_one_name_to_one_machine() {
+    let replicas = [records("race").await, records("race").await];
+    for round in 0..20 {
+        let node = format!("n{round}");
+        let claims = ["a", "b"].map(|one| claim(&format!("{one}{round}"), &node, 1));
+        let machines = claims
+            .each_ref()
+            .map(|claim| claim.machine_name.clone().unwrap());
+        let machines = machines.each_ref().map(String::as_str);
+        let [first, second] = replicas
+            .each_ref()
+            .map(|records| ledger(records.clone(), &machines));
+
+        let (one, other) = tokio::join!(
+            first.claim(&claims[0], now()),
+            second.claim(&claims[1], now())
+        );
+
+        let denied = [one, other]
+            .into_iter()
+            .filter(|claimed| matches!(claimed, Err(Refusal::Deny(Denial::NameTaken { .. }))));
+        assert_eq!(denied.count(), 1, "{node}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_come_through_a_move_and_renew() {
+    let records = records("moved").await;
+    let ledger = ledger(records.clone(), &["m1"]);
+    let granted = ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
+    let issued = LastIssued {
+        generation: 1,
+        serial: "0a".to_owned(),
+        not_after: now() + 8 * DAY,
+        time: now(),
+    };
+    records.note(&name("n1"), &issued).await.unwrap();
+    assert_eq!(record(&records, "n1").await.known_end(), now() + 8 * DAY);
+
+    // As clusterctl does it: deleted here, made there, without status and with another UID.
+    let mut object = object("moved.n1");
+    let kubectl = CLUSTER.kubectl();
+    kubectl.ok(["delete", "nodeidentities", "moved.n1"]);
+    object["status"].take();
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    metadata.retain(|field, _| ["name", "namespace", "labels"].contains(&field.as_str()));
+    kubectl.apply_object(&object);
+
+    let moved = record(&records, "n1").await;
+    assert_eq!(moved.certificate_uid(), granted.uid);
+    assert_eq!(moved.known_end(), now() + 7 * DAY);
+    let again = ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
+    assert_eq!(again.uid, granted.uid);
+}
