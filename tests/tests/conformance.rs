@@ -88,7 +88,7 @@ fn every_row_of_the_page_names_a_test_or_says_what_is_missing() {
     });
 
     let bare: Vec<&str> = rows
-        .filter(|row| named(row).is_empty() && !row.contains("*not yet*"))
+        .filter(|row| named(row).is_empty() && !row.to_lowercase().contains("*not yet"))
         .collect();
 
     assert_eq!(bare, Vec::<&str>::new());
