@@ -17,5 +17,5 @@ pub use known::Objects;
 pub use kubeconfig::{
     Credential, FileField, Impersonation, KubeconfigRefused, Listed, TenantKubeconfig, UrlPart,
 };
-pub use objects::{Cluster, Endpoint, ObjectKey, Reference};
+pub use objects::{Cluster, Endpoint, InvalidObjectKey, ObjectKey, Reference};
 pub use watch::{Selection, Watches};

@@ -52,7 +52,7 @@ mod report;
 mod reporter;
 mod running;
 mod supervisor;
-mod terms;
+pub(crate) mod terms;
 mod upkeep;
 
 use ca_keys::CaKeys;

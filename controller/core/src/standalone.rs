@@ -1,4 +1,6 @@
-//! The controller for one cluster without Cluster API: everything from files, records in memory.
+//! The controller for one cluster, by hand: everything from files, records in memory; or, of one
+//! cluster with Cluster API, the CA from files and the rest as [`fleet`](crate::fleet) has it
+//! ([`ClusterSettings`]).
 //!
 //! An infrastructure provider embeds it with verifiers of its own:
 //!
@@ -8,7 +10,7 @@
 //! # use node_attestation_controller::decide::{Lifetimes, Verifiers};
 //! # use node_attestation_controller::duties::Duties;
 //! # use node_attestation_controller::standalone::{
-//! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
+//! #     ServingSettings, Settings, Standalone, StandaloneError,
 //! # };
 //! # use node_attestation_controller::verifier::Verifier;
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
@@ -16,7 +18,7 @@
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
 //!     ca_cert: PathBuf::from("ca.crt"),
 //!     ca_key: Some(PathBuf::from("ca.key")),
-//!     inventory: Machines::List(PathBuf::from("machines.yaml")),
+//!     inventory: PathBuf::from("machines.yaml"),
 //!     audiences: Vec::new(),
 //!     lifetimes: Lifetimes::default(),
 //!     duties: Duties::default(),
@@ -30,7 +32,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,16 +41,13 @@ use std::time::Duration;
 use kubelet_attestation::names::Audience;
 use zeroize::Zeroizing;
 
-use crate::capi::{CapiInventory, ObjectKey, Objects, Selection, Watches};
+use crate::capi::ObjectKey;
 use crate::clock::now;
 use crate::clusters::{self, ClusterAccess, ClusterAccessError};
 use crate::decide::{Context, Lifetimes, Verifiers};
 use crate::duties::{BuiltIn, Duties, Issuance};
 use crate::events::Events;
-use crate::inventory::Inventory;
-use crate::ledger::{
-    Certificates, KubeRecords, Ledger, LedgerPolicy, MemoryRecords, RecordLedger, Records,
-};
+use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};
 use crate::logs::error_chain;
 use crate::machine_list::{MachineList, MachineListError};
 use crate::nodes;
@@ -57,6 +56,10 @@ use crate::preflight::{self, Findings};
 use crate::serving::{AddressRange, GuestReported, KubeNodes, ServingPolicy};
 use crate::signer::{InvalidCa, Signer};
 use crate::status::{KubeStore, RequestStore};
+
+mod cluster_api;
+
+pub use cluster_api::{ClusterSettings, NotFromCluster};
 
 /// Some hundred certificates, or any key; a limit, so that a wrong file is not read whole.
 const MAX_PEM_LEN: u64 = 256 * 1024;
@@ -73,8 +76,8 @@ pub struct Settings {
     pub ca_cert: PathBuf,
     /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
     pub ca_key: Option<PathBuf>,
-    /// The machines.
-    pub inventory: Machines,
+    /// The machines ([`MachineList`]).
+    pub inventory: PathBuf,
     /// Audiences beside the digests of the CA certificates.
     pub audiences: Vec<Audience>,
     /// The longest validity that is granted.
@@ -83,24 +86,6 @@ pub struct Settings {
     pub duties: Duties,
     /// What serving certificates may be for.
     pub serving: ServingSettings,
-}
-
-/// Where the machines are named, and who holds which node name.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum Machines {
-    /// In a file ([`MachineList`]); the records are in memory.
-    List(PathBuf),
-    /// On a management cluster: the machines of a Cluster, and its records.
-    ///
-    /// So a management cluster that hosts itself is brought back when nothing in it runs any more
-    /// but its control plane.
-    Cluster {
-        /// The management cluster.
-        kubeconfig: PathBuf,
-        /// Which Cluster.
-        cluster: ObjectKey,
-    },
 }
 
 /// What an operator says of serving certificates.
@@ -124,6 +109,14 @@ pub enum StandaloneError {
     /// The inventory.
     #[error(transparent)]
     Inventory(#[from] MachineListError),
+    /// The management cluster does not say how the cluster's requests are answered.
+    #[error("the management cluster does not say how requests of {cluster} are answered")]
+    NotFromCluster {
+        /// The Cluster.
+        cluster: ObjectKey,
+        /// Why.
+        source: NotFromCluster,
+    },
     /// A file of the CA could not be read.
     #[error("cannot read the CA's {what} {}", path.display())]
     ReadCa {
@@ -153,52 +146,8 @@ pub struct Standalone {
     context: Context,
     store: Arc<dyn RequestStore>,
     ca_is_known: bool,
-    management: Option<Management>,
-}
-
-/// The management cluster that the machines are on.
-#[derive(Debug)]
-struct Management {
-    access: ClusterAccess,
-    watches: Watches,
-}
-
-/// Machines, records, and what must run for them.
-struct Sources {
-    inventory: Arc<dyn Inventory>,
-    records: Arc<dyn Records>,
-    management: Option<Management>,
-}
-
-impl Machines {
-    async fn sources(self) -> Result<Sources, StandaloneError> {
-        let (kubeconfig, cluster) = match self {
-            Self::List(path) => {
-                return Ok(Sources {
-                    inventory: Arc::new(MachineList::open(&path)?),
-                    records: Arc::new(MemoryRecords::default()),
-                    management: None,
-                });
-            }
-            Self::Cluster {
-                kubeconfig,
-                cluster,
-            } => (kubeconfig, cluster),
-        };
-        let access = ClusterAccess::from_kubeconfig(&kubeconfig).await?;
-        let client = access.client().clone();
-        let selection = Selection {
-            namespace: Some(cluster.namespace.clone()),
-            watch_filter: None,
-        };
-        let (objects, watches) = Objects::new(client.clone(), selection);
-        let records = KubeRecords::start(client, &cluster.namespace, &cluster.name);
-        Ok(Sources {
-            inventory: Arc::new(CapiInventory::new(objects, cluster)),
-            records: Arc::new(records),
-            management: Some(Management { access, watches }),
-        })
-    }
+    /// With Cluster API, where records last.
+    management: Option<cluster_api::Background>,
 }
 
 impl Standalone {
@@ -206,35 +155,16 @@ impl Standalone {
     pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
         let issuance = match &settings.ca_key {
-            Some(path) => {
-                let key = read_pem("key", path)?;
-                let signer = Signer::from_pem(&certificate, &key);
-                Issuance::Sign(Arc::new(signer.map_err(|source| StandaloneError::Ca {
-                    cert: settings.ca_cert.clone(),
-                    key: path.clone(),
-                    source,
-                })?))
-            }
+            Some(key) => Issuance::Sign(signer(&certificate, &settings.ca_cert, key)?),
             None => Issuance::ApproveOnly,
         };
-        let Sources {
-            inventory,
-            records,
-            management,
-        } = settings.inventory.sources().await?;
+        let inventory = MachineList::open(&settings.inventory)?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
 
-        let signing: Vec<Vec<u8>> = pem::parse_many(&certificate)
-            .unwrap_or_default()
+        let trust = Trust::of(&certificate, &access);
+        let audiences: BTreeSet<Audience> = trust
+            .audiences
             .into_iter()
-            .map(pem::Pem::into_contents)
-            .collect();
-        let trusted = access.ca_certificates();
-        let ca_is_known = signing.iter().any(|ca| trusted.contains(ca));
-        let audiences: BTreeSet<Audience> = signing
-            .iter()
-            .chain(trusted)
-            .map(|der| Audience::of_ca(der))
             .chain(settings.audiences)
             .collect();
         let ServingSettings {
@@ -249,8 +179,9 @@ impl Standalone {
             service_ranges,
             guest_reported: guest_reported_addresses.then_some(nodes),
         };
+        let inventory = Arc::new(inventory);
         let ledger = RecordLedger::new(
-            records,
+            Arc::new(MemoryRecords::default()),
             inventory.clone(),
             Arc::new(nodes::KubeNodes::new(access.client().clone())),
             LedgerPolicy {
@@ -276,8 +207,8 @@ impl Standalone {
             access,
             context,
             store,
-            ca_is_known,
-            management,
+            ca_is_known: trust.ca_is_known,
+            management: None,
         })
     }
 
@@ -302,19 +233,12 @@ impl Standalone {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         self.tell_of_settings();
         let client = self.access.client().clone();
-        let management = self.management.as_ref();
-        let machines = management.map(|management| management.access.client().clone());
+        let machines = self.management.as_ref().map(|one| one.client.clone());
         let (events, writer) = Events::start(client.clone(), machines);
         let pipeline = Pipeline::new(self.context, self.store, events, now);
         let signers = pipeline.signers();
         let examination = tokio::spawn(examine(client.clone(), signers));
-        let watches = self
-            .management
-            .map(|management| tokio::spawn(management.watches.run(pending())));
         clusters::run(client, pipeline, stop).await;
-        if let Some(watches) = watches {
-            watches.abort();
-        }
         examination.abort();
         writer.finish().await;
         tracing::info!("stopped");
@@ -340,6 +264,39 @@ impl Standalone {
             );
         }
     }
+}
+
+/// What the CA and the kubeconfig say of each other.
+struct Trust {
+    ca_is_known: bool,
+    audiences: BTreeSet<Audience>,
+}
+
+impl Trust {
+    fn of(ca_certificate: &[u8], access: &ClusterAccess) -> Self {
+        let signing: Vec<Vec<u8>> = pem::parse_many(ca_certificate)
+            .unwrap_or_default()
+            .into_iter()
+            .map(pem::Pem::into_contents)
+            .collect();
+        let trusted = access.ca_certificates();
+        let all = signing.iter().chain(trusted);
+        Self {
+            ca_is_known: signing.iter().any(|ca| trusted.contains(ca)),
+            audiences: all.map(|der| Audience::of_ca(der)).collect(),
+        }
+    }
+}
+
+fn signer(certificate: &[u8], cert: &Path, key: &Path) -> Result<Arc<Signer>, StandaloneError> {
+    let key_pem = read_pem("key", key)?;
+    let signer = Signer::from_pem(certificate, &key_pem);
+    let signer = signer.map_err(|source| StandaloneError::Ca {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        source,
+    })?;
+    Ok(Arc::new(signer))
 }
 
 /// Asks until there is an answer, and tells of it.

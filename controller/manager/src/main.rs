@@ -4,17 +4,18 @@
 //! ```text
 //! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
 //!     [--leader-elect false] [--allow-insecure]
+//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --inventory F
+//!     --allow-insecure
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F
-//!     (--inventory F | --cluster NS/NAME --management-kubeconfig F) --allow-insecure
+//!     --management-kubeconfig F --cluster NAMESPACE/NAME [--allow-insecure]
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller crds
 //! node-attestation-controller version
 //! ```
 //!
 //! The first looks after all clusters of a management cluster with Cluster API: of the one it runs
-//! in, or of the kubeconfig's. The second serves one cluster by files, and by hand: with
-//! `--cluster` by what a management cluster has of it, which is how one that hosts itself is brought
-//! back from a control-plane node.
+//! in, or of the kubeconfig's. The second serves one cluster by files, and by hand. The third serves
+//! one cluster of a management cluster, by hand, when the first cannot run.
 //!
 //! # Contract
 //!

@@ -60,8 +60,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
     let stop = either(&mut terminate, &mut interrupt);
-    match standalone.settings() {
-        Some(settings) => standalone::run(settings, allow_insecure, stop).await,
+    match standalone.choice() {
+        Some(choice) => standalone::run(choice, allow_insecure, stop).await,
         None => management::run(management, allow_insecure, stop).await,
     }
 }

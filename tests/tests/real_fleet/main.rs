@@ -3,7 +3,6 @@
 //! servers and kubelets are real.
 
 mod bed;
-mod break_glass;
 mod conditions;
 mod identities;
 mod join;

@@ -60,6 +60,27 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
+/// Text is not the place of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an object is named as NAMESPACE/NAME")]
+#[non_exhaustive]
+pub struct InvalidObjectKey;
+
+impl std::str::FromStr for ObjectKey {
+    type Err = InvalidObjectKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidObjectKey> {
+        match text.split_once('/') {
+            Some((namespace, name))
+                if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+            {
+                Ok(Self::new(namespace, name))
+            }
+            Some(_) | None => Err(InvalidObjectKey),
+        }
+    }
+}
+
 /// Something that is read: what of it, and what is kept.
 pub(super) trait Kept: Clone + Debug + Send + 'static {
     /// What is read of its spec.

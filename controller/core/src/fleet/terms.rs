@@ -17,7 +17,7 @@ use crate::ledger::{self, LedgerPolicy};
 use crate::serving::ServingPolicy;
 
 /// The longest validity that is granted.
-pub(super) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
+pub(crate) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     Lifetimes {
         attested: seconds(spec.certificate.expiration_seconds),
@@ -26,7 +26,7 @@ pub(super) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
 }
 
 /// Which requests are ours beside those to the client signers of the verifiers.
-pub(super) fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
+pub(crate) fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
     Duties {
         serving: true,
         built_in: if signs {
@@ -42,7 +42,7 @@ pub(super) fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
 }
 
 /// What the ledger allows.
-pub(super) fn ledger_policy(
+pub(crate) fn ledger_policy(
     spec: &KubeletAuthenticationSpec,
     verifiers: &Verifiers,
     signs: bool,
@@ -81,7 +81,7 @@ pub(super) fn ledger_policy(
 }
 
 /// What serving certificates must not be for; whose word counts is left to the caller.
-pub(super) fn serving_policy(cluster: &Cluster, access: &ClusterAccess) -> ServingPolicy {
+pub(crate) fn serving_policy(cluster: &Cluster, access: &ClusterAccess) -> ServingPolicy {
     let endpoint = cluster.endpoint.as_ref();
     let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());
     ServingPolicy {

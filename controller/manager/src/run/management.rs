@@ -65,7 +65,7 @@ pub(super) async fn run(
 }
 
 /// What this program verifies, of what is authorized.
-fn verifiers(
+pub(super) fn verifiers(
     authentication: &KubeletAuthentication,
     allow_insecure: bool,
 ) -> Result<Verifiers, NoVerifiers> {

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use kubelet_attestation::names::{Audience, InvalidName};
 use node_attestation_controller::capi::ObjectKey;
+use node_attestation_controller::crd::KubeletAuthentication;
 use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::serving::AddressRange;
-use node_attestation_controller::standalone::{Machines, ServingSettings, Settings, Standalone};
+use node_attestation_controller::standalone::{
+    ClusterSettings, ServingSettings, Settings, Standalone,
+};
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
-use super::RunError;
+use super::{RunError, management};
 
 /// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
 /// least 600).
@@ -42,13 +45,15 @@ pub(super) struct StandaloneArguments {
         requires = "workload_kubeconfig"
     )]
     inventory: Option<PathBuf>,
-    /// Cluster whose machines and records are those of --management-kubeconfig
+    /// The machines, records and settings of this Cluster, as its management cluster has them; its
+    /// Secrets are not read
     #[arg(
-        long, value_name = "NAMESPACE/NAME", value_parser = cluster, group = "machines",
-        requires_all = ["workload_kubeconfig", "management_kubeconfig"]
+        long, value_name = "NAMESPACE/NAME", group = "machines",
+        requires_all = ["workload_kubeconfig", "management_kubeconfig", "ca_key"],
+        conflicts_with_all = SAID_BY_CLUSTER
     )]
     cluster: Option<ObjectKey>,
-    /// Kubeconfig of the management cluster that has --cluster
+    /// Kubeconfig of that management cluster; the same file where it hosts itself
     #[arg(long, value_name = "FILE", requires = "cluster")]
     management_kubeconfig: Option<PathBuf>,
     /// The longest validity that is granted to a machine that proved what it is
@@ -94,19 +99,46 @@ pub(super) struct StandaloneArguments {
 /// What is said of a management cluster.
 const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
 
+/// What a `KubeletAuthentication` says.
+const SAID_BY_CLUSTER: [&str; 9] = [
+    "approve_only",
+    "certificate_duration",
+    "insecure_certificate_duration",
+    "audiences",
+    "serving",
+    "service_ranges",
+    "endpoint_hosts",
+    "deny_built_in",
+    "control_plane_renewal",
+];
+
+/// Which cluster is served, and how it is known.
+#[derive(Debug)]
+pub(super) enum Choice {
+    /// By files alone.
+    Files(Box<Settings>),
+    /// By what a management cluster has of it.
+    Cluster(ClusterSettings),
+}
+
 impl StandaloneArguments {
     /// What is to be run; `None` where no workload cluster is named.
-    pub(super) fn settings(self) -> Option<Settings> {
-        let duties = self.duties();
-        let inventory = match (self.inventory, self.management_kubeconfig, self.cluster) {
-            (None, Some(kubeconfig), Some(cluster)) => Machines::Cluster {
-                kubeconfig,
+    pub(super) fn choice(self) -> Option<Choice> {
+        match self.cluster {
+            Some(cluster) => Some(Choice::Cluster(ClusterSettings {
+                workload_kubeconfig: self.workload_kubeconfig?,
+                management_kubeconfig: self.management_kubeconfig?,
                 cluster,
-            },
-            (list, _, _) => Machines::List(list?),
-        };
+                ca_cert: self.ca_cert?,
+                ca_key: self.ca_key?,
+            })),
+            None => self.settings().map(Box::new).map(Choice::Files),
+        }
+    }
+
+    fn settings(self) -> Option<Settings> {
         Some(Settings {
-            duties,
+            duties: self.duties(),
             serving: ServingSettings {
                 endpoint_hosts: self.endpoint_hosts,
                 service_ranges: self.service_ranges,
@@ -115,7 +147,7 @@ impl StandaloneArguments {
             workload_kubeconfig: self.workload_kubeconfig?,
             ca_cert: self.ca_cert?,
             ca_key: self.ca_key,
-            inventory,
+            inventory: self.inventory?,
             audiences: self.audiences,
             lifetimes: Lifetimes {
                 attested: self.certificate_duration,
@@ -142,15 +174,23 @@ impl StandaloneArguments {
 
 /// Serves the cluster until `stop` is ready.
 pub(super) async fn run(
-    settings: Settings,
+    choice: Choice,
     allow_insecure: bool,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    if !allow_insecure {
-        return Err(RunError::NothingAdmitted);
-    }
-    let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
-    let controller = Standalone::load(settings, Verifiers::from_iter([insecure])).await?;
+    let controller = match choice {
+        Choice::Files(_) if !allow_insecure => return Err(RunError::NothingAdmitted),
+        Choice::Files(settings) => {
+            let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
+            Standalone::load(*settings, Verifiers::from_iter([insecure])).await?
+        }
+        Choice::Cluster(settings) => {
+            let verifiers = move |authentication: &KubeletAuthentication| {
+                management::verifiers(authentication, allow_insecure)
+            };
+            Standalone::of_cluster(settings, &verifiers).await?
+        }
+    };
     controller.run(stop).await;
     Ok(())
 }
@@ -161,15 +201,6 @@ fn duration(text: &str) -> Result<Duration, String> {
         return Err("a certificate is valid for at least 10m".to_owned());
     }
     Ok(duration)
-}
-
-fn cluster(text: &str) -> Result<ObjectKey, &'static str> {
-    match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
-            Ok(ObjectKey::new(namespace, name))
-        }
-        Some(_) | None => Err("a Cluster is <namespace>/<name>"),
-    }
 }
 
 fn audience(text: &str) -> Result<Audience, InvalidName> {

@@ -8,7 +8,7 @@ use kubelet_attestation::names::Provider;
 use node_attestation_controller::clusters::{ClusterAccess, ClusterAccessError, Reach};
 use node_attestation_controller::crd::KubeletAuthentication;
 use node_attestation_controller::decide::Verifiers;
-use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings};
+use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings, VerifierFactory};
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 #[derive(Debug, Args)]
@@ -41,18 +41,21 @@ pub(crate) async fn serve(
     settings.reach = Reach {
         insecure_allow_loopback: management.insecure_allow_loopback,
     };
-    let verifiers =
-        move |authentication: &KubeletAuthentication| -> Result<Verifiers, NoVerifiers> {
-            let authorized = &authentication.spec.authorized_attestors;
-            let insecure = authorized
-                .iter()
-                .any(|attestor| attestor == Provider::INSECURE.as_str());
-            let insecure =
-                insecure.then(|| Arc::new(InsecureVerifier::default()) as Arc<dyn Verifier>);
-            Ok(insecure.into_iter().chain([stamp.clone()]).collect())
-        };
+    let verifiers = verifiers(stamp);
     Fleet::new(&access, settings, Arc::new(verifiers))
         .run(stop)
         .await;
     Ok(())
+}
+
+/// The rubber stamp, and `insecure` where that is authorized.
+pub(crate) fn verifiers(stamp: Arc<dyn Verifier>) -> impl VerifierFactory {
+    move |authentication: &KubeletAuthentication| -> Result<Verifiers, NoVerifiers> {
+        let authorized = &authentication.spec.authorized_attestors;
+        let insecure = authorized
+            .iter()
+            .any(|attestor| attestor == Provider::INSECURE.as_str());
+        let insecure = insecure.then(|| Arc::new(InsecureVerifier::default()) as Arc<dyn Verifier>);
+        Ok(insecure.into_iter().chain([stamp.clone()]).collect())
+    }
 }

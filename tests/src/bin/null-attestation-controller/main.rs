@@ -25,7 +25,7 @@ use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
-    Machines, ServingSettings, Settings, Standalone, StandaloneError,
+    ClusterSettings, ServingSettings, Settings, Standalone, StandaloneError,
 };
 use node_attestation_controller::verifier::Verifier;
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,9 +55,9 @@ struct Run {
     ca_key: Option<PathBuf>,
     #[arg(long, group = "machines")]
     inventory: Option<PathBuf>,
-    /// The Cluster, by name in the namespace `default`, of the management cluster
+    /// In the place of an inventory: this Cluster, as its management cluster has it
     #[arg(long, group = "machines", requires = "management_kubeconfig")]
-    cluster: Option<String>,
+    cluster: Option<ObjectKey>,
     #[arg(long)]
     management_kubeconfig: Option<PathBuf>,
     /// May be shorter than a Kubernetes signer's 600 s
@@ -154,17 +154,24 @@ async fn serve(
     stamp: Arc<dyn Verifier>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), StandaloneError> {
+    if let Some(cluster) = run.cluster {
+        let settings = ClusterSettings {
+            workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
+            management_kubeconfig: run.management_kubeconfig.unwrap_or_default(),
+            cluster,
+            ca_cert: run.ca_cert.unwrap_or_default(),
+            ca_key: run.ca_key.unwrap_or_default(),
+        };
+        let verifiers = fleet::verifiers(stamp);
+        let controller = Standalone::of_cluster(settings, &verifiers).await?;
+        controller.run(stop).await;
+        return Ok(());
+    }
     let settings = Settings {
         workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
         ca_cert: run.ca_cert.unwrap_or_default(),
         ca_key: run.ca_key.filter(|_| !run.approve_only),
-        inventory: match (run.cluster, run.management_kubeconfig) {
-            (Some(cluster), Some(kubeconfig)) => Machines::Cluster {
-                kubeconfig,
-                cluster: ObjectKey::new("default", cluster),
-            },
-            _ => Machines::List(run.inventory.unwrap_or_default()),
-        },
+        inventory: run.inventory.unwrap_or_default(),
         audiences: run.audiences,
         lifetimes: Lifetimes {
             attested: run.certificate_duration,

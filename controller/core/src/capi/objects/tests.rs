@@ -339,3 +339,14 @@ fn what_is_not_read_may_be_nested_as_deep_as_a_tenant_likes() {
     assert_eq!(list.items.len(), 1);
     assert!(matches!(event, WatchEvent::Added(_)));
 }
+
+#[test]
+fn an_object_is_named_with_its_namespace() {
+    assert_eq!(
+        "fleet/prod-1".parse(),
+        Ok(ObjectKey::new("fleet", "prod-1"))
+    );
+    for text in ["prod-1", "/prod-1", "fleet/", "/", "", "a/b/c"] {
+        assert_eq!(text.parse::<ObjectKey>(), Err(InvalidObjectKey), "{text}");
+    }
+}
