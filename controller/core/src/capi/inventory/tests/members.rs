@@ -1,0 +1,234 @@
+//! Pools, and machines that only their infrastructure knows.
+
+use super::*;
+
+const MEMBERS: [&str; 2] = ["generic:///pool/a", "generic:///pool/b"];
+
+/// As [`cluster`], with pool `p1` of token `poolp1`.
+fn with_pool(contract: Contract) -> (Objects, CapiInventory) {
+    let (objects, inventory) = cluster(contract);
+    seen::<MachinePool>(&objects, contract.pool("p1", &MEMBERS));
+    seen::<BootstrapConfig>(&objects, contract.config("p1", "poolp1"));
+    (objects, inventory)
+}
+
+/// A Machine that stands for a member of `pool`, as the infrastructure makes it.
+fn pool_machine(contract: Contract, name: &str, pool: &str, id: &str) -> Value {
+    let machine = with(contract.machine(name), "/spec/providerID", json!(id));
+    let bootstrap = json!({"dataSecretName": ""});
+    let machine = with(machine, "/spec/bootstrap", bootstrap);
+    let machine = with(machine, "/status", json!({}));
+    with(
+        machine,
+        "/metadata/labels",
+        json!({"cluster.x-k8s.io/pool-name": pool}),
+    )
+}
+
+#[test]
+fn a_pools_member_is_found_by_its_list_and_a_pools_token_is_the_pools() {
+    for contract in BOTH {
+        let (_, inventory) = with_pool(contract);
+
+        let member = by_id(&inventory, MEMBERS[1]).unwrap();
+
+        assert_eq!(member.name, MEMBERS[1]);
+        assert_eq!(member.state, MachineState::Ready);
+        assert_eq!(node_name(&member), Some("b"));
+        assert_eq!(member.pool.as_deref(), Some("p1"));
+        assert_eq!(member.token_id, None);
+        let object = member.object.unwrap();
+        assert_eq!(object.kind.as_deref(), Some("MachinePool"));
+        let pool = TokenOwner::Pool {
+            name: "p1".to_owned(),
+        };
+        assert_eq!(by_token(&inventory, "poolp1"), Some(pool));
+        assert_eq!(by_id(&inventory, "generic:///pool/c"), None);
+        let named = block_on(inventory.by_name("a")).unwrap();
+        assert_eq!(named.len(), 1);
+        assert_eq!(named[0].name, MEMBERS[0]);
+    }
+}
+
+#[test]
+fn a_pools_member_is_its_machine_where_it_has_one() {
+    for contract in BOTH {
+        let (objects, inventory) = with_pool(contract);
+        let machine = pool_machine(contract, "p1-a", "p1", MEMBERS[0]);
+        seen::<objects::Machine>(&objects, machine);
+
+        let member = by_id(&inventory, MEMBERS[0]).unwrap();
+
+        assert_eq!(member.name, "p1-a");
+        assert_eq!(member.state, MachineState::Ready);
+        assert_eq!(node_name(&member), Some("p1-a-infra"));
+        assert_eq!(member.pool.as_deref(), Some("p1"));
+        // The other's Machine is still to come.
+        assert_eq!(by_id(&inventory, MEMBERS[1]), None);
+        assert!(block_on(inventory.by_name("b")).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_pool_with_a_long_name_is_found_by_its_digest() {
+    assert_eq!(label_value("a"), "a");
+    assert_eq!(label_value(&"a".repeat(63)), "a".repeat(63));
+    // FNV-1a of 32 bits of sixty-four `a`, in URL-safe base64.
+    let long = "a".repeat(64);
+    let digest = label_value(&long);
+    assert!(digest.starts_with("hash_") && digest.ends_with("_z"));
+    assert_eq!(digest.len(), "hash__z".len() + 6);
+    let (objects, inventory) = cluster(V2);
+    seen::<MachinePool>(&objects, V2.pool(&long, &MEMBERS));
+    let machine = pool_machine(V2, "m9", &digest, MEMBERS[0]);
+    seen::<objects::Machine>(&objects, machine);
+
+    let member = by_id(&inventory, MEMBERS[0]).unwrap();
+
+    assert_eq!((&*member.name, member.pool), ("m9", Some(long)));
+}
+
+#[test]
+fn a_pools_state_is_its_members() {
+    let (objects, inventory) = with_pool(V2);
+    let pool = V2.pool("p1", &MEMBERS);
+    let at = json!("2027-01-01T00:00:00Z");
+    for (pool, expected) in [
+        (
+            with(pool.clone(), "/status", json!({})),
+            MachineState::Pending,
+        ),
+        (
+            with(pool, "/metadata/deletionTimestamp", at),
+            MachineState::Deleting,
+        ),
+    ] {
+        seen::<MachinePool>(&objects, pool);
+        assert_eq!(by_id(&inventory, MEMBERS[0]).unwrap().state, expected);
+    }
+}
+
+#[test]
+fn one_provider_id_in_two_pools_or_of_a_strange_machine_is_no_answer() {
+    let (objects, inventory) = with_pool(V2);
+    seen::<MachinePool>(&objects, V2.pool("p2", &MEMBERS[..1]));
+    assert_eq!(
+        not_now(&inventory, MEMBERS[0]),
+        "MachinePool p1 and MachinePool p2 have the same provider ID"
+    );
+    seen::<MachinePool>(&objects, V2.pool("p2", &[]));
+    assert!(by_id(&inventory, MEMBERS[0]).is_some());
+
+    let strange = with(V2.machine("m2"), "/spec/providerID", json!(MEMBERS[0]));
+    seen::<objects::Machine>(&objects, strange);
+    assert_eq!(
+        not_now(&inventory, MEMBERS[0]),
+        "Machine m2 and MachinePool p1 have the same provider ID"
+    );
+}
+
+/// What an API server says of its groups and of `m1`'s `InfraMachine`.
+fn infrastructure(path: &str, provider_id: &str) -> Value {
+    let group = "infrastructure.cluster.x-k8s.io";
+    let version =
+        |version: &str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    let resource = json!({
+        "name": "genericmachines", "singularName": "", "namespaced": true,
+        "kind": "GenericMachine", "verbs": ["get"],
+    });
+    let list = |resources: Value| {
+        let kind = "APIResourceList";
+        json!({"kind": kind, "groupVersion": "", "resources": resources})
+    };
+    match path {
+        "/apis" => json!({"kind": "APIGroupList", "groups": [{
+            "name": group, "versions": [version("v1"), version("v1beta2")],
+            "preferredVersion": version("v1"),
+        }]}),
+        "/apis/infrastructure.cluster.x-k8s.io/v1" => list(json!([])),
+        "/apis/infrastructure.cluster.x-k8s.io/v1beta1"
+        | "/apis/infrastructure.cluster.x-k8s.io/v1beta2" => list(json!([resource])),
+        path if path.ends_with("/namespaces/tenant-a/genericmachines/m1-infra") => json!({
+            "metadata": {"name": "m1-infra", "namespace": NAMESPACE, "uid": "u"},
+            "spec": {"providerID": provider_id},
+        }),
+        path => panic!("{path} is asked for"),
+    }
+}
+
+/// A machine that has no provider ID yet, and whose `InfraMachine` has this one.
+fn unprovisioned(contract: Contract, objects: &Objects) -> CapiInventory {
+    seen::<Cluster>(objects, contract.cluster());
+    let machine = with(contract.machine("m1"), "/spec/providerID", Value::Null);
+    seen::<objects::Machine>(objects, machine);
+    seen::<objects::Machine>(objects, contract.machine("m2"));
+    seen::<BootstrapConfig>(objects, contract.config("m1", "token1"));
+    seen::<BootstrapConfig>(objects, contract.config("m2", "token2"));
+    listed(objects);
+    inventory_of(objects)
+}
+
+#[test]
+fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() {
+    for contract in BOTH {
+        let objects = answered_by(|path| infrastructure(path, "generic:///rack/new"));
+        let inventory = unprovisioned(contract, &objects);
+
+        let Some(TokenOwner::Machine(machine)) = by_token(&inventory, "token1") else {
+            panic!("no machine")
+        };
+
+        assert_eq!(machine.provider_id, Some(id("generic:///rack/new")));
+        // It is not found by it before the Machine has it.
+        assert_eq!(by_id(&inventory, "generic:///rack/new"), None);
+    }
+}
+
+#[test]
+fn what_the_infrastructure_is_called_is_looked_up_once() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let objects = answered_by(move |path| {
+        count.fetch_add(1, Ordering::Relaxed);
+        infrastructure(path, "")
+    });
+    let inventory = unprovisioned(V2, &objects);
+
+    let requests = |_| {
+        let owner = by_token(&inventory, "token1");
+        assert!(matches!(owner, Some(TokenOwner::Machine(m)) if m.provider_id.is_none()));
+        asked.swap(0, Ordering::Relaxed)
+    };
+
+    assert_eq!([1, 2].map(requests), [4, 1]);
+    assert!(by_token(&inventory, "token2").is_some());
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "a Machine with its ID");
+}
+
+#[test]
+fn an_infrastructures_provider_id_that_another_machine_has_is_no_answer() {
+    let objects = answered_by(|path| infrastructure(path, "generic:///rack/m2"));
+    let inventory = unprovisioned(V2, &objects);
+
+    let error = block_on(inventory.by_token(&token("token1"))).unwrap_err();
+
+    assert_eq!(
+        error.to_string(),
+        "Machine m1 and Machine m2 have the same provider ID"
+    );
+}
+
+#[test]
+fn infrastructure_that_cannot_be_read_is_no_answer() {
+    let objects = answered_by(|_| {
+        json!({
+            "kind": "Status", "status": "Failure", "message": "later",
+            "reason": "ServiceUnavailable", "code": 503,
+        })
+    });
+    let inventory = unprovisioned(V2, &objects);
+
+    let error = block_on(inventory.by_token(&token("token1"))).unwrap_err();
+
+    assert_eq!(error.to_string(), "cannot read GenericMachine m1-infra");
+}
