@@ -1,4 +1,4 @@
-//! Many clusters: each [`KubeletAuthentication`](crate::crd::KubeletAuthentication) of a management
+//! Many clusters: each [`KubeletAuthentication`] of a management
 //! cluster has its Cluster's requests answered.
 //!
 //! An infrastructure provider embeds it with verifiers of its own:
@@ -164,7 +164,8 @@ impl Fleet {
                 () = &mut stop => return,
                 term = candidate.lead() => term,
             };
-            let stopped = term.during(&mut stop, |stop| self.work(stop)).await;
+            let work = |stop| self.work(stop);
+            let stopped = Box::pin(term.during(&mut stop, work)).await;
             if stopped {
                 return term.release().await;
             }

@@ -122,7 +122,12 @@ impl Identities {
         now: SystemTime,
     ) -> Result<NodeIdentity, IdentitiesError> {
         let generation = identity.spec.generation.to_string();
-        let patch = json!({"metadata": {"annotations": {RESET_ANNOTATION: generation}}});
+        let patch = json!({
+            "metadata": {
+                "resourceVersion": identity.metadata.resource_version,
+                "annotations": {RESET_ANNOTATION: generation},
+            },
+        });
         let note = format!(
             "generation {generation} of node {} is given up for the next claim",
             identity.spec.node_name
@@ -146,7 +151,10 @@ impl Identities {
             generation,
             at: Time(whole_seconds(now)),
         };
-        let patch = json!({"spec": {"revoked": revoked}});
+        let patch = json!({
+            "metadata": {"resourceVersion": identity.metadata.resource_version},
+            "spec": {"revoked": revoked},
+        });
         let note = format!(
             "the certificates of generation {generation} of node {} are revoked",
             identity.spec.node_name
@@ -154,18 +162,17 @@ impl Identities {
         self.write(identity, patch, "Revoked", note, now).await
     }
 
+    /// Changes what a person looked at, or nothing: the patch has its version.
     async fn write(
         &self,
         identity: &NodeIdentity,
-        mut patch: Value,
+        patch: Value,
         reason: &str,
         note: String,
         now: SystemTime,
     ) -> Result<NodeIdentity, IdentitiesError> {
         let namespace = identity.metadata.namespace.clone().unwrap_or_default();
         let name = identity.metadata.name.as_deref().unwrap_or_default();
-        // What a person looked at, or nothing.
-        patch["metadata"]["resourceVersion"] = json!(identity.metadata.resource_version);
         let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), &namespace);
         let parameters = PatchParams::default();
         let written = in_time(api.patch(name, &parameters, &Patch::Merge(&patch))).await?;

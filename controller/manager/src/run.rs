@@ -62,7 +62,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     let stop = either(&mut terminate, &mut interrupt);
     match standalone.choice() {
         Some(choice) => standalone::run(choice, allow_insecure, stop).await,
-        None => management::run(management, allow_insecure, stop).await,
+        None => Box::pin(management::run(management, allow_insecure, stop)).await,
     }
 }
 

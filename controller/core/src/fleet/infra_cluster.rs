@@ -1,4 +1,4 @@
-//! The signers' names in the InfraCluster's status, where its kind has the fields that the proposal
+//! The signers' names in the `InfraCluster`'s status, where its kind has the fields that the proposal
 //! gives it.
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use crate::logs::error_chain;
 /// For all of it: four small calls.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The fields of the proposal ("InfraCluster").
+/// The fields of the proposal ("Kubelet authentication: `InfraCluster`").
 const CLIENT_SIGNER: &str = "kubeletClientCertificateSigner";
 const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
 
-/// The writer of one cluster's InfraCluster.
+/// The writer of one cluster's `InfraCluster`.
 #[derive(Debug, Default)]
 pub(super) struct InfraCluster {
     /// Whether a kind has the fields; its definition is read once.

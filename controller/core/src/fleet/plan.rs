@@ -196,6 +196,3 @@ impl Fingerprint {
         Self(digest.finalize().into())
     }
 }
-
-#[cfg(test)]
-mod tests;

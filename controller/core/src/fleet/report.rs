@@ -1,4 +1,4 @@
-//! What is said of a cluster in its KubeletAuthentication: no input or output.
+//! What is said of a cluster in its `KubeletAuthentication`: no input or output.
 
 use std::time::SystemTime;
 

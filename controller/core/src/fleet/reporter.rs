@@ -22,7 +22,7 @@ const LAST_RETRY: Duration = Duration::from_mins(1);
 /// HTTP status of an update of another version.
 const CONFLICT: u16 = 409;
 
-/// The writer of one KubeletAuthentication's status.
+/// The writer of one `KubeletAuthentication`'s status.
 #[derive(Debug)]
 pub(super) struct Reporter {
     api: Api<KubeletAuthentication>,

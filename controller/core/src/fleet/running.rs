@@ -57,7 +57,7 @@ impl Running {
     pub(super) fn start(
         shared: &Arc<Shared>,
         key: &ObjectKey,
-        service: Service,
+        service: &Service,
         records: Arc<dyn Records>,
     ) -> Result<Self, KubeconfigRefused> {
         let access = service.kubeconfig.access()?;
@@ -69,17 +69,17 @@ impl Running {
         let (events, writer) = Events::start(access.client().clone(), management);
         let store = Arc::new(KubeStore::new(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
-        let ledger = ledger(&service, &access, Arc::new(inventory.clone()), records);
+        let ledger = ledger(service, &access, Arc::new(inventory.clone()), records);
         let ledger = Arc::new(ledger);
         let context = context(
-            &service,
+            service,
             &access,
             Arc::new(inventory.clone()),
             ledger.clone(),
         );
         let upkeep = Upkeep::new(
             access.clone(),
-            &service,
+            service,
             context.signers(),
             inventory,
             ledger,
@@ -92,7 +92,7 @@ impl Running {
             clusters::run(client, pipeline, ended).await;
             writer.finish().await;
         });
-        tasks.spawn(keep_up(upkeep, said, closed(quitted)));
+        tasks.spawn(keep_up(upkeep, said, closed(quitted)).boxed());
         Ok(Self {
             fingerprint,
             ca,
@@ -139,7 +139,7 @@ fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
 async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>, stop: impl Future<Output = ()>) {
     let work = async {
         loop {
-            let health = upkeep.round().await;
+            let health = upkeep.round().boxed().await;
             said.send_if_modified(|known| {
                 let changed = *known != health;
                 *known = health;
@@ -148,7 +148,7 @@ async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>, stop: impl Fut
             let next = Instant::now() + jittered(PERIOD);
             while Instant::now() < next {
                 sleep(REVOCATIONS).await;
-                upkeep.revoke_what_is_new().await;
+                upkeep.revoke_what_is_new().boxed().await;
             }
         }
     };

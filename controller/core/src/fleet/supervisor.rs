@@ -32,7 +32,7 @@ const FIRST_RESTART: Duration = Duration::from_secs(5);
 /// The longest such wait.
 const LAST_RESTART: Duration = Duration::from_mins(5);
 
-/// Looks after one cluster until its KubeletAuthentication is gone.
+/// Looks after one cluster until its `KubeletAuthentication` is gone.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
     key: ObjectKey,
@@ -88,7 +88,7 @@ impl Supervisor {
             let look_again = Instant::now() + LOOK_AGAIN;
             let again = write_again.map_or(look_again, |at| at.min(look_again));
             tokio::select! {
-                changed = self.authentication.changed() => if changed.is_err() {
+                still_wanted = self.authentication.changed() => if still_wanted.is_err() {
                     break;
                 },
                 Some(change) = changes.next() => self.sources.changed(change),
@@ -96,7 +96,7 @@ impl Supervisor {
                     self.sources.cluster = cluster;
                 }
                 () = self.ca_key.changed() => {}
-                changed = changed(self.running.as_mut()) => if changed.is_err() {
+                outcome = changed(self.running.as_mut()) => if outcome.is_err() {
                     self.broke().await;
                 },
                 () = sleep_until(again) => {}
@@ -166,7 +166,7 @@ impl Supervisor {
                 return Verdict::Broken;
             }
             let cluster = self.key.to_string();
-            match Running::start(&self.shared, &self.key, service, self.records.clone()) {
+            match Running::start(&self.shared, &self.key, &service, self.records.clone()) {
                 Ok(running) => self.running = Some(running),
                 Err(source) => {
                     let name = format!("{}-kubeconfig", self.key.name);

@@ -1,4 +1,4 @@
-//! What a KubeletAuthentication's words mean to those who decide: no input or output.
+//! What a `KubeletAuthentication`'s words mean to those who decide: no input or output.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

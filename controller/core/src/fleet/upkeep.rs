@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
@@ -95,7 +96,7 @@ impl Upkeep {
         }
         // Once a round also what did not change: somebody may have undone it.
         self.revoked = None;
-        let revoked = self.revoke().await;
+        let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
         let swept = self.ledger.sweep((self.clock)()).await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
@@ -148,7 +149,7 @@ impl Upkeep {
         if self.revoked.is_none() {
             return;
         }
-        if let Err(error) = self.revoke().await {
+        if let Err(error) = self.revoke().boxed().await {
             tracing::warn!(error, "revoked certificates are not refused yet");
         }
     }
@@ -168,7 +169,7 @@ impl Upkeep {
         if self.revoked.as_ref() == Some(&desired) {
             return Ok(());
         }
-        let applied = part(revocation::apply(self.access.client(), &desired, now)).await?;
+        let applied = part(revocation::apply(self.access.client(), &desired, now).boxed()).await?;
         self.revoked = Some(desired);
         if applied.left_out > 0 {
             let left_out = applied.left_out;
@@ -314,8 +315,11 @@ fn cut(text: impl Display) -> String {
 
 fn refusal(error: &kube::Error) -> Answers {
     let text = cut(error_chain(error));
-    match error {
-        kube::Error::Api(status) if NOT_LET_IN.contains(&status.code) => Answers::Refused(text),
-        _ => Answers::No(text),
+    if let kube::Error::Api(status) = error
+        && NOT_LET_IN.contains(&status.code)
+    {
+        Answers::Refused(text)
+    } else {
+        Answers::No(text)
     }
 }

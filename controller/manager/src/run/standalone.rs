@@ -22,6 +22,10 @@ use super::{RunError, management};
 const MIN_DURATION: Duration = Duration::from_mins(10);
 
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own on the command line"
+)]
 #[command(next_help_heading = "One workload cluster, without a management cluster")]
 pub(super) struct StandaloneArguments {
     /// Kubeconfig of the workload cluster

@@ -124,7 +124,7 @@ async fn an_outage_shorter_than_the_deadline_changes_nothing() {
     leases.cut(true);
     let healed = leases.clone();
     tokio::spawn(async move {
-        sleep(RENEW_DEADLINE - 2 * RETRY).await;
+        sleep(RENEW_DEADLINE.saturating_sub(2 * RETRY)).await;
         healed.cut(false);
     });
 
