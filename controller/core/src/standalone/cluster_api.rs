@@ -23,7 +23,7 @@ use crate::duties::Issuance;
 use crate::fleet::{NoVerifiers, VerifierFactory, terms};
 use crate::ledger::{KubeRecords, RecordLedger};
 use crate::nodes;
-use crate::serving::{self, GuestReported};
+use crate::serving;
 use crate::status::KubeStore;
 
 /// For all that is read before the first request is answered: some lists of small objects.
@@ -128,8 +128,7 @@ impl Standalone {
         serving.guest_reported = match spec.guest_reported_addresses {
             GuestReportedAddresses::Refuse => None,
             GuestReportedAddresses::Allow => {
-                let nodes = serving::KubeNodes::new(access.client().clone());
-                Some(Arc::new(nodes) as Arc<dyn GuestReported>)
+                Some(Arc::new(serving::KubeNodes::new(access.client().clone())))
             }
         };
         let context = Context {
