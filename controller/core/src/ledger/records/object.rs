@@ -161,7 +161,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         provider_id: holder.provider_id.as_str().to_owned(),
         attestor: holder.attestor.as_str().to_owned(),
         instance: holder.instance.clone(),
-        machine_name: holder.machine_name.clone(),
+        machine_name: holder.machine_name.clone().filter(is_of_an_object),
         endorsement_key_sha256: holder.endorsement_key.map(|key| key.to_string()),
         generation: *generation,
         opened: crd::Opened {
@@ -176,6 +176,12 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         tombstone: tombstone.map(tombstone_object).transpose()?,
         revoked: revoked.map(revoked_object).transpose()?,
     })
+}
+
+/// Whether the name is an object's, which are RFC 1123 subdomains as nodes' names are. A member of a
+/// pool that no Machine stands for goes by its provider ID, which the object has anyway.
+fn is_of_an_object(name: &String) -> bool {
+    NodeName::parse(name).is_ok()
 }
 
 fn former_object(former: &Former) -> Result<crd::FormerGeneration, TimeError> {
