@@ -1,0 +1,12 @@
+//! What befalls whole clusters: a management cluster that is cut off from its own nodes, one that is
+//! moved, one that is away; and the life of nodes from their first request on, told from both
+//! clusters. All API servers and kubelets are real.
+
+#[path = "../real_fleet/bed.rs"]
+mod bed;
+
+mod away;
+mod break_glass;
+mod moved;
+mod replicas;
+mod witness;

@@ -1,0 +1,201 @@
+//! What there is to see of nodes: on both clusters, and in what the controller says.
+
+use std::fs;
+use std::time::Duration;
+
+use base64::prelude::*;
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Controllers, KubeadmBinding, Kubectl,
+};
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::process::{Process, poll};
+use kubelet_authenticator_tests::management::Management;
+use serde_json::{Value, json};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::oid_registry::Oid;
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::prelude::FromDer as _;
+
+/// A node counts as down when its Lease is over a minute old; whoever waits for that looks again
+/// once a minute.
+pub const PATIENCE: Duration = Duration::from_secs(240);
+
+/// How long a cluster believes in a node that is silent. Kubernetes' own 50 s would do as well, and
+/// take longer.
+const GRACE: &str = "--node-monitor-grace-period=20s";
+
+/// A workload cluster that gives up nodes that are silent, and where bootstrap tokens may file
+/// requests.
+pub fn workload() -> ControlPlane {
+    let plane = ControlPlane::builder()
+        .controllers(Controllers::Default)
+        .controller_manager_arg(GRACE)
+        .start();
+    plane.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
+    plane
+}
+
+/// The definition of what says how long certificates are valid.
+const DEFINITION: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
+
+/// Lets a KubeletAuthentication grant less than Kubernetes' least of ten minutes.
+pub fn allow_short_certificates(management: &Management) {
+    let target = ["customresourcedefinitions", DEFINITION];
+    let kubectl = management.kubectl();
+    let definition = kubectl.json(["get"].into_iter().chain(target));
+    let mut versions = definition["spec"]["versions"].clone();
+    let properties =
+        &mut versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    let lifetimes = &mut properties["certificate"]["properties"];
+    for field in ["expirationSeconds", "insecureExpirationSeconds"] {
+        assert_eq!(lifetimes[field]["minimum"].as_f64(), Some(600.0));
+        lifetimes[field]["minimum"] = json!(1);
+    }
+    kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
+}
+
+/// The record of a node's name.
+#[track_caller]
+pub fn record(kubectl: &Kubectl, namespace: &str, cluster: &str, node: &str) -> Value {
+    let name = format!("{cluster}.{node}");
+    kubectl.json(["get", "nodeidentities", &name, "-n", namespace])
+}
+
+/// `<uid>.<generation>` of a record, as its certificates carry it.
+pub fn mark(record: &Value) -> String {
+    let spec = &record["spec"];
+    format!("{}.{}", spec["uid"].as_str().unwrap(), spec["generation"])
+}
+
+/// The requests that name this node, the oldest first.
+pub fn requests(plane: &ControlPlane, node: &str) -> Vec<Value> {
+    let common_name = format!("system:node:{node}");
+    let names = |csr: &Value| {
+        let request = BASE64_STANDARD
+            .decode(csr["spec"]["request"].as_str().unwrap())
+            .unwrap();
+        let request = pem::parse_many(request).unwrap();
+        let (_, request) = X509CertificationRequest::from_der(request[0].contents()).unwrap();
+        let subject = &request.certification_request_info.subject;
+        subject
+            .iter_common_name()
+            .any(|found| found.as_str() == Ok(&common_name))
+    };
+    let mut requests: Vec<Value> = plane.csrs().into_iter().filter(names).collect();
+    requests.sort_by_key(|csr| {
+        let version = csr["metadata"]["resourceVersion"].as_str().unwrap();
+        version.parse::<u64>().unwrap()
+    });
+    requests
+}
+
+/// Those of them that have their certificate.
+pub fn issued(plane: &ControlPlane, node: &str) -> Vec<Value> {
+    let mut requests = requests(plane, node);
+    requests.retain(|csr| csr["status"]["certificate"].is_string());
+    requests
+}
+
+/// Waits for a certificate of this node, beside the first `known` ones, that `matches`.
+#[track_caller]
+pub fn wait_for_certificate(
+    plane: &ControlPlane,
+    node: &str,
+    known: usize,
+    matches: impl Fn(&Value) -> bool,
+) -> Value {
+    let found = poll(PATIENCE, || {
+        let issued = issued(plane, node);
+        issued.into_iter().skip(known).find(|csr| matches(csr))
+    });
+    found.unwrap_or_else(|| panic!("no such certificate: {:#?}", requests(plane, node)))
+}
+
+/// No request of the cluster was denied or failed.
+#[track_caller]
+pub fn none_is_refused(plane: &ControlPlane) {
+    let refused = |csr: &Value| {
+        let conditions = csr["status"]["conditions"].as_array().cloned();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|one| one["type"] == "Denied" || one["type"] == "Failed")
+    };
+    let mut all = plane.csrs();
+    all.retain(refused);
+    assert!(all.is_empty(), "{all:#?}");
+}
+
+/// Waits until the cluster has given the node up.
+#[track_caller]
+pub fn wait_until_not_ready(plane: &ControlPlane, node: &str) {
+    let selector = format!("metadata.name={node}");
+    let resource = ["nodes", "--field-selector", &selector];
+    plane
+        .kubectl()
+        .wait_for(&resource, "not Ready", PATIENCE, |object| {
+            status_of_ready(object) != "True"
+        });
+}
+
+/// Waits until the cluster believes in the node.
+#[track_caller]
+pub fn wait_until_ready(plane: &ControlPlane, node: &str) {
+    let selector = format!("metadata.name={node}");
+    let resource = ["nodes", "--field-selector", &selector];
+    plane
+        .kubectl()
+        .wait_for(&resource, "Ready", PATIENCE, |object| {
+            status_of_ready(object) == "True"
+        });
+}
+
+fn status_of_ready(node: &Value) -> Value {
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    let ready = conditions.iter().find(|one| one["type"] == "Ready");
+    ready.map_or(Value::Null, |ready| ready["status"].clone())
+}
+
+/// The fields of each line with this message that a controller has logged since it was started.
+pub fn lines(process: &Process, message: &str) -> Vec<Value> {
+    let log = process.log().since(process.log_start());
+    log.lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .map(|mut line| line["fields"].take())
+        .filter(|fields| fields["message"] == message)
+        .collect()
+}
+
+/// The UID in the certificate: record and generation.
+pub fn uid_of(csr: &Value) -> String {
+    read(csr, |certificate| {
+        let uid = Oid::from(&[1, 3, 6, 1, 4, 1, 57683, 2]).unwrap();
+        let attribute = certificate.subject().iter_by_oid(&uid).next().unwrap();
+        attribute.as_str().unwrap().to_owned()
+    })
+}
+
+/// When the certificate ends.
+pub fn not_after(csr: &Value) -> jiff::Timestamp {
+    read(csr, |certificate| {
+        let end = certificate.validity().not_after.timestamp();
+        jiff::Timestamp::from_second(end).unwrap()
+    })
+}
+
+fn read<T>(csr: &Value, look: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
+    let pem = csr["status"]["certificate"].as_str().unwrap();
+    let (_, pem) = parse_x509_pem(&BASE64_STANDARD.decode(pem).unwrap()).unwrap();
+    let (_, certificate) = x509_parser::parse_x509_certificate(&pem.contents).unwrap();
+    look(&certificate)
+}
+
+/// Takes what the plugin keeps on the machine's disk, as a new disk would; the kubelet is dead
+/// meanwhile.
+pub fn lose_disk(kubelet: &mut Kubelet) {
+    kubelet.kill();
+    let store = kubelet.var_lib().join("kubelet-authenticator");
+    for entry in fs::read_dir(&store).unwrap().flatten() {
+        fs::remove_file(entry.path()).unwrap();
+    }
+    kubelet.start();
+}
