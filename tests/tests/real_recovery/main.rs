@@ -9,4 +9,5 @@ mod away;
 mod break_glass;
 mod moved;
 mod replicas;
+mod story;
 mod witness;

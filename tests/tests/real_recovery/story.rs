@@ -1,0 +1,141 @@
+//! The whole of it, on two API servers and in both contracts of Cluster API: nodes join, renew, lose
+//! their disks and come back, and kubectl says so.
+
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::management::{Contract, Management, Pool};
+use kubelet_authenticator_tests::program;
+use serde_json::json;
+
+use crate::bed::{Manager, authorize, grant, kubelet};
+use crate::witness::{
+    PATIENCE, allow_short_certificates, issued, lose_disk, mark, none_is_refused, record, uid_of,
+    wait_for_certificate, wait_until_ready, workload,
+};
+
+const PLUGIN: &str = "kubelet-authenticator-null";
+
+/// Short, so that there are renewals to be seen.
+const SECONDS: u32 = 60;
+
+#[test]
+fn nodes_join_renew_lose_their_disks_and_come_back_in_contract_v1beta1() {
+    story(Contract::V1Beta1);
+}
+
+#[test]
+fn nodes_join_renew_lose_their_disks_and_come_back_in_contract_v1beta2() {
+    story(Contract::V1Beta2);
+}
+
+fn story(contract: Contract) {
+    let management = Management::start_with(contract);
+    grant(&management);
+    allow_short_certificates(&management);
+    let kubectl = management.kubectl();
+    let cluster = management
+        .cluster("prod-1")
+        .workload(workload().into())
+        .create();
+    let plane = cluster.control_plane().clone();
+    let _manager = Manager::null(&management, &[]);
+    let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
+    let authentication = authorize(&management, &cluster, &["aws"], spec);
+    authentication.wait_until_ready(kubectl);
+
+    let own = cluster.machine("own").create();
+    let listed = cluster
+        .pool("listed")
+        .provider_ids(&["test:///listed-1"])
+        .create();
+    let pool = cluster
+        .pool("pool")
+        .provider_ids(&["test:///pool-1"])
+        .with_machines()
+        .create();
+    let of_pool = pool
+        .machine("pool-1")
+        .provider_id("test:///pool-1")
+        .create();
+    let mut kubelets = [
+        kubelet(&cluster, &own, PLUGIN).start(),
+        member(&plane, &listed, "listed-1", "test:///listed-1"),
+        kubelet(&cluster, &of_pool, PLUGIN).start(),
+    ];
+    let nodes = ["own", "listed-1", "pool-1"];
+    for kubelet in &kubelets {
+        kubelet.wait_until_ready();
+    }
+
+    for node in nodes {
+        let record = record(kubectl, "default", "prod-1", node);
+        assert_eq!(record["spec"]["generation"], 1);
+        let renewed = wait_for_certificate(&plane, node, 0, |csr| {
+            csr["spec"]["username"] == format!("system:node:{node}")
+        });
+        assert_eq!(uid_of(&renewed), mark(&record));
+    }
+
+    for (kubelet, node) in kubelets.iter_mut().zip(nodes).take(2) {
+        let before = record(kubectl, "default", "prod-1", node);
+        let known = issued(&plane, node).len();
+        lose_disk(kubelet);
+        let uid = before["spec"]["uid"].as_str().unwrap();
+        wait_for_certificate(&plane, node, known, |csr| uid_of(csr) == format!("{uid}.2"));
+        wait_until_ready(&plane, node);
+    }
+    none_is_refused(&plane);
+
+    let table = poll(PATIENCE, || {
+        let words = ["get", "kubeletauthentications,nodeidentities"];
+        let table = kubectl.ok(words);
+        (table.matches("Z ").count() >= 4).then_some(table)
+    });
+    let table = table.unwrap_or_else(|| {
+        panic!(
+            "{}",
+            kubectl.ok(["get", "kubeletauthentications,nodeidentities"])
+        )
+    });
+    println!("{table}");
+    reads_well(&table);
+}
+
+/// What an operator sees of it.
+fn reads_well(table: &str) {
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let row = |name: &str| rows.iter().find(|row| row.first() == Some(&name));
+    let of_cluster = "kubeletauthentication.attestation.cluster.x-k8s.io/prod-1";
+    let of_cluster = row(of_cluster).expect("the cluster's row");
+    assert_eq!(of_cluster[1..3], ["True", "Ready"]);
+    assert!(of_cluster.contains(&"3"), "{of_cluster:?}");
+    for (node, provider_id, generation) in [
+        ("own", "generic:///prod-1/own", "2"),
+        ("listed-1", "test:///listed-1", "2"),
+        ("pool-1", "test:///pool-1", "1"),
+    ] {
+        let name = format!("nodeidentity.attestation.cluster.x-k8s.io/prod-1.{node}");
+        let columns = row(&name).expect("a row of the node");
+        assert_eq!(
+            columns[1..6],
+            ["prod-1", node, provider_id, "null", generation]
+        );
+    }
+}
+
+/// A kubelet of an instance that no Machine stands for.
+fn member(plane: &ControlPlane, pool: &Pool, node: &str, provider_id: &str) -> Kubelet {
+    let exec = Exec::new(program(PLUGIN))
+        .provide_cluster_info()
+        .env(
+            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
+            pool.bootstrap_kubeconfig().display().to_string(),
+        )
+        .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", provider_id);
+    let kubeconfig = plane.kubeconfig(User::Exec(exec));
+    plane.kubelet(node).kubeconfig(kubeconfig).start()
+}
