@@ -1,15 +1,13 @@
 //! The search through all states.
 
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::names::ProviderId;
 
-use super::world::{Replica, Scenario, Seen, Shared};
+use super::world::{Replica, Scenario, Seen, Shared, digest};
 use crate::refusal::Refusal;
 
 /// What became of a request.
@@ -150,15 +148,11 @@ impl Run {
     }
 
     fn digest(&self) -> u64 {
-        let mut digest = DefaultHasher::new();
-        let shared = self.shared();
-        format!("{:?} {:?}", shared.log, shared.published).hash(&mut digest);
-        for task in &self.tasks {
+        let tasks = self.tasks.each_ref().map(|task| {
             let seen = task.seen.lock().unwrap();
-            (seen.cached, seen.history, task.outcome).hash(&mut digest);
-        }
-        self.crashed.hash(&mut digest);
-        digest.finish()
+            (seen.cached, seen.history, task.outcome)
+        });
+        digest((self.shared().digest, tasks, self.crashed))
     }
 
     fn check(&self) -> Result<(), String> {

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
-use std::fmt::Debug;
-use std::hash::{Hash as _, Hasher as _};
+use std::hash::{Hash, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
@@ -80,6 +79,8 @@ pub(super) struct Shared {
     flaw: Option<Flaw>,
     /// Counts calls that came to an end.
     pub(super) calls: u64,
+    /// Of all that was written.
+    pub(super) digest: u64,
 }
 
 impl Shared {
@@ -117,6 +118,17 @@ impl Shared {
             record.generation = 1;
         }
         self.log.push(record.clone());
+        let Record {
+            node_name,
+            uid,
+            generation,
+            holder,
+            opened,
+            ..
+        } = &record;
+        let written = (node_name.as_str(), uid, generation, opened.key);
+        let by = (holder.provider_id.as_str(), record.is_live());
+        self.digest = digest((self.digest, written, by));
         Stored {
             record,
             version: Version::new(self.log.len().to_string()),
@@ -150,7 +162,7 @@ impl Replica {
     }
 
     /// Stops before the call; `act` gives `None` while it cannot be done.
-    pub(super) fn call<'a, T: Debug + Send + 'a>(
+    pub(super) fn call<'a, T: Answer + Send + 'a>(
         &'a self,
         mut act: impl FnMut(&mut Shared, usize) -> Option<T> + Send + 'a,
     ) -> BoxFuture<'a, T> {
@@ -165,10 +177,8 @@ impl Replica {
                 return Poll::Pending;
             };
             shared.calls += 1;
-            let mut digest = DefaultHasher::new();
             let mut seen = self.seen();
-            (seen.history, format!("{answer:?}")).hash(&mut digest);
-            seen.history = digest.finish();
+            seen.history = digest((seen.history, answer.told()));
             Poll::Ready(answer)
         })
         .boxed()
@@ -197,11 +207,57 @@ impl Replica {
         };
         self.call(|shared, _| {
             shared.published.push(published.clone());
-            Some(())
+            shared.digest = digest((shared.digest, published.uid, published.claim.key));
+            Some(Ok(()))
         })
-        .await;
-        Ok(())
+        .await
     }
+}
+
+/// What a call answers, as far as what its caller does next can depend on it.
+pub(super) trait Answer {
+    /// Versions say what is in a record; 0 is none.
+    fn told(&self) -> Vec<usize>;
+}
+
+fn number(stored: &Stored) -> usize {
+    stored.version.as_str().parse().unwrap()
+}
+
+impl<E> Answer for Result<Option<Stored>, E> {
+    fn told(&self) -> Vec<usize> {
+        self.iter().flatten().map(number).collect()
+    }
+}
+
+impl<E> Answer for Result<Vec<Stored>, E> {
+    fn told(&self) -> Vec<usize> {
+        self.iter().flatten().map(number).collect()
+    }
+}
+
+impl Answer for Result<Stored, WriteError> {
+    fn told(&self) -> Vec<usize> {
+        self.iter().map(number).collect()
+    }
+}
+
+impl<E> Answer for Result<(), E> {
+    fn told(&self) -> Vec<usize> {
+        vec![usize::from(self.is_ok())]
+    }
+}
+
+impl<E> Answer for Result<NodeState, E> {
+    fn told(&self) -> Vec<usize> {
+        vec![usize::from(self.is_ok())]
+    }
+}
+
+pub(super) fn digest(of: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Nodes for Replica {
