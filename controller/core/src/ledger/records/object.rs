@@ -154,6 +154,8 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         revoked,
         reset: _,
     } = record;
+    let machine_name = holder.machine_name.as_deref();
+    let machine_name = machine_name.filter(|name| is_of_an_object(name));
     Ok(NodeIdentitySpec {
         cluster_name: cluster.to_owned(),
         node_name: node_name.as_str().to_owned(),
@@ -161,7 +163,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         provider_id: holder.provider_id.as_str().to_owned(),
         attestor: holder.attestor.as_str().to_owned(),
         instance: holder.instance.clone(),
-        machine_name: holder.machine_name.clone().filter(is_of_an_object),
+        machine_name: machine_name.map(str::to_owned),
         endorsement_key_sha256: holder.endorsement_key.map(|key| key.to_string()),
         generation: *generation,
         opened: crd::Opened {
@@ -180,7 +182,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
 
 /// Whether the name is an object's, which are RFC 1123 subdomains as nodes' names are. A member of a
 /// pool that no Machine stands for goes by its provider ID, which the object has anyway.
-fn is_of_an_object(name: &String) -> bool {
+fn is_of_an_object(name: &str) -> bool {
     NodeName::parse(name).is_ok()
 }
 
