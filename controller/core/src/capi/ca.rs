@@ -156,6 +156,13 @@ impl fmt::Display for CaOutOfTime {
     }
 }
 
+#[cfg(test)]
+impl From<[u8; 32]> for KeyDigest {
+    fn from(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+}
+
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&HEXLOWER.encode(&self.0))

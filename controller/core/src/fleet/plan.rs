@@ -13,7 +13,7 @@ use crate::clusters::Reach;
 use crate::crd::{AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec};
 use crate::decide::Verifiers;
 
-use super::ca_keys::CaKeyHolder;
+use super::ca_keys::{CaKey, CaKeyHolder};
 use super::follow::Seen;
 use super::obstacle::Obstacle;
 use super::{PAUSED_ANNOTATION, VerifierFactory};
@@ -97,7 +97,7 @@ fn service(
             Obstacle::CaRefused { name, source }
         }),
     };
-    let shared = ca_key.hold(ca.as_ref().ok().map(ClusterCa::key_digest));
+    let shared = ca_key.hold(ca.as_ref().ok().map(CaKey::of));
     if is_paused(authentication) {
         return Err(Obstacle::Paused);
     }
