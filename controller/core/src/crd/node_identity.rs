@@ -237,7 +237,7 @@ pub struct Opened {
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub key_sha256: String,
     /// The name of the `CertificateSigningRequest`.
-    #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = schema::VISIBLE))]
     pub request_name: String,
     /// Its UID.
     #[serde(rename = "requestUID")]

@@ -13,6 +13,12 @@ use crate::ledger::record::{
 };
 use crate::ledger::{KeyDigest, RecordUid};
 
+/// The longest name of a request that is written down.
+const MAX_NAME: usize = 253;
+
+/// The longest UID that is.
+const MAX_UID: usize = 64;
+
 /// An object does not say what a record says: somebody changed it by hand.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("NodeIdentity {object} is no record: {field} cannot be read")]
@@ -168,8 +174,8 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         generation: *generation,
         opened: crd::Opened {
             key_sha256: opened.key.to_string(),
-            request_name: opened.request.name.clone(),
-            request_uid: opened.request.uid.clone(),
+            request_name: shown(&opened.request.name, MAX_NAME),
+            request_uid: shown(&opened.request.uid, MAX_UID),
             time: moment(opened.time)?,
             stale_node_uid: opened.stale_node.clone(),
         },
@@ -184,6 +190,18 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
 /// pool that no Machine stands for goes by its provider ID, which the object has anyway.
 fn is_of_an_object(name: &str) -> bool {
     NodeName::parse(name).is_ok()
+}
+
+/// The text as the schema has it: a request may be called what a record cannot say, and must not
+/// fail for it.
+fn shown(text: &str, max: usize) -> String {
+    let visible = |c: char| if c.is_ascii_graphic() { c } else { '?' };
+    let shown: String = text.chars().take(max).map(visible).collect();
+    if shown.is_empty() {
+        "?".to_owned()
+    } else {
+        shown
+    }
 }
 
 fn former_object(former: &Former) -> Result<crd::FormerGeneration, TimeError> {
@@ -214,4 +232,40 @@ fn revoked_object(revoked: Revoked) -> Result<crd::Revoked, TimeError> {
 
 pub(super) fn moment(time: SystemTime) -> Result<Time, TimeError> {
     Timestamp::try_from(time).map(Time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::rules_world::{at, claim};
+    use crate::ledger::{Claim, RecordUid};
+
+    fn written(claim: &Claim) -> NodeIdentitySpec {
+        let record = Record::first(claim, RecordUid::new([7; 16]), None, at(0));
+        spec(&record, "prod-1").unwrap()
+    }
+
+    #[test]
+    fn a_pools_member_has_no_machine_in_its_record() {
+        let mut claim = claim("m1", "n1", 1, 0);
+        assert_eq!(written(&claim).machine_name.as_deref(), Some("m1"));
+
+        claim.machine_name = Some("generic:///pool/a".to_owned());
+        assert_eq!(written(&claim).machine_name, None);
+    }
+
+    #[test]
+    fn a_request_of_any_name_is_written_down() {
+        for (name, expected) in [
+            ("kubelet-authenticator-AbC_1", "kubelet-authenticator-AbC_1"),
+            ("with space and\u{e9}", "with?space?and?"),
+            ("", "?"),
+            (&*"x".repeat(300), &*"x".repeat(253)),
+        ] {
+            let mut claim = claim("m1", "n1", 1, 0);
+            claim.request.name = name.to_owned();
+
+            assert_eq!(written(&claim).opened.request_name, expected);
+        }
+    }
 }
