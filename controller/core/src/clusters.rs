@@ -29,7 +29,10 @@ mod bounded;
 mod client;
 mod dial;
 mod kubeconfig;
+mod lenient;
 pub(crate) mod queue;
+
+pub(crate) use lenient::Lenient;
 
 pub use dial::{Neighbourhood, Reach};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};

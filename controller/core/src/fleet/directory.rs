@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{Stream, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Event, watcher};
@@ -17,7 +19,7 @@ use tokio::time::sleep;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
-use crate::clusters::{Doubling, watched_in_pages};
+use crate::clusters::{Doubling, Lenient, watched_in_pages};
 use crate::crd::KubeletAuthentication;
 use crate::logs::error_chain;
 
@@ -67,21 +69,24 @@ impl Directory {
         }
     }
 
-    fn seen(&mut self, event: Event<KubeletAuthentication>) {
+    fn seen(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         match event {
             Event::Init => {
                 for entry in self.clusters.values_mut() {
                     entry.listed = false;
                 }
             }
-            Event::InitApply(authentication) | Event::Apply(authentication) => {
-                if let Some(key) = key_of(&authentication) {
-                    self.there_is(key, authentication);
+            Event::InitApply(seen) | Event::Apply(seen) => {
+                let key = key_of(seen.meta());
+                match (key, seen.object) {
+                    (Some(key), Some(authentication)) => self.there_is(key, authentication),
+                    (Some(key), None) => self.there_is_unread(&key),
+                    (None, _) => {}
                 }
             }
             Event::InitDone => self.clusters.retain(|_, entry| entry.listed),
-            Event::Delete(authentication) => {
-                if let Some(key) = key_of(&authentication) {
+            Event::Delete(seen) => {
+                if let Some(key) = key_of(seen.meta()) {
                     self.clusters.remove(&key);
                 }
             }
@@ -101,6 +106,15 @@ impl Directory {
         };
         self.start(&key, &entry.authentication, Duration::ZERO);
         self.clusters.insert(key, entry);
+    }
+
+    /// What it said before holds, if it could be read then.
+    fn there_is_unread(&mut self, key: &ObjectKey) {
+        let cluster = key.to_string();
+        tracing::error!(cluster, "the KubeletAuthentication cannot be read");
+        if let Some(entry) = self.clusters.get_mut(key) {
+            entry.listed = true;
+        }
     }
 
     fn start(
@@ -148,8 +162,7 @@ impl Directory {
     }
 }
 
-fn key_of(authentication: &KubeletAuthentication) -> Option<ObjectKey> {
-    let metadata = &authentication.metadata;
+fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
     Some(ObjectKey {
         namespace: metadata.namespace.clone()?,
         name: metadata.name.clone()?,
@@ -160,7 +173,7 @@ fn key_of(authentication: &KubeletAuthentication) -> Option<ObjectKey> {
 fn authentications(
     settings: &Settings,
     shared: &Shared,
-) -> impl Stream<Item = Event<KubeletAuthentication>> + Send + use<> {
+) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
     let client = shared.management.clone();
     let api = match &settings.namespace {
         Some(namespace) => Api::namespaced(client, namespace),

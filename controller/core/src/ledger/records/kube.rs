@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Client, Error as KubeError};
+use kube::{Client, Error as KubeError, Resource as _};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::object::{self, BrokenRecord};
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
-use crate::clusters::watched_in_pages;
+use crate::clusters::{Lenient, watched_in_pages};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use crate::logs::error_chain;
 use crate::refusal::Unavailable;
@@ -65,11 +65,12 @@ impl KubeRecords {
     /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their
     /// status.
     pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
-        let api: Api<NodeIdentity> = Api::namespaced(client, namespace);
+        let api: Api<NodeIdentity> = Api::namespaced(client.clone(), namespace);
         let config = watched_in_pages()
             .labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"))
             .page_size(PAGE_SIZE);
-        let events = watcher(api.clone(), config).default_backoff();
+        let watched: Api<Lenient<NodeIdentity>> = Api::namespaced(client.clone(), namespace);
+        let events = watcher(watched, config).default_backoff();
         let cache = Arc::new(Cache::new(cluster));
         let watching = tokio::spawn(follow(events, Arc::clone(&cache)));
         Self {
@@ -339,7 +340,7 @@ impl Cache {
         waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of the records lags behind")))
     }
 
-    fn apply(&self, event: watcher::Event<NodeIdentity>) {
+    fn apply(&self, event: watcher::Event<Lenient<NodeIdentity>>) {
         let mut state = self.state();
         match event {
             watcher::Event::Apply(object) => {
@@ -347,8 +348,8 @@ impl Cache {
                 state.objects.insert(name, stored);
             }
             watcher::Event::Delete(object) => {
-                let name = object.metadata.name.unwrap_or_default();
-                state.objects.remove(&name);
+                let name = object.meta().name.as_deref().unwrap_or_default();
+                state.objects.remove(name);
             }
             watcher::Event::Init => state.listed.clear(),
             watcher::Event::InitApply(object) => {
@@ -364,9 +365,15 @@ impl Cache {
         self.changes.send_replace(());
     }
 
-    fn entry(&self, object: &NodeIdentity) -> (String, Result<Stored, BrokenRecord>) {
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let stored = object::stored(object, &self.cluster);
+    fn entry(&self, seen: &Lenient<NodeIdentity>) -> (String, Result<Stored, BrokenRecord>) {
+        let name = seen.meta().name.clone().unwrap_or_default();
+        let stored = match &seen.object {
+            Some(object) => object::stored(object, &self.cluster),
+            None => Err(BrokenRecord {
+                object: name.clone(),
+                field: "spec or status",
+            }),
+        };
         if let Err(broken) = &stored {
             tracing::error!(error = error_chain(broken), "a record is broken");
         }
@@ -390,7 +397,7 @@ impl State {
 }
 
 async fn follow(
-    events: impl Stream<Item = Result<watcher::Event<NodeIdentity>, watcher::Error>>,
+    events: impl Stream<Item = Result<watcher::Event<Lenient<NodeIdentity>>, watcher::Error>>,
     cache: Arc<Cache>,
 ) {
     let mut events = std::pin::pin!(events);
