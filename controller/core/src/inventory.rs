@@ -35,6 +35,15 @@ pub trait Inventory: Debug + Send + Sync {
     /// Node must have it as its name. `name` is in lower case.
     fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>>;
 
+    /// Whether there is a machine of this name that has no provider ID yet, so that it cannot be
+    /// found by the one that it will have.
+    fn awaits_provider_id<'a>(
+        &'a self,
+        _machine: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Unavailable>> {
+        ready(Ok(false)).boxed()
+    }
+
     /// The name that the machine's Node must have; `None` while there is none yet.
     fn node_name<'a>(
         &'a self,
@@ -251,6 +260,14 @@ impl Inventory for StaticInventory {
 
     fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
         ready(Ok(self.all(|machine| machine.is_called(name)))).boxed()
+    }
+
+    fn awaits_provider_id<'a>(
+        &'a self,
+        machine: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Unavailable>> {
+        let awaits = |one: &Machine| one.name == machine && one.provider_id.is_none();
+        ready(Ok(self.find(awaits).is_some())).boxed()
     }
 }
 

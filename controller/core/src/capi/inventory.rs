@@ -1,7 +1,9 @@
 //! The machines of one Cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use data_encoding::BASE64URL_NOPAD;
 use futures::future::{BoxFuture, FutureExt as _, ready};
@@ -26,7 +28,12 @@ use crate::refusal::Unavailable;
 pub struct CapiInventory {
     objects: Objects,
     cluster: ObjectKey,
+    /// Whether pools have Machines made, and when that was found out.
+    asked: Arc<Mutex<HashMap<Reference, (Instant, bool)>>>,
 }
+
+/// How long it holds what an `InfraMachinePool` says of its members.
+const ASKED_AGAIN: Duration = Duration::from_secs(30);
 
 /// Nothing can be said of a cluster's machines now.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +58,11 @@ enum NotNow {
 impl CapiInventory {
     /// The machines of this Cluster.
     pub fn new(objects: Objects, cluster: ObjectKey) -> Self {
-        Self { objects, cluster }
+        Self {
+            objects,
+            cluster,
+            asked: Arc::default(),
+        }
     }
 
     /// The bootstrap tokens of the machines and pools that are there to stay; `None` while nothing
@@ -106,9 +117,10 @@ impl CapiInventory {
         found.unwrap_or(Err(NotNow::NotListed))
     }
 
-    /// The machine with this ID; of a pool that will have Machines, none before its own is there.
+    /// The machine with this ID; of a pool that has Machines, one that is not ready before its own
+    /// is there. It is not gone: a pool gets Machines when its provider learns to make them.
     async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, NotNow> {
-        let (machine, infrastructure) = match self.look(|view| view.by_provider_id(id))? {
+        let (mut machine, infrastructure) = match self.look(|view| view.by_provider_id(id))? {
             None => return Ok(None),
             Some(Found::Machine(machine)) => return Ok(Some(machine)),
             Some(Found::Listed {
@@ -116,12 +128,30 @@ impl CapiInventory {
                 infrastructure,
             }) => (machine, infrastructure),
         };
-        let pool: Option<InfraMachinePool> = match infrastructure {
-            Some(reference) => self.fetch(&reference).await?,
-            None => None,
-        };
-        let waits = pool.is_some_and(|pool| pool.has_machines);
-        Ok((!waits).then_some(machine))
+        if let Some(reference) = infrastructure
+            && self.makes_machines(&reference).await?
+        {
+            machine.state = waiting(machine.state);
+        }
+        Ok(Some(machine))
+    }
+
+    /// Whether this `InfraMachinePool` has a Machine made for every member. A sweep asks once for
+    /// each of them.
+    async fn makes_machines(&self, reference: &Reference) -> Result<bool, NotNow> {
+        let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = asked().get(reference).copied();
+        if let Some((at, makes)) = known
+            && at.elapsed() < ASKED_AGAIN
+        {
+            return Ok(makes);
+        }
+        let pool: Option<InfraMachinePool> = self.fetch(reference).await?;
+        let makes = pool.is_some_and(|pool| pool.has_machines);
+        let mut asked = asked();
+        asked.retain(|_, (at, _)| at.elapsed() < ASKED_AGAIN);
+        asked.insert(reference.clone(), (Instant::now(), makes));
+        Ok(makes)
     }
 
     /// The token's owner; a machine that has no provider ID yet, with the one that its
@@ -181,6 +211,17 @@ impl Inventory for CapiInventory {
         let found = self.look(|view| Ok(view.by_name(name)));
         ready(found.map_err(Unavailable::new)).boxed()
     }
+
+    fn awaits_provider_id<'a>(
+        &'a self,
+        machine: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Unavailable>> {
+        let awaits = self.look(|view| {
+            let found = view.members.machines.get(machine);
+            Ok(found.is_some_and(|machine| machine.provider_id.is_none()))
+        });
+        ready(awaits.map_err(Unavailable::new)).boxed()
+    }
 }
 
 /// One cluster at one moment.
@@ -233,11 +274,16 @@ impl View<'_> {
             return Err(ambiguous("MachinePool", first, "MachinePool", second));
         }
         let pool = first.and_then(|name| Some((name, self.members.pools.get(name)?)));
-        Ok(pool.and_then(|(name, pool)| {
-            (!self.has_machines(name)).then(|| Found::Listed {
-                machine: self.listed_member(name, pool, id),
+        Ok(pool.map(|(name, pool)| {
+            let mut machine = self.listed_member(name, pool, id);
+            if self.has_machines(name) {
+                machine.state = waiting(machine.state);
+                return Found::Machine(machine);
+            }
+            Found::Listed {
+                machine,
                 infrastructure: pool.infrastructure.clone(),
-            })
+            }
         }))
     }
 
@@ -358,8 +404,7 @@ impl View<'_> {
 
     /// Whether Machines stand for the members of this pool.
     fn has_machines(self, pool: &str) -> bool {
-        let mut machines = self.members.machines.values();
-        machines.any(|machine| self.pool_name(machine).as_deref() == Some(pool))
+        self.members.has_machines_of(pool) || self.members.has_machines_of(&label_value(pool))
     }
 
     fn listed_member(self, name: &str, pool: &MachinePool, id: &ProviderId) -> Machine {
@@ -383,6 +428,14 @@ impl View<'_> {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         }
+    }
+}
+
+/// The state of what is not ready before something else is there.
+fn waiting(state: MachineState) -> MachineState {
+    match state {
+        MachineState::Ready | MachineState::Pending => MachineState::Pending,
+        MachineState::Deleting => MachineState::Deleting,
     }
 }
 

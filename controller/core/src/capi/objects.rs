@@ -161,7 +161,7 @@ impl<W: Kept> Resource for Raw<W> {
 }
 
 /// An object in the same namespace that a spec names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     /// Its group.
     pub group: String,

@@ -31,6 +31,8 @@ pub(super) struct Members {
     pub(super) machines: BTreeMap<String, Machine>,
     pub(super) pools: BTreeMap<String, MachinePool>,
     provider_ids: HashMap<ProviderId, Holders>,
+    /// How many Machines say that they are of a pool: by what they call it.
+    pool_machines: HashMap<String, usize>,
     configs: HashMap<String, Holders>,
 }
 
@@ -103,6 +105,11 @@ impl Members {
         self.provider_ids.get(id)
     }
 
+    /// Whether any Machine calls its pool this.
+    pub(super) fn has_machines_of(&self, pool: &str) -> bool {
+        self.pool_machines.contains_key(pool)
+    }
+
     fn is_empty(&self) -> bool {
         self.machines.is_empty() && self.pools.is_empty()
     }
@@ -142,6 +149,10 @@ impl Stored for Machine {
             let holders = members.configs.entry(config.clone()).or_default();
             holders.machines.insert(key.name.clone());
         }
+        if let Some(pool) = &self.pool {
+            let count = members.pool_machines.entry(pool.clone()).or_default();
+            *count = count.saturating_add(1);
+        }
         members.machines.insert(key.name.clone(), self);
         store.machine_clusters.insert(key, cluster);
     }
@@ -154,6 +165,14 @@ impl Stored for Machine {
             return;
         };
         if let Some(machine) = members.machines.remove(&key.name) {
+            if let Some(pool) = &machine.pool
+                && let Some(count) = members.pool_machines.get_mut(pool)
+            {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    members.pool_machines.remove(pool);
+                }
+            }
             if let Some(id) = &machine.provider_id {
                 let without = |holders: &mut Holders| holders.machines.remove(&key.name);
                 leave(&mut members.provider_ids, id, without);

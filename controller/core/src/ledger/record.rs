@@ -59,7 +59,8 @@ pub struct RecordHolder {
     pub attestor: Provider,
     /// The instance, where its cloud has names of its own for them.
     pub instance: Option<String>,
-    /// The Machine at the time of the claim; for people.
+    /// The Machine at the time of the claim: for people, and to know it by while it has no provider
+    /// ID.
     pub machine_name: Option<String>,
     /// The endorsement key of its TPM, where that proved it.
     pub endorsement_key: Option<KeyDigest>,

@@ -11,8 +11,8 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::records::{MemoryRecords, Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
-    CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Record, RecordUid,
-    Renewal,
+    CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Record, RecordHolder,
+    RecordUid, Renewal,
 };
 use crate::inventory::{Inventory, MachineState};
 use crate::logs::error_chain;
@@ -39,6 +39,8 @@ pub struct RecordLedger {
     entropy: Entropy,
     /// What was issued since the last sweep.
     issued: Mutex<BTreeMap<NodeName, LastIssued>>,
+    /// Since when members of pools are not listed any more.
+    unlisted: Mutex<BTreeMap<NodeName, SystemTime>>,
 }
 
 /// Where the random bytes of a record's UID come from; `None` when there are none to be had.
@@ -87,6 +89,7 @@ impl RecordLedger {
                 Some(bytes)
             }),
             issued: Mutex::default(),
+            unlisted: Mutex::default(),
         }
     }
 
@@ -128,6 +131,10 @@ impl RecordLedger {
         self.unwritten().remove(name)
     }
 
+    pub(super) fn unlisted(&self) -> MutexGuard<'_, BTreeMap<NodeName, SystemTime>> {
+        self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn unwritten(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,8 +165,10 @@ impl RecordLedger {
                     own
                 }
                 Step::Ask(Question::Holder(provider_id)) => {
-                    let state = self.holder_state(&provider_id).await?;
-                    holder = Some((provider_id, state));
+                    if let Some(own) = &own.record {
+                        let state = self.holder_state(&own.record.holder).await?;
+                        holder = Some((provider_id, state));
+                    }
                     own
                 }
                 Step::Grant(grant) => {
@@ -244,12 +253,17 @@ impl RecordLedger {
         Ok(state.map_err(|source| Deferral::NodesUnavailable { source })?)
     }
 
-    pub(super) async fn holder_state(
-        &self,
-        provider_id: &ProviderId,
-    ) -> Result<HolderState, Refusal> {
-        let machine = self.inventory.by_provider_id(provider_id).await;
-        let machine = machine.map_err(|source| Deferral::InventoryUnavailable { source })?;
+    pub(super) async fn holder_state(&self, holder: &RecordHolder) -> Result<HolderState, Refusal> {
+        let unavailable = |source| Deferral::InventoryUnavailable { source };
+        let machine = self.inventory.by_provider_id(&holder.provider_id).await;
+        let machine = machine.map_err(unavailable)?;
+        // One that joined by its token may not be found by its provider ID yet.
+        if let (None, Some(name)) = (&machine, &holder.machine_name) {
+            let awaits = self.inventory.awaits_provider_id(name).await;
+            if awaits.map_err(unavailable)? {
+                return Ok(HolderState::Alive);
+            }
+        }
         Ok(match machine.map(|machine| machine.state) {
             None => HolderState::Gone,
             Some(MachineState::Deleting) => HolderState::Leaving,

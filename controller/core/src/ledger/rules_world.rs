@@ -73,6 +73,7 @@ pub(crate) fn by_node(claim: Claim) -> Claim {
     }
 }
 
+#[derive(Debug)]
 pub(crate) struct World {
     pub(crate) records: Arc<MemoryRecords>,
     pub(crate) nodes: Arc<MemoryNodes>,

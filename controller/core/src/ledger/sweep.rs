@@ -1,6 +1,7 @@
 //! What time and the cloud do to records, once a minute: machines go, certificates expire, Nodes come
 //! back from the dead.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
@@ -15,6 +16,10 @@ use crate::refusal::Unavailable;
 /// The Node that a former holder left is looked for this long after the name has changed hands;
 /// usually the claim itself deletes it.
 const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
+
+/// A member of a pool that no Machine stands for is gone when its pool has not listed it for so long:
+/// clouds answer with half a list at times, and what is buried over one loses its certificates.
+const UNLISTED: Duration = Duration::from_mins(10);
 
 /// What there is after a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,18 +82,42 @@ impl RecordLedger {
     /// sweep; so is a machine that cannot be looked up.
     pub async fn sweep(&self, now: SystemTime) -> Result<Swept, Unavailable> {
         let mut swept = Swept::default();
+        let former = std::mem::take(&mut *self.unlisted());
         for stored in self.records().all().await? {
             self.write_down(&stored.record.node_name).await;
-            let Ok(holder) = self.holder_state(&stored.record.holder.provider_id).await else {
+            let Ok(holder) = self.holder_state(&stored.record.holder).await else {
                 swept.count(&stored.record);
                 continue;
             };
+            let holder = self.confirmed(&stored.record, holder, &former, now);
             match chore(&stored.record, holder, now) {
                 None => swept.count(&stored.record),
                 Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
             }
         }
         Ok(swept)
+    }
+
+    /// How the holder fares; one that is only not listed is not gone before its time. `former`: since
+    /// when those were not listed that were not at the last sweep.
+    fn confirmed(
+        &self,
+        record: &Record,
+        holder: HolderState,
+        former: &BTreeMap<NodeName, SystemTime>,
+        now: SystemTime,
+    ) -> HolderState {
+        if holder != HolderState::Gone || record.holder.machine_name.is_some() {
+            return holder;
+        }
+        let name = &record.node_name;
+        let since = former.get(name).copied().unwrap_or(now);
+        self.unlisted().insert(name.clone(), since);
+        if now < since + UNLISTED {
+            HolderState::Leaving
+        } else {
+            HolderState::Gone
+        }
     }
 
     async fn write_down(&self, name: &NodeName) {
@@ -120,7 +149,7 @@ impl RecordLedger {
             }
             Chore::RemoveNode => {
                 swept.count(record);
-                self.remove_node(name).await.err()
+                self.remove_node(&stored).await.err()
             }
             Chore::RemoveStaleNode(uid) => {
                 swept.count(record);
@@ -136,12 +165,20 @@ impl RecordLedger {
         }
     }
 
-    async fn remove_node(&self, name: &NodeName) -> Result<(), Unavailable> {
+    /// Deletes the Node of a name that nobody holds. Whoever makes one by right has claimed the name
+    /// before, so the record is read after the Node: a cache lags, and a sweep takes its time.
+    async fn remove_node(&self, stored: &Stored) -> Result<(), Unavailable> {
+        let name = &stored.record.node_name;
         let state = self.nodes().state(name).await?;
-        if let Some(uid) = state.uid() {
-            self.nodes().delete(name, uid).await?;
-            tracing::info!(node = name.as_str(), "a Node that nobody holds is deleted");
+        let Some(uid) = state.uid() else {
+            return Ok(());
+        };
+        let fresh = self.records().read(name).await?;
+        if fresh.is_none_or(|fresh| fresh.version != stored.version) {
+            return Ok(());
         }
+        self.nodes().delete(name, uid).await?;
+        tracing::info!(node = name.as_str(), "a Node that nobody holds is deleted");
         Ok(())
     }
 }

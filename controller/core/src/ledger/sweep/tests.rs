@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
+use futures::future::{BoxFuture, FutureExt as _};
 
 use super::*;
-use crate::inventory::MachineState;
-use crate::ledger::rules_world::{HOUR, World, at, claim, insecure, name, policy};
+use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::ledger::rules_world::{HOUR, World, at, claim, insecure, name, policy, provider_id};
 use crate::ledger::{LastIssued, Ledger as _, MemoryRecords, Records as _};
-use crate::nodes::{NodeState, Nodes as _};
+use crate::nodes::{NodeState, Nodes};
 use crate::refusal::Unavailable;
 
 fn swept(world: &World, hour: u32) -> Swept {
@@ -191,4 +192,81 @@ fn an_inventory_that_is_away_buries_nobody() {
 
     assert_eq!((swept.live, swept.tombstones), (1, 0));
     assert!(world.record("n1").is_live());
+}
+
+/// Nodes whose name is claimed anew at the moment that somebody looks for one.
+#[derive(Debug)]
+struct Rejoined(World);
+
+impl Nodes for Rejoined {
+    fn state<'a>(&'a self, node: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+        let Self(world) = self;
+        let stored = world.records.read(node).now_or_never();
+        let Stored { record, version } = stored.unwrap().unwrap().unwrap();
+        let reopened = Record {
+            generation: record.generation + 1,
+            tombstone: None,
+            ..record
+        };
+        let written = world.records.replace(&reopened, &version).now_or_never();
+        written.unwrap().unwrap();
+        world.nodes.state(node)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        node: &'a NodeName,
+        uid: &'a str,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.0.nodes.delete(node, uid)
+    }
+}
+
+#[test]
+fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept(&world, 2);
+    world.node("n1", true, 3);
+    let (records, nodes) = (world.records.clone(), world.nodes.clone());
+    let machines = StaticInventory::new(world.machines.clone()).unwrap();
+    let rejoined = Arc::new(Rejoined(world));
+    let ledger = RecordLedger::new(records, Arc::new(machines), rejoined, policy());
+
+    block_on(ledger.sweep(at(3))).unwrap();
+
+    let node = block_on(nodes.state(&name("n1"))).unwrap();
+    assert_ne!(node, NodeState::Absent);
+}
+
+#[test]
+fn the_record_of_a_machine_whose_provider_id_is_still_to_come_is_not_buried() {
+    let mut world = World::held(policy());
+    let mut machine = Machine::new("m1");
+    world.machines = vec![machine.clone()];
+
+    swept(&world, 1);
+    assert!(world.record("n1").is_live(), "it joined by its token");
+
+    machine.provider_id = Some(provider_id("m2"));
+    world.machines = vec![machine];
+    swept(&world, 2);
+    assert!(!world.record("n1").is_live(), "it is another");
+}
+
+#[test]
+fn a_pools_member_that_is_not_listed_for_a_moment_keeps_its_record() {
+    let mut world = World::held(policy());
+    world.edit("n1", |record| record.holder.machine_name = None);
+    world.becomes("m1", None);
+    let ledger = world.ledger();
+    let minute = Duration::from_mins(1);
+    let sweep = |time| block_on(ledger.sweep(time)).unwrap();
+
+    sweep(at(1));
+    sweep(at(1) + UNLISTED - minute);
+    assert!(world.record("n1").is_live());
+
+    sweep(at(1) + UNLISTED);
+    assert!(!world.record("n1").is_live());
 }

@@ -63,8 +63,9 @@ fn a_pools_member_is_its_machine_where_it_has_one() {
         assert_eq!(member.state, MachineState::Ready);
         assert_eq!(node_name(&member), Some("p1-a-infra"));
         assert_eq!(member.pool.as_deref(), Some("p1"));
-        // The other's Machine is still to come.
-        assert_eq!(by_id(&inventory, MEMBERS[1]), None);
+        // The other's Machine is still to come; its record must not be buried meanwhile.
+        let other = by_id(&inventory, MEMBERS[1]).unwrap();
+        assert_eq!(other.state, MachineState::Pending);
         assert!(block_on(inventory.by_name("b")).unwrap().is_empty());
     }
 }
@@ -179,8 +180,10 @@ fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() 
         };
 
         assert_eq!(machine.provider_id, Some(id("generic:///rack/new")));
-        // It is not found by it before the Machine has it.
+        // It is not found by it before the Machine has it, and is not gone either.
         assert_eq!(by_id(&inventory, "generic:///rack/new"), None);
+        let awaits = |name| block_on(inventory.awaits_provider_id(name)).unwrap();
+        assert_eq!(["m1", "m2", "m9"].map(awaits), [true, false, false]);
     }
 }
 
