@@ -36,6 +36,8 @@ pub mod reason {
     pub const UNREACHABLE: &str = "Unreachable";
     /// The API server is older than what is needed.
     pub const KUBERNETES_TOO_OLD: &str = "KubernetesTooOld";
+    /// Something that is done from time to time was not done the last time.
+    pub const UPKEEP_INCOMPLETE: &str = "UpkeepIncomplete";
     /// Cluster API has not made the Cluster's CA yet.
     pub const CA_NOT_FOUND: &str = "CANotFound";
     /// The CA Secret cannot be read as a certificate and its key.

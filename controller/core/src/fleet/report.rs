@@ -148,6 +148,14 @@ fn ready(verdict: &Verdict) -> Word {
                 version.name
             ),
         ),
+        Answers::Yes(_) if !health.undone.is_empty() => Word::new(
+            False,
+            reason::UPKEEP_INCOMPLETE,
+            format!(
+                "requests are answered, and this was not done: {}",
+                health.undone.join("; ")
+            ),
+        ),
         Answers::Yes(_) => Word::new(True, reason::READY, ""),
     }
 }

@@ -50,6 +50,29 @@ fn a_cluster_that_is_served_is_ready() {
 }
 
 #[test]
+fn what_was_not_done_is_named() {
+    let verdict = serving(Health {
+        undone: vec![
+            "revocation: forbidden".to_owned(),
+            "the tokens: late".to_owned(),
+        ],
+        ..healthy()
+    });
+
+    let status = status(&authentication("aws"), &verdict, now());
+
+    let ready = conditions::find(&status.conditions, "Ready").unwrap();
+    assert_eq!(ready.reason, "UpkeepIncomplete");
+    assert!(
+        ready
+            .message
+            .ends_with("revocation: forbidden; the tokens: late")
+    );
+    let reachable = said(&verdict, "WorkloadClusterReachable");
+    assert_eq!(reachable, is("True", "Reachable"));
+}
+
+#[test]
 fn each_thing_that_is_wrong_has_its_reason() {
     let with = |change: &dyn Fn(&mut Health)| {
         let mut health = healthy();
