@@ -52,9 +52,18 @@ struct Directory {
     started: HashMap<Id, ObjectKey>,
 }
 
+/// What a cluster's supervisor is told.
+#[derive(Debug, Clone)]
+pub(super) enum Word {
+    /// It is to be looked after like this.
+    Is(Arc<KubeletAuthentication>),
+    /// Nobody is to look after it any more. Where another controller is to, there is no word.
+    Deleted,
+}
+
 /// A cluster that is looked after for as long as this is not dropped.
 struct Entry {
-    authentication: watch::Sender<Arc<KubeletAuthentication>>,
+    authentication: watch::Sender<Word>,
     /// Whether the list, as far as it was read, has it.
     listed: bool,
 }
@@ -84,17 +93,21 @@ impl Directory {
                     (None, _) => {}
                 }
             }
-            Event::InitDone => self.clusters.retain(|_, entry| entry.listed),
+            Event::InitDone => {
+                let gone = self.clusters.extract_if(|_, entry| !entry.listed);
+                gone.for_each(|(_, entry)| entry.deleted());
+            }
             Event::Delete(seen) => {
-                if let Some(key) = key_of(seen.meta()) {
-                    self.clusters.remove(&key);
+                let entry = key_of(seen.meta()).and_then(|key| self.clusters.remove(&key));
+                if let Some(entry) = entry {
+                    entry.deleted();
                 }
             }
         }
     }
 
     fn there_is(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
-        let authentication = Arc::new(authentication);
+        let authentication = Word::Is(Arc::new(authentication));
         if let Some(entry) = self.clusters.get_mut(&key) {
             entry.listed = true;
             entry.authentication.send_replace(authentication);
@@ -117,12 +130,7 @@ impl Directory {
         }
     }
 
-    fn start(
-        &mut self,
-        key: &ObjectKey,
-        authentication: &watch::Sender<Arc<KubeletAuthentication>>,
-        wait: Duration,
-    ) {
+    fn start(&mut self, key: &ObjectKey, authentication: &watch::Sender<Word>, wait: Duration) {
         let supervised = supervise(self.shared.clone(), key.clone(), authentication.subscribe());
         let task = self.tasks.spawn(async move {
             sleep(wait).await;
@@ -159,6 +167,12 @@ impl Directory {
         self.clusters.clear();
         // Each has a deadline of its own.
         while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+impl Entry {
+    fn deleted(self) {
+        self.authentication.send_replace(Word::Deleted);
     }
 }
 

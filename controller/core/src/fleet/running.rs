@@ -38,6 +38,7 @@ const REVOCATIONS: Duration = Duration::from_secs(3);
 pub(super) struct Running {
     pub(super) fingerprint: Fingerprint,
     pub(super) ca: Arc<ClusterCa>,
+    pub(super) access: ClusterAccess,
     health: watch::Receiver<Health>,
     tasks: JoinSet<()>,
     /// Dropped, it ends the tasks.
@@ -96,6 +97,7 @@ impl Running {
         Ok(Self {
             fingerprint,
             ca,
+            access,
             health,
             tasks,
             quit,

@@ -10,8 +10,8 @@ use kube::api::Api;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::Shared;
 use super::ca_keys::CaKeyHolder;
+use super::directory::Word;
 use super::follow::{Seen, follow};
 use super::infra_cluster::InfraCluster;
 use super::obstacle::Obstacle;
@@ -19,6 +19,7 @@ use super::plan::{Plan, Service, Sources};
 use super::report::{self, Verdict};
 use super::reporter::Reporter;
 use super::running::{Broken, Running};
+use super::{Shared, upkeep};
 use crate::capi::{Cluster, ObjectKey, Objects};
 use crate::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
 use crate::ledger::{KubeRecords, Records};
@@ -36,7 +37,7 @@ const LAST_RESTART: Duration = Duration::from_mins(5);
 pub(super) async fn supervise(
     shared: Arc<Shared>,
     key: ObjectKey,
-    authentication: watch::Receiver<Arc<KubeletAuthentication>>,
+    authentication: watch::Receiver<Word>,
 ) {
     let supervisor = Supervisor {
         authentication,
@@ -60,7 +61,7 @@ pub(super) async fn supervise(
 struct Supervisor {
     shared: Arc<Shared>,
     key: ObjectKey,
-    authentication: watch::Receiver<Arc<KubeletAuthentication>>,
+    authentication: watch::Receiver<Word>,
     sources: Sources,
     ca_key: CaKeyHolder,
     records: Arc<dyn Records>,
@@ -80,7 +81,11 @@ impl Supervisor {
         let mut changes = self.changes();
         let mut objects = self.shared.objects.changes();
         loop {
-            let authentication = self.authentication.borrow_and_update().clone();
+            let word = self.authentication.borrow_and_update().clone();
+            let authentication = match word {
+                Word::Is(authentication) => authentication,
+                Word::Deleted => return self.release().await,
+            };
             let verdict = self.settle(&authentication).await;
             let status = report::status(&authentication, &verdict, (self.shared.clock)());
             self.tell_infra_cluster(&verdict, &status).await;
@@ -182,6 +187,25 @@ impl Supervisor {
             ca: running.ca.out_of_time((self.shared.clock)()),
             signs: running.ca.signer().is_some(),
             health: running.health(),
+        }
+    }
+
+    /// Leaves the cluster to whoever looks after it now.
+    async fn release(mut self) {
+        let access = self.running.as_ref().map(|running| running.access.clone());
+        self.stop().await;
+        let Some(access) = access else {
+            // It is not to be touched, or cannot be.
+            return;
+        };
+        let cluster = self.key.to_string();
+        match upkeep::release(&access).await {
+            Ok(()) => tracing::info!(cluster, "may join by other means again"),
+            Err(error) => tracing::warn!(
+                cluster,
+                error,
+                "the admission policy for requests stays, and refuses stock kubelets"
+            ),
         }
     }
 

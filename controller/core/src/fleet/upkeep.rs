@@ -9,7 +9,7 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
-
+use kubelet_attestation::names::NodeName;
 use tokio::time::timeout;
 
 use super::health::{Answers, Census, Health, Paths};
@@ -233,7 +233,8 @@ impl Upkeep {
                 let named: Vec<&str> = nodes.iter().take(MAX_NAMED).map(String::as_str).collect();
                 let count = nodes.len();
                 Some(format!(
-                    "{count} Nodes have no record: {}",
+                    "{count} Nodes have no record, which they get when they join through the plugin: \
+                     {}",
                     named.join(", ")
                 ))
             }
@@ -247,14 +248,16 @@ impl Upkeep {
         Ok(waiting)
     }
 
-    /// The Nodes that nobody holds the name of.
+    /// The Nodes that nobody holds the name of, but for those that renew without a record.
     async fn without_record(&self) -> Result<BTreeSet<String>, String> {
         let records = self.ledger.records().all().await;
         let records = records.map_err(|error| cut(error_chain(&error)))?;
-        let recorded: BTreeSet<&str> = records
+        let accounted_for: BTreeSet<&str> = records
             .iter()
             .filter(|stored| stored.record.is_live())
-            .map(|stored| stored.record.node_name.as_str())
+            .map(|stored| &stored.record.node_name)
+            .chain(&self.admission.built_in_renewal)
+            .map(NodeName::as_str)
             .collect();
         let api: Api<PartialObjectMeta<Node>> = Api::all(self.access.client().clone());
         let mut page = ListParams::default().limit(NODES_A_PAGE);
@@ -269,7 +272,7 @@ impl Upkeep {
                 .items
                 .into_iter()
                 .filter_map(|node| node.metadata.name);
-            without.extend(names.filter(|name| !recorded.contains(name.as_str())));
+            without.extend(names.filter(|name| !accounted_for.contains(name.as_str())));
             match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) if without.len() < MAX_WITHOUT => {
                     page = page.continue_token(&next);
@@ -278,6 +281,15 @@ impl Upkeep {
             }
         }
     }
+}
+
+/// Takes back what would stand in the way of those who look after a cluster after us: what tokens
+/// and nodes may ask for.
+///
+/// What was revoked stays refused: it concerns nobody else, and a certificate that was stolen is
+/// not to be good again because an object was deleted.
+pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
+    part(admission::remove(access.client())).await
 }
 
 impl Health {
