@@ -196,3 +196,6 @@ impl Fingerprint {
         Self(digest.finalize().into())
     }
 }
+
+#[cfg(test)]
+mod tests;
