@@ -5,6 +5,7 @@ pub mod demo;
 pub mod fleet;
 pub mod management;
 pub mod node;
+pub mod scene;
 
 use std::path::PathBuf;
 

@@ -1,7 +1,17 @@
 //! What attackers try who hold something: a bootstrap token, a worker, sight of all requests, a
 //! tenant's namespace. Management cluster, workload cluster, kubelets: all real.
 
-mod scene;
 mod tenant;
 mod token;
 mod worker;
+
+use std::sync::LazyLock;
+
+use kubelet_authenticator_tests::scene::{Scene, Site};
+use serde_json::json;
+
+/// Shared: every test has machines of its own.
+static SCENE: LazyLock<Scene> = LazyLock::new(|| {
+    let settings = json!({"autoApproveBindings": "Remove"});
+    Scene::start(&Site::start(), "default", settings)
+});

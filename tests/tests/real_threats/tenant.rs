@@ -4,12 +4,13 @@ use kubelet_authenticator_test_support::control_plane::Exec;
 use kubelet_authenticator_tests::management::workload_kubeconfig;
 use serde_json::json;
 
-use crate::scene::SCENE;
+use crate::SCENE;
 use kubelet_authenticator_tests::fleet::authorize;
 
 #[test]
 fn a_tenants_kubeconfig_names_a_program_for_the_controller_to_run() {
     let tenant = SCENE
+        .site
         .management
         .cluster("tenant-exec")
         .namespace("tenant-exec")
@@ -24,9 +25,9 @@ fn a_tenants_kubeconfig_names_a_program_for_the_controller_to_run() {
     let kubeconfig = plane.exec_kubeconfig(exec);
     tenant.write_kubeconfig(&std::fs::read_to_string(kubeconfig).unwrap());
 
-    let authentication = authorize(&SCENE.management, &tenant, &["aws"], json!({}));
+    let authentication = authorize(&SCENE.site.management, &tenant, &["aws"], json!({}));
 
-    let kubectl = SCENE.management.kubectl();
+    let kubectl = SCENE.management();
     let refused = authentication.wait_for(kubectl, "Ready", "False", "KubeconfigRefused");
     assert!(refused.to_string().contains("exec"), "{refused:#}");
     assert!(!ran.exists());
@@ -35,6 +36,7 @@ fn a_tenants_kubeconfig_names_a_program_for_the_controller_to_run() {
 #[test]
 fn a_tenants_kubeconfig_names_files_of_the_controller() {
     let tenant = SCENE
+        .site
         .management
         .cluster("tenant-files")
         .namespace("tenant-files")
@@ -44,8 +46,8 @@ fn a_tenants_kubeconfig_names_files_of_the_controller() {
         .replace("client-certificate-data:", "client-certificate:");
     tenant.write_kubeconfig(&text);
 
-    let authentication = authorize(&SCENE.management, &tenant, &["aws"], json!({}));
+    let authentication = authorize(&SCENE.site.management, &tenant, &["aws"], json!({}));
 
-    let kubectl = SCENE.management.kubectl();
+    let kubectl = SCENE.management();
     authentication.wait_for(kubectl, "Ready", "False", "KubeconfigRefused");
 }

@@ -3,7 +3,7 @@
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, is_issued};
 
-use crate::scene::SCENE;
+use crate::SCENE;
 use kubelet_authenticator_tests::fleet::kubelet;
 
 /// More than a token may have looked at in a minute.

@@ -3,7 +3,7 @@
 use kubelet_authenticator_tests::controller::is_issued;
 use serde_json::json;
 
-use crate::scene::SCENE;
+use crate::SCENE;
 
 #[test]
 fn root_on_a_worker_asks_for_another_nodes_name() {
@@ -68,7 +68,7 @@ fn a_certificate_of_a_former_generation_can_write_nothing_and_renew_nothing() {
         namespace,
         reset,
     ];
-    SCENE.management.kubectl().ok(annotate);
+    SCENE.management().ok(annotate);
 
     let present = SCENE.join(&machine);
 
@@ -93,7 +93,7 @@ fn a_reset_that_is_applied_again_does_nothing() {
     SCENE.join(&machine);
     let record = format!("{}.reset-twice", SCENE.cluster.name());
     let namespace = SCENE.cluster.namespace();
-    let kubectl = SCENE.management.kubectl();
+    let kubectl = SCENE.management();
     let reset = "attestation.cluster.x-k8s.io/reset=1";
     let annotate = [
         "annotate",

@@ -1,49 +1,109 @@
 //! A cluster whose machines prove themselves by a rubber stamp, and what is asked of it.
 
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::{Controllers, Kubectl, User};
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{
-    Application, PATIENCE, certificate_of, is_answered, is_issued, reason_of,
-};
-use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
 use serde_json::{Value, json};
 
-use kubelet_authenticator_tests::fleet::{Manager, authorize, management};
+use crate::controller::{Application, PATIENCE, certificate_of, is_answered, is_issued, reason_of};
+use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
+use crate::management::{Machine, Management, WorkloadCluster};
 
-/// Records are looked through once a minute.
-const SWEPT: Duration = Duration::from_secs(180);
+/// A cluster is looked through once a minute.
+pub const SWEPT: Duration = Duration::from_secs(180);
 
-/// Shared: every test has machines of its own.
-pub static SCENE: LazyLock<Scene> = LazyLock::new(Scene::start);
-
-/// One Cluster of a management cluster, and our controller.
-pub struct Scene {
+/// A management cluster and our controller in it.
+#[derive(Debug)]
+pub struct Site {
+    /// The management cluster.
     pub management: Management,
+    /// The controller.
+    pub manager: Manager,
+}
+
+impl Site {
+    /// One with no Clusters yet.
+    #[track_caller]
+    pub fn start() -> Arc<Self> {
+        let management = management();
+        let manager = Manager::null(&management, &[]);
+        Arc::new(Self {
+            management,
+            manager,
+        })
+    }
+}
+
+/// One Cluster of a management cluster.
+#[derive(Debug)]
+pub struct Scene {
+    /// What it is part of.
+    pub site: Arc<Site>,
+    /// The Cluster.
     pub cluster: WorkloadCluster,
-    _manager: Manager,
+    /// How its nodes are authenticated.
+    pub authentication: Authentication,
 }
 
 impl Scene {
-    fn start() -> Self {
-        let management = management();
-        let cluster = management
-            .cluster("prod-1")
-            .controllers(Controllers::Default)
-            .create();
-        let manager = Manager::null(&management, &[]);
-        let settings = json!({"autoApproveBindings": "Remove"});
-        let authentication = authorize(&management, &cluster, &["aws"], settings);
-        authentication.wait_until_ready(management.kubectl());
+    /// A Cluster in a namespace of its own, looked after with these settings.
+    #[track_caller]
+    pub fn start(site: &Arc<Site>, namespace: &str, settings: Value) -> Self {
+        let cluster = Self::unattended(site, namespace);
+        Self::attend(site, cluster, settings)
+    }
+
+    /// A Cluster in a namespace of its own that nobody looks after yet.
+    #[track_caller]
+    pub fn unattended(site: &Arc<Site>, namespace: &str) -> WorkloadCluster {
+        let builder = site.management.cluster("prod-1").namespace(namespace);
+        builder.controllers(Controllers::Default).create()
+    }
+
+    /// This Cluster, looked after with these settings from now on.
+    #[track_caller]
+    pub fn attend(site: &Arc<Site>, cluster: WorkloadCluster, settings: Value) -> Self {
+        let authentication = authorize(&site.management, &cluster, &["aws"], settings);
+        authentication.wait_until_ready(site.management.kubectl());
         Self {
-            management,
+            site: site.clone(),
             cluster,
-            _manager: manager,
+            authentication,
         }
+    }
+
+    /// kubectl on the management cluster.
+    pub fn management(&self) -> &Kubectl {
+        self.site.management.kubectl()
+    }
+
+    /// Changes how its nodes are authenticated.
+    #[track_caller]
+    pub fn change(&self, spec: &Value) {
+        let Authentication { namespace, name } = &self.authentication;
+        let target = ["kubeletauthentication", name, "--namespace", namespace];
+        self.management().patch(&target, &json!({ "spec": spec }));
+    }
+
+    /// Waits until the condition that all ways are closed has this status and reason; gives its
+    /// message.
+    #[track_caller]
+    pub fn wait_for_paths(&self, status: &str, reason: &str, words: &[&str]) -> String {
+        let condition = "AutoApprovePathsClosed";
+        let Authentication { namespace, name } = &self.authentication;
+        let target = ["get", "kubeletauthentication", name, "-n", namespace];
+        let mut last = Value::Null;
+        let found = poll(SWEPT, || {
+            last = condition_of(&self.management().json(target), condition);
+            let message = last["message"].as_str().unwrap_or_default();
+            let is = last["status"] == status && last["reason"] == reason;
+            (is && words.iter().all(|word| message.contains(word))).then(|| message.to_owned())
+        });
+        found.unwrap_or_else(|| panic!("{status} {reason} {words:?}: {last:#}"))
     }
 
     /// kubectl on the workload cluster.
@@ -105,8 +165,8 @@ impl Scene {
             "--field-selector",
             &field,
         ];
-        let kubectl = self.management.kubectl();
-        kubectl.wait_for(&events, reason, PATIENCE, |_| true);
+        self.management()
+            .wait_for(&events, reason, PATIENCE, |_| true);
         let csr = self.request(name);
         assert!(!is_answered(&csr), "{csr:#}");
     }
@@ -130,7 +190,7 @@ impl Scene {
     pub fn record(&self, node_name: &str) -> Value {
         let name = format!("{}.{node_name}", self.cluster.name());
         let namespace = self.cluster.namespace();
-        let kubectl = self.management.kubectl();
+        let kubectl = self.management();
         kubectl.json(["get", "nodeidentities", &name, "--namespace", namespace])
     }
 

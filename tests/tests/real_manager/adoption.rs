@@ -1,0 +1,120 @@
+//! Nodes that joined before us.
+
+use std::path::{Path, PathBuf};
+
+use kubelet_authenticator_test_support::control_plane::{Exec, KubeadmBinding, User};
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::pki::KeyAndCertificate;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::reason_of;
+use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
+use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::scene::{SWEPT, Scene};
+use serde_json::{Value, json};
+
+use crate::SITE;
+
+/// A kubelet joins as kubeadm has it, and its node goes on living by this kubeconfig: kubeadm's
+/// `kubelet.conf`, which names the file that the kubelet rotates.
+fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {
+    let plane = cluster.control_plane();
+    plane.install_bindings(&KubeadmBinding::ALL);
+    let kubelet = plane
+        .kubelet(machine.node_name())
+        .bootstrap_kubeconfig(machine.bootstrap_kubeconfig())
+        .start();
+    kubelet.wait_until_ready();
+    // A link to a file of the kubelet's namespace.
+    let pki = kubelet.var_lib().join("kubelet/pki");
+    let current = std::fs::read_link(pki.join("kubelet-client-current.pem")).unwrap();
+    let pem = std::fs::read_to_string(pki.join(current.file_name().unwrap())).unwrap();
+    let (certificate, key) = pem.split_at(pem.rfind("-----BEGIN").unwrap());
+    let pair = KeyAndCertificate {
+        certificate_pem: certificate.to_owned(),
+        key_pem: key.to_owned(),
+    };
+    (
+        kubelet,
+        plane.kubeconfig_with_files(User::Certificate(pair)),
+    )
+}
+
+/// The plugin's settings: its first credential is the one of this kubeconfig.
+fn plugin(machine: &Machine, bootstrap: &Path) -> Exec {
+    Exec::new(program("kubelet-authenticator-null"))
+        .provide_cluster_info()
+        .env(
+            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
+            bootstrap.display().to_string(),
+        )
+        .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id())
+}
+
+/// The requests by this user, the oldest first, that are answered.
+fn request_of(scene: &Scene, node_name: &str) -> Option<Value> {
+    let csrs = scene.cluster.control_plane().csrs();
+    csrs.into_iter().find(|csr| {
+        let signer = csr["spec"]["signerName"].as_str().unwrap_or_default();
+        csr["spec"]["username"] == format!("system:node:{node_name}") && signer.ends_with("-null")
+    })
+}
+
+#[test]
+fn a_node_of_kubeadm_is_adopted_by_its_kubelets_certificate_and_evidence() {
+    let cluster = Scene::unattended(&SITE, "adopts");
+    let machine = cluster.machine("stock").create();
+    let (mut kubelet, kubeconfig) = join_stock(&cluster, &machine);
+    let settings = json!({"adoption": "Allow", "autoApproveBindings": "Remove"});
+    let scene = Scene::attend(&SITE, cluster, settings);
+    scene.wait_for_paths("False", "WaitingForRecords", &["stock"]);
+    let node = scene.cluster.control_plane().wait_for_node("stock");
+
+    kubelet.kill();
+    let plane = scene.cluster.control_plane();
+    let exec = plane.kubeconfig(User::Exec(plugin(&machine, &kubeconfig)));
+    let kubelet = plane.kubelet("stock").kubeconfig(exec).start();
+
+    let asked = poll(SWEPT, || {
+        request_of(&scene, "stock").filter(|csr| reason_of(csr, "Approved").is_some())
+    });
+    let asked = asked.unwrap_or_else(|| panic!("{}", kubelet.log()));
+    assert_eq!(reason_of(&asked, "Approved"), Some("NodeNameClaimed"));
+    assert!(asked["spec"]["uid"].as_str().unwrap_or_default().is_empty());
+    let record = scene.wait_for_record("stock", |record| record["spec"]["generation"] == 1);
+    assert_eq!(record["spec"]["providerID"], machine.provider_id());
+    kubelet.wait_for_lease_renewal();
+    let same = plane.wait_for_node("stock");
+    assert_eq!(same["metadata"]["uid"], node["metadata"]["uid"]);
+    scene.wait_for_paths("True", "Closed", &[]);
+}
+
+#[test]
+fn a_node_of_kubeadm_is_not_adopted_where_nobody_allowed_it() {
+    let cluster = Scene::unattended(&SITE, "adopts-not");
+    let machine = cluster.machine("stock").create();
+    let (kubelet, kubeconfig) = join_stock(&cluster, &machine);
+    let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
+
+    let name = scene.file(&kubeconfig, &scene.rightful(&machine));
+
+    scene.assert_denied(&name, "RequesterUidMissing");
+    kubelet.wait_for_lease_renewal();
+    let words = ["stock", "join through the plugin"];
+    scene.wait_for_paths("False", "WaitingForRecords", &words);
+}
+
+#[test]
+fn a_certificate_of_kubeadm_adopts_no_other_machine() {
+    let cluster = Scene::unattended(&SITE, "adopts-its-own");
+    let machine = cluster.machine("stock").create();
+    let other = cluster.machine("other").create();
+    let plane = cluster.control_plane();
+    let kubeconfig = plane.client_cert_kubeconfig("system:node:stock", Some("system:nodes"));
+    let scene = Scene::attend(&SITE, cluster, json!({"adoption": "Allow"}));
+
+    let name = scene.file(&kubeconfig, &scene.rightful(&other));
+    scene.assert_denied(&name, "RequesterIsAnotherNode");
+    let claims = scene.stamped(machine.node_name(), other.provider_id());
+    let name = scene.file(&kubeconfig, &claims);
+    scene.assert_denied(&name, "NodeNameMismatch");
+}

@@ -1,0 +1,157 @@
+//! Ways round attestation, closed by the controller and kept closed.
+
+use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
+use kubelet_authenticator_tests::controller::{is_answered, is_issued};
+use kubelet_authenticator_tests::fleet::condition_of;
+use kubelet_authenticator_tests::scene::Scene;
+use serde_json::json;
+
+use crate::SITE;
+use crate::stock::{POLICY, file, is_there, request, wait_until};
+
+const BINDING: &str = "clusterrolebinding";
+const POLICY_BINDING: &str = "validatingadmissionpolicybinding";
+
+/// Those that have kubelets approved unseen.
+const OPEN: [KubeadmBinding; 2] = [
+    KubeadmBinding::NodeAutoapproveBootstrap,
+    KubeadmBinding::NodeAutoapproveCertificateRotation,
+];
+
+fn create_node(scene: &Scene, name: &str) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    scene.kubectl().create_object(&node);
+}
+
+#[test]
+fn kubeadms_bindings_are_named_then_wait_for_records_then_go_and_stay_away() {
+    let cluster = Scene::unattended(&SITE, "bindings");
+    cluster.control_plane().kubeadm_bootstrap_token_phase();
+    let scene = Scene::attend(&SITE, cluster, json!({}));
+
+    let ways = OPEN.map(KubeadmBinding::name);
+    scene.wait_for_paths("False", "AutoApproveBindingFound", &ways);
+
+    let late = scene.cluster.machine("late").create();
+    create_node(&scene, late.node_name());
+    scene.join(&scene.cluster.machine("early").create());
+    create_node(&scene, "early");
+    scene.change(&json!({"autoApproveBindings": "Remove"}));
+    let words = ["1 Nodes have no record", "late"];
+    let message = scene.wait_for_paths("False", "WaitingForRecords", &words);
+    assert!(!message.contains("early"), "{message}");
+    for open in OPEN {
+        assert!(is_there(&scene, BINDING, open.name()));
+    }
+
+    scene.join(&late);
+    for open in OPEN {
+        wait_until(&scene, BINDING, open.name(), false);
+    }
+    scene.wait_for_paths("True", "Closed", &[]);
+    let kept = KubeadmBinding::KubeletBootstrap.name();
+    assert!(is_there(&scene, BINDING, kept));
+
+    scene
+        .cluster
+        .control_plane()
+        .kubeadm_bootstrap_token_phase();
+    for open in OPEN {
+        wait_until(&scene, BINDING, open.name(), false);
+    }
+    scene.wait_for_paths("True", "Closed", &[]);
+}
+
+#[test]
+fn a_token_that_goes_to_the_built_in_signer_is_refused_and_without_the_policy_denied() {
+    let scene = Scene::start(&SITE, "built-in", json!({"autoApproveBindings": "Remove"}));
+    let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
+    scene.wait_for_paths("True", "Closed", &[]);
+
+    let said = file(
+        &scene,
+        &token,
+        &request("stock", "own"),
+        Some("denied request"),
+    );
+    assert!(
+        said.contains("join through kubelet-authenticator"),
+        "{said}"
+    );
+
+    scene.kubectl().ok(["delete", POLICY_BINDING, POLICY]);
+    file(&scene, &token, &request("unconfined", "own"), None);
+    scene.assert_denied("unconfined", "UnattestedBuiltInRequest");
+
+    wait_until(&scene, POLICY_BINDING, POLICY, true);
+    file(
+        &scene,
+        &token,
+        &request("again", "own"),
+        Some("denied request"),
+    );
+}
+
+#[test]
+fn a_cluster_that_is_not_looked_after_any_more_is_joined_as_before_and_its_records_stay() {
+    let scene = Scene::start(&SITE, "given-up", json!({"autoApproveBindings": "Remove"}));
+    let machine = scene.cluster.machine("joined").create();
+    let former = scene.join(&machine);
+    create_node(&scene, "joined");
+    scene.wait_for_paths("True", "Closed", &[]);
+    assert!(is_there(&scene, POLICY_BINDING, POLICY));
+    let record = scene.record("joined");
+    let revoked = json!({"metadata": {"annotations": {
+        "attestation.cluster.x-k8s.io/reset": "1",
+    }}});
+    let name = record["metadata"]["name"].as_str().unwrap();
+    let target = ["nodeidentity", name, "-n", scene.cluster.namespace()];
+    scene.management().patch(&target, &revoked);
+    scene.join(&machine);
+    scene.refused_write(&former, "joined");
+
+    let namespace = scene.cluster.namespace();
+    let words = ["delete", "kubeletauthentication", "prod-1", "-n", namespace];
+    scene.management().ok(words);
+
+    wait_until(&scene, POLICY_BINDING, POLICY, false);
+    wait_until(&scene, "validatingadmissionpolicy", POLICY, false);
+    let token = scene.cluster.machine("other").create();
+    let token = token.bootstrap_kubeconfig();
+    file(&scene, &token, &request("stock-again", "other"), None);
+    scene
+        .cluster
+        .control_plane()
+        .install_bindings(&[KubeadmBinding::NodeAutoapproveBootstrap]);
+    file(&scene, &token, &request("stock-approved", "other"), None);
+    let issued = scene.answer("stock-approved");
+    assert!(is_issued(&issued), "{issued:#}");
+    assert_eq!(scene.record("joined")["spec"]["uid"], record["spec"]["uid"]);
+    scene.refused_write(&former, "joined");
+}
+
+#[test]
+fn kubeadms_bindings_stay_where_they_are_only_to_be_told_of() {
+    let cluster = Scene::unattended(&SITE, "reported");
+    cluster.control_plane().install_bindings(&OPEN);
+    let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Report"}));
+
+    let ways = OPEN.map(KubeadmBinding::name);
+    scene.wait_for_paths("False", "AutoApproveBindingFound", &ways);
+
+    for open in OPEN {
+        assert!(is_there(&scene, BINDING, open.name()));
+    }
+    let namespace = scene.cluster.namespace();
+    let object = ["get", "kubeletauthentication", "prod-1", "-n", namespace];
+    let ready = condition_of(&scene.management().json(object), "Ready");
+    assert_eq!(ready["status"], "True", "{ready:#}");
+    let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
+    file(
+        &scene,
+        &token,
+        &request("stock", "own"),
+        Some("denied request"),
+    );
+    assert!(!scene.cluster.control_plane().csrs().iter().any(is_answered));
+}

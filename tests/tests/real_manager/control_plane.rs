@@ -1,0 +1,78 @@
+//! The first control-plane node, which has kubeadm's own certificate.
+
+use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
+use kubelet_authenticator_tests::controller::{is_issued, reason_of};
+use kubelet_authenticator_tests::scene::Scene;
+use serde_json::json;
+
+use crate::SITE;
+use crate::stock::{POLICY, file, is_there, request};
+
+/// The kubeconfig that `kubeadm init` writes for a node.
+fn of_kubeadm(scene: &Scene, node_name: &str) -> std::path::PathBuf {
+    let user = format!("system:node:{node_name}");
+    let plane = scene.cluster.control_plane();
+    plane.client_cert_kubeconfig(&user, Some("system:nodes"))
+}
+
+#[test]
+fn the_first_control_plane_node_renews_as_kubeadm_has_it_and_holds_nothing_up() {
+    let cluster = Scene::unattended(&SITE, "first-node");
+    let plane = cluster.control_plane().clone();
+    plane.install_bindings(&KubeadmBinding::ALL);
+    cluster.machine("cp-1").control_plane().create();
+    cluster.machine("worker-1").create();
+    for name in ["cp-1", "worker-1"] {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        plane.kubectl().create_object(&node);
+    }
+    let settings = json!({"autoApproveBindings": "Remove"});
+    let scene = Scene::attend(&SITE, cluster, settings);
+    let words = ["2 Nodes have no record", "cp-1, worker-1"];
+    scene.wait_for_paths("False", "WaitingForRecords", &words);
+
+    scene.change(&json!({"builtInRenewal": "ControlPlane"}));
+    let words = ["1 Nodes have no record", "worker-1"];
+    let message = scene.wait_for_paths("False", "WaitingForRecords", &words);
+    assert!(!message.contains("cp-1"), "{message}");
+
+    plane.kubectl().ok(["delete", "node", "worker-1"]);
+    scene.change(&json!({"nameReuse": "Quarantine"}));
+    scene.wait_for_paths("True", "Closed", &[]);
+    for open in [
+        KubeadmBinding::NodeAutoapproveBootstrap,
+        KubeadmBinding::NodeAutoapproveCertificateRotation,
+    ] {
+        assert!(!is_there(&scene, "clusterrolebinding", open.name()));
+    }
+
+    file(
+        &scene,
+        &of_kubeadm(&scene, "cp-1"),
+        &request("renewal", "cp-1"),
+        None,
+    );
+    let renewed = scene.answer("renewal");
+    assert!(is_issued(&renewed), "{renewed:#}");
+    assert_eq!(
+        reason_of(&renewed, "Approved"),
+        Some("ControlPlaneRenewal"),
+        "{renewed:#}"
+    );
+
+    let worker = of_kubeadm(&scene, "worker-1");
+    let said = file(
+        &scene,
+        &worker,
+        &request("of-worker", "worker-1"),
+        Some("denied request"),
+    );
+    assert!(
+        said.contains("renew through kubelet-authenticator"),
+        "{said}"
+    );
+    let binding = "validatingadmissionpolicybinding";
+    scene.kubectl().ok(["delete", binding, POLICY]);
+    file(&scene, &worker, &request("of-worker", "worker-1"), None);
+    scene.assert_denied("of-worker", "UnattestedBuiltInRequest");
+}

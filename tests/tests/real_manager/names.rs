@@ -1,0 +1,85 @@
+//! Names that change hands, and the Nodes that former holders left.
+
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::{PATIENCE, is_answered};
+use kubelet_authenticator_tests::management::Machine;
+use kubelet_authenticator_tests::scene::{SWEPT, Scene};
+use serde_json::{Value, json};
+
+use crate::SITE;
+
+/// Two machines that are called alike, one after the other: the first has joined and is gone.
+/// Gives the second, and the Node that the first left.
+fn reused(scene: &Scene, name: &str) -> (Machine, Value) {
+    let first = scene.cluster.machine("first").node_name(name).create();
+    let credential = scene.join(&first);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let plane = scene.cluster.control_plane();
+    let node = plane.kubectl_with(&credential).create_object(&node);
+    first.remove();
+    scene.wait_for_record(name, |record| record["spec"]["tombstone"].is_object());
+    let second = scene.cluster.machine("second").node_name(name).create();
+    (second, node)
+}
+
+fn uid_of_node(scene: &Scene, name: &str) -> Option<Value> {
+    let output = scene.kubectl().run(["get", "node", name, "-o", "json"]);
+    let node: Value = serde_json::from_slice(&output.stdout).ok()?;
+    Some(node["metadata"]["uid"].clone())
+}
+
+#[test]
+fn a_name_in_quarantine_waits_until_its_former_certificate_has_expired() {
+    let settings = json!({
+        "nameReuse": "Quarantine",
+        "certificate": {"expirationSeconds": 600},
+    });
+    let scene = Scene::start(&SITE, "quarantine", settings);
+    let (second, _) = reused(&scene, "again");
+
+    let name = scene.file(&second.bootstrap_kubeconfig(), &scene.rightful(&second));
+
+    scene.assert_waits("second", &name, "NameQuarantined");
+    assert_eq!(scene.record("again")["spec"]["generation"], 1);
+
+    // Whoever allows it has it at once.
+    scene.change(&json!({"nameReuse": "Allow"}));
+    let answered = poll(SWEPT, || Some(scene.request(&name)).filter(is_answered));
+    assert!(answered.is_some(), "{:#}", scene.request(&name));
+    assert_eq!(scene.record("again")["spec"]["generation"], 2);
+}
+
+#[test]
+fn a_former_holders_node_is_deleted_before_the_name_is_anothers() {
+    let scene = Scene::start(&SITE, "stale-deleted", json!({"staleNodes": "Delete"}));
+    let (second, stale) = reused(&scene, "again");
+
+    scene.join(&second);
+
+    let uid = uid_of_node(&scene, "again");
+    assert_ne!(uid.as_ref(), Some(&stale["metadata"]["uid"]));
+    assert_eq!(scene.record("again")["spec"]["generation"], 2);
+    assert_eq!(
+        scene.record("again")["spec"]["providerID"],
+        second.provider_id()
+    );
+}
+
+#[test]
+fn a_former_holders_node_stays_where_a_person_is_to_delete_it() {
+    let scene = Scene::start(&SITE, "stale-refused", json!({"staleNodes": "Refuse"}));
+    let (second, stale) = reused(&scene, "again");
+
+    let name = scene.file(&second.bootstrap_kubeconfig(), &scene.rightful(&second));
+
+    scene.assert_waits("second", &name, "StaleNode");
+    let uid = uid_of_node(&scene, "again");
+    assert_eq!(uid.as_ref(), Some(&stale["metadata"]["uid"]));
+
+    scene.kubectl().ok(["delete", "node", "again"]);
+    let answered = poll(4 * PATIENCE, || {
+        Some(scene.request(&name)).filter(is_answered)
+    });
+    assert!(answered.is_some(), "{:#}", scene.request(&name));
+    assert_eq!(scene.record("again")["spec"]["generation"], 2);
+}
