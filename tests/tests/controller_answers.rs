@@ -32,7 +32,7 @@ fn a_machine_with_its_own_token_gets_its_certificate_and_the_log_says_how() {
     let line = controller.wait_for_decision(&name);
     for (field, expected) in [
         ("outcome", "issued"),
-        ("reason", "Issued"),
+        ("reason", "FirstJoin"),
         ("node", "worker-1"),
         ("provider", "insecure"),
         ("check", "sign"),
@@ -62,7 +62,7 @@ fn a_machine_with_its_own_token_gets_its_certificate_and_the_log_says_how() {
         "sign",
     ];
     assert_eq!(checks, all);
-    let event = bed.wait_for_event(&name, "Issued");
+    let event = bed.wait_for_event(&name, "FirstJoin");
     assert_eq!(event["metadata"]["namespace"], "default");
     assert_eq!(event["type"], "Normal");
     assert_eq!(controller.stop(), Some(0));

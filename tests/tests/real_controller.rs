@@ -54,7 +54,7 @@ fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
     let event = kubectl.wait_for(&events, "about the request", PATIENCE, |_| true);
     assert_eq!(
         (&event["type"], &event["reason"]),
-        (&json!("Normal"), &json!("Issued"))
+        (&json!("Normal"), &json!("FirstJoin"))
     );
 }
 

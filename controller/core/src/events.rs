@@ -2,7 +2,8 @@
 //!
 //! An answer is told of on the machine, where the inventory has an object for it; a refusal also on
 //! the request. Where there is no such object, everything is told of on the request. So a join
-//! costs one event.
+//! costs one event, which says what the name's record went through ([`Opening`]); a renewal and a
+//! serving certificate are nothing new, and cost none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::decide::{Decided, Decision};
+use crate::ledger::Opening;
 use crate::logs::error_chain;
 
 /// What the events name as their source.
@@ -180,7 +182,10 @@ fn events_of(
     let is_refused = match &decided.decision {
         Decision::Ignore(_) => return Vec::new(),
         Decision::Deny(_) | Decision::Fail(_) => true,
-        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => false,
+        Decision::Retry(_) => false,
+        Decision::Issue(certificate) if !is_news(certificate.opening()) => return Vec::new(),
+        Decision::Approve(approval) if !is_news(approval.opening()) => return Vec::new(),
+        Decision::Issue(_) | Decision::Approve(_) => false,
     };
     let request = request.object_ref(&());
     let on_machine = decided.machine.as_ref().map(|machine| Addressed {
@@ -199,6 +204,14 @@ fn events_of(
     on_machine.into_iter().chain(on_request).collect()
 }
 
+fn is_news(opening: Option<&Opening>) -> bool {
+    opening.is_some_and(Opening::is_news)
+}
+
+fn told(opening: Option<&Opening>) -> String {
+    opening.map_or_else(String::new, |opening| format!(": {opening}"))
+}
+
 fn event_of(
     regarding: ObjectReference,
     related: Option<ObjectReference>,
@@ -210,21 +223,26 @@ fn event_of(
         Decision::Issue(certificate) => (
             "Normal",
             "Issue",
-            "Issued",
+            certificate.opening().map_or("Issued", Opening::reason),
             format!(
-                "issued a certificate to node {} on machine {}",
+                "issued a certificate of generation {} to node {} on machine {}{}",
+                certificate.uid().generation,
                 certificate.node_name(),
-                certificate.provider_id()
+                certificate.provider_id(),
+                told(certificate.opening())
             ),
         ),
         Decision::Approve(approval) => (
             "Normal",
             "Approve",
-            approval.basis().reason(),
+            approval
+                .opening()
+                .map_or(approval.basis().reason(), Opening::reason),
             format!(
-                "approved a certificate of node {} on machine {}",
+                "approved a certificate of node {} on machine {}{}",
                 approval.node_name(),
-                approval.provider_id()
+                approval.provider_id(),
+                told(approval.opening())
             ),
         ),
         Decision::Deny(denial) => ("Warning", "Deny", denial.reason(), error_chain(denial)),

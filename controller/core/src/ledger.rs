@@ -11,6 +11,7 @@ use crate::verifier::{Assurance, AttestedIdentity};
 
 #[cfg(test)]
 mod model;
+mod opening;
 mod policy;
 mod record;
 mod record_ledger;
@@ -21,6 +22,7 @@ mod rules_world;
 mod sweep;
 mod uid;
 
+pub use opening::{Because, Opening};
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
 pub use record::{
     Former, Opened, Record, RecordHolder, RequestRef, Revoked, Tombstone, TombstoneReason,
@@ -29,7 +31,7 @@ pub use record_ledger::RecordLedger;
 pub use records::{
     BrokenRecord, KubeRecords, LastIssued, MemoryRecords, Records, Stored, Version, WriteError,
 };
-pub use sweep::Swept;
+pub use sweep::{Done, Swept};
 pub use uid::{CertificateUid, InvalidCertificateUid, InvalidDigest, KeyDigest, RecordUid};
 
 /// Keeps one record for each node name of one cluster.
@@ -141,11 +143,13 @@ pub struct Renewal {
 }
 
 /// What a record allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "every ledger writes one out")]
 pub struct Grant {
     /// The UID that the certificate is to carry.
     pub uid: CertificateUid,
     /// The latest end of its validity.
     pub not_after: SystemTime,
+    /// How it came to be granted.
+    pub opening: Opening,
 }

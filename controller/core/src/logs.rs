@@ -9,6 +9,7 @@ use kubelet_attestation::csr::{envelope, parse, subject};
 use kubelet_attestation::names::{NodeName, Provider};
 
 use crate::decide::{Decided, Decision};
+use crate::ledger::Opening;
 use crate::refusal::Ignored;
 
 /// The error and its causes on one line.
@@ -89,6 +90,11 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
+/// What a name's record went through.
+fn opening(opening: Option<&Opening>) -> String {
+    opening.map_or_else(String::new, |opening| format!("; {opening}"))
+}
+
 /// Tells of a decision that is written, in one line.
 ///
 /// `repeated`: a deferral that was told of before.
@@ -100,17 +106,24 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
         Decision::Retry(deferral) => ("deferred", deferral.reason(), error_chain(deferral)),
         Decision::Issue(certificate) => (
             "issued",
-            "Issued",
+            certificate.opening().map_or("Issued", Opening::reason),
             format!(
-                "certificate {} for {}",
+                "certificate {} for {}{}",
                 certificate.uid(),
-                certificate.provider_id()
+                certificate.provider_id(),
+                opening(certificate.opening())
             ),
         ),
         Decision::Approve(approval) => (
             "approved",
-            approval.basis().reason(),
-            format!("for {}, to be signed by others", approval.provider_id()),
+            approval
+                .opening()
+                .map_or(approval.basis().reason(), Opening::reason),
+            format!(
+                "for {}, to be signed by others{}",
+                approval.provider_id(),
+                opening(approval.opening())
+            ),
         ),
     };
     let check = decided.steps.last().map(|step| step.check.name());

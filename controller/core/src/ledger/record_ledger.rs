@@ -1,6 +1,6 @@
 //! The rules, carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -11,8 +11,8 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::records::{MemoryRecords, Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
-    CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Record, RecordHolder,
-    RecordUid, Renewal,
+    CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening, Record,
+    RecordHolder, RecordUid, Renewal,
 };
 use crate::inventory::{Inventory, MachineState};
 use crate::logs::error_chain;
@@ -37,7 +37,7 @@ pub struct RecordLedger {
     nodes: Arc<dyn Nodes>,
     policy: LedgerPolicy,
     entropy: Entropy,
-    /// What was issued since the last sweep.
+    /// What was last issued to each node.
     issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     /// Since when members of pools are not listed any more.
     unlisted: Mutex<BTreeMap<NodeName, SystemTime>>,
@@ -126,16 +126,21 @@ impl RecordLedger {
         &self.policy
     }
 
-    /// What was issued to this node since the last sweep.
-    pub(super) fn take_issued(&self, name: &NodeName) -> Option<LastIssued> {
-        self.unwritten().remove(name)
+    /// What was last issued to this node, in this process.
+    pub(super) fn last_issued(&self, name: &NodeName) -> Option<LastIssued> {
+        self.issuances().get(name).cloned()
     }
 
     pub(super) fn unlisted(&self) -> MutexGuard<'_, BTreeMap<NodeName, SystemTime>> {
         self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unwritten(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
+    /// Forgets what was issued to nodes that are not among these.
+    pub(super) fn forget_but(&self, names: &BTreeSet<NodeName>) {
+        self.issuances().retain(|name, _| names.contains(name));
+    }
+
+    fn issuances(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,6 +149,8 @@ impl RecordLedger {
         let uid = self.new_uid()?;
         let mut nodes = BTreeMap::new();
         let mut holder = None;
+        let mut renamed = None;
+        let mut opening = None;
         let mut own = Own::known(self.records.known(name).await.map_err(unavailable)?);
         for _ in 0..MAX_STEPS {
             if own.record.is_some() {
@@ -173,10 +180,17 @@ impl RecordLedger {
                 }
                 Step::Grant(grant) => {
                     self.clear_stale_node(own.record.as_ref()).await;
-                    return Ok(grant);
+                    return Ok(Grant {
+                        opening: opening.unwrap_or(grant.opening),
+                        ..grant
+                    });
                 }
                 Step::Create(record) => match self.records.create(&record).await {
-                    Ok(stored) => Own::fresh(Some(stored)),
+                    Ok(stored) => {
+                        let from = renamed.as_ref();
+                        opening = Some(Opening::of(claim, None, &nodes, from, now));
+                        Own::fresh(Some(stored))
+                    }
                     Err(error) => self.read_after(error, name).await?,
                 },
                 Step::Refuse(_) | Step::Replace { .. } if !own.is_fresh => {
@@ -185,8 +199,16 @@ impl RecordLedger {
                 Step::Refuse(refusal) => return Err(refusal),
                 Step::Replace { record, read } => {
                     match self.records.replace(&record, &read.version).await {
-                        Ok(stored) if stored.record.node_name == *name => Own::fresh(Some(stored)),
-                        Ok(_) => own,
+                        Ok(stored) if stored.record.node_name == *name => {
+                            let (before, from) = (Some(&read.record), renamed.as_ref());
+                            let opened = stored.record.is_live();
+                            opening = opened.then(|| Opening::of(claim, before, &nodes, from, now));
+                            Own::fresh(Some(stored))
+                        }
+                        Ok(stored) => {
+                            renamed = Some(stored.record.node_name);
+                            own
+                        }
                         Err(error) => self.read_after(error, name).await?,
                     }
                 }
@@ -357,7 +379,7 @@ impl Ledger for RecordLedger {
     }
 
     fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
-        self.unwritten().insert(node_name.clone(), certificate);
+        self.issuances().insert(node_name.clone(), certificate);
     }
 }
 

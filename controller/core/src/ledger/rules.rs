@@ -13,7 +13,7 @@ use super::record::{Record, TombstoneReason};
 use super::records::Stored;
 use super::{
     Adoption, CertificateUid, Certificates, Claim, Claimant, Grant, Holder, LedgerPolicy,
-    NameReuse, RecordUid, Reenrolment, Renewal, StaleNodes,
+    NameReuse, Opening, RecordUid, Reenrolment, Renewal, StaleNodes,
 };
 use crate::nodes::NodeState;
 use crate::refusal::{Deferral, Denial, Refusal};
@@ -126,6 +126,7 @@ pub(super) fn renewed(own: Option<&Record>, renewal: &Renewal) -> Result<Grant, 
     Ok(Grant {
         uid: record.certificate_uid(),
         not_after: renewal.not_after,
+        opening: Opening::Renewed,
     })
 }
 
@@ -268,6 +269,11 @@ impl Rules<'_> {
         Ok(granted.then(|| Grant {
             uid: record.certificate_uid(),
             not_after,
+            opening: if by_name {
+                Opening::Renewed
+            } else {
+                Opening::Again
+            },
         }))
     }
 

@@ -1,15 +1,15 @@
 //! What time and the cloud do to records, once a minute: machines go, certificates expire, Nodes come
 //! back from the dead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
 
-use super::RecordLedger;
-use super::record::{Record, TombstoneReason};
+use super::record::{Record, TombstoneReason, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
+use super::{LastIssued, RecordLedger};
 use crate::logs::error_chain;
 use crate::refusal::Unavailable;
 
@@ -20,6 +20,14 @@ const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 /// A member of a pool that no Machine stands for is gone when its pool has not listed it for so long:
 /// clouds answer with half a list at times, and what is buried over one loses its certificates.
 const UNLISTED: Duration = Duration::from_mins(10);
+
+/// A record of which nothing is written down yet waits for so long after its certificate: a join's
+/// own writes are enough while machines join by the hundred.
+const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
+
+/// An end that is written down may be out of date by as much: so a node that renews costs one write
+/// a day at most.
+const END_MAY_LAG: Duration = Duration::from_hours(24);
 
 /// What there is after a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,6 +43,47 @@ pub struct Swept {
     pub revoked: usize,
     /// Tombstones.
     pub tombstones: usize,
+    /// What was done, for people to be told.
+    pub done: Vec<Done>,
+}
+
+/// Something that a sweep did, and that people may wonder about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Done {
+    /// The record became a tombstone.
+    Buried {
+        /// The name.
+        node_name: NodeName,
+        /// The generation that ended.
+        generation: u64,
+    },
+    /// A Node of a name that nobody holds was deleted.
+    NodeRemoved {
+        /// The name.
+        node_name: NodeName,
+        /// The record's last generation.
+        generation: u64,
+    },
+    /// The Node that the name's former holder left was deleted.
+    StaleNodeRemoved {
+        /// The name.
+        node_name: NodeName,
+        /// The present holder's generation.
+        generation: u64,
+    },
+}
+
+/// Whether what was issued is to be written down: where nothing is yet, an hour after; otherwise when
+/// what is written misleads, because it is a day out of date, has passed, or is too late.
+fn is_due(issued: &LastIssued, written: Option<SystemTime>, now: SystemTime) -> bool {
+    match written {
+        None => now >= issued.time + FIRST_NOTE_AFTER,
+        Some(written) => {
+            let end = whole_seconds(issued.not_after);
+            end < written || written <= now && written < end || end >= written + END_MAY_LAG
+        }
+    }
 }
 
 /// What is to be done about one record.
@@ -71,7 +120,9 @@ pub(super) fn chore(record: &Record, holder: HolderState, now: SystemTime) -> Op
 impl RecordLedger {
     /// Sweeps all records: those whose machine is gone become tombstones, tombstones whose
     /// certificates have expired go, and Nodes of names that nobody holds are deleted. What was
-    /// issued meanwhile is written down, once a certificate.
+    /// issued meanwhile is written down where what is written misleads: once a day and record at
+    /// most, unless certificates live for less. The first end is known without that, from records
+    /// and memory.
     ///
     /// For whoever serves the cluster, once a minute, while the inventory is complete and the
     /// cluster is not paused.
@@ -83,15 +134,23 @@ impl RecordLedger {
     pub async fn sweep(&self, now: SystemTime) -> Result<Swept, Unavailable> {
         let mut swept = Swept::default();
         let former = std::mem::take(&mut *self.unlisted());
-        for stored in self.records().all().await? {
-            self.write_down(&stored.record.node_name).await;
+        let all = self.records().all().await?;
+        self.forget_but(
+            &all.iter()
+                .map(|one| one.record.node_name.clone())
+                .collect::<BTreeSet<_>>(),
+        );
+        for stored in all {
+            let issued = self.last_issued(&stored.record.node_name);
+            let issued = issued.filter(|issued| issued.generation == stored.record.generation);
+            self.write_down(&stored.record, issued.as_ref(), now).await;
             let Ok(holder) = self.holder_state(&stored.record.holder).await else {
-                swept.count(&stored.record);
+                swept.count(&stored.record, issued.as_ref());
                 continue;
             };
             let holder = self.confirmed(&stored.record, holder, &former, now);
             match chore(&stored.record, holder, now) {
-                None => swept.count(&stored.record),
+                None => swept.count(&stored.record, issued.as_ref()),
                 Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
             }
         }
@@ -120,11 +179,13 @@ impl RecordLedger {
         }
     }
 
-    async fn write_down(&self, name: &NodeName) {
-        let Some(issued) = self.take_issued(name) else {
+    async fn write_down(&self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {
+        let name = &record.node_name;
+        let due = |issued: &&LastIssued| is_due(issued, record.renewed_until, now);
+        let Some(issued) = issued.filter(due).filter(|_| record.is_live()) else {
             return;
         };
-        if let Err(error) = self.records().note(name, &issued).await {
+        if let Err(error) = self.records().note(name, issued).await {
             tracing::debug!(
                 node = name.as_str(),
                 error = error_chain(&error),
@@ -136,24 +197,42 @@ impl RecordLedger {
     async fn carry_out(&self, chore: Chore, stored: Stored, swept: &mut Swept, now: SystemTime) {
         let Stored { record, version } = &stored;
         let name = &record.node_name;
+        let (node_name, generation) = (name.clone(), record.generation);
         let failed = match chore {
             Chore::Bury(reason) => {
                 let buried = record.buried(reason, self.policy().longest_lifetime, now);
-                swept.count(&buried);
-                let written = self.records().replace(&buried, version).await;
-                written.err().and_then(outage)
+                swept.count(&buried, None);
+                match self.records().replace(&buried, version).await {
+                    Ok(_) => {
+                        tracing::info!(node = name.as_str(), generation, "the record is buried");
+                        swept.done.push(Done::Buried {
+                            node_name,
+                            generation,
+                        });
+                        None
+                    }
+                    Err(error) => outage(error),
+                }
             }
             Chore::Delete => {
                 let deleted = self.records().delete(name, version).await;
                 deleted.err().and_then(outage)
             }
             Chore::RemoveNode => {
-                swept.count(record);
-                self.remove_node(&stored).await.err()
+                swept.count(record, None);
+                let removed = self.remove_node(&stored).await;
+                swept.removed(removed, || Done::NodeRemoved {
+                    node_name,
+                    generation,
+                })
             }
             Chore::RemoveStaleNode(uid) => {
-                swept.count(record);
-                self.nodes().delete(name, &uid).await.err()
+                swept.count(record, self.last_issued(name).as_ref());
+                let removed = self.remove_stale_node(name, &uid).await;
+                swept.removed(removed, || Done::StaleNodeRemoved {
+                    node_name,
+                    generation,
+                })
             }
         };
         if let Some(error) = failed {
@@ -165,21 +244,35 @@ impl RecordLedger {
         }
     }
 
-    /// Deletes the Node of a name that nobody holds. Whoever makes one by right has claimed the name
-    /// before, so the record is read after the Node: a cache lags, and a sweep takes its time.
-    async fn remove_node(&self, stored: &Stored) -> Result<(), Unavailable> {
+    /// Deletes the Node of a name that nobody holds; whether there was one. Whoever makes one by right
+    /// has claimed the name before, so the record is read after the Node: a cache lags, and a sweep
+    /// takes its time.
+    async fn remove_node(&self, stored: &Stored) -> Result<bool, Unavailable> {
         let name = &stored.record.node_name;
         let state = self.nodes().state(name).await?;
         let Some(uid) = state.uid() else {
-            return Ok(());
+            return Ok(false);
         };
         let fresh = self.records().read(name).await?;
         if fresh.is_none_or(|fresh| fresh.version != stored.version) {
-            return Ok(());
+            return Ok(false);
         }
         self.nodes().delete(name, uid).await?;
         tracing::info!(node = name.as_str(), "a Node that nobody holds is deleted");
-        Ok(())
+        Ok(true)
+    }
+
+    /// Deletes the Node of this UID, that a former holder left; whether it was there.
+    async fn remove_stale_node(&self, name: &NodeName, uid: &str) -> Result<bool, Unavailable> {
+        if self.nodes().state(name).await?.uid() != Some(uid) {
+            return Ok(false);
+        }
+        self.nodes().delete(name, uid).await?;
+        tracing::info!(
+            node = name.as_str(),
+            "the Node of a former holder is deleted"
+        );
+        Ok(true)
     }
 }
 
@@ -192,7 +285,23 @@ fn outage(error: WriteError) -> Option<Unavailable> {
 }
 
 impl Swept {
-    fn count(&mut self, record: &Record) {
+    fn removed(
+        &mut self,
+        removed: Result<bool, Unavailable>,
+        done: impl FnOnce() -> Done,
+    ) -> Option<Unavailable> {
+        match removed {
+            Ok(true) => {
+                self.done.push(done());
+                None
+            }
+            Ok(false) => None,
+            Err(error) => Some(error),
+        }
+    }
+
+    /// The end is that of the certificate which was last `issued`, where that is known.
+    fn count(&mut self, record: &Record, issued: Option<&LastIssued>) {
         if !record.is_live() {
             self.tombstones += 1;
             return;
@@ -200,7 +309,10 @@ impl Swept {
         self.live += 1;
         self.attested += usize::from(record.holder.is_attested());
         self.revoked += usize::from(record.is_revoked());
-        let end = Some(record.known_end());
+        let end = Some(match issued {
+            Some(issued) if issued.generation == record.generation => issued.not_after,
+            Some(_) | None => record.known_end(),
+        });
         self.earliest_expiry = match self.earliest_expiry {
             None => end,
             earliest => earliest.min(end),

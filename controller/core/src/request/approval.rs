@@ -3,6 +3,7 @@
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{Asked, ClaimedCsr, ControlPlaneRenewal, CorroboratedCsr};
+use crate::ledger::Opening;
 use crate::refusal::{Denial, Refusal};
 
 /// On what ground a request is approved.
@@ -45,6 +46,7 @@ pub struct Approval {
     basis: Basis,
     node_name: NodeName,
     provider_id: ProviderId,
+    opening: Option<Opening>,
 }
 
 impl ClaimedCsr {
@@ -61,6 +63,7 @@ impl ClaimedCsr {
             basis: Basis::NodeNameClaimed,
             node_name: self.request().node_name().clone(),
             provider_id: self.identity().provider_id.clone(),
+            opening: Some(self.opening().clone()),
         })
     }
 }
@@ -79,6 +82,7 @@ impl CorroboratedCsr {
             basis: Basis::ServingNamesCorroborated,
             node_name: self.request().node_name().clone(),
             provider_id: self.identity().provider_id.clone(),
+            opening: None,
         })
     }
 }
@@ -90,6 +94,7 @@ impl ControlPlaneRenewal {
             basis: Basis::ControlPlaneRenewal,
             node_name: self.node_name().clone(),
             provider_id: self.provider_id().clone(),
+            opening: Some(Opening::Renewed),
         }
     }
 }
@@ -108,5 +113,10 @@ impl Approval {
     /// Its machine.
     pub fn provider_id(&self) -> &ProviderId {
         &self.provider_id
+    }
+
+    /// How a client certificate came to be granted; `None` of a serving certificate.
+    pub fn opening(&self) -> Option<&Opening> {
+        self.opening.as_ref()
     }
 }

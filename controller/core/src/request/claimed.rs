@@ -4,7 +4,9 @@ use std::time::SystemTime;
 
 use super::attested::Standing;
 use super::{ConformantClientCsr, SettledCsr};
-use crate::ledger::{CertificateUid, Claim, Grant, KeyDigest, Ledger, Renewal, RequestRef};
+use crate::ledger::{
+    CertificateUid, Claim, Grant, KeyDigest, Ledger, Opening, Renewal, RequestRef,
+};
 use crate::refusal::Refusal;
 use crate::verifier::Identity;
 
@@ -70,6 +72,11 @@ impl ClaimedCsr {
     /// The record, as the certificate is to carry it.
     pub fn uid(&self) -> CertificateUid {
         self.grant.uid
+    }
+
+    /// How the certificate came to be granted.
+    pub fn opening(&self) -> &Opening {
+        &self.grant.opening
     }
 
     /// The end of validity that the record allows for.

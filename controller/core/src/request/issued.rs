@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{Asked, Basis, ClaimedCsr, CorroboratedCsr};
-use crate::ledger::CertificateUid;
+use crate::ledger::{CertificateUid, Opening};
 use crate::refusal::{Denial, Refusal};
 use crate::signer::Signer;
 
@@ -19,6 +19,7 @@ pub struct IssuedCertificate {
     pem: String,
     serial: String,
     not_after: SystemTime,
+    opening: Option<Opening>,
 }
 
 impl ClaimedCsr {
@@ -39,6 +40,7 @@ impl ClaimedCsr {
             pem: certificate.pem,
             serial: certificate.serial,
             not_after: certificate.not_after,
+            opening: Some(self.opening().clone()),
         })
     }
 }
@@ -60,6 +62,7 @@ impl CorroboratedCsr {
             pem: certificate.pem,
             serial: certificate.serial,
             not_after: certificate.not_after,
+            opening: None,
         })
     }
 }
@@ -105,5 +108,10 @@ impl IssuedCertificate {
     /// The ledger's record. A client certificate carries it.
     pub fn uid(&self) -> CertificateUid {
         self.uid
+    }
+
+    /// How a client certificate came to be granted; `None` of a serving certificate.
+    pub fn opening(&self) -> Option<&Opening> {
+        self.opening.as_ref()
     }
 }

@@ -36,6 +36,7 @@ fn a_sweep_counts_and_finds_the_first_end() {
             attested: 1,
             revoked: 1,
             tombstones: 0,
+            done: Vec::new(),
         }
     );
 }
@@ -86,22 +87,102 @@ fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
     assert_eq!(node(&world), NodeState::Absent);
 }
 
-#[test]
-fn what_was_issued_is_written_down_once() {
-    let world = World::held(policy());
-    let ledger = world.ledger();
-    let certificate = LastIssued {
+fn issued(hour: u32) -> LastIssued {
+    LastIssued {
         generation: 1,
         serial: "0a".to_owned(),
-        not_after: at(15),
-        time: at(5),
-    };
-    ledger.issued(&name("n1"), certificate);
+        not_after: at(hour + 10),
+        time: at(hour),
+    }
+}
+
+#[test]
+fn what_is_written_of_a_certificate_follows_when_it_would_mislead() {
+    let minutes = Duration::from_mins(1);
+    let day = 24;
+    for (written, issued_at, now, due) in [
+        // Nothing is written: an hour after.
+        (None, 0, at(1) - minutes, false),
+        (None, 0, at(1), true),
+        // The end is written, and is the same, or a little later, or a day later.
+        (Some(at(10)), 0, at(5), false),
+        (Some(at(10)), 9, at(9), false),
+        (Some(at(10)), day - 1, at(9), false),
+        (Some(at(10)), day, at(9), true),
+        // It is too late, or has passed.
+        (Some(at(11)), 0, at(5), true),
+        (Some(at(10)), 9, at(10) - minutes, false),
+        (Some(at(10)), 9, at(10), true),
+        (Some(at(10)), 0, at(12), false),
+    ] {
+        let issued = issued(issued_at);
+        assert_eq!(
+            is_due(&issued, written, now),
+            due,
+            "{written:?} {issued:?} {now:?}"
+        );
+    }
+}
+
+#[test]
+fn the_first_end_is_known_before_it_is_written_down() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    block_on(ledger.records().note(&name("n1"), &issued(0))).unwrap();
+    ledger.issued(&name("n1"), issued(5));
+
+    let swept = block_on(ledger.sweep(at(6))).unwrap();
+
+    assert_eq!(world.record("n1").known_end(), at(10));
+    assert_eq!(swept.earliest_expiry, Some(at(15)));
+}
+
+#[test]
+fn a_certificate_is_written_down_once() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    ledger.issued(&name("n1"), issued(5));
 
     block_on(ledger.sweep(at(5))).unwrap();
+    assert_eq!(world.record("n1").renewed_until, None);
+    block_on(ledger.sweep(at(6))).unwrap();
+    assert_eq!(world.record("n1").renewed_until, Some(at(15)));
+    assert!(!is_due(&issued(5), Some(at(15)), at(6)));
+}
 
-    assert_eq!(world.record("n1").known_end(), at(15));
-    assert_eq!(ledger.take_issued(&name("n1")), None);
+#[test]
+fn what_a_sweep_did_is_told_of_once() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    let (node_name, generation) = (name("n1"), 1);
+    let buried = Done::Buried {
+        node_name: node_name.clone(),
+        generation,
+    };
+    assert_eq!(swept(&world, 2).done, [buried]);
+
+    world.node("n1", true, 3);
+    let removed = Done::NodeRemoved {
+        node_name,
+        generation,
+    };
+    assert_eq!(swept(&world, 3).done, [removed]);
+    assert_eq!(swept(&world, 3).done, []);
+}
+
+#[test]
+fn a_stale_node_that_is_removed_is_told_of_once() {
+    let world = World::new();
+    world.node("n1", false, 0);
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+    world.node("n1", false, 0);
+
+    let removed = Done::StaleNodeRemoved {
+        node_name: name("n1"),
+        generation: 1,
+    };
+    assert_eq!(swept(&world, 0).done, [removed]);
+    assert_eq!(swept(&world, 0).done, []);
 }
 
 #[test]
