@@ -108,6 +108,21 @@ impl Events {
         }
     }
 
+    /// Tells of what befell an object of the management cluster.
+    pub(crate) fn tell(
+        &self,
+        regarding: ObjectReference,
+        reason: &'static str,
+        note: String,
+        now: SystemTime,
+    ) {
+        let words = ("Normal", "Sweep", reason, note);
+        self.send(Addressed {
+            cluster: Cluster::Management,
+            event: written(regarding, None, words, now),
+        });
+    }
+
     /// Tells of the decision.
     pub(crate) fn publish(
         &self,
@@ -115,15 +130,19 @@ impl Events {
         decided: &Decided,
         now: SystemTime,
     ) {
+        if self.waiting.is_some() {
+            for event in events_of(request, decided, now) {
+                self.send(event);
+            }
+        }
+    }
+
+    fn send(&self, event: Addressed) {
         let Some(waiting) = &self.waiting else {
             return;
         };
-        for event in events_of(request, decided, now) {
-            if waiting.try_send(event).is_err()
-                && self.left_out.fetch_add(1, Ordering::Relaxed) == 0
-            {
-                tracing::warn!("events come faster than they can be written; some are left out");
-            }
+        if waiting.try_send(event).is_err() && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!("events come faster than they can be written; some are left out");
         }
     }
 }
@@ -218,7 +237,7 @@ fn event_of(
     decision: &Decision,
     now: SystemTime,
 ) -> Event {
-    let (kind, action, reason, note) = match decision {
+    let words = match decision {
         Decision::Ignore(ignored) => ("Normal", "Ignore", ignored.reason(), error_chain(ignored)),
         Decision::Issue(certificate) => (
             "Normal",
@@ -249,6 +268,15 @@ fn event_of(
         Decision::Fail(failure) => ("Warning", "Fail", failure.reason(), error_chain(failure)),
         Decision::Retry(deferral) => ("Normal", "Defer", deferral.reason(), error_chain(deferral)),
     };
+    written(regarding, related, words, now)
+}
+
+fn written(
+    regarding: ObjectReference,
+    related: Option<ObjectReference>,
+    (kind, action, reason, note): (&str, &str, &str, String),
+    now: SystemTime,
+) -> Event {
     let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
     Event {
         metadata: ObjectMeta {

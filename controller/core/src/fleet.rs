@@ -52,6 +52,7 @@ mod report;
 mod reporter;
 mod running;
 mod supervisor;
+mod teller;
 pub(crate) mod terms;
 mod upkeep;
 

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::health::Health;
 use super::plan::{Fingerprint, Service};
+use super::teller::Teller;
 use super::upkeep::Upkeep;
 use super::{Shared, terms};
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
@@ -84,6 +85,7 @@ impl Running {
             context.signers(),
             inventory,
             ledger,
+            Teller::new(events.clone(), &shared.management, key),
             shared.clock,
         );
         let pipeline = Pipeline::new(context, store, events, shared.clock);

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::health::{Answers, Census, Health, Paths};
 use super::plan::Service;
+use super::teller::Teller;
 use super::terms;
 use crate::capi::CapiInventory;
 use crate::clusters::ClusterAccess;
@@ -59,6 +60,7 @@ pub(super) struct Upkeep {
     /// Whether certificates carry a UID, by which they can be revoked.
     marked: bool,
     revoked: Option<BTreeMap<CertificateUid, SystemTime>>,
+    teller: Teller,
     clock: fn() -> SystemTime,
 }
 
@@ -69,6 +71,7 @@ impl Upkeep {
         signers: Vec<String>,
         inventory: CapiInventory,
         ledger: Arc<RecordLedger>,
+        teller: Teller,
         clock: fn() -> SystemTime,
     ) -> Self {
         let signs = service.ca.signer().is_some();
@@ -84,6 +87,7 @@ impl Upkeep {
             ledger,
             marked: signs,
             revoked: None,
+            teller,
             clock,
         }
     }
@@ -100,11 +104,14 @@ impl Upkeep {
         health.note("revocation", revoked);
         let swept = self.ledger.sweep((self.clock)()).await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
-        health.census = health.note("the records", swept).map(|swept| Census {
-            live: count(swept.live),
-            tombstones: count(swept.tombstones),
-            earliest_expiry: swept.earliest_expiry,
-        });
+        if let Some(swept) = health.note("the records", swept) {
+            health.census = Some(Census {
+                live: count(swept.live),
+                tombstones: count(swept.tombstones),
+                earliest_expiry: swept.earliest_expiry,
+            });
+            self.teller.tell(swept.done, (self.clock)()).await;
+        }
         if self.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes()
         {
