@@ -10,8 +10,8 @@ use node_attestation_controller::clusters::ClusterAccess;
 use node_attestation_controller::crd::{manifests, yaml};
 use node_attestation_controller::inventory::{Machine, StaticInventory};
 use node_attestation_controller::ledger::{
-    Claim, Claimant, KeyDigest, KubeRecords, LastIssued, Ledger as _, LedgerPolicy, Record,
-    RecordLedger, Records, RequestRef, Revoked, WriteError,
+    CertificateUid, Claim, Claimant, KeyDigest, KubeRecords, LastIssued, Ledger as _, LedgerPolicy,
+    Record, RecordLedger, Records, Renewal, RequestRef, Revoked, WriteError,
 };
 use node_attestation_controller::nodes::MemoryNodes;
 use node_attestation_controller::refusal::{Denial, Refusal};
@@ -240,6 +240,25 @@ async fn records_come_through_a_move_and_renew() {
     let moved = record(&records, "n1").await;
     assert_eq!(moved.certificate_uid(), granted.uid);
     assert_eq!(moved.known_end(), now() + 7 * DAY);
-    let again = ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
-    assert_eq!(again.uid, granted.uid);
+    let renewal = Renewal {
+        node_name: name("n1"),
+        identity: AttestedIdentity::vouched(claim("m1", "n1", 1).assurance.identity().clone()),
+        uid: granted.uid,
+        not_after: now() + 8 * DAY,
+    };
+    let renewed = ledger.renew(&renewal, now()).await.unwrap();
+    assert_eq!(renewed.uid, granted.uid);
+    assert_eq!(renewed.not_after, now() + 8 * DAY);
+    let former = CertificateUid {
+        generation: 2,
+        ..granted.uid
+    };
+    let other = Renewal {
+        uid: former,
+        ..renewal
+    };
+    assert!(matches!(
+        ledger.renew(&other, now()).await,
+        Err(Refusal::Deny(Denial::FormerCertificate { .. }))
+    ));
 }

@@ -95,30 +95,53 @@ fn a_record_is_seen_revoked_and_reset_by_a_person() {
 fn an_infra_cluster_with_the_fields_has_the_signers() {
     let management = management();
     let with = management.cluster("with").create();
+    let attested = management.cluster("attested").create();
     let without = management
         .cluster("without")
         .infrastructure(InfraCluster::WithoutSigners)
         .create();
-    let _manager = Manager::insecure(&management, &[]);
-    for cluster in [&with, &without] {
-        let authentication = authorize(&management, cluster, &["insecure"], json!({}));
+    let _manager = Manager::null(&management, &[]);
+    for (cluster, attestor) in [
+        (&with, "insecure"),
+        (&attested, "aws"),
+        (&without, "insecure"),
+    ] {
+        let authentication = authorize(&management, cluster, &[attestor], json!({}));
         authentication.wait_until_ready(management.kubectl());
     }
 
-    let words = ["genericclusters.infrastructure.cluster.x-k8s.io"];
-    let written = management
-        .kubectl()
-        .wait_for(&words, "with a signer", DEADLINE, |object| {
+    for (cluster, client, serving) in [
+        (
+            &with,
+            "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure",
+            Value::Null,
+        ),
+        (
+            &attested,
+            "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws",
+            json!("kubernetes.io/kubelet-serving"),
+        ),
+    ] {
+        let field = format!("metadata.name={}", cluster.name());
+        let words = [
+            "genericclusters.infrastructure.cluster.x-k8s.io",
+            "--field-selector",
+            &field,
+        ];
+        let kubectl = management.kubectl();
+        let written = kubectl.wait_for(&words, "with a signer", DEADLINE, |object| {
             object["status"]["kubeletClientCertificateSigner"].is_string()
         });
-
-    assert_eq!(
-        written["status"]["kubeletClientCertificateSigner"],
-        "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure"
-    );
-    assert_eq!(written["status"]["initialization"]["provisioned"], true);
-    assert_eq!(
-        without.infra_cluster()["status"]["kubeletClientCertificateSigner"],
-        Value::Null
-    );
+        let status = &written["status"];
+        assert_eq!(status["kubeletClientCertificateSigner"], client);
+        assert_eq!(status["kubeletServingCertificateSigner"], serving);
+        assert_eq!(status["initialization"]["provisioned"], true);
+    }
+    let status = &without.infra_cluster()["status"];
+    for field in [
+        "kubeletClientCertificateSigner",
+        "kubeletServingCertificateSigner",
+    ] {
+        assert_eq!(status[field], Value::Null, "{field}");
+    }
 }
