@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use futures::future::{BoxFuture, FutureExt as _};
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::NodeName;
 
 use super::records::{MemoryRecords, Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};

@@ -236,32 +236,25 @@ fn an_inventory_that_is_away_buries_nobody() {
         fn by_provider_id<'a>(
             &'a self,
             _: &'a kubelet_attestation::names::ProviderId,
-        ) -> futures::future::BoxFuture<'a, Result<Option<crate::inventory::Machine>, Unavailable>>
-        {
+        ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
 
         fn by_token<'a>(
             &'a self,
             _: &'a crate::inventory::TokenId,
-        ) -> futures::future::BoxFuture<'a, Result<Option<crate::inventory::TokenOwner>, Unavailable>>
-        {
+        ) -> BoxFuture<'a, Result<Option<crate::inventory::TokenOwner>, Unavailable>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
 
         fn by_address(
             &self,
             _: std::net::IpAddr,
-        ) -> futures::future::BoxFuture<'_, Result<Vec<crate::inventory::Machine>, Unavailable>>
-        {
+        ) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
 
-        fn by_name<'a>(
-            &'a self,
-            _: &'a str,
-        ) -> futures::future::BoxFuture<'a, Result<Vec<crate::inventory::Machine>, Unavailable>>
-        {
+        fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
     }
