@@ -27,6 +27,13 @@ const MAX_OBJECTS: usize = 256;
 /// over, and four of the largest that an API server stores.
 const MAX_OBJECT_BYTES: usize = 16 * 1024 * 1024;
 
+/// So many requests are known at once: several for each node of the largest cluster that Kubernetes
+/// supports. A hostile API server lists without end.
+const MAX_ENTRIES: usize = 50_000;
+
+/// Of a name, a UID or a version that an API server gives; ours have a quarter of it.
+const MAX_NAME_LEN: usize = 512;
+
 /// Every request of one cluster that is known, and where it stands.
 ///
 /// An entry is one object, known by its UID: another under the same name has an entry of its own,
@@ -41,6 +48,7 @@ pub(crate) struct Queue {
     last_ticket: Ticket,
     objects: usize,
     object_bytes: usize,
+    left_out: usize,
 }
 
 /// Which watch a request came from; each has its own list.
@@ -143,14 +151,21 @@ impl Queue {
     ///
     /// One without a name or a UID is none: the API server gives both.
     pub(crate) fn seen(&mut self, source: Source, csr: CertificateSigningRequest) {
-        let (Some(name), Some(uid)) = (csr.metadata.name.clone(), csr.metadata.uid.clone()) else {
+        let metadata = &csr.metadata;
+        let given = |text: &Option<String>| text.clone().filter(|text| text.len() <= MAX_NAME_LEN);
+        let (Some(name), Some(uid)) = (given(&metadata.name), given(&metadata.uid)) else {
             return;
         };
-        let version = csr.metadata.resource_version.clone();
+        let version = given(&metadata.resource_version);
         let Some(entry) = self.entries.get_mut(&uid) else {
+            if !self.has_room() {
+                return;
+            }
+            let requester = csr.spec.username.as_deref().unwrap_or_default();
             let entry = Entry {
                 name,
-                requester: csr.spec.username.clone().unwrap_or_default(),
+                // Longer ones, which the checks refuse, may share a budget.
+                requester: requester.chars().take(MAX_NAME_LEN).collect(),
                 version,
                 source,
                 listed: true,
@@ -187,6 +202,28 @@ impl Queue {
             State::GivenUp => self.make_ready(uid, Some(csr)),
             State::Settled | State::OverBudget(_) => {}
         }
+    }
+
+    /// Whether one more can be known. Of those that were answered none need be: where one is told of
+    /// again, the checks find that it is.
+    fn has_room(&mut self) -> bool {
+        if self.entries.len() < MAX_ENTRIES {
+            return true;
+        }
+        // Looking at all of them pays for some thousand new ones.
+        if self.left_out.is_multiple_of(MAX_ENTRIES / 10) {
+            self.entries
+                .retain(|_, entry| !matches!(entry.state, State::Settled));
+        }
+        if self.entries.len() < MAX_ENTRIES {
+            self.left_out = 0;
+            return true;
+        }
+        if self.left_out == 0 {
+            tracing::warn!("there are more open requests than {MAX_ENTRIES}; some are left out");
+        }
+        self.left_out = self.left_out.saturating_add(1);
+        false
     }
 
     /// The object of this UID exists no longer.

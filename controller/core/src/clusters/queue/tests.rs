@@ -352,3 +352,37 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
     assert_eq!(name_of(work), Some(format!("flood-{}", burst + 1)));
     assert_eq!(queue.next_turn(), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_memory() {
+    let mut queue = Queue::default();
+
+    for number in 0..MAX_ENTRIES + 20 {
+        let uid = number.to_string();
+        queue.seen(0, csr(&uid, &uid, "1"));
+    }
+    assert_eq!(queue.entries.len(), MAX_ENTRIES);
+
+    let now = Instant::now();
+    let answered = queue.next(now).unwrap();
+    queue.settled(&answered.uid);
+    queue.left_out = 0;
+    queue.seen(0, csr("another", "another", "1"));
+    assert!(queue.entries.contains_key("another"));
+    assert!(!queue.entries.contains_key(&answered.uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_names_a_request_has_a_limit() {
+    let mut queue = Queue::default();
+    let long = "x".repeat(MAX_NAME_LEN + 1);
+    queue.seen(0, csr(&long, "a", "1"));
+    queue.seen(0, csr("a", &long, "1"));
+    assert!(queue.entries.is_empty());
+
+    let mut csr = csr("a", "a", "1");
+    csr.spec.username = Some(long);
+    queue.seen(0, csr);
+
+    assert_eq!(queue.entries["a"].requester.len(), MAX_NAME_LEN);
+}
