@@ -228,7 +228,7 @@ impl RecordLedger {
             }
             Chore::RemoveStaleNode(uid) => {
                 swept.count(record, self.last_issued(name).as_ref());
-                let removed = self.remove_stale_node(name, &uid).await;
+                let removed = self.remove_stale_node(name, &uid, now).await;
                 swept.removed(removed, || Done::StaleNodeRemoved {
                     node_name,
                     generation,
@@ -262,9 +262,17 @@ impl RecordLedger {
         Ok(true)
     }
 
-    /// Deletes the Node of this UID, that a former holder left; whether it was there.
-    async fn remove_stale_node(&self, name: &NodeName, uid: &str) -> Result<bool, Unavailable> {
-        if self.nodes().state(name).await?.uid() != Some(uid) {
+    /// Deletes the Node of this UID, that a former holder left, if it still is down; whether it was.
+    /// Where it could not be deleted before, the kubelet of the present holder may have taken it on,
+    /// and makes no other.
+    async fn remove_stale_node(
+        &self,
+        name: &NodeName,
+        uid: &str,
+        now: SystemTime,
+    ) -> Result<bool, Unavailable> {
+        let state = self.nodes().state(name).await?;
+        if state.uid() != Some(uid) || !state.is_down(now) {
             return Ok(false);
         }
         self.nodes().delete(name, uid).await?;

@@ -65,11 +65,11 @@ impl KubeRecords {
     /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their
     /// status.
     pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
-        let api: Api<NodeIdentity> = Api::namespaced(client.clone(), namespace);
         let config = watched_in_pages()
             .labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"))
             .page_size(PAGE_SIZE);
         let watched: Api<Lenient<NodeIdentity>> = Api::namespaced(client.clone(), namespace);
+        let api = Api::namespaced(client, namespace);
         let events = watcher(watched, config).default_backoff();
         let cache = Arc::new(Cache::new(cluster));
         let watching = tokio::spawn(follow(events, Arc::clone(&cache)));
@@ -229,9 +229,11 @@ impl Records for KubeRecords {
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
         Box::pin(async move {
-            let mut all = self.all().await?;
-            all.retain(|stored| stored.record.holder.provider_id == *provider_id);
-            Ok(all)
+            self.cache.synced().await?;
+            let state = self.cache.state();
+            let known = state.objects.values().flatten();
+            let of_machine = |stored: &&Stored| stored.record.holder.provider_id == *provider_id;
+            Ok(known.filter(of_machine).cloned().collect())
         })
     }
 

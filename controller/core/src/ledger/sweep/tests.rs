@@ -4,7 +4,7 @@ use futures::executor::block_on;
 use futures::future::{BoxFuture, FutureExt as _};
 
 use super::*;
-use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
 use crate::ledger::rules_world::{HOUR, World, at, claim, insecure, name, policy, provider_id};
 use crate::ledger::{LastIssued, Ledger as _, MemoryRecords, Records as _};
 use crate::nodes::{NodeState, Nodes};
@@ -232,7 +232,7 @@ fn the_credentials_to_refuse_are_those_of_former_generations_tombstones_and_the_
 fn an_inventory_that_is_away_buries_nobody() {
     #[derive(Debug)]
     struct Away;
-    impl crate::inventory::Inventory for Away {
+    impl Inventory for Away {
         fn by_provider_id<'a>(
             &'a self,
             _: &'a kubelet_attestation::names::ProviderId,
@@ -242,8 +242,8 @@ fn an_inventory_that_is_away_buries_nobody() {
 
         fn by_token<'a>(
             &'a self,
-            _: &'a crate::inventory::TokenId,
-        ) -> BoxFuture<'a, Result<Option<crate::inventory::TokenOwner>, Unavailable>> {
+            _: &'a TokenId,
+        ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
 
@@ -343,4 +343,16 @@ fn a_pools_member_that_is_not_listed_for_a_moment_keeps_its_record() {
 
     sweep(at(1) + UNLISTED);
     assert!(!world.record("n1").is_live());
+}
+
+#[test]
+fn the_node_of_a_former_holder_that_the_present_one_took_on_stays() {
+    let world = World::new();
+    world.node("n1", false, 0);
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+    world.node("n1", true, 0);
+
+    swept(&world, 0);
+
+    assert_ne!(node(&world), NodeState::Absent);
 }
