@@ -139,11 +139,11 @@ mod tests {
     use super::*;
 
     /// A key, and whether it is proved.
-    fn key(byte: u8, is_proved: bool) -> Option<CaKey> {
-        Some(CaKey {
+    fn key(byte: u8, is_proved: bool) -> CaKey {
+        CaKey {
             digest: KeyDigest::from([byte; 32]),
             is_proved,
-        })
+        }
     }
 
     fn cluster(namespace: &str) -> ObjectKey {
@@ -155,27 +155,31 @@ mod tests {
         let keys = CaKeys::default();
         let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
 
-        assert_eq!(one.hold(key(1, true)), None);
-        assert_eq!(two.hold(key(1, true)), Some(cluster("a")));
+        assert_eq!(one.hold(Some(key(1, true))), None);
+        assert_eq!(two.hold(Some(key(1, true))), Some(cluster("a")));
         assert_eq!(one.changed().now_or_never(), Some(()));
-        assert_eq!(one.hold(key(1, true)), Some(cluster("b")));
+        assert_eq!(one.hold(Some(key(1, true))), Some(cluster("b")));
 
         drop(two);
         assert_eq!(one.changed().now_or_never(), Some(()));
-        assert_eq!(one.hold(key(1, true)), None);
+        assert_eq!(one.hold(Some(key(1, true))), None);
     }
 
     #[test]
     fn a_tenant_that_shows_anothers_ca_certificate_stops_nobody_but_itself() {
         let keys = CaKeys::default();
         let (mut victim, mut tenant) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
-        victim.hold(key(1, true));
+        victim.hold(Some(key(1, true)));
 
-        assert_eq!(tenant.hold(key(1, false)), Some(cluster("a")));
+        assert_eq!(tenant.hold(Some(key(1, false))), Some(cluster("a")));
 
         assert_eq!(victim.changed().now_or_never(), None);
-        assert_eq!(victim.hold(key(1, true)), None);
-        assert_eq!(victim.hold(key(1, false)), None, "in approve-only mode");
+        assert_eq!(victim.hold(Some(key(1, true))), None);
+        assert_eq!(
+            victim.hold(Some(key(1, false))),
+            None,
+            "in approve-only mode"
+        );
     }
 
     #[test]
@@ -183,23 +187,26 @@ mod tests {
         let keys = CaKeys::default();
         let mut one = keys.holder(cluster("a"));
         let mut two = keys.holder(ObjectKey::new("a", "prod-2"));
-        one.hold(key(1, true));
+        one.hold(Some(key(1, true)));
 
-        two.hold(key(1, false));
+        two.hold(Some(key(1, false)));
 
-        assert_eq!(one.hold(key(1, true)), Some(ObjectKey::new("a", "prod-2")));
+        assert_eq!(
+            one.hold(Some(key(1, true))),
+            Some(ObjectKey::new("a", "prod-2"))
+        );
     }
 
     #[test]
     fn a_cluster_that_is_made_anew_while_its_former_self_ends_keeps_its_key() {
         let keys = CaKeys::default();
         let (former, mut one) = (keys.holder(cluster("a")), keys.holder(cluster("a")));
-        one.hold(key(1, true));
+        one.hold(Some(key(1, true)));
 
         drop(former);
 
         assert_eq!(one.changed().now_or_never(), Some(()));
-        one.hold(key(1, true));
+        one.hold(Some(key(1, true)));
         assert!(keys.keys().contains_key(&cluster("a")));
     }
 
@@ -207,10 +214,10 @@ mod tests {
     fn a_tenant_that_changes_its_ca_all_the_time_wakes_nobody() {
         let keys = CaKeys::default();
         let (mut one, mut busy) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
-        one.hold(key(1, true));
+        one.hold(Some(key(1, true)));
 
         for byte in 2..10 {
-            busy.hold(key(byte, true));
+            busy.hold(Some(key(byte, true)));
             assert_eq!(one.changed().now_or_never(), None, "{byte}");
         }
     }

@@ -33,7 +33,7 @@ pub(super) async fn supervise_all(
     stop: impl Future<Output = ()>,
 ) {
     let mut directory = Directory::new(shared.clone());
-    let mut events = pin!(authentications(settings, shared));
+    let mut events = authentications(settings, shared).boxed();
     let mut stop = pin!(stop);
     loop {
         tokio::select! {
