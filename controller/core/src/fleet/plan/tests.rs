@@ -15,6 +15,7 @@ struct World {
     sources: Sources,
     keys: CaKeys,
     holder: CaKeyHolder,
+    others: Vec<CaKeyHolder>,
     verifiers: Result<(), NoVerifiers>,
 }
 
@@ -87,6 +88,7 @@ fn world() -> World {
         },
         holder: keys.holder(key_of("prod-1")),
         keys,
+        others: Vec::new(),
         verifiers: Ok(()),
     }
 }
@@ -180,8 +182,7 @@ fn of_many_obstacles_the_first_is_said() {
             let ca = world.sources.ca.present().unwrap();
             let ca = ClusterCa::from_secret(ca).unwrap();
             other.hold(Some(CaKey::of(&ca)));
-            // It holds the key for as long as it lives.
-            std::mem::forget(other);
+            world.others.push(other);
         }),
         ("CAInvalid", |world| {
             world.sources.ca = secret(&[("tls.crt", "no certificate".to_owned())]);
