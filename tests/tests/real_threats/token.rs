@@ -1,13 +1,28 @@
 //! Who holds a bootstrap token, or sees all requests.
 
+use jiff::Timestamp;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, is_issued};
+use kubelet_authenticator_tests::management::Machine;
+use kubelet_authenticator_tests::scene::Scene;
+use node_attestation_controller::hardening::budget::TOKEN_RATE;
+use serde_json::{Value, json};
 
 use crate::SCENE;
 use kubelet_authenticator_tests::fleet::kubelet;
 
 /// More than a token may have looked at in a minute.
-const FLOOD: usize = 200;
+const FLOOD: usize = 1000;
+
+/// As many clients file them at once.
+const FLOODERS: usize = 4;
+
+/// What a token may have looked at in a second, after its burst.
+const PER_SECOND: usize = 10;
+
+/// A decision is written some time after it was begun, one sooner than another: as many as are
+/// worked on at once, and some.
+const SLACK: f64 = 20.0;
 
 #[test]
 fn a_bootstrap_token_asks_for_another_nodes_name() {
@@ -74,22 +89,60 @@ fn a_pod_with_the_nodes_network_asks_with_a_key_of_its_own_while_the_node_is_up(
     assert!(!is_answered(&SCENE.request(&name)));
 }
 
+/// When each of this token's requests was decided, by the controller's log; the first is first.
+fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
+    let requester = format!("system:bootstrap:{}", machine.token().id());
+    let log = scene.site.manager.process.log().text();
+    let lines = log.lines().filter(|line| line.contains(&requester));
+    lines
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|line| line["fields"]["message"] == "decided")
+        .filter(|line| line["fields"]["requester"] == requester)
+        .map(|line| line["timestamp"].as_str().unwrap().parse().unwrap())
+        .collect()
+}
+
 #[test]
 fn a_bootstrap_token_floods_the_controller_and_delays_nobody_else() {
-    let own = SCENE.cluster.machine("floods").create();
-    let other = SCENE.cluster.machine("is-not-delayed").create();
-    let plane = SCENE.cluster.control_plane();
-    let flood: Vec<_> = (0..FLOOD)
-        .map(|number| {
-            let claimed = format!("generic:///prod-1/nowhere-{number}");
-            SCENE.stamped("nowhere", &claimed).to_json()
-        })
-        .collect();
-    let kubectl = plane.kubectl_with(own.bootstrap_kubeconfig());
-    kubectl.create_objects(&flood);
+    // Alone: requests are listed in pages, and other tests watch one.
+    let scene = Scene::start(&SCENE.site, "flooded", json!({}));
+    let own = scene.cluster.machine("floods").create();
+    let other = scene.cluster.machine("is-not-delayed").create();
+    let kubeconfig = own.bootstrap_kubeconfig();
+    let request = scene.rightful(&other).to_json();
+    // kubectl alone would take longer than the budget.
+    std::thread::scope(|scope| {
+        for part in 0..FLOODERS {
+            let numbers = (part..FLOOD).step_by(FLOODERS);
+            let flood: Vec<_> = numbers
+                .map(|number| {
+                    let mut request = request.clone();
+                    let name = format!("kubelet-authenticator-flood-{number}");
+                    request["metadata"]["name"] = name.into();
+                    request
+                })
+                .collect();
+            let kubectl = scene.cluster.control_plane().kubectl_with(&kubeconfig);
+            scope.spawn(move || kubectl.create_objects(&flood));
+        }
+    });
 
-    let name = SCENE.file(&other.bootstrap_kubeconfig(), &SCENE.rightful(&other));
+    let name = scene.file(&other.bootstrap_kubeconfig(), &scene.rightful(&other));
+    let issued = poll(PATIENCE, || is_issued(&scene.request(&name)).then_some(()));
+    assert!(issued.is_some(), "{:#}", scene.request(&name));
 
-    let issued = poll(PATIENCE, || is_issued(&SCENE.request(&name)).then_some(()));
-    assert!(issued.is_some(), "{:#}", SCENE.request(&name));
+    let decided_meanwhile = decided(&scene, &own).len();
+    assert!(decided_meanwhile < FLOOD, "the budget holds nobody up");
+    let wanted = usize::try_from(TOKEN_RATE.burst).unwrap() + 2 * PER_SECOND;
+    let decided = poll(PATIENCE, || {
+        Some(decided(&scene, &own)).filter(|all| all.len() >= wanted)
+    });
+    let decided = decided.expect("the flood is not looked at again");
+    let first = decided[0];
+    for (before, at) in decided.iter().enumerate() {
+        let seconds = at.duration_since(first).as_secs_f64();
+        let allowed = f64::from(TOKEN_RATE.burst) + seconds / TOKEN_RATE.every.as_secs_f64();
+        let count = f64::from(u32::try_from(before + 1).unwrap());
+        assert!(count <= allowed + SLACK, "{count} after {seconds} s");
+    }
 }
