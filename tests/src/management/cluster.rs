@@ -3,7 +3,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, Controllers, KubeadmBinding,
+    ControlPlane, ControlPlaneBuilder, Controllers, KubeadmBinding,
 };
 use kubelet_authenticator_test_support::pki::traditional_key;
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ pub struct ClusterBuilder {
     place: Place,
     workload: Option<Arc<ControlPlane>>,
     controllers: Controllers,
+    apiserver_args: Vec<String>,
     infrastructure: InfraCluster,
     metadata: Metadata,
     paused: bool,
@@ -37,6 +38,7 @@ impl ClusterBuilder {
             },
             workload: None,
             controllers: Controllers::Certificates,
+            apiserver_args: Vec::new(),
             infrastructure: InfraCluster::default(),
             metadata: Metadata::default(),
             paused: false,
@@ -54,6 +56,12 @@ impl ClusterBuilder {
     /// decides about certificates.
     pub fn controllers(mut self, controllers: Controllers) -> Self {
         self.controllers = controllers;
+        self
+    }
+
+    /// Adds a flag of the workload cluster's kube-apiserver.
+    pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
+        self.apiserver_args.push(argument.into());
         self
     }
 
@@ -98,7 +106,11 @@ impl ClusterBuilder {
     #[track_caller]
     pub fn create(self) -> WorkloadCluster {
         let workload = self.workload.unwrap_or_else(|| {
-            let builder = ControlPlane::builder().controllers(self.controllers);
+            let builder = self.apiserver_args.into_iter();
+            let builder = builder.fold(
+                ControlPlane::builder().controllers(self.controllers),
+                ControlPlaneBuilder::apiserver_arg,
+            );
             let workload = builder.start();
             workload.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
             crds::install_on_workload(workload.kubectl());

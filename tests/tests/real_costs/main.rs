@@ -1,0 +1,5 @@
+//! What the controller asks of the API servers of a management and a workload cluster, by their own
+//! audit logs: all it writes and reads for a join and a renewal.
+
+mod audit;
+mod joins;
