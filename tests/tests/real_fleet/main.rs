@@ -2,7 +2,10 @@
 //! finds of Cluster API's objects, what it says, and the nodes that join through it. All API
 //! servers and kubelets are real.
 
+mod authorities;
 mod bed;
 mod conditions;
 mod identities;
 mod join;
+mod requests;
+mod silence;

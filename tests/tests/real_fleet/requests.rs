@@ -1,0 +1,40 @@
+//! A request of a machine that proves nothing, filed as its node files it.
+
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_tests::controller::{Application, certificate_of, is_answered};
+use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
+use serde_json::Value;
+use x509_parser::pem::parse_x509_pem;
+
+/// Files the machine's request; gives its name.
+pub fn file(cluster: &WorkloadCluster, machine: &Machine) -> String {
+    let (node, id) = (machine.node_name(), machine.provider_id());
+    let application = Application::claiming(node, id, Provider::INSECURE, None);
+    let plane = cluster.control_plane();
+    let kubectl = plane.kubectl_with(machine.bootstrap_kubeconfig());
+    kubectl.create_object(&application.to_json());
+    application.name()
+}
+
+/// The request, once it has an answer.
+#[track_caller]
+pub fn answer(cluster: &WorkloadCluster, name: &str) -> Value {
+    cluster.control_plane().wait_for_csr(name, |csr| {
+        csr["metadata"]["name"] == name && is_answered(csr)
+    })
+}
+
+/// The certificate that the machine gets, PEM.
+#[track_caller]
+pub fn join(cluster: &WorkloadCluster, machine: &Machine) -> String {
+    let csr = answer(cluster, &file(cluster, machine));
+    certificate_of(&csr).unwrap_or_else(|| panic!("{csr:#}"))
+}
+
+/// Whether `ca` (PEM) signed the certificate (PEM).
+pub fn is_signed_by(certificate: &str, ca: &str) -> bool {
+    let [certificate, ca] = [certificate, ca].map(|pem| parse_x509_pem(pem.as_bytes()).unwrap().1);
+    let ca = ca.parse_x509().unwrap();
+    let certificate = certificate.parse_x509().unwrap();
+    certificate.verify_signature(Some(ca.public_key())).is_ok()
+}

@@ -1,0 +1,182 @@
+//! No secret is told to anybody: not in a log, not in an Event, not in a condition or anything else
+//! that is ours.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_test_support::pki::{CertificateAuthority, traditional_key};
+use kubelet_authenticator_tests::management::{WorkloadCluster, workload_kubeconfig};
+use serde_json::json;
+
+use crate::bed::{Manager, authorize, management};
+use crate::requests::{file, join};
+
+/// Shorter pieces of what is random are in any text.
+const LONG_ENOUGH: usize = 12;
+
+/// How much of encoded text is looked for at once.
+const PIECE: usize = 24;
+
+/// Texts that nobody may see, in any form that they have come in.
+#[derive(Default)]
+struct Secrets(Vec<(&'static str, String)>);
+
+impl Secrets {
+    /// Each line of it by itself, but those that say what it is, and its base64 in pieces.
+    fn add(&mut self, what: &'static str, secret: &str) {
+        let lines = secret.lines().map(str::trim);
+        let lines = lines.filter(|line| line.len() >= LONG_ENOUGH && !line.starts_with("-----"));
+        for line in lines {
+            self.0.push((what, line.to_owned()));
+            for start in (0..line.len().saturating_sub(PIECE)).step_by(PIECE) {
+                self.0.push((what, line[start..start + PIECE].to_owned()));
+            }
+        }
+        let encoded = STANDARD.encode(secret);
+        // The first pieces of a PEM encode what is in every PEM.
+        let begins = if secret.starts_with("-----") {
+            2 * PIECE
+        } else {
+            0
+        };
+        for start in (begins..encoded.len().saturating_sub(PIECE)).step_by(PIECE) {
+            self.0
+                .push((what, encoded[start..start + PIECE].to_owned()));
+        }
+    }
+
+    /// What of them is in the text.
+    fn in_text(&self, text: &str) -> Vec<&'static str> {
+        let found = self.0.iter().filter(|(_, piece)| text.contains(piece));
+        let mut found: Vec<_> = found.map(|(what, _)| *what).collect();
+        found.dedup();
+        found
+    }
+}
+
+/// Everything on an API server that we write, or that is written about what we do.
+fn told(kubectl: &Kubectl, resources: &str) -> String {
+    kubectl.ok(["get", resources, "-A", "-o", "json"])
+}
+
+fn secrets_of(cluster: &WorkloadCluster) -> Secrets {
+    let mut secrets = Secrets::default();
+    let ca = cluster.control_plane().ca().pair();
+    secrets.add("the CA's key", &traditional_key(&ca.key_pem));
+    secrets
+}
+
+/// The user's key in a kubeconfig, as it is there.
+fn client_key(kubeconfig: &str) -> &str {
+    let line = kubeconfig
+        .lines()
+        .find(|line| line.contains("client-key-data"));
+    line.unwrap().split_once(": ").unwrap().1
+}
+
+#[test]
+fn no_secret_is_in_a_log_an_event_or_an_object_of_ours() {
+    const PASSWORD: &str = "correct-horse-battery-staple-1";
+    const IN_EXEC: &str = "exec-environment-hush-hush-0001";
+    const IN_GARBAGE: &str = "garbage-that-nobody-is-to-see-02";
+    const IN_PEM: &str = "bm90LWEta2V5LWJ1dC1zZWNyZXQtYWxsLXRoZS1zYW1lLTAz";
+    const BEARER: &str = "bearer-of-nobody-to-be-known-0004";
+    let management = management();
+    let cluster = management.cluster("prod-1").create();
+    let machines = ["joins", "is-refused"].map(|name| cluster.machine(name).create());
+    let good = workload_kubeconfig("prod-1", cluster.control_plane());
+    let authority = cluster.control_plane().ca().pair();
+    let other = CertificateAuthority::new("another");
+    let mut secrets = secrets_of(&cluster);
+    secrets.add("a user's key", client_key(&good));
+    secrets.add("the key that does not match", &other.pair().key_pem);
+    for (what, secret) in [
+        ("a password", PASSWORD),
+        ("a program's environment", IN_EXEC),
+        ("garbage", IN_GARBAGE),
+        ("a broken key", IN_PEM),
+        ("a bearer token", BEARER),
+    ] {
+        secrets.add(what, secret);
+    }
+    for machine in &machines {
+        let bearer = machine.token().bearer();
+        let (_, secret) = bearer.split_once('.').unwrap();
+        secrets.add("a bootstrap token", secret);
+    }
+    let manager = Manager::insecure(&management, &[]);
+    let authentication = authorize(&management, &cluster, &["insecure"], json!({}));
+    let kubectl = management.kubectl();
+    authentication.wait_until_ready(kubectl);
+    let not_ready = |reason| {
+        authentication.wait_for(kubectl, "Ready", "False", reason);
+    };
+    let mended = || {
+        cluster.write_kubeconfig(&good);
+        let key = traditional_key(&authority.key_pem);
+        cluster.write_ca(&authority.certificate_pem, Some(&key));
+        authentication.wait_until_ready(kubectl);
+    };
+
+    join(&cluster, &machines[0]);
+    cluster.write_ca(&authority.certificate_pem, Some(&other.pair().key_pem));
+    not_ready("CAKeyMismatch");
+    let broken = format!("-----BEGIN PRIVATE KEY-----\n{IN_PEM}\n-----END PRIVATE KEY-----\n");
+    for key in [broken, IN_GARBAGE.to_owned()] {
+        mended();
+        cluster.write_ca(&authority.certificate_pem, Some(&key));
+        not_ready("CAInvalid");
+    }
+    mended();
+    let user = |fields: &str| {
+        let key = format!("    client-key-data: {}\n", client_key(&good));
+        assert!(good.contains(&key));
+        good.replace(&key, &format!("{key}{fields}"))
+    };
+    let exec = format!("    exec: {{command: sh, env: [{{name: A, value: {IN_EXEC}}}]}}\n");
+    for refused in [
+        user(&format!("    username: admin\n    password: {PASSWORD}\n")),
+        user(&exec),
+        format!("{{ {IN_GARBAGE}: [ {PASSWORD}"),
+        IN_GARBAGE.to_owned(),
+    ] {
+        cluster.write_kubeconfig(&refused);
+        not_ready("KubeconfigRefused");
+        mended();
+    }
+    let certificate = good
+        .lines()
+        .find(|line| line.contains("client-certificate-data"));
+    let key = good.lines().find(|line| line.contains("client-key-data"));
+    let stranger = good
+        .replace(certificate.unwrap(), &format!("    token: {BEARER}"))
+        .replace(key.unwrap(), "");
+    cluster.write_kubeconfig(&stranger);
+    not_ready("KubeconfigWithoutAccess");
+    mended();
+    file(&cluster, &machines[1]);
+
+    // What is looked for is found where it is.
+    let stored = told(kubectl, "secrets");
+    assert!(secrets.in_text(&stored).contains(&"the CA's key"));
+    assert!(secrets.in_text(&stored).contains(&"a user's key"));
+    let leak = format!("cannot parse {IN_GARBAGE} and {PASSWORD}");
+    assert_eq!(secrets.in_text(&leak), ["a password", "garbage"]);
+
+    let workload = cluster.control_plane().kubectl();
+    for (place, text) in [
+        ("the log", manager.process.log().text()),
+        (
+            "the management cluster",
+            told(kubectl, "events,kubeletauthentications,nodeidentities"),
+        ),
+        (
+            "the workload cluster",
+            told(workload, "events,csr,revokednodecredentials"),
+        ),
+    ] {
+        assert!(text.len() > LONG_ENOUGH, "nothing was told in {place}");
+        let leaked = secrets.in_text(&text);
+        assert!(leaked.is_empty(), "{place} tells of {leaked:?}");
+    }
+}
