@@ -156,7 +156,15 @@ impl Scene {
     /// Waits until an Event on the Machine says why its request has to wait; the request stays open.
     #[track_caller]
     pub fn assert_waits(&self, machine: &str, name: &str, reason: &str) {
-        let field = format!("involvedObject.name={machine},reason={reason}");
+        self.wait_for_event(machine, reason);
+        let csr = self.request(name);
+        assert!(!is_answered(&csr), "{csr:#}");
+    }
+
+    /// Waits for an Event with this reason on the object of this name.
+    #[track_caller]
+    pub fn wait_for_event(&self, object: &str, reason: &str) -> Value {
+        let field = format!("involvedObject.name={object},reason={reason}");
         let namespace = self.cluster.namespace();
         let events = [
             "events",
@@ -166,9 +174,7 @@ impl Scene {
             &field,
         ];
         self.management()
-            .wait_for(&events, reason, PATIENCE, |_| true);
-        let csr = self.request(name);
-        assert!(!is_answered(&csr), "{csr:#}");
+            .wait_for(&events, reason, PATIENCE, |_| true)
     }
 
     /// Has the machine join; gives a kubeconfig with its certificate.

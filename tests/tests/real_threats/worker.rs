@@ -42,6 +42,10 @@ fn a_worker_goes_on_with_its_certificate_after_its_machine_is_gone() {
     machine.remove();
 
     let record = SCENE.wait_for_record("is-gone", |record| record["spec"]["tombstone"].is_object());
+    let object = record["metadata"]["name"].as_str().unwrap();
+    let event = SCENE.wait_for_event(object, "RecordBuried");
+    assert_eq!(event["involvedObject"]["kind"], "NodeIdentity");
+    assert_eq!(event["involvedObject"]["uid"], record["metadata"]["uid"]);
     assert_eq!(record["spec"]["tombstone"]["reason"], "MachineGone");
     let said = SCENE.refused_write(&credential, "is-gone");
     assert!(said.contains("system:node:is-gone"), "{said}");
@@ -105,6 +109,10 @@ fn a_reset_that_is_applied_again_does_nothing() {
     ];
     kubectl.ok(annotate);
     SCENE.join(&machine);
+    let event = SCENE.wait_for_event("reset-twice", "IdentityReset");
+    let note = event["message"].as_str().unwrap();
+    assert!(note.contains("generation 2"), "{note}");
+    assert!(note.contains("a person gave generation 1 up"), "{note}");
     let consumed = SCENE.record("reset-twice");
     let annotations = &consumed["metadata"]["annotations"];
     assert!(
