@@ -84,7 +84,7 @@ impl Supervisor {
             let word = self.authentication.borrow_and_update().clone();
             let authentication = match word {
                 Word::Is(authentication) => authentication,
-                Word::Deleted => return self.release().await,
+                Word::Deleted => return Box::pin(self.release()).await,
             };
             let verdict = self.settle(&authentication).await;
             let status = report::status(&authentication, &verdict, (self.shared.clock)());
