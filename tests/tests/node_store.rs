@@ -161,7 +161,7 @@ fn a_key_that_others_may_read_and_cannot_be_closed_is_printed_all_the_same() {
 fn the_key_of_a_request_that_others_may_read_is_closed_to_them() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("TIMEOUT_SECONDS", "3");
     node.run().failed(11);
     set_mode(&node.file("pending.json"), 0o644);
 
