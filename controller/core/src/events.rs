@@ -201,10 +201,9 @@ fn events_of(
     let is_refused = match &decided.decision {
         Decision::Ignore(_) => return Vec::new(),
         Decision::Deny(_) | Decision::Fail(_) => true,
-        Decision::Retry(_) => false,
         Decision::Issue(certificate) if !is_news(certificate.opening()) => return Vec::new(),
         Decision::Approve(approval) if !is_news(approval.opening()) => return Vec::new(),
-        Decision::Issue(_) | Decision::Approve(_) => false,
+        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => false,
     };
     let request = request.object_ref(&());
     let on_machine = decided.machine.as_ref().map(|machine| Addressed {

@@ -126,10 +126,9 @@ impl Because {
             return Self::Returned;
         }
         match (&claim.assurance, node) {
-            (Assurance::None(_), _) | (Assurance::Attested(_), None) => Self::Expired,
             (Assurance::Attested(_), Some(NodeState::Absent)) => Self::NodeGone,
             (Assurance::Attested(_), Some(node)) if node.is_down(now) => Self::NodeDown,
-            (Assurance::Attested(_), Some(_)) => Self::Expired,
+            (Assurance::None(_) | Assurance::Attested(_), _) => Self::Expired,
         }
     }
 }

@@ -167,12 +167,15 @@ fn nothing_is_said_of_a_cluster_before_all_was_read() {
     }
 }
 
+/// Puts something in a cluster's way.
+type Change = fn(&mut World);
+
 /// Each obstacle is put in the way of a cluster that has all those after it already: the one that
 /// a person has to act on first is the one that is said.
 #[test]
 fn of_many_obstacles_the_first_is_said() {
     let mut world = world();
-    let reasons: [(&str, fn(&mut World)); 11] = [
+    let reasons: [(&str, Change); 11] = [
         ("ApproveOnlyNotAllowed", |world| {
             let (certificate, _) = ca();
             world.sources.ca = secret(&[("tls.crt", certificate)]);

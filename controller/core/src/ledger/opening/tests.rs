@@ -44,9 +44,12 @@ fn a_renewal_by_name_is_told_of_as_one() {
 fn another_key_says_why_it_could_come() {
     let gone = World::held(policy());
     let again = claim("m1", "n1", 2, 1);
-    let because = |world: &World, claim: &Claim, hour| match opening(world, claim, hour) {
-        Opening::Reenrolled(because) => because,
-        other => panic!("{other:?}"),
+    let because = |world: &World, claim: &Claim, hour| {
+        let opening = opening(world, claim, hour);
+        let Opening::Reenrolled(because) = opening else {
+            panic!("{opening:?}")
+        };
+        because
     };
     assert_eq!(because(&gone, &again, 1), Because::NodeGone);
 
