@@ -6,13 +6,14 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
-use crate::ledger::{MemoryRecords, Records};
+use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::request::forge::cluster::{Parts, machine, node};
 use crate::request::forge::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
-    extension, issued_at, now, object, renewal, valid,
+    extension, insecure, issued_at, now, object, renewal, valid,
 };
+use crate::verifier::InsecureVerifier;
 
 fn n1() -> NodeName {
     NodeName::parse("n1").unwrap()
@@ -138,23 +139,55 @@ fn e03_a_machine_may_ask_however_long_it_has_been_there() {
     }
 }
 
+/// The request of machine `m2` for its own name.
+fn m2_for_n2() -> CertificateSigningRequest {
+    let mut csr = Csr::valid();
+    csr.subject[1] = Csr::part("2.5.4.3", der::utf8("system:node:n2"));
+    csr.extensions = vec![extension(
+        PROVIDER_ID_OID,
+        false,
+        &der::utf8("metal:///rack/m2"),
+    )];
+    let mut request = object(envelope(&csr.der()));
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+    request
+}
+
 #[test]
 fn e07_a_node_that_renews_under_another_nodes_uid_is_denied() {
-    let cluster = cluster();
-    let first = issued_at(&valid(), &cluster, now());
-    let mut other = first.uid();
-    other.generation += 1;
+    let cluster = cluster_with_different_uids();
+    let own = issued_at(&valid(), &cluster, now());
+    let other = issued_at(&m2_for_n2(), &cluster, now());
+    assert_ne!(own.uid().record, other.uid().record);
+    issued_at(&renewal(&own.uid().to_string()), &cluster, now());
 
     assert_eq!(
-        denied(decided(&renewal(&other.to_string()), &cluster)),
+        denied(decided(&renewal(&other.uid().to_string()), &cluster)),
         "FormerCertificate"
     );
-    let mut another = renewal(UID);
+    let mut another = renewal(&other.uid().to_string());
     another.spec.username = Some("system:node:n2".to_owned());
     assert_eq!(
         denied(decided(&another, &cluster)),
         "RequesterIsAnotherNode"
     );
+}
+
+/// The cluster, with a ledger whose records can be told apart.
+fn cluster_with_different_uids() -> Context {
+    let Parts {
+        inventory,
+        nodes,
+        records,
+        ..
+    } = Parts::default();
+    let cluster = cluster();
+    let policy = LedgerPolicy::new(cluster.lifetimes.longest());
+    let ledger = RecordLedger::new(records, inventory, nodes, policy);
+    Context {
+        ledger: Arc::new(ledger),
+        ..cluster
+    }
 }
 
 #[test]
@@ -236,10 +269,12 @@ fn e10_annotations_of_the_requester_change_nothing() {
 
 #[test]
 fn e11_the_signer_of_an_attestor_that_is_not_authorised_issues_nothing() {
+    let none: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
     let cluster = Context {
-        verifiers: Verifiers::default(),
+        verifiers: Verifiers::from_iter([none]),
         ..cluster()
     };
+    assert!(matches!(decided(&insecure(), &cluster), Decision::Issue(_)));
 
     assert!(matches!(
         decided(&valid(), &cluster),
