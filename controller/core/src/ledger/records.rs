@@ -9,6 +9,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::Record;
 use crate::refusal::Unavailable;
 
+mod cache;
 mod kube;
 mod memory;
 mod object;

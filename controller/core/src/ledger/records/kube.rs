@@ -1,35 +1,28 @@
 //! Records as objects in the management cluster.
 
-use std::collections::HashMap;
 use std::fmt::{self, Debug};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::{Stream, StreamExt as _};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Client, Error as KubeError, Resource as _};
+use kube::{Client, Error as KubeError};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use super::cache::{Cache, State, follow};
 use super::object::{self, BrokenRecord};
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::clusters::{Lenient, watched_in_pages};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
-use crate::logs::error_chain;
 use crate::refusal::Unavailable;
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// one small object.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
-
-/// For the watch to show what was written. It takes milliseconds where the watch stands; where it
-/// does not, the claim waits its turn like any other outage.
-const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
 const FIELD_MANAGER: &str = "node-attestation-controller";
 
@@ -293,125 +286,6 @@ impl Records for KubeRecords {
     ) -> BoxFuture<'a, Result<(), Unavailable>> {
         let object = self.name(name);
         Box::pin(async move { self.write_status(&object, issued).await })
-    }
-}
-
-/// What the watch has shown.
-struct Cache {
-    cluster: String,
-    state: Mutex<State>,
-    changes: watch::Sender<()>,
-}
-
-#[derive(Default)]
-struct State {
-    /// By their names; `Err` where somebody broke one.
-    objects: HashMap<String, Result<Stored, BrokenRecord>>,
-    /// What a list has shown so far that is under way.
-    listed: HashMap<String, Result<Stored, BrokenRecord>>,
-    is_synced: bool,
-}
-
-impl Cache {
-    fn new(cluster: &str) -> Self {
-        Self {
-            cluster: cluster.to_owned(),
-            state: Mutex::default(),
-            changes: watch::Sender::new(()),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is one step, so a panic elsewhere leaves it whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn synced(&self) -> Result<(), Unavailable> {
-        self.wait(|state| state.is_synced).await
-    }
-
-    async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
-        let mut changes = self.changes.subscribe();
-        let waiting = async {
-            while !holds(&self.state()) {
-                changes.changed().await.map_err(Unavailable::new)?;
-            }
-            Ok(())
-        };
-        let waited = tokio::time::timeout(ECHO_DEADLINE, waiting).await;
-        waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of the records lags behind")))
-    }
-
-    fn apply(&self, event: watcher::Event<Lenient<NodeIdentity>>) {
-        let mut state = self.state();
-        match event {
-            watcher::Event::Apply(object) => {
-                let (name, stored) = self.entry(&object);
-                state.objects.insert(name, stored);
-            }
-            watcher::Event::Delete(object) => {
-                let name = object.meta().name.as_deref().unwrap_or_default();
-                state.objects.remove(name);
-            }
-            watcher::Event::Init => state.listed.clear(),
-            watcher::Event::InitApply(object) => {
-                let (name, stored) = self.entry(&object);
-                state.listed.insert(name, stored);
-            }
-            watcher::Event::InitDone => {
-                state.objects = std::mem::take(&mut state.listed);
-                state.is_synced = true;
-            }
-        }
-        drop(state);
-        self.changes.send_replace(());
-    }
-
-    fn entry(&self, seen: &Lenient<NodeIdentity>) -> (String, Result<Stored, BrokenRecord>) {
-        let name = seen.meta().name.clone().unwrap_or_default();
-        let stored = match &seen.object {
-            Some(object) => object::stored(object, &self.cluster),
-            None => Err(BrokenRecord {
-                object: name.clone(),
-                field: "spec or status",
-            }),
-        };
-        if let Err(broken) = &stored {
-            tracing::error!(error = error_chain(broken), "a record is broken");
-        }
-        (name, stored)
-    }
-}
-
-impl State {
-    /// Whether the object is known in this version, or in a later one.
-    fn has(&self, object: &str, version: &Version) -> bool {
-        let Some(Ok(known)) = self.objects.get(object) else {
-            return false;
-        };
-        // Resource versions are the numbers of writes (KEP-5504).
-        let number = |version: &Version| version.as_str().parse::<u128>().ok();
-        known.version == *version
-            || number(&known.version)
-                .zip(number(version))
-                .is_some_and(|(known, wanted)| known >= wanted)
-    }
-}
-
-async fn follow(
-    events: impl Stream<Item = Result<watcher::Event<Lenient<NodeIdentity>>, watcher::Error>>,
-    cache: Arc<Cache>,
-) {
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => cache.apply(event),
-            Err(error) => tracing::warn!(
-                cluster = cache.cluster,
-                error = error_chain(&error),
-                "the watch of the records was cut"
-            ),
-        }
     }
 }
 
