@@ -1,115 +1,25 @@
 //! The decision about one request.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kubelet_attestation::names::{Audience, Provider};
 
-use crate::duties::{BuiltIn, Duties, Issuance};
-use crate::inventory::Inventory;
-use crate::ledger::{Ledger, RequestRef};
+use crate::duties::{BuiltIn, Issuance};
+use crate::ledger::RequestRef;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
-    self, Approval, Asked, ClaimedCsr, Dismissal, IssuedCertificate, ParsedCsr, RawRequest,
+    Approval, Asked, ClaimedCsr, Dismissal, IssuedCertificate, ParsedCsr, RawRequest,
 };
-use crate::serving::ServingPolicy;
 use crate::signer::Signer;
-use crate::verifier::Verifier;
 
-/// All that a decision needs to know about one workload cluster.
-#[derive(Debug, Clone)]
-pub struct Context {
-    /// Who appraises evidence, one verifier a provider that the cluster admits.
-    pub verifiers: Verifiers,
-    /// The audiences that mean this cluster.
-    pub audiences: Vec<Audience>,
-    /// Its machines.
-    pub inventory: Arc<dyn Inventory>,
-    /// Who holds its node names.
-    pub ledger: Arc<dyn Ledger>,
-    /// Who signs.
-    pub issuance: Issuance,
-    /// How long certificates are valid.
-    pub lifetimes: Lifetimes,
-    /// Which requests are ours beside those to the client signers of the verifiers.
-    pub duties: Duties,
-    /// What serving certificates may be for.
-    pub serving: ServingPolicy,
-}
+mod context;
+mod steps;
 
-impl Context {
-    /// The signers whose requests are ours to answer: what must be watched.
-    pub fn signers(&self) -> Vec<String> {
-        request::signers(&self.verifiers, self.duties)
-    }
-}
+pub use context::{Context, Lifetimes, Verifiers};
+pub use steps::{Check, Step};
 
-/// The verifiers of a cluster, one for each provider that it admits.
-#[derive(Debug, Clone, Default)]
-pub struct Verifiers(BTreeMap<Provider, Arc<dyn Verifier>>);
-
-impl Verifiers {
-    /// The verifier of this provider.
-    pub fn of(&self, provider: &Provider) -> Option<&dyn Verifier> {
-        self.0.get(provider).map(AsRef::as_ref)
-    }
-
-    /// The providers that are admitted.
-    pub fn providers(&self) -> impl Iterator<Item = &Provider> {
-        self.0.keys()
-    }
-}
-
-impl FromIterator<Arc<dyn Verifier>> for Verifiers {
-    fn from_iter<T: IntoIterator<Item = Arc<dyn Verifier>>>(verifiers: T) -> Self {
-        Self(
-            verifiers
-                .into_iter()
-                .map(|verifier| (verifier.provider().clone(), verifier))
-                .collect(),
-        )
-    }
-}
-
-/// The longest validity that is granted; a longer one that is asked for is cut to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lifetimes {
-    /// For a machine that proved what it is.
-    pub attested: Duration,
-    /// For one that cannot: it is never renewed.
-    pub insecure: Duration,
-}
-
-impl Lifetimes {
-    /// The longer of them.
-    pub fn longest(&self) -> Duration {
-        self.attested.max(self.insecure)
-    }
-
-    /// The same, but none beyond `end`.
-    fn until(self, end: SystemTime, now: SystemTime) -> Self {
-        let left = end.duration_since(now).unwrap_or_default();
-        Self {
-            attested: self.attested.min(left),
-            insecure: self.insecure.min(left),
-        }
-    }
-}
-
-impl Default for Lifetimes {
-    /// Seven days, and for an unattested machine one year.
-    fn default() -> Self {
-        const DAY: Duration = Duration::from_hours(24);
-        Self {
-            attested: 7 * DAY,
-            insecure: 365 * DAY,
-        }
-    }
-}
+use steps::Steps;
 
 /// What is to be done about a request.
 #[derive(Debug)]
@@ -163,68 +73,6 @@ pub struct Decided {
     pub steps: Vec<Step>,
     /// The object that people look at for the machine, where the machine was found and has one.
     pub machine: Option<ObjectReference>,
-}
-
-/// A check that was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    /// Which.
-    pub check: Check,
-    /// How long it took.
-    pub took: Duration,
-}
-
-/// The checks: one for each link of the chain in [`crate::request`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Check {
-    /// Is it ours, and open?
-    Triage,
-    /// Is it well-formed, and signed with its own key?
-    Parse,
-    /// Does it ask for what a kubelet may have, by who may ask?
-    ConformClient,
-    /// Which machine is it?
-    Locate,
-    /// Does the evidence hold, for this key and this machine?
-    Attest,
-    /// Is the node name this machine's?
-    Settle,
-    /// Is the name's record this machine's?
-    Claim,
-    /// Can the CA sign?
-    Sign,
-    /// Is it for what a kubelet serves as, by the node itself?
-    ConformServing,
-    /// Is every name in it the machine's own?
-    Corroborate,
-    /// Is it a control-plane machine's, without evidence?
-    ControlPlane,
-}
-
-impl Check {
-    /// A stable name, for logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Triage => "triage",
-            Self::Parse => "parse",
-            Self::ConformClient => "conform_client",
-            Self::Locate => "locate",
-            Self::Attest => "attest",
-            Self::Settle => "settle",
-            Self::Claim => "claim",
-            Self::Sign => "sign",
-            Self::ConformServing => "conform_serving",
-            Self::Corroborate => "corroborate",
-            Self::ControlPlane => "control_plane",
-        }
-    }
-}
-
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// Decides about `request` at `now`.
@@ -414,30 +262,6 @@ fn reference(request: &CertificateSigningRequest) -> RequestRef {
     RequestRef {
         name: request.metadata.name.clone().unwrap_or_default(),
         uid: request.metadata.uid.clone().unwrap_or_default(),
-    }
-}
-
-#[derive(Default)]
-struct Steps(Vec<Step>);
-
-impl Steps {
-    fn take<T>(&mut self, check: Check, make: impl FnOnce() -> T) -> T {
-        let begin = Instant::now();
-        let result = make();
-        self.took(check, begin);
-        result
-    }
-
-    async fn wait<T>(&mut self, check: Check, made: impl Future<Output = T>) -> T {
-        let begin = Instant::now();
-        let result = made.await;
-        self.took(check, begin);
-        result
-    }
-
-    fn took(&mut self, check: Check, begin: Instant) {
-        let took = begin.elapsed();
-        self.0.push(Step { check, took });
     }
 }
 

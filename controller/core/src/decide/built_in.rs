@@ -1,5 +1,8 @@
 //! Requests to kube-controller-manager's client signer.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName, Provider};
 
 use super::*;

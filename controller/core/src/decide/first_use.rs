@@ -1,6 +1,7 @@
 //! Trust on first use: table E of the attacks, one row a number.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
@@ -13,7 +14,7 @@ use crate::request::forge::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
     extension, insecure, issued_at, now, object, renewal, valid,
 };
-use crate::verifier::InsecureVerifier;
+use crate::verifier::{InsecureVerifier, Verifier};
 
 fn n1() -> NodeName {
     NodeName::parse("n1").unwrap()

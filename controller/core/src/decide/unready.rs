@@ -8,8 +8,8 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::inventory::{Machine, MachineState, StaticInventory, TokenId, TokenOwner};
-use crate::ledger::{CertificateUid, Claim, Grant, Holder, Renewal};
+use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
+use crate::ledger::{CertificateUid, Claim, Grant, Holder, Ledger, Renewal};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, decided, insecure, valid};
