@@ -32,16 +32,19 @@ impl Secrets {
                 self.0.push((what, line[start..start + PIECE].to_owned()));
             }
         }
-        let encoded = STANDARD.encode(secret);
         // The first pieces of a PEM encode what is in every PEM.
         let begins = if secret.starts_with("-----") {
             2 * PIECE
         } else {
             0
         };
-        for start in (begins..encoded.len().saturating_sub(PIECE)).step_by(PIECE) {
-            self.0
-                .push((what, encoded[start..start + PIECE].to_owned()));
+        // Where it begins in a longer text that is encoded whole decides which of three it becomes.
+        for skipped in 0..3 {
+            let encoded = STANDARD.encode(&secret.as_bytes()[skipped..]);
+            for start in (begins..encoded.len().saturating_sub(PIECE)).step_by(PIECE) {
+                self.0
+                    .push((what, encoded[start..start + PIECE].to_owned()));
+            }
         }
     }
 
