@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Deferral, Denial, Failure, Ignored};
+use super::{AwsDenial, Deferral, Denial, Failure, Ignored};
 
 /// One reason, as documentation lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub struct Reason {
 }
 
 /// Declares an enum of reasons: for each its meaning (the doc comment), its details (`error`) and,
-/// after the arrow, the message for the requester.
+/// after the arrow, the message for the requester. What follows in `and` are enums of the same kind
+/// whose reasons belong to it.
 macro_rules! reasons {
     (
         $(#[$attribute:meta])*
@@ -30,6 +31,9 @@ macro_rules! reasons {
                 => $message:literal
             ),+ $(,)?
         }
+        $(and {
+            $( $(#[doc = $group_meaning:literal])+ $group:ident($group_kind:ty) ),+ $(,)?
+        })?
     ) => {
         $(#[$attribute])*
         #[derive(Debug, thiserror::Error)]
@@ -40,10 +44,11 @@ macro_rules! reasons {
                 #[error($($detail)+)]
                 $reason $({ $( $(#[$field_attribute])* $field: $kind ),+ })?
             ),+
+            $(, $( $(#[doc = $group_meaning])+ #[error(transparent)] $group(#[from] $group_kind) ),+ )?
         }
 
         impl $name {
-            /// All of them, in the order of the checks.
+            /// All that are this enum's own, in the order of the checks.
             pub const CATALOGUE: &'static [$crate::refusal::Reason] = &[
                 $( $crate::refusal::Reason {
                     name: stringify!($reason),
@@ -54,12 +59,18 @@ macro_rules! reasons {
 
             /// The stable name, for conditions, events and the log.
             pub fn reason(&self) -> &'static str {
-                match self { $( Self::$reason { .. } => stringify!($reason) ),+ }
+                match self {
+                    $( Self::$reason { .. } => stringify!($reason), )+
+                    $( $( Self::$group(of_group) => of_group.reason(), )+ )?
+                }
             }
 
             /// What the requester may read.
             pub fn message(&self) -> &'static str {
-                match self { $( Self::$reason { .. } => $message ),+ }
+                match self {
+                    $( Self::$reason { .. } => $message, )+
+                    $( $( Self::$group(of_group) => of_group.message(), )+ )?
+                }
             }
         }
     };
@@ -79,22 +90,22 @@ pub fn markdown() -> String {
         (
             "Denied",
             "A contradiction: somebody lies, or is misconfigured. Asking again changes nothing.",
-            Denial::CATALOGUE,
+            [Denial::CATALOGUE, AwsDenial::CATALOGUE].concat(),
         ),
         (
             "Failed",
             "Nobody's fault, but this request can never be issued. The node files a new one.",
-            Failure::CATALOGUE,
+            Failure::CATALOGUE.to_vec(),
         ),
         (
             "Pending",
             "An outage, or not yet. The request stays as it is, and is tried again.",
-            Deferral::CATALOGUE,
+            Deferral::CATALOGUE.to_vec(),
         ),
         (
             "Ignored",
             "Not ours to answer. Nothing is written.",
-            Ignored::CATALOGUE,
+            Ignored::CATALOGUE.to_vec(),
         ),
     ];
     let mut text = PREAMBLE.to_owned();
@@ -135,6 +146,7 @@ mod tests {
     fn no_two_reasons_share_a_name() {
         let all = [
             Denial::CATALOGUE,
+            AwsDenial::CATALOGUE,
             Failure::CATALOGUE,
             Deferral::CATALOGUE,
             Ignored::CATALOGUE,

@@ -34,6 +34,12 @@ reasons! {
             #[source]
             source: Unavailable,
         } => "the evidence could not be appraised",
+        /// EC2 does not know the instance yet, or not as a running one. It may be that young.
+        #[error("EC2 does not know instance {instance} yet")]
+        InstanceNotVisible {
+            /// Its ID.
+            instance: String,
+        } => "the instance is not known to its cloud yet",
         /// The records of node names could not be read or written.
         #[error("the ledger is unavailable")]
         LedgerUnavailable {

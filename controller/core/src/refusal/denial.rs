@@ -1,6 +1,5 @@
 //! Requests that contradict themselves, the policy, or what is known of the machine.
 
-use std::fmt;
 use std::time::Duration;
 
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
@@ -9,9 +8,14 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
 use super::catalogue::reasons;
+pub use aws::AwsDenial;
+pub use subject_alt_name::SubjectAltNameKind;
 use crate::inventory::TokenId;
 use crate::ledger::CertificateUid;
 use crate::serving::ServingName;
+
+mod aws;
+mod subject_alt_name;
 
 reasons! {
     /// Why a request is denied: one reason a check, in the order of the checks.
@@ -386,47 +390,8 @@ reasons! {
             generation: u64,
         } => "the machine's certificates were revoked",
     }
-}
-
-/// What a subject alternative name is (RFC 5280 section 4.2.1.6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SubjectAltNameKind {
-    /// `otherName`.
-    Other,
-    /// `rfc822Name`.
-    Email,
-    /// `dNSName`.
-    Dns,
-    /// `x400Address`.
-    X400,
-    /// `directoryName`.
-    Directory,
-    /// `ediPartyName`.
-    EdiParty,
-    /// `uniformResourceIdentifier`.
-    Uri,
-    /// `iPAddress`.
-    Ip,
-    /// `registeredID`.
-    RegisteredId,
-    /// Not a list of names, or an empty one.
-    Malformed,
-}
-
-impl fmt::Display for SubjectAltNameKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Other => "otherName",
-            Self::Email => "email",
-            Self::Dns => "DNS",
-            Self::X400 => "x400Address",
-            Self::Directory => "directoryName",
-            Self::EdiParty => "ediPartyName",
-            Self::Uri => "URI",
-            Self::Ip => "IP",
-            Self::RegisteredId => "registeredID",
-            Self::Malformed => "unknown",
-        })
+    and {
+        /// What speaks against the identity of an AWS instance.
+        Aws(AwsDenial),
     }
 }
