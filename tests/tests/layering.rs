@@ -9,11 +9,15 @@ use serde_json::Value;
 
 const ATTESTATION: &str = "kubelet-attestation";
 const NODE: &str = "kubelet-authenticator";
-const PROVIDERS: [&str; 2] = [
+const PROVIDERS: [&str; 3] = [
+    "kubelet-authenticator-aws",
     "kubelet-authenticator-insecure",
     "kubelet-authenticator-null",
 ];
 const CORE: &str = "node-attestation-controller";
+/// Verifiers by what they ask: each imports the controller library, and no other of them.
+const VERIFIERS: [&str; 1] = [AWS];
+const AWS: &str = "node-attestation-aws";
 const MANAGER: &str = "node-attestation-manager";
 const SUPPORT: &str = "kubelet-authenticator-test-support";
 const FLOOR: &str = "kubelet-authenticator-floor";
@@ -107,6 +111,7 @@ fn every_package_has_a_place_in_the_layering() {
     let placed: BTreeSet<&str> = [ATTESTATION, NODE, CORE, MANAGER, SUPPORT, FLOOR, TESTS]
         .into_iter()
         .chain(PROVIDERS)
+        .chain(VERIFIERS)
         .collect();
 
     assert_eq!(
@@ -189,6 +194,15 @@ fn the_controller_library_imports_attestation_and_no_cloud() {
 }
 
 #[test]
+fn verifiers_import_the_controller_library_and_attestation_only() {
+    let workspace = Workspace::read();
+
+    for verifier in VERIFIERS {
+        assert_eq!(workspace.ours(verifier), [ATTESTATION, CORE].into());
+    }
+}
+
+#[test]
 fn nothing_imports_the_manager() {
     let workspace = Workspace::read();
 
@@ -198,7 +212,7 @@ fn nothing_imports_the_manager() {
     assert!(
         workspace
             .ours(MANAGER)
-            .is_subset(&[ATTESTATION, CORE].into())
+            .is_subset(&[ATTESTATION, CORE, AWS].into())
     );
 }
 
@@ -209,7 +223,7 @@ fn cloud_sdks_and_tpm_libraries_stay_in_their_packages() {
     for (package, dependencies) in &workspace.with_dev {
         let strays = dependencies
             .iter()
-            .filter(|name| name.starts_with("aws-sdk") || *name == "tss-esapi");
+            .filter(|name| name.starts_with("aws-sdk") && package != AWS || *name == "tss-esapi");
         assert_eq!(
             strays.collect::<Vec<_>>(),
             Vec::<&String>::new(),

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::names::Audience;
 use crate::version::EvidenceVersion;
 
+pub mod aws;
+
 /// The most evidence a request may carry, in bytes.
 pub const MAX_EVIDENCE_LEN: usize = 32 * 1024;
 
@@ -30,6 +32,9 @@ pub enum InvalidEvidence {
     /// The audience is malformed.
     #[error("the evidence names no audience")]
     Audience,
+    /// A field of the proof that an AWS instance calls is malformed.
+    #[error(transparent)]
+    Proof(#[from] aws::InvalidProof),
 }
 
 /// Reads only the version, so that evidence of another version can be refused by its version and

@@ -8,11 +8,11 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
 use super::catalogue::reasons;
-pub use aws::AwsDenial;
-pub use subject_alt_name::SubjectAltNameKind;
 use crate::inventory::TokenId;
 use crate::ledger::CertificateUid;
 use crate::serving::ServingName;
+pub use aws::AwsDenial;
+pub use subject_alt_name::SubjectAltNameKind;
 
 mod aws;
 mod subject_alt_name;

@@ -1,0 +1,105 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn valid() -> Value {
+    json!({
+        "version": "v1", "audience": "prod", "rsa2048": "MIAG\nCSqG",
+        "sts": {
+            "region": "eu-west-1", "accessKeyId": "ASIA0123456789ABCDEF",
+            "sessionToken": "IQoJb3JpZ2luX2Vj+/=", "amzDate": "20260101T000000Z",
+            "signature": "0123456789abcdef".repeat(4),
+        },
+    })
+}
+
+fn parsed(evidence: &Value) -> Result<AwsEvidence, InvalidEvidence> {
+    AwsEvidence::parse(evidence.to_string().as_bytes())
+}
+
+#[test]
+fn evidence_reads_back() {
+    let evidence = parsed(&valid()).unwrap();
+
+    assert_eq!(AwsEvidence::parse(&evidence.to_json()).unwrap(), evidence);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&evidence.to_json()).unwrap(),
+        valid()
+    );
+}
+
+#[test]
+fn c01_a_field_that_has_another_form_is_named() {
+    let digits = "0123456789abcdef".repeat(4);
+    for (field, value, expected) in [
+        ("region", "eu-west-1.evil.example/", InvalidProof::Region),
+        ("region", "eu-west-", InvalidProof::Region),
+        ("region", "west-1", InvalidProof::Region),
+        ("region", "EU-west-1", InvalidProof::Region),
+        ("region", "", InvalidProof::Region),
+        (
+            "accessKeyId",
+            "AKIA0123456789ABCDEF",
+            InvalidProof::AccessKeyId,
+        ),
+        (
+            "accessKeyId",
+            "ASIA0123456789ABCDE",
+            InvalidProof::AccessKeyId,
+        ),
+        (
+            "accessKeyId",
+            "ASIA0123456789ABCDEf",
+            InvalidProof::AccessKeyId,
+        ),
+        ("sessionToken", "", InvalidProof::SessionToken),
+        ("sessionToken", "a\r\nx-evil: 1", InvalidProof::SessionToken),
+        (
+            "sessionToken",
+            &"a".repeat(4097),
+            InvalidProof::SessionToken,
+        ),
+        ("amzDate", "20260101T000000", InvalidProof::AmzDate),
+        ("amzDate", "2026-01-01T00:00Z", InvalidProof::AmzDate),
+        ("signature", &digits[1..], InvalidProof::Signature),
+        ("signature", &digits.to_uppercase(), InvalidProof::Signature),
+    ] {
+        let mut evidence = valid();
+        evidence["sts"][field] = json!(value);
+
+        let error = parsed(&evidence).unwrap_err();
+        assert!(
+            matches!(error, InvalidEvidence::Proof(actual) if actual == expected),
+            "{field} {value}: {error:?}"
+        );
+    }
+}
+
+#[test]
+fn unknown_missing_and_repeated_fields_are_refused() {
+    let mut unknown = valid();
+    unknown["document"] = json!("{}");
+    let mut unknown_in_proof = valid();
+    unknown_in_proof["sts"]["url"] = json!("https://sts.evil.example/");
+    let mut missing = valid();
+    missing["sts"].as_object_mut().unwrap().remove("signature");
+    for evidence in [unknown, unknown_in_proof, missing] {
+        assert!(matches!(parsed(&evidence), Err(InvalidEvidence::Json(_))));
+    }
+    let text = valid().to_string();
+    let twice = text.replacen("\"region\"", "\"region\":\"us-east-1\",\"region\"", 1);
+    assert!(matches!(
+        AwsEvidence::parse(twice.as_bytes()),
+        Err(InvalidEvidence::Json(_))
+    ));
+}
+
+#[test]
+fn debug_shows_no_credential() {
+    let shown = format!("{:?}", parsed(&valid()).unwrap());
+
+    for secret in ["ASIA", "IQoJ", "0123456789abcdef"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    assert!(shown.contains("eu-west-1"));
+}

@@ -1,0 +1,4 @@
+//! Verifies which AWS instance asks for a kubelet certificate.
+
+pub use aws_sdk_ec2 as _;
+pub mod document;
