@@ -5,8 +5,10 @@ use futures::executor::block_on;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{BOTH, Contract, NAMESPACE, answered_by, objects, seen, with};
-use super::super::objects::{Cluster, Watched};
+use super::super::objects::{Cluster, MachinePool, Watched};
+use super::view::label_value;
 use super::*;
+use crate::inventory::MachineState;
 
 mod members;
 
