@@ -20,13 +20,13 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## demo: one node joins and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes
-demo: prerequisites-$(CONTROL_PLANE)
+demo: prerequisites-$(CONTROL_PLANE) dependencies
 	@$(CARGO) build --locked --quiet -p kubelet-authenticator-insecure -p node-attestation-manager
 	@$(CARGO) build --locked --quiet -p kubelet-authenticator-tests --bin demo
 	@target/debug/demo --control-plane $(CONTROL_PLANE)
 
 ## test: everything that the continuous integration checks
-test: prerequisites-all fmt layering clippy doc deny machete test-real bench-limits
+test: prerequisites-all dependencies fmt layering clippy doc deny machete test-real bench-limits
 	@echo "make test: everything passed"
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
@@ -41,6 +41,8 @@ FAST_SUITES = $(filter-out real_%,$(basename $(notdir $(wildcard tests/tests/*.r
 
 test-real: control-plane
 	$(CARGO) build --workspace --locked --bins
+	$(CARGO) test --workspace --locked --no-run
+	@tests/dependencies save
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 ## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
@@ -62,6 +64,10 @@ musl: prerequisites-musl
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached
 control-plane: prerequisites-real
 	@tests/control-plane/build >/dev/null
+
+# Nothing that was built of them for another tree is built again for a fresh one.
+dependencies:
+	@tests/dependencies restore
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -95,5 +101,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-fast test-real bench bench-limits musl control-plane fmt clippy doc layering deny \
+.PHONY: help demo test test-fast test-real bench bench-limits musl control-plane dependencies fmt clippy doc layering deny \
 	advisories machete
