@@ -1,0 +1,264 @@
+//! The CMS message of `rsa2048` (RFC 5652), in parts that a test can change.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::TestSigner;
+use super::tlv::{
+    CONSTRUCTED_OCTET_STRING, CONTEXT_0, CONTEXT_1, OCTET_STRING, SEQUENCE, UTC_TIME, algorithm,
+    indefinite, integer, oid, sequence, set, tlv,
+};
+
+/// `id-data`.
+pub const DATA: &[u64] = &[1, 2, 840, 113_549, 1, 7, 1];
+/// `id-signedData`.
+pub const SIGNED_DATA: &[u64] = &[1, 2, 840, 113_549, 1, 7, 2];
+/// The attribute contentType.
+pub const CONTENT_TYPE: &[u64] = &[1, 2, 840, 113_549, 1, 9, 3];
+/// The attribute messageDigest.
+pub const MESSAGE_DIGEST: &[u64] = &[1, 2, 840, 113_549, 1, 9, 4];
+/// The attribute signingTime.
+pub const SIGNING_TIME: &[u64] = &[1, 2, 840, 113_549, 1, 9, 5];
+/// The attribute `CMSAlgorithmProtection`, RFC 6211.
+pub const ALGORITHM_PROTECTION: &[u64] = &[1, 2, 840, 113_549, 1, 9, 52];
+/// SHA-256.
+pub const SHA_256: &[u64] = &[2, 16, 840, 1, 101, 3, 4, 2, 1];
+/// SHA-1.
+pub const SHA_1: &[u64] = &[1, 3, 14, 3, 2, 26];
+/// RSA PKCS #1 v1.5 with SHA-256.
+pub const RSA_WITH_SHA_256: &[u64] = &[1, 2, 840, 113_549, 1, 1, 11];
+/// RSA, with the digest that is named elsewhere: what AWS wrote until 2020.
+pub const RSA: &[u64] = &[1, 2, 840, 113_549, 1, 1, 1];
+/// DSA with SHA-1.
+pub const DSA_WITH_SHA_1: &[u64] = &[1, 2, 840, 10_040, 4, 3];
+
+/// Three seconds after the pending time of a [`super::Document`]: when AWS answers a young instance.
+const SIGNED_AT: &[u8] = b"260101000003Z";
+/// AWS's encoder cuts content in pieces of this size.
+const PIECE: usize = 1000;
+/// IMDS sends base64 in lines of this length.
+const LINE: usize = 76;
+
+/// A signed message; the fields are public, so that a test can change one and leave the others.
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// The type of the outermost content.
+    pub outer_type: &'static [u64],
+    /// The version of the signed data.
+    pub version: u8,
+    /// Digest algorithms that are announced.
+    pub digest_algorithms: Vec<&'static [u64]>,
+    /// The type of what is signed.
+    pub content_type: &'static [u64],
+    /// What is signed; `None` leaves it out.
+    pub content: Option<Vec<u8>>,
+    /// Certificates, DER; the field is left out without any.
+    pub certificates: Vec<Vec<u8>>,
+    /// Revocation lists, DER; the field is left out without any.
+    pub revocation_lists: Vec<Vec<u8>>,
+    /// Who signed.
+    pub signers: Vec<SignerInfo>,
+    /// How many bytes of the content are in one piece.
+    pub piece: usize,
+}
+
+/// What a message says of one signer.
+#[derive(Debug, Clone)]
+pub struct SignerInfo {
+    /// The version of this structure.
+    pub version: u8,
+    /// The issuer of his certificate, DER.
+    pub issuer: Vec<u8>,
+    /// Its serial number, big-endian.
+    pub serial: Vec<u8>,
+    /// The algorithm of the digest.
+    pub digest_algorithm: &'static [u64],
+    /// Signed attributes; the field is left out without any.
+    pub attributes: Vec<Attribute>,
+    /// The algorithm of the signature.
+    pub signature_algorithm: &'static [u64],
+    /// The signature.
+    pub signature: Vec<u8>,
+    /// Attributes that are not signed; the field is left out without any.
+    pub unsigned_attributes: Vec<Attribute>,
+}
+
+/// One attribute.
+#[derive(Debug, Clone)]
+pub struct Attribute {
+    /// Its type.
+    pub kind: &'static [u64],
+    /// Its values, DER.
+    pub values: Vec<Vec<u8>>,
+}
+
+impl Attribute {
+    /// contentType.
+    pub fn content_type(kind: &[u64]) -> Self {
+        Self::single(CONTENT_TYPE, oid(kind))
+    }
+
+    /// messageDigest.
+    pub fn message_digest(digest: &[u8]) -> Self {
+        Self::single(MESSAGE_DIGEST, tlv(OCTET_STRING, digest))
+    }
+
+    /// signingTime, as `YYMMDDHHMMSSZ`.
+    pub fn signing_time(time: &[u8]) -> Self {
+        Self::single(SIGNING_TIME, tlv(UTC_TIME, time))
+    }
+
+    /// `CMSAlgorithmProtection`.
+    pub fn algorithm_protection(digest: &[u64], signature: &[u64]) -> Self {
+        let signature = tlv(CONTEXT_1, &[oid(signature), vec![5, 0]].concat());
+        Self::single(
+            ALGORITHM_PROTECTION,
+            sequence(&[algorithm(digest), signature]),
+        )
+    }
+
+    /// An attribute of one value, DER.
+    pub fn single(kind: &'static [u64], value: Vec<u8>) -> Self {
+        Self {
+            kind,
+            values: vec![value],
+        }
+    }
+
+    fn to_der(&self) -> Vec<u8> {
+        sequence(&[oid(self.kind), set(self.values.clone())])
+    }
+}
+
+impl SignerInfo {
+    /// What is signed: the attributes as a SET, or without any the content itself.
+    pub fn signed_bytes(&self, content: &[u8]) -> Vec<u8> {
+        if self.attributes.is_empty() {
+            return content.to_vec();
+        }
+        set(self.attributes.iter().map(Attribute::to_der).collect())
+    }
+
+    fn to_der(&self) -> Vec<u8> {
+        let attributes = |tag, attributes: &[Attribute]| {
+            let mut encoded = set(attributes.iter().map(Attribute::to_der).collect());
+            encoded[0] = tag;
+            if attributes.is_empty() {
+                Vec::new()
+            } else {
+                encoded
+            }
+        };
+        sequence(&[
+            integer(&[self.version]),
+            sequence(&[self.issuer.clone(), integer(&self.serial)]),
+            algorithm(self.digest_algorithm),
+            attributes(CONTEXT_0, &self.attributes),
+            algorithm(self.signature_algorithm),
+            tlv(OCTET_STRING, &self.signature),
+            attributes(CONTEXT_1, &self.unsigned_attributes),
+        ])
+    }
+}
+
+impl Message {
+    /// A message about `content` by the signer of this issuer and serial number; not yet signed.
+    pub(super) fn unsigned(content: &[u8], issuer: Vec<u8>, serial: &[u8]) -> Self {
+        let signer = SignerInfo {
+            version: 1,
+            issuer,
+            serial: serial.to_vec(),
+            digest_algorithm: SHA_256,
+            attributes: vec![
+                Attribute::content_type(DATA),
+                Attribute::signing_time(SIGNED_AT),
+                Attribute::algorithm_protection(SHA_256, RSA_WITH_SHA_256),
+                Attribute::message_digest(digest(&SHA256, content).as_ref()),
+            ],
+            signature_algorithm: RSA_WITH_SHA_256,
+            signature: Vec::new(),
+            unsigned_attributes: Vec::new(),
+        };
+        Self {
+            outer_type: SIGNED_DATA,
+            version: 1,
+            digest_algorithms: vec![SHA_256],
+            content_type: DATA,
+            content: Some(content.to_vec()),
+            certificates: Vec::new(),
+            revocation_lists: Vec::new(),
+            signers: vec![signer],
+            piece: PIECE,
+        }
+    }
+
+    /// Makes all signatures anew, after a change of what they cover.
+    pub fn sign(&mut self, signer: &TestSigner) {
+        let content = self.content.as_deref().unwrap_or_default();
+        for info in &mut self.signers {
+            info.signature = signer.signature(&info.signed_bytes(content));
+        }
+    }
+
+    /// The same with a change of its one signer, signed anew by `signer`.
+    pub fn resigned(mut self, signer: &TestSigner, change: impl FnOnce(&mut SignerInfo)) -> Self {
+        change(&mut self.signers[0]);
+        self.sign(signer);
+        self
+    }
+
+    /// As AWS encodes it: indefinite lengths down to the content, which is in pieces.
+    pub fn to_ber(&self) -> Vec<u8> {
+        let content = self.content.as_ref().map_or(Vec::new(), |content| {
+            let pieces = content
+                .chunks(self.piece)
+                .map(|piece| tlv(OCTET_STRING, piece));
+            let pieces: Vec<u8> = pieces.flatten().collect();
+            indefinite(CONTEXT_0, &indefinite(CONSTRUCTED_OCTET_STRING, &pieces))
+        });
+        self.encode(&content, indefinite)
+    }
+
+    /// The same message in DER.
+    pub fn to_der(&self) -> Vec<u8> {
+        let content = self.content.as_ref().map_or(Vec::new(), |content| {
+            tlv(CONTEXT_0, &tlv(OCTET_STRING, content))
+        });
+        self.encode(&content, tlv)
+    }
+
+    /// What IMDS answers: [`Message::to_ber`] in lines.
+    pub fn to_base64(&self) -> String {
+        to_lines(&self.to_ber())
+    }
+
+    fn encode(&self, content: &[u8], wrap: fn(u8, &[u8]) -> Vec<u8>) -> Vec<u8> {
+        let digests = self.digest_algorithms.iter().map(|kind| algorithm(kind));
+        let optional = |tag, members: &[Vec<u8>]| match members {
+            [] => Vec::new(),
+            members => tlv(tag, &members.concat()),
+        };
+        let signed_data = [
+            integer(&[self.version]),
+            set(digests.collect()),
+            wrap(SEQUENCE, &[&oid(self.content_type), content].concat()),
+            optional(CONTEXT_0, &self.certificates),
+            optional(CONTEXT_1, &self.revocation_lists),
+            set(self.signers.iter().map(SignerInfo::to_der).collect()),
+        ]
+        .concat();
+        let explicit = wrap(CONTEXT_0, &wrap(SEQUENCE, &signed_data));
+        wrap(SEQUENCE, &[oid(self.outer_type), explicit].concat())
+    }
+}
+
+/// Base64 of `bytes` in lines, without a final newline.
+pub fn to_lines(bytes: &[u8]) -> String {
+    let base64 = STANDARD.encode(bytes);
+    let lines: Vec<&str> = (0..base64.len())
+        .step_by(LINE)
+        .map(|at| &base64[at..base64.len().min(at + LINE)])
+        .collect();
+    lines.join("\n")
+}
