@@ -83,7 +83,7 @@ fn a_certificate_of_a_former_generation_can_write_nothing_and_renew_nothing() {
         "label",
         "node",
         "was-reset",
-        "a.example/written=by-generation-2",
+        "a.example/written-by=generation-2",
     ];
     plane.kubectl_with(&present).ok(label);
 
