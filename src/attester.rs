@@ -10,6 +10,7 @@ use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::kubelet::KubeletArguments;
 use crate::node_name::kubelets_provider_id;
+use crate::settings::Settings;
 
 /// Seven days: renewed daily, so the management cluster may be away for six.
 const WEEK: u32 = 7 * 24 * 3600;
@@ -71,6 +72,8 @@ pub struct Claim<'a> {
     pub node_name: &'a NodeName,
     /// DER of the `SubjectPublicKeyInfo` of the request's key.
     pub spki: &'a [u8],
+    /// What was set; each provider has its own part of it.
+    pub settings: &'a Settings,
     /// When the evidence has to be there.
     pub deadline: Deadline,
 }
@@ -79,8 +82,8 @@ pub struct Claim<'a> {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ProviderIdSources<'a> {
-    /// `providerID` in the settings.
-    pub settings: Option<&'a ProviderId>,
+    /// What was set: `providerID`, and each provider's own part.
+    pub settings: &'a Settings,
     /// The arguments of the kubelet that started us.
     pub kubelet: Option<&'a KubeletArguments>,
     /// The arguments that kubeadm wrote down for the kubelet.
@@ -96,7 +99,7 @@ impl ProviderIdSources<'_> {
     ///
     /// Nobody did, or what the kubelet was told is no provider ID.
     pub fn written(&self) -> Result<ProviderId, AttesterError> {
-        if let Some(id) = self.settings {
+        if let Some(id) = &self.settings.provider_id {
             return Ok(id.clone());
         }
         match kubelets_provider_id(self.kubelet, self.kubeadm) {
@@ -128,6 +131,8 @@ pub enum Blame {
     Tpm,
     /// The evidence is there and no verifier would accept it.
     Evidence,
+    /// The node goes by a name that the machine does not have.
+    NodeName,
 }
 
 impl Blame {
@@ -138,6 +143,7 @@ impl Blame {
             Self::Source => Code::EvidenceUnavailable,
             Self::Tpm => Code::TpmUnavailable,
             Self::Evidence => Code::EvidenceInvalid,
+            Self::NodeName => Code::NodeName,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! an error that names the source and the key. Only the environment, which others share, may have
 //! variables of our prefix that are not known: [`unknown_variables`].
 
+mod aws;
 mod error;
 mod file;
 mod layer;
@@ -19,6 +20,7 @@ use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use sha2::{Digest, Sha256};
 
+pub use aws::{AwsNodeName, AwsPrincipal, AwsSettings, MetadataEndpoint, StsEndpoint};
 pub use error::{Document, Origin, SettingsError, ValueError};
 pub use layer::{Key, Layer};
 
@@ -100,6 +102,8 @@ pub struct Settings {
     pub expiration_seconds: u32,
     /// How long a run may take while there is no valid credential.
     pub timeout: Duration,
+    /// What is set for AWS instances.
+    pub aws: AwsSettings,
 }
 
 impl Settings {
@@ -149,6 +153,7 @@ impl Settings {
                 .expiration_seconds
                 .map_or(defaults.expiration_seconds, |seconds| seconds.0),
             timeout: layer.timeout.map_or(TIMEOUT, |timeout| timeout.0),
+            aws: layer.aws.complete(),
         }
     }
 
@@ -169,7 +174,7 @@ impl Settings {
             Some(self.timeout.as_millis().to_be_bytes().to_vec()),
         ];
         let mut digest = Sha256::new();
-        for field in fields {
+        for field in fields.into_iter().chain(self.aws.digested()) {
             // With its length in front of each, no two lists of fields run together.
             digest.update([u8::from(field.is_some())]);
             let field = field.unwrap_or_default();

@@ -57,7 +57,7 @@ impl Attempt {
             ));
         }
         let sources = ProviderIdSources {
-            settings: self.settings.provider_id.as_ref(),
+            settings: &self.settings,
             kubelet: parent.as_ref(),
             kubeadm: kubeadm.as_ref(),
             deadline: self.deadline,
@@ -201,6 +201,7 @@ impl Attempt {
                 provider_id: &subject.provider_id,
                 node_name: &subject.node_name,
                 spki: request.spki_der(),
+                settings: &self.settings,
                 deadline: self.deadline,
             })
             .map_err(|error| attester_failure(&error))?;

@@ -57,6 +57,18 @@ struct Flags {
     /// How long a run may take without a valid credential.
     #[arg(long, global = true, value_name = "SECONDS")]
     timeout_seconds: Option<OsString>,
+    /// As whom an AWS instance calls STS: instanceIdentityRole or instanceProfile.
+    #[arg(long, global = true, value_name = "PRINCIPAL")]
+    aws_principal: Option<OsString>,
+    /// Which name of an AWS instance its node has: hostname, localHostname or instanceID.
+    #[arg(long, global = true, value_name = "POLICY")]
+    aws_node_name: Option<OsString>,
+    /// The host of STS, where it is not the region's own.
+    #[arg(long, global = true, value_name = "HOST")]
+    aws_sts_endpoint: Option<OsString>,
+    /// Where the instance metadata service is, where it is not at its usual addresses.
+    #[arg(long, global = true, value_name = "URL")]
+    aws_metadata_endpoint: Option<OsString>,
     /// How lines on standard error look.
     #[arg(
         long,
@@ -183,6 +195,10 @@ impl Arguments {
                 Key::SignerName => &self.flags.signer_name,
                 Key::ExpirationSeconds => &self.flags.expiration_seconds,
                 Key::TimeoutSeconds => &self.flags.timeout_seconds,
+                Key::AwsPrincipal => &self.flags.aws_principal,
+                Key::AwsNodeName => &self.flags.aws_node_name,
+                Key::AwsStsEndpoint => &self.flags.aws_sts_endpoint,
+                Key::AwsMetadataEndpoint => &self.flags.aws_metadata_endpoint,
             };
             value.as_deref().map(|value| (key, value))
         })

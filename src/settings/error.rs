@@ -160,6 +160,18 @@ pub enum ValueError {
         /// The most.
         most: u32,
     },
+    /// Not one of the few that there are.
+    #[error("one of {} is needed", known.join(", "))]
+    NotOneOf {
+        /// What could stand there.
+        known: &'static [&'static str],
+    },
+    /// Not a host.
+    #[error("a host is needed, with or without a port: sts.example.com")]
+    Host,
+    /// Not the URL of a metadata service.
+    #[error("http:// and an IP address are needed, with or without a port")]
+    MetadataEndpoint,
     /// Not UTF-8.
     #[error("it is not UTF-8")]
     NotText,

@@ -8,6 +8,7 @@ use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Deserializer, de};
 
 use super::Environment;
+use super::aws::{AwsLayer, AwsNodeName, AwsPrincipal, MetadataEndpoint, StsEndpoint};
 use super::error::{Document, Origin, SettingsError, ValueError};
 use super::file;
 
@@ -30,7 +31,10 @@ const MAX_SIGNER_LEN: usize = 571;
     clippy::exhaustive_enums,
     reason = "the command line has a flag for every one"
 )]
-#[expect(missing_docs, reason = "each is the field of Settings of that name")]
+#[expect(
+    missing_docs,
+    reason = "each is the field of that name in Settings or in one of its parts"
+)]
 pub enum Key {
     NodeName,
     ProviderId,
@@ -41,11 +45,15 @@ pub enum Key {
     SignerName,
     ExpirationSeconds,
     TimeoutSeconds,
+    AwsPrincipal,
+    AwsNodeName,
+    AwsStsEndpoint,
+    AwsMetadataEndpoint,
 }
 
 impl Key {
     /// Every one.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::NodeName,
         Self::ProviderId,
         Self::BootstrapKubeconfig,
@@ -55,6 +63,10 @@ impl Key {
         Self::SignerName,
         Self::ExpirationSeconds,
         Self::TimeoutSeconds,
+        Self::AwsPrincipal,
+        Self::AwsNodeName,
+        Self::AwsStsEndpoint,
+        Self::AwsMetadataEndpoint,
     ];
 
     /// The flag that sets it.
@@ -84,6 +96,16 @@ impl Key {
                 "KUBELET_AUTHENTICATOR_EXPIRATION_SECONDS",
             ),
             Self::TimeoutSeconds => ("--timeout-seconds", "KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS"),
+            Self::AwsPrincipal => ("--aws-principal", "KUBELET_AUTHENTICATOR_AWS_PRINCIPAL"),
+            Self::AwsNodeName => ("--aws-node-name", "KUBELET_AUTHENTICATOR_AWS_NODE_NAME"),
+            Self::AwsStsEndpoint => (
+                "--aws-sts-endpoint",
+                "KUBELET_AUTHENTICATOR_AWS_STS_ENDPOINT",
+            ),
+            Self::AwsMetadataEndpoint => (
+                "--aws-metadata-endpoint",
+                "KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT",
+            ),
         }
     }
 }
@@ -114,6 +136,8 @@ pub struct Layer {
     pub(super) expiration_seconds: Option<Expiration>,
     #[serde(rename = "timeoutSeconds", deserialize_with = "number")]
     pub(super) timeout: Option<Timeout>,
+    #[serde(deserialize_with = "part")]
+    pub(super) aws: AwsLayer,
 }
 
 impl Layer {
@@ -170,6 +194,7 @@ impl Layer {
             signer_name: self.signer_name.or(lower.signer_name),
             expiration_seconds: self.expiration_seconds.or(lower.expiration_seconds),
             timeout: self.timeout.or(lower.timeout),
+            aws: self.aws.over(lower.aws),
         }
     }
 
@@ -200,6 +225,12 @@ impl Layer {
             Key::SignerName => self.signer_name = Some(SignerName::read(value)?),
             Key::ExpirationSeconds => self.expiration_seconds = Some(Expiration::read(value)?),
             Key::TimeoutSeconds => self.timeout = Some(Timeout::read(value)?),
+            Key::AwsPrincipal => self.aws.principal = Some(AwsPrincipal::read(value)?),
+            Key::AwsNodeName => self.aws.node_name = Some(AwsNodeName::read(value)?),
+            Key::AwsStsEndpoint => self.aws.sts_endpoint = Some(StsEndpoint::read(value)?),
+            Key::AwsMetadataEndpoint => {
+                self.aws.metadata_endpoint = Some(MetadataEndpoint::read(value)?);
+            }
         }
         Ok(())
     }
@@ -213,7 +244,7 @@ fn refused(origin: Origin, why: &ValueError) -> SettingsError {
 }
 
 /// A value that is written as text.
-trait FromText: Sized {
+pub(super) trait FromText: Sized {
     fn read(text: &str) -> Result<Self, ValueError>;
 }
 
@@ -314,12 +345,21 @@ impl FromNumber for Timeout {
     }
 }
 
-fn text<'de, D: Deserializer<'de>, T: FromText>(deserializer: D) -> Result<Option<T>, D::Error> {
+pub(super) fn text<'de, D: Deserializer<'de>, T: FromText>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
     let value = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
     if value.is_empty() {
         return Ok(None);
     }
     T::read(&value).map(Some).map_err(de::Error::custom)
+}
+
+/// The settings of one provider; nothing there says nothing.
+fn part<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 fn number<'de, D: Deserializer<'de>, T: FromNumber>(

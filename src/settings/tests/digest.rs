@@ -1,0 +1,33 @@
+use super::World;
+
+#[test]
+fn the_digest_tells_settings_apart() {
+    let plain = World::new().file("").settings();
+    let mut digests = vec![plain.digest()];
+    for contents in [
+        "nodeName: n1",
+        "audience: n1",
+        "providerID: a:///n1",
+        "bootstrapKubeconfig: /n1",
+        "kubeconfig: /n1",
+        "stateDirectory: /n1",
+        "signerName: example.com/n1",
+        "expirationSeconds: 600",
+        "timeoutSeconds: 5",
+        "aws: {principal: instanceProfile}",
+        "aws: {nodeName: instanceID}",
+        "aws: {nodeName: localHostname}",
+        "aws: {stsEndpoint: n1}",
+        "aws: {metadataEndpoint: \"http://127.0.0.1\"}",
+    ] {
+        digests.push(World::new().file(contents).settings().digest());
+    }
+    digests.sort();
+    digests.dedup();
+
+    assert_eq!(digests.len(), 15);
+    assert_eq!(
+        plain.digest(),
+        World::new().file("nodeName: \"\"").settings().digest()
+    );
+}
