@@ -169,6 +169,16 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// What the system said: the errors that the HTTP library puts around it repeat the URL and say
+/// that an error occurred.
+pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
 /// Others' words end up in a log: no line of theirs may look like one of ours, and none fills a
 /// disk.
 fn one_line(text: &str) -> String {

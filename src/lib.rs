@@ -27,6 +27,7 @@ pub mod csr;
 pub mod enrolment;
 pub mod exec;
 pub mod failure;
+pub mod imds;
 pub mod key;
 pub mod kube;
 pub mod kubelet;

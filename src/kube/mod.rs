@@ -12,5 +12,6 @@ mod watch;
 
 pub use client::{ApiClient, Created};
 pub use error::{ApiError, TlsFault};
+pub(crate) use tls::configure as tls_configuration;
 pub use types::{CsrObject, CsrState, Malformed, NewCsr};
 pub use watch::Waited;

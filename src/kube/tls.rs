@@ -19,7 +19,7 @@ pub(super) fn roots(ca: &[CertificateDer<'static>]) -> Option<RootCertStore> {
 }
 
 /// A configuration that trusts `roots` and presents `identity`.
-pub(super) fn configure(
+pub(crate) fn configure(
     roots: RootCertStore,
     identity: Option<Identity>,
 ) -> Result<ClientConfig, rustls::Error> {

@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
+use crate::failure::innermost;
 
 /// A request with the largest evidence takes a tenth of it; etcd takes no object of more than 1.5
 /// MiB.
@@ -417,13 +418,4 @@ impl Head {
 
 fn text<'a>(headers: &'a HeaderMap, name: &reqwest::header::HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
-}
-
-/// What the system said: the errors around it repeat the URL and say that an error occurred.
-fn innermost(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }

@@ -1,0 +1,279 @@
+use std::io::{BufRead as _, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+/// Longer than anything here waits for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const OK: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n";
+
+/// A service that answers each request with what `answer` writes for it, and remembers the heads.
+struct Service {
+    address: SocketAddr,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl Service {
+    fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let (answer, asked) = (Arc::new(answer), Arc::clone(&heads));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (answer, asked) = (Arc::clone(&answer), Arc::clone(&asked));
+                thread::spawn(move || {
+                    let mut stream = stream.unwrap();
+                    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                    let head: Vec<String> = lines
+                        .map_while(Result::ok)
+                        .take_while(|line| !line.is_empty())
+                        .collect();
+                    let head = head.join("\n").to_lowercase();
+                    asked.lock().unwrap().push(head.clone());
+                    answer(&head, &mut stream);
+                });
+            }
+        });
+        Self { address, heads }
+    }
+
+    /// A service that gives tokens, and `answer` to every read.
+    fn reading(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
+        Self::start(move |head, stream| {
+            if head.starts_with("put ") {
+                write(stream, &format!("{OK}\r\nto-ken"));
+            } else {
+                answer(stream);
+            }
+        })
+    }
+
+    fn open(&self, deadline: Duration) -> Result<Imds, ImdsError> {
+        let endpoint = MetadataEndpoint::new(self.address);
+        Imds::open(Some(endpoint), Deadline::after(deadline))
+    }
+
+    fn read(&self, deadline: Duration) -> Result<Text, ImdsError> {
+        let deadline = Deadline::after(deadline);
+        let imds = self.open(PATIENCE)?;
+        imds.read("meta-data/instance-id", deadline)
+    }
+
+    fn heads(&self) -> Vec<String> {
+        self.heads.lock().unwrap().clone()
+    }
+}
+
+/// Who asked may have gone.
+fn write(stream: &mut TcpStream, text: &str) {
+    drop(stream.write_all(text.as_bytes()));
+}
+
+fn status(line: &'static str) -> Service {
+    Service::reading(move |stream| {
+        write(
+            stream,
+            &format!("HTTP/1.1 {line}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
+        );
+    })
+}
+
+#[test]
+fn one_token_of_a_minute_serves_every_read() {
+    let service = Service::reading(|stream| write(stream, &format!("{OK}\r\ni-1")));
+
+    let imds = service.open(PATIENCE).unwrap();
+    for path in ["meta-data/instance-id", "dynamic/x"] {
+        let text = imds.read(path, Deadline::after(PATIENCE)).unwrap();
+        assert_eq!(text.as_str(), "i-1");
+    }
+
+    let [token, first, second] = service.heads().try_into().unwrap();
+    assert!(
+        token.starts_with("put /latest/api/token http/1.1"),
+        "{token}"
+    );
+    assert!(
+        token.contains("x-aws-ec2-metadata-token-ttl-seconds: 60"),
+        "{token}"
+    );
+    // The service takes that for the mark of a proxy, and refuses.
+    assert!(!token.contains("x-forwarded-for"), "{token}");
+    assert!(first.starts_with("get /latest/meta-data/instance-id http/1.1"));
+    for read in [first, second] {
+        assert!(read.contains("x-aws-ec2-metadata-token: to-ken"), "{read}");
+    }
+    assert!(imds.is_usable());
+}
+
+#[test]
+fn a_status_that_stays_is_its_own_error_after_one_try() {
+    for (line, words) in [
+        ("401 Unauthorized", "does not accept its own token"),
+        (
+            "403 Forbidden",
+            "refuses /latest/meta-data/instance-id (403)",
+        ),
+        (
+            "404 Not Found",
+            "has no /latest/meta-data/instance-id (404)",
+        ),
+        ("302 Found\r\nlocation: http://127.0.0.1:1/", "status 302"),
+        ("400 Bad Request", "status 400"),
+    ] {
+        let service = status(line);
+        let error = service.read(PATIENCE).unwrap_err();
+
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(!error.remedy().is_empty());
+        assert_eq!(service.heads().len(), 2, "{line}");
+    }
+}
+
+#[test]
+fn a_service_that_is_not_ready_is_asked_again() {
+    let asked = Mutex::new(0);
+    let service = Service::reading(move |stream| {
+        let mut asked = asked.lock().unwrap();
+        *asked += 1;
+        if *asked < 3 {
+            write(stream, "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");
+        } else {
+            write(stream, &format!("{OK}\r\ni-1"));
+        }
+    });
+
+    assert_eq!(service.read(PATIENCE).unwrap().as_str(), "i-1");
+    assert_eq!(service.heads().len(), 4);
+}
+
+#[test]
+fn ten_megabytes_are_not_read() {
+    let service = Service::reading(|stream| {
+        write(stream, &format!("{OK}\r\n"));
+        let piece = [b'x'; 64 * 1024];
+        for _ in 0..160 {
+            if stream.write_all(&piece).is_err() {
+                break;
+            }
+        }
+    });
+
+    let error = service.read(PATIENCE).unwrap_err();
+
+    assert!(matches!(error, ImdsError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn a_byte_now_and_then_does_not_hold_a_read_up() {
+    let service = Service::reading(|stream| {
+        write(stream, &format!("{OK}\r\n"));
+        while stream.write_all(b"x").is_ok() {
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let started = std::time::Instant::now();
+
+    let error = service.read(Duration::from_millis(500)).unwrap_err();
+
+    assert!(matches!(error, ImdsError::TimedOut { .. }), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_token_that_does_not_come_is_named_as_the_hop_limits_symptom() {
+    let service = Service::start(|_, stream| {
+        // Until the other side gives up.
+        let mut rest = String::new();
+        drop(BufReader::new(stream).read_line(&mut rest));
+    });
+
+    let error = service.open(Duration::from_millis(300)).unwrap_err();
+
+    assert!(matches!(error, ImdsError::TokenTimedOut { .. }), "{error}");
+    assert!(error.to_string().contains("hop limit"), "{error}");
+    assert!(error.remedy().contains("HttpPutResponseHopLimit"));
+}
+
+#[test]
+fn no_service_is_an_error_that_names_where_it_was_looked_for() {
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let endpoint = MetadataEndpoint::new(address);
+
+    let error = Imds::open(Some(endpoint), Deadline::after(Duration::from_millis(300)));
+
+    let error = error.unwrap_err();
+    let words = format!("cannot reach the instance metadata service: http://{address}: ");
+    assert!(error.to_string().starts_with(&words), "{error}");
+}
+
+#[test]
+fn the_second_address_is_asked_where_the_first_cannot_be_reached() {
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let service = Service::reading(|_| {});
+    let endpoints = [nobody, service.address].map(|address| format!("http://{address}"));
+    let client = Client::new().unwrap();
+
+    let (endpoint, token) = first_token(&client, &endpoints, Deadline::after(PATIENCE)).unwrap();
+
+    assert_eq!(endpoint, endpoints[1]);
+    assert_eq!(token.expose(), "to-ken");
+}
+
+#[test]
+fn what_is_no_http_or_no_token_is_told_apart() {
+    for (answer, words) in [
+        ("SSH-2.0-OpenSSH_9.9\r\n", "does not speak HTTP"),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\nto-k",
+            "to its end",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            "gives no token",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n<html>a</b>",
+            "",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\na b",
+            "gives no token",
+        ),
+    ] {
+        let service = Service::start(move |_, stream| write(stream, answer));
+        let result = service.open(Duration::from_millis(300));
+
+        match result {
+            Err(error) => assert!(error.to_string().contains(words), "{answer:?}: {error}"),
+            Ok(_) => assert_eq!(words, "", "{answer:?}"),
+        }
+    }
+}
+
+#[test]
+fn neither_token_nor_answer_is_shown() {
+    let service = Service::reading(|stream| {
+        drop(stream.write_all(format!("{OK}\r\nsecret").as_bytes()));
+        drop(stream.write_all(b"\xff"));
+    });
+    let imds = service.open(PATIENCE).unwrap();
+
+    let error = imds.read("x", Deadline::after(PATIENCE)).unwrap_err();
+
+    assert!(matches!(error, ImdsError::NotText { .. }), "{error}");
+    let shown = format!("{imds:?} {error:?} {error}");
+    assert!(
+        !shown.contains("to-ken") && !shown.contains("secret"),
+        "{shown}"
+    );
+}
