@@ -9,3 +9,4 @@ pub mod instance_identity;
 pub mod kubelet;
 pub mod pki;
 pub mod process;
+pub mod sts;

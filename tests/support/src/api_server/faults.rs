@@ -115,7 +115,7 @@ impl Times {
         Self::first(usize::MAX)
     }
 
-    fn take(&mut self) -> bool {
+    pub(crate) fn take(&mut self) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
             return false;

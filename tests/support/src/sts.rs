@@ -1,0 +1,258 @@
+//! A security token service that answers `GetCallerIdentity`, and nothing else, strictly.
+//!
+//! It computes the signature of every call itself, from the bytes that arrived (AWS Signature
+//! Version 4), knows whose the credentials are, and answers in the words of AWS, as JSON or XML by
+//! `accept`. Every region is served at one address: a test names that address as the endpoint, and
+//! `host` is signed as it arrives.
+//!
+//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from
+//! any thread. It is gone when it is dropped.
+//!
+//! ```
+//! use kubelet_authenticator_test_support::sts::{Fault, Principal, Sts, Times};
+//!
+//! let sts = Sts::start();
+//! let credentials = sts.credentials(Principal::instance("123456789012", "i-0123456789abcdef0"));
+//! sts.inject(Times::once(), Fault::throttling());
+//! // ... an instance signs with the credentials, and a verifier calls twice ...
+//! assert!(credentials.access_key_id.starts_with("ASIA"));
+//! assert_eq!(sts.calls(), []);
+//! ```
+
+mod answers;
+mod credentials;
+mod faults;
+mod server;
+mod sigv4;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::oneshot;
+
+pub use self::credentials::{Credentials, Principal};
+pub use self::faults::{ConnectionFault, Fault, Times};
+pub use self::sigv4::{Signing, sign};
+
+use self::credentials::Issued;
+use self::faults::Faults;
+use self::server::Acceptors;
+use crate::clock::now;
+use crate::pki::CertificateAuthority;
+
+/// How long credentials live that [`Sts::credentials`] gives: as those of instance metadata.
+const LIFETIME: Duration = Duration::from_secs(6 * 3600);
+
+/// A running service.
+#[derive(Debug)]
+pub struct Sts {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    authority: CertificateAuthority,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    issued: Issued,
+    calls: Vec<Call>,
+    connections: usize,
+    faults: Faults,
+    clock: Clock,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Clock {
+    Real,
+    Slow(Duration),
+    Fast(Duration),
+    Stopped(SystemTime),
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::Real
+    }
+}
+
+impl Clock {
+    fn now(self) -> SystemTime {
+        match self {
+            Self::Real => now(),
+            Self::Slow(by) => now() - by,
+            Self::Fast(by) => now() + by,
+            Self::Stopped(at) => at,
+        }
+    }
+}
+
+/// A call, as it arrived, and what was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// The headers in the order in which they came, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: String,
+    /// `OK`, the error code, or the name of the fault.
+    pub outcome: String,
+}
+
+impl Call {
+    /// The first header of this name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter();
+        let (_, value) = headers.find(|(header, _)| header == name)?;
+        Some(value)
+    }
+}
+
+impl Default for Sts {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
+impl Sts {
+    /// Starts a service on a free port of 127.0.0.1 that knows nobody.
+    pub fn start() -> Self {
+        let authority = CertificateAuthority::new("STS of a test");
+        let acceptors = Acceptors::new(&authority);
+        let shared = Arc::new(Shared {
+            authority,
+            state: Mutex::default(),
+        });
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                    tokio::select! {
+                        _ = stopped => {}
+                        _ = server::accept(listener, shared, acceptors) => {}
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `127.0.0.1:PORT`, as settings name an endpoint, and as `host` is signed.
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// `https://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// The certificate of the authority that signed the service's, PEM.
+    pub fn ca_pem(&self) -> &str {
+        self.shared.authority.certificate_pem()
+    }
+
+    /// New credentials of `principal`, valid for six hours of the service's clock.
+    pub fn credentials(&self, principal: Principal) -> Credentials {
+        let expiration = self.now() + LIFETIME;
+        self.credentials_until(principal, expiration)
+    }
+
+    /// New credentials of `principal` that expire then.
+    pub fn credentials_until(&self, principal: Principal, expiration: SystemTime) -> Credentials {
+        self.state().issued.issue(principal, expiration)
+    }
+
+    /// All calls so far, oldest first.
+    pub fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    /// How many connections were accepted so far.
+    pub fn connections(&self) -> usize {
+        self.state().connections
+    }
+
+    /// Has so many of the coming calls answered with a fault.
+    pub fn inject(&self, times: Times, fault: Fault) {
+        self.state().faults.add(times, fault);
+    }
+
+    /// Has so many of the coming connections go wrong.
+    pub fn inject_connection(&self, times: Times, fault: ConnectionFault) {
+        self.state().faults.add_connection(times, fault);
+    }
+
+    /// Forgets the faults that have not happened yet.
+    pub fn clear_faults(&self) {
+        self.state().faults = Faults::default();
+    }
+
+    /// The service's time.
+    pub fn now(&self) -> SystemTime {
+        self.state().clock.now()
+    }
+
+    /// Stops the service's clock at this time.
+    pub fn stop_clock(&self, at: SystemTime) {
+        self.state().clock = Clock::Stopped(at);
+    }
+
+    /// Sets the service's clock back by so much.
+    pub fn slow_clock(&self, by: Duration) {
+        self.state().clock = Clock::Slow(by);
+    }
+
+    /// Sets the service's clock ahead by so much.
+    pub fn fast_clock(&self, by: Duration) {
+        self.state().clock = Clock::Fast(by);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Sts {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

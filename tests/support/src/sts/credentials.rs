@@ -1,0 +1,119 @@
+//! Who has which credentials.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+/// The alphabet of access key IDs.
+const ID_ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+
+/// Who a caller is, in the words of `GetCallerIdentity`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// `Arn`.
+    pub arn: String,
+    /// `UserId`.
+    pub user_id: String,
+    /// `Account`.
+    pub account: String,
+}
+
+impl Principal {
+    /// An instance in its instance identity role, whose credentials only instance metadata gives.
+    pub fn instance(account: &str, instance: &str) -> Self {
+        Self {
+            arn: format!("arn:aws:sts::{account}:assumed-role/aws:ec2-instance/{instance}"),
+            user_id: format!("{account}:aws:ec2-instance:{instance}"),
+            account: account.into(),
+        }
+    }
+
+    /// An instance in the role of its instance profile.
+    pub fn instance_profile(account: &str, role: &str, instance: &str) -> Self {
+        Self::session(account, role, instance)
+    }
+
+    /// Whoever assumed a role, under a session name of his choice.
+    pub fn session(account: &str, role: &str, session: &str) -> Self {
+        Self {
+            arn: format!("arn:aws:sts::{account}:assumed-role/{role}/{session}"),
+            user_id: format!("AROAEXAMPLEROLEID0001:{session}"),
+            account: account.into(),
+        }
+    }
+
+    /// A user with temporary credentials (`GetSessionToken`).
+    pub fn user(account: &str, name: &str) -> Self {
+        Self {
+            arn: format!("arn:aws:iam::{account}:user/{name}"),
+            user_id: "AIDAEXAMPLEUSERID0001".into(),
+            account: account.into(),
+        }
+    }
+
+    /// The same principal in another partition.
+    pub fn in_partition(mut self, partition: &str) -> Self {
+        self.arn = self
+            .arn
+            .replacen("arn:aws:", &format!("arn:{partition}:"), 1);
+        self
+    }
+}
+
+/// Temporary credentials.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// `ASIA` and sixteen characters.
+    pub access_key_id: String,
+    /// The key.
+    pub secret_access_key: String,
+    /// The token.
+    pub session_token: String,
+    /// When they expire.
+    pub expiration: SystemTime,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("expiration", &self.expiration)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All credentials, by access key ID.
+#[derive(Debug, Default)]
+pub(super) struct Issued(HashMap<String, (Credentials, Principal)>);
+
+impl Issued {
+    pub(super) fn issue(&mut self, principal: Principal, expiration: SystemTime) -> Credentials {
+        let id: String = random::<16>()
+            .map(|byte| char::from(ID_ALPHABET[usize::from(byte) % ID_ALPHABET.len()]))
+            .iter()
+            .collect();
+        let credentials = Credentials {
+            access_key_id: format!("ASIA{id}"),
+            secret_access_key: BASE64_STANDARD.encode(random::<30>()),
+            session_token: BASE64_STANDARD.encode(random::<320>()),
+            expiration,
+        };
+        self.0.insert(
+            credentials.access_key_id.clone(),
+            (credentials.clone(), principal),
+        );
+        credentials
+    }
+
+    pub(super) fn find(&self, access_key_id: &str) -> Option<&(Credentials, Principal)> {
+        self.0.get(access_key_id)
+    }
+}
+
+fn random<const LENGTH: usize>() -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system has random bytes");
+    bytes
+}

@@ -1,0 +1,148 @@
+//! What goes wrong.
+
+use std::time::Duration;
+
+use super::Principal;
+pub use crate::api_server::Times;
+
+/// What goes wrong with a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// An error in AWS's shape.
+    Error {
+        /// The HTTP status.
+        status: u16,
+        /// Its code.
+        code: String,
+        /// Its message.
+        message: String,
+    },
+    /// This answer, whatever was asked.
+    Answer {
+        /// The HTTP status.
+        status: u16,
+        /// The content type.
+        content_type: String,
+        /// The body.
+        body: Vec<u8>,
+    },
+    /// Status 307 to this URL.
+    Redirect {
+        /// Where to.
+        to: String,
+    },
+    /// The call is checked; the answer has no result.
+    NoResult,
+    /// The call is checked; the answer names this principal too, first.
+    TwoResults {
+        /// Who else.
+        other: Principal,
+    },
+    /// The call is checked; the answer names this principal instead.
+    Instead {
+        /// Who.
+        other: Principal,
+    },
+    /// The answer is of this many bytes.
+    HugeBody {
+        /// Bytes.
+        size: usize,
+    },
+    /// The answer's body comes byte by byte.
+    Trickle {
+        /// Time between two bytes.
+        every: Duration,
+    },
+    /// Nothing is ever answered.
+    Hang,
+    /// The connection is cut instead of an answer.
+    Cut,
+}
+
+impl Fault {
+    /// Status 400: the caller's account has called too often.
+    pub fn throttling() -> Self {
+        Self::error(400, "Throttling", "Rate exceeded")
+    }
+
+    /// Status 429, as a load balancer in front has it.
+    pub fn too_many_requests() -> Self {
+        Self::error(429, "TooManyRequestsException", "Too Many Requests")
+    }
+
+    /// Status 500.
+    pub fn internal_failure() -> Self {
+        Self::error(
+            500,
+            "InternalFailure",
+            "The request processing has failed because of an unknown error, exception or failure.",
+        )
+    }
+
+    /// Status 503.
+    pub fn service_unavailable() -> Self {
+        Self::error(
+            503,
+            "ServiceUnavailable",
+            "Service is unable to handle request.",
+        )
+    }
+
+    /// An error in AWS's shape.
+    pub fn error(status: u16, code: &str, message: &str) -> Self {
+        Self::Error {
+            status,
+            code: code.into(),
+            message: message.into(),
+        }
+    }
+
+    /// Status 200 and this body, as JSON.
+    pub fn body(body: impl Into<Vec<u8>>) -> Self {
+        Self::Answer {
+            status: 200,
+            content_type: "application/json".into(),
+            body: body.into(),
+        }
+    }
+}
+
+/// What goes wrong with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionFault {
+    /// It is accepted and never read from.
+    Silent,
+    /// It is closed at once.
+    Close,
+    /// The certificate comes from an authority that nobody trusts.
+    AnotherAuthority,
+    /// The certificate is for another host.
+    AnotherName,
+}
+
+/// All that is to go wrong.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    calls: Vec<(Times, Fault)>,
+    connections: Vec<(Times, ConnectionFault)>,
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, times: Times, fault: Fault) {
+        self.calls.push((times, fault));
+    }
+
+    pub(super) fn add_connection(&mut self, times: Times, fault: ConnectionFault) {
+        self.connections.push((times, fault));
+    }
+
+    pub(super) fn take(&mut self) -> Option<Fault> {
+        let mut calls = self.calls.iter_mut();
+        calls.find_map(|(times, fault)| times.take().then(|| fault.clone()))
+    }
+
+    pub(super) fn take_connection(&mut self) -> Option<ConnectionFault> {
+        let mut connections = self.connections.iter_mut();
+        connections.find_map(|(times, fault)| times.take().then_some(*fault))
+    }
+}
