@@ -5,6 +5,7 @@ pub mod binaries;
 pub mod clock;
 pub mod connect_proxy;
 pub mod control_plane;
+pub mod imds;
 pub mod instance_identity;
 pub mod kubelet;
 pub mod pki;

@@ -1,0 +1,240 @@
+//! An instance metadata service, version 2, of one instance: with faults.
+//!
+//! It answers as EC2's does in what it covers: session tokens and their lifetimes, the identity
+//! document and its signature, the placement, the services' partition and the credentials of the
+//! instance. It makes none of what it serves: a test sets an [`Instance`], and may replace it while it
+//! runs. What goes wrong is set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are
+//! recorded.
+//!
+//! Each has a port of its own, and all of a process share one thread: two hundred are no burden. One
+//! is gone when it is dropped.
+//!
+//! ```
+//! use kubelet_authenticator_test_support::imds::{Fault, Imds, Instance, Route, Times};
+//!
+//! let imds = Imds::start(Instance::new("eu-west-1", "eu-west-1a", "i-0123456789abcdef0"));
+//! // The answer to the token does not come back: as where the hop limit is too low.
+//! imds.inject(Route::token(), Times::always(), Fault::Hang);
+//!
+//! let endpoint = imds.url();
+//! // ... a client gets nothing from there ...
+//! assert_eq!(imds.requests().len(), 0);
+//! ```
+//!
+//! What it does not do: version 1 (every read without a token is 401), tags, user data, network
+//! interfaces, spot notices.
+
+mod faults;
+mod instance;
+mod serve;
+mod session;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+pub use self::faults::{Fault, Route};
+pub use self::instance::{Credentials, Instance, Profile};
+pub use crate::api_server::Times;
+
+use self::faults::Faults;
+use self::session::Sessions;
+use crate::process::{free_port, poll};
+
+/// How long a port is waited for that was another's a moment ago.
+const PORT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The metadata service of one instance.
+#[derive(Debug)]
+pub struct Imds {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    listening: Mutex<Option<Listening>>,
+}
+
+/// One request that reached the service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Counts the connections, from 0: which one it came on.
+    pub connection: usize,
+    /// HTTP method.
+    pub method: String,
+    /// Path and query as they came.
+    pub path: String,
+    /// Whether it brought a token that was valid then.
+    pub authorized: bool,
+    /// The lifetime that it asked for a token, where it is one.
+    pub ttl: Option<u32>,
+    /// Status of the answer; absent until answered, and for ever where none is given.
+    pub code: Option<u16>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    instance: Mutex<Instance>,
+    sessions: Mutex<Sessions>,
+    faults: Mutex<Faults>,
+    requests: Mutex<Vec<Request>>,
+    connections: Mutex<usize>,
+    started: Instant,
+}
+
+#[derive(Debug)]
+struct Listening {
+    /// Dropped, it ends the connections and what listens for more.
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+/// The thread of all services of this process.
+static RUNTIME: LazyLock<Handle> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let handle = runtime.handle().clone();
+    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    handle
+});
+
+impl Imds {
+    /// Starts one on a free port of 127.0.0.1.
+    pub fn start(instance: Instance) -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), instance)
+    }
+
+    /// Starts one on a free port of this address.
+    #[track_caller]
+    pub fn start_at(ip: IpAddr, instance: Instance) -> Self {
+        let shared = Arc::new(Shared {
+            instance: Mutex::new(instance),
+            sessions: Mutex::default(),
+            faults: Mutex::default(),
+            requests: Mutex::default(),
+            connections: Mutex::default(),
+            started: Instant::now(),
+        });
+        // Below the ports that the kernel gives away, so that it can be had again after a while.
+        let bound = poll(PORT_PATIENCE, || {
+            std::net::TcpListener::bind((ip, free_port())).ok()
+        });
+        let listener = bound.unwrap_or_else(|| panic!("no free port of {ip}"));
+        let address = listener.local_addr().unwrap();
+        let listening = Mutex::new(Some(Listening::start(listener, shared.clone())));
+        Self {
+            address,
+            shared,
+            listening,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Replaces what is served: the instance was stopped and started, or its credentials rotated.
+    pub fn set(&self, instance: Instance) {
+        *lock(&self.shared.instance) = instance;
+    }
+
+    /// Changes what is served.
+    pub fn update(&self, change: impl FnOnce(&mut Instance)) {
+        change(&mut lock(&self.shared.instance));
+    }
+
+    /// Adds something that goes wrong; of several that match, the first added goes first.
+    pub fn inject(&self, route: Route, times: Times, fault: Fault) {
+        lock(&self.shared.faults).add(route, times, fault);
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn clear_faults(&self) {
+        lock(&self.shared.faults).clear();
+    }
+
+    /// Every request waits for an answer until the service has been up for so long: the slow first
+    /// seconds of a boot.
+    pub fn answer_after(&self, up: Duration) {
+        lock(&self.shared.faults).slow_start(up);
+    }
+
+    /// Forgets every token: 401 until the next is asked for.
+    pub fn expire_tokens(&self) {
+        lock(&self.shared.sessions).clear();
+    }
+
+    /// Connections are refused from now on, and those that are open end.
+    pub fn go_down(&self) {
+        let listening = lock(&self.listening).take();
+        if let Some(Listening { stop, task }) = listening {
+            drop(stop);
+            // Its port is closed when it has ended, and not before.
+            poll(PORT_PATIENCE, || task.is_finished().then_some(()));
+        }
+    }
+
+    /// Listens again, on the same port.
+    #[track_caller]
+    pub fn come_up(&self) {
+        let mut listening = lock(&self.listening);
+        if listening.is_some() {
+            return;
+        }
+        let bound = poll(PORT_PATIENCE, || {
+            std::net::TcpListener::bind(self.address).ok()
+        });
+        let listener = bound.unwrap_or_else(|| panic!("{} is another's now", self.address));
+        *listening = Some(Listening::start(listener, self.shared.clone()));
+    }
+
+    /// Every request so far, oldest first.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// How many tokens were asked for.
+    pub fn tokens(&self) -> usize {
+        let requests = lock(&self.shared.requests);
+        requests.iter().filter(|it| it.method == "PUT").count()
+    }
+
+    /// How often something was read.
+    pub fn reads(&self) -> usize {
+        let requests = lock(&self.shared.requests);
+        requests.iter().filter(|it| it.method == "GET").count()
+    }
+}
+
+impl Drop for Imds {
+    fn drop(&mut self) {
+        if let Some(listening) = lock(&self.listening).take() {
+            listening.task.abort();
+        }
+    }
+}
+
+impl Listening {
+    fn start(listener: std::net::TcpListener, shared: Arc<Shared>) -> Self {
+        listener.set_nonblocking(true).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let task = RUNTIME.spawn(serve::accept(listener, shared, stopped));
+        Self { stop, task }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

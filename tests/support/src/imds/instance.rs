@@ -1,0 +1,147 @@
+//! What the service knows of its instance.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+
+use crate::clock::now;
+
+/// As long as EC2 gives credentials for, about.
+const CREDENTIALS_LIFETIME: Duration = Duration::from_hours(6);
+
+/// An instance, as its metadata service shows it.
+#[derive(Debug, Clone)]
+pub struct Instance {
+    /// `meta-data/instance-id`.
+    pub instance_id: String,
+    /// `meta-data/placement/availability-zone`.
+    pub availability_zone: String,
+    /// `meta-data/placement/region`.
+    pub region: String,
+    /// `meta-data/local-hostname`; may be several names with spaces between.
+    pub local_hostname: String,
+    /// `meta-data/local-ipv4`.
+    pub local_ipv4: String,
+    /// `meta-data/services/partition`.
+    pub partition: String,
+    /// `meta-data/services/domain`.
+    pub domain: String,
+    /// `dynamic/instance-identity/document`.
+    pub document: Vec<u8>,
+    /// `dynamic/instance-identity/rsa2048`.
+    pub rsa2048: String,
+    /// Those of the instance identity role; none is 404.
+    pub identity_credentials: Option<Credentials>,
+    /// The instance profile; none is 404.
+    pub profile: Option<Profile>,
+}
+
+/// A role that the instance was given.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// The role's name.
+    pub role: String,
+    /// The credentials of its session.
+    pub credentials: Credentials,
+}
+
+/// Temporary credentials. `Debug` shows none.
+#[derive(Clone)]
+pub struct Credentials {
+    /// `ASIA...`.
+    pub access_key_id: String,
+    /// The secret.
+    pub secret_access_key: String,
+    /// What goes with every request.
+    pub session_token: String,
+    /// The end of validity that the service tells.
+    pub expiration: SystemTime,
+}
+
+impl Instance {
+    /// One in the partition `aws` that has its name from its address, a document that nobody signed,
+    /// and no credentials.
+    pub fn new(region: &str, availability_zone: &str, instance_id: &str) -> Self {
+        Self {
+            instance_id: instance_id.to_owned(),
+            availability_zone: availability_zone.to_owned(),
+            region: region.to_owned(),
+            local_hostname: format!("ip-10-0-0-1.{region}.compute.internal"),
+            local_ipv4: "10.0.0.1".to_owned(),
+            partition: "aws".to_owned(),
+            domain: "amazonaws.com".to_owned(),
+            document: b"{}".to_vec(),
+            rsa2048: String::new(),
+            identity_credentials: None,
+            profile: None,
+        }
+    }
+
+    /// What is at this path below `/latest/`.
+    pub(super) fn at(&self, path: &str) -> Option<Vec<u8>> {
+        let text = |text: &str| Some(text.as_bytes().to_vec());
+        let known = |text: &str| Some(text.as_bytes().to_vec()).filter(|text| !text.is_empty());
+        match path {
+            "dynamic/instance-identity/document" => Some(self.document.clone()),
+            "dynamic/instance-identity/rsa2048" => known(&self.rsa2048),
+            "meta-data/instance-id" => text(&self.instance_id),
+            "meta-data/placement/availability-zone" => text(&self.availability_zone),
+            "meta-data/placement/region" => text(&self.region),
+            "meta-data/local-hostname" => text(&self.local_hostname),
+            "meta-data/local-ipv4" => known(&self.local_ipv4),
+            "meta-data/services/partition" => text(&self.partition),
+            "meta-data/services/domain" => text(&self.domain),
+            "meta-data/identity-credentials/ec2/security-credentials/ec2-instance" => {
+                self.identity_credentials.as_ref().map(Credentials::to_json)
+            }
+            "meta-data/iam/security-credentials" | "meta-data/iam/security-credentials/" => {
+                text(&self.profile.as_ref()?.role)
+            }
+            _ => {
+                let profile = self.profile.as_ref()?;
+                let role = path.strip_prefix("meta-data/iam/security-credentials/")?;
+                (role == profile.role).then(|| profile.credentials.to_json())
+            }
+        }
+    }
+}
+
+impl Credentials {
+    /// Such as are still valid for hours.
+    pub fn new(access_key_id: &str, secret_access_key: &str, session_token: &str) -> Self {
+        Self {
+            access_key_id: access_key_id.to_owned(),
+            secret_access_key: secret_access_key.to_owned(),
+            session_token: session_token.to_owned(),
+            expiration: now() + CREDENTIALS_LIFETIME,
+        }
+    }
+
+    fn to_json(&self) -> Vec<u8> {
+        let updated = self.expiration.checked_sub(CREDENTIALS_LIFETIME);
+        let answer = json!({
+            "Code": "Success",
+            "LastUpdated": timestamp(updated.unwrap_or(SystemTime::UNIX_EPOCH)),
+            "Type": "AWS-HMAC",
+            "AccessKeyId": self.access_key_id,
+            "SecretAccessKey": self.secret_access_key,
+            "Token": self.session_token,
+            "Expiration": timestamp(self.expiration),
+        });
+        serde_json::to_vec_pretty(&answer).expect("an object of strings")
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("expiration", &self.expiration)
+            .finish_non_exhaustive()
+    }
+}
+
+fn timestamp(time: SystemTime) -> String {
+    let time = jiff::Timestamp::try_from(time).expect("a time of this age");
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
