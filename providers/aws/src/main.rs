@@ -1,17 +1,23 @@
-//! `kubelet-authenticator-insecure`: for machines that can prove nothing.
+//! `kubelet-authenticator-aws`: for EC2 instances.
 //!
-//! Whoever holds a bootstrap token can have the certificate of any machine that the controller's
-//! inventory gives that token, which is why the controller has to be told to allow this, and why
-//! such a certificate cannot be renewed: it is asked for a year, used to its end, and then the
-//! machine enrols again with a bootstrap token.
+//! The instance metadata service gives the instance its signed identity document and temporary
+//! credentials of its own. The document says which instance this is; that this request comes from
+//! there, and from nowhere else, is proved by a call of STS that is signed with the credentials and
+//! covers the request's key. The call itself is made by the controller.
 //!
-//! Arguments, environment, streams and exit statuses are those of
-//! [`kubelet_authenticator::cli::run`].
+//! Only a run that makes a new request asks the metadata service. Arguments, environment, streams
+//! and exit statuses are those of [`kubelet_authenticator::cli::run`].
+
+mod cms;
+mod credentials;
+mod identity;
+mod instance;
+mod name;
+mod proof;
+mod sigv4;
 
 use std::process::ExitCode;
 
-use kubelet_attestation::names::{Provider, ProviderId};
-use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources, Renewal};
 use kubelet_authenticator::cli;
 
 /// musl's allocator asks the kernel for every page; a cached run ends before it would give any
@@ -19,34 +25,6 @@ use kubelet_authenticator::cli;
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// A certificate that cannot be renewed has to last.
-const YEAR: u32 = 365 * 24 * 3600;
-
-#[derive(Debug)]
-struct Insecure;
-
-impl Attester for Insecure {
-    fn provider(&self) -> Provider {
-        Provider::INSECURE
-    }
-
-    fn renewal(&self) -> Renewal {
-        Renewal::Impossible
-    }
-
-    fn expiration_seconds(&self) -> u32 {
-        YEAR
-    }
-
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        sources.written()
-    }
-
-    fn evidence(&self, _claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
-        Ok(None)
-    }
-}
-
 fn main() -> ExitCode {
-    cli::run(Insecure)
+    cli::run(instance::Instance::default())
 }

@@ -1,0 +1,264 @@
+//! The temporary credentials that the metadata service gives an instance.
+
+use std::time::{Duration, SystemTime};
+
+use kubelet_authenticator::clock::Deadline;
+use kubelet_authenticator::imds::{Imds, ImdsError};
+use kubelet_authenticator::secret::Secret;
+use kubelet_authenticator::settings::AwsPrincipal;
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+/// Credentials of the instance identity role, which no policy of an account can take away.
+const IDENTITY_ROLE: &str = "meta-data/identity-credentials/ec2/security-credentials/ec2-instance";
+
+/// Credentials of the instance profile, below the name of its role.
+const PROFILE: &str = "meta-data/iam/security-credentials/";
+
+/// What the controller may take to get to a request. The metadata service has new credentials five
+/// minutes before the old ones end.
+const LEAST_LEFT: Duration = Duration::from_secs(2 * 60);
+
+/// IAM's limit for the name of a role.
+const MAX_ROLE_LEN: usize = 64;
+
+/// There are no credentials to sign with. No error shows a piece of what was read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CredentialsError {
+    /// The metadata service does not give them.
+    #[error(transparent)]
+    Metadata(#[from] ImdsError),
+    /// No instance profile is attached, or it has no role.
+    #[error("the instance has no instance profile with a role")]
+    NoProfile,
+    /// The name of the role is none.
+    #[error("the instance metadata names no role that an instance profile can have")]
+    Role,
+    /// They say that they are none.
+    #[error("the instance metadata says {code:?} instead of giving credentials")]
+    Unsuccessful {
+        /// Its word, shortened.
+        code: String,
+    },
+    /// Other JSON.
+    #[error(
+        "the instance metadata gives what is no credentials (line {line}, column {column} of its JSON)"
+    )]
+    Json {
+        /// Where.
+        line: usize,
+        /// Where in the line.
+        column: usize,
+    },
+    /// A field is missing or of another form.
+    #[error("the {field} of the instance's credentials is not one")]
+    Field {
+        /// Which.
+        field: &'static str,
+    },
+    /// They end before the controller can use them.
+    #[error("the instance's credentials end at {end}, and it is {now} by this machine's clock")]
+    Ending {
+        /// When.
+        end: String,
+        /// Our time.
+        now: String,
+    },
+}
+
+/// Temporary credentials. `Debug` shows none of them.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    pub(crate) access_key_id: Secret<String>,
+    pub(crate) secret_access_key: Secret<String>,
+    pub(crate) session_token: Secret<String>,
+    expiration: SystemTime,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+#[derive(Default)]
+struct Wire {
+    code: String,
+    access_key_id: Zeroizing<String>,
+    secret_access_key: Zeroizing<String>,
+    token: Zeroizing<String>,
+    expiration: String,
+}
+
+impl Credentials {
+    /// Reads those of `principal`: one read, or two for an instance profile.
+    pub(crate) fn read(
+        imds: &Imds,
+        principal: AwsPrincipal,
+        deadline: Deadline,
+    ) -> Result<Self, CredentialsError> {
+        let path = match principal {
+            AwsPrincipal::InstanceIdentityRole => IDENTITY_ROLE.to_owned(),
+            AwsPrincipal::InstanceProfile => format!("{PROFILE}{}", role(imds, deadline)?),
+        };
+        Self::parse(&imds.read(&path, deadline)?)
+    }
+
+    fn parse(json: &str) -> Result<Self, CredentialsError> {
+        let wire: Wire = serde_json::from_str(json).map_err(|error| CredentialsError::Json {
+            line: error.line(),
+            column: error.column(),
+        })?;
+        if wire.code != "Success" {
+            let code = wire.code.chars().take(64).collect();
+            return Err(CredentialsError::Unsuccessful { code });
+        }
+        let invalid = |field| CredentialsError::Field { field };
+        let expiration =
+            humantime::parse_rfc3339(&wire.expiration).map_err(|_| invalid("Expiration"))?;
+        if wire.secret_access_key.is_empty() {
+            return Err(invalid("SecretAccessKey"));
+        }
+        let secret = |mut text: Zeroizing<String>| Secret::new(std::mem::take(&mut *text));
+        Ok(Self {
+            access_key_id: secret(wire.access_key_id),
+            secret_access_key: secret(wire.secret_access_key),
+            session_token: secret(wire.token),
+            expiration,
+        })
+    }
+
+    /// These credentials, if what is signed with them at `now` can still be used.
+    pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, CredentialsError> {
+        if now + LEAST_LEFT <= self.expiration {
+            return Ok(self);
+        }
+        let text = |time| humantime::format_rfc3339_seconds(time).to_string();
+        Err(CredentialsError::Ending {
+            end: text(self.expiration),
+            now: text(now),
+        })
+    }
+}
+
+/// The role of the instance profile.
+fn role(imds: &Imds, deadline: Deadline) -> Result<String, CredentialsError> {
+    let list = match imds.read(PROFILE, deadline) {
+        Err(ImdsError::NotFound { .. }) => return Err(CredentialsError::NoProfile),
+        list => list?,
+    };
+    let role = list.lines().next().unwrap_or_default();
+    if role.is_empty() {
+        return Err(CredentialsError::NoProfile);
+    }
+    // It becomes part of a path.
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
+    if role.len() > MAX_ROLE_LEN || !role.bytes().all(allowed) || role.starts_with('.') {
+        return Err(CredentialsError::Role);
+    }
+    Ok(role.to_owned())
+}
+
+impl CredentialsError {
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Metadata(error) => error.remedy(),
+            Self::NoProfile => {
+                "attach an instance profile with a role, or set aws.principal to \
+                 instanceIdentityRole, which needs none"
+            }
+            Self::Unsuccessful { .. } => {
+                "see that the role of the instance profile can be assumed by ec2.amazonaws.com, or \
+                 set aws.principal to instanceIdentityRole"
+            }
+            Self::Ending { .. } => {
+                "nothing, if it passes: the metadata service has new ones soon; otherwise set this \
+                 machine's clock by NTP"
+            }
+            Self::Role | Self::Json { .. } | Self::Field { .. } => {
+                "see what answers in the place of the instance metadata service"
+            }
+        }
+    }
+
+    /// Whether the source is to blame, and not what came from it.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Metadata(_)
+            | Self::NoProfile
+            | Self::Unsuccessful { .. }
+            | Self::Ending { .. } => true,
+            Self::Role | Self::Json { .. } | Self::Field { .. } => false,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const JSON: &str = r#"{
+  "Code" : "Success",
+  "LastUpdated" : "2026-01-01T00:00:00Z",
+  "Type" : "AWS-HMAC",
+  "AccessKeyId" : "ASIA0123456789ABCDEF",
+  "SecretAccessKey" : "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+  "Token" : "IQoJb3JpZ2luX2Vj+/=",
+  "Expiration" : "2026-01-01T06:00:00Z"
+}"#;
+
+    /// Credentials that end at six in the morning of 2026-01-01.
+    pub(crate) fn credentials() -> Credentials {
+        Credentials::parse(JSON).unwrap()
+    }
+
+    fn at(time: &str) -> SystemTime {
+        humantime::parse_rfc3339(&format!("2026-01-01T{time}Z")).unwrap()
+    }
+
+    #[test]
+    fn credentials_are_read_and_not_shown() {
+        let credentials = credentials();
+
+        assert_eq!(credentials.access_key_id.expose(), "ASIA0123456789ABCDEF");
+        let shown = format!("{credentials:?}");
+        for secret in ["ASIA", "wJalr", "IQoJ"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+    }
+
+    #[test]
+    fn credentials_that_end_too_soon_are_refused_with_both_times() {
+        assert!(credentials().lasting(at("05:58:00")).is_ok());
+
+        for now in ["05:58:01", "07:00:00"] {
+            let error = credentials().lasting(at(now)).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "the instance's credentials end at 2026-01-01T06:00:00Z, and it is \
+                     2026-01-01T{now}Z by this machine's clock"
+                )
+            );
+            assert!(error.is_unavailable());
+        }
+    }
+
+    #[test]
+    fn what_is_no_credentials_is_told_apart_and_not_repeated() {
+        let failed = JSON.replace("Success", "AssumeRoleUnauthorizedAccess");
+        let no_key = JSON.replace("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "");
+        let no_end = JSON.replace("2026-01-01T06:00:00Z", "soon");
+        let no_text = JSON.replace("\"IQoJb3JpZ2luX2Vj+/=\"", "1234567890");
+        for (json, words) in [
+            (failed.as_str(), "says \"AssumeRoleUnauthorizedAccess\""),
+            (&no_key, "the SecretAccessKey of"),
+            (&no_end, "the Expiration of"),
+            (&no_text, "line 7, column"),
+            ("<html>", "line 1, column 1"),
+            ("{}", "says \"\""),
+        ] {
+            let error = Credentials::parse(json).unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(shown.contains(words), "{shown}");
+            assert!(!shown.contains("1234567890") && !shown.contains("ASIA"));
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Which instance this is, as its signed identity document says.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::evidence::aws::is_region;
+use kubelet_attestation::names::ProviderId;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::cms;
+
+/// What the metadata service has as `rsa2048` is not a signed identity document.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InvalidIdentity {
+    /// Not base64.
+    #[error("it is not base64")]
+    Base64(#[source] base64::DecodeError),
+    /// Not a message with a document in it.
+    #[error(transparent)]
+    Cms(#[from] cms::NoContent),
+    /// The document is other JSON.
+    #[error("its document is not the JSON of an instance's identity")]
+    Json(#[source] serde_json::Error),
+    /// A field has another form than AWS gives it.
+    #[error("the document's {field} is not one")]
+    Field {
+        /// Which.
+        field: &'static str,
+    },
+}
+
+/// Who the instance is, and the signed message that says so.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    rsa2048: String,
+    digest: [u8; 32],
+    instance_id: String,
+    region: String,
+    provider_id: ProviderId,
+}
+
+/// Of a document's fields, those that the node needs.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    instance_id: String,
+    availability_zone: String,
+    region: String,
+}
+
+impl Identity {
+    /// Reads what the metadata service has as `rsa2048`.
+    pub(crate) fn parse(rsa2048: &str) -> Result<Self, InvalidIdentity> {
+        let base64: Vec<u8> = rsa2048
+            .bytes()
+            .filter(|byte| !byte.is_ascii_whitespace())
+            .collect();
+        let message = STANDARD.decode(base64).map_err(InvalidIdentity::Base64)?;
+        let bytes = cms::content(&message)?;
+        let document: Document = serde_json::from_slice(&bytes).map_err(InvalidIdentity::Json)?;
+        let invalid = |field| InvalidIdentity::Field { field };
+        if !is_instance_id(&document.instance_id) {
+            return Err(invalid("instanceId"));
+        }
+        if !is_region(&document.region) {
+            return Err(invalid("region"));
+        }
+        let (zone, id) = (&document.availability_zone, &document.instance_id);
+        let provider_id = Some(format!("aws:///{zone}/{id}"))
+            .filter(|_| is_zone(zone))
+            .and_then(|text| ProviderId::parse(&text).ok())
+            .ok_or(invalid("availabilityZone"))?;
+        Ok(Self {
+            rsa2048: rsa2048.to_owned(),
+            digest: Sha256::digest(&bytes).into(),
+            instance_id: document.instance_id,
+            region: document.region,
+            provider_id,
+        })
+    }
+
+    /// The signed message, as it came.
+    pub(crate) fn rsa2048(&self) -> &str {
+        &self.rsa2048
+    }
+
+    /// SHA-256 of the bytes that are signed.
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
+    /// The instance's ID.
+    pub(crate) fn instance_id(&self) -> &str {
+        &self.instance_id
+    }
+
+    /// The region that it is in.
+    pub(crate) fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// `aws:///<zone>/<instance>`
+    pub(crate) fn provider_id(&self) -> &ProviderId {
+        &self.provider_id
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.provider_id.fmt(f)
+    }
+}
+
+/// `i-` and 8 or 17 hexadecimal digits.
+fn is_instance_id(id: &str) -> bool {
+    id.strip_prefix("i-").is_some_and(|digits| {
+        matches!(digits.len(), 8 | 17)
+            && digits
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+/// `eu-west-1a`, `us-west-2-lax-1b`
+fn is_zone(zone: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !zone.is_empty() && zone.bytes().all(allowed)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const DOCUMENT: &str = "{\n  \"accountId\" : \"123456789012\",\n  \
+        \"availabilityZone\" : \"eu-west-1a\",\n  \"instanceId\" : \"i-0123456789abcdef0\",\n  \
+        \"region\" : \"eu-west-1\",\n  \"version\" : \"2017-09-30\"\n}";
+
+    fn rsa2048(document: &str) -> String {
+        let base64 = STANDARD.encode(cms::tests::message(document.as_bytes()));
+        let (first, second) = base64.split_at(64);
+        format!("{first}\n{second}")
+    }
+
+    /// The identity of `i-0123456789abcdef0` in `eu-west-1a`.
+    pub(crate) fn identity() -> Identity {
+        Identity::parse(&rsa2048(DOCUMENT)).unwrap()
+    }
+
+    #[test]
+    fn the_instance_is_the_one_in_the_signed_bytes() {
+        let identity = identity();
+
+        assert_eq!(
+            identity.provider_id().as_str(),
+            "aws:///eu-west-1a/i-0123456789abcdef0"
+        );
+        assert_eq!(identity.region(), "eu-west-1");
+        assert_eq!(
+            identity.digest(),
+            &<[u8; 32]>::from(Sha256::digest(DOCUMENT))
+        );
+        assert_eq!(identity.rsa2048(), rsa2048(DOCUMENT));
+    }
+
+    #[test]
+    fn a_field_of_another_form_is_named() {
+        for (field, valid, other) in [
+            ("instanceId", "i-0123456789abcdef0", "i-0123456789abcdeF0"),
+            ("instanceId", "i-0123456789abcdef0", "i-012345678"),
+            ("instanceId", "i-0123456789abcdef0", "../../x"),
+            ("region", "\"eu-west-1\"", "\"eu-west-1.evil.test\""),
+            ("availabilityZone", "eu-west-1a", "eu west"),
+            ("availabilityZone", "eu-west-1a", ""),
+        ] {
+            let document = DOCUMENT.replacen(valid, other, 1);
+            let error = Identity::parse(&rsa2048(&document)).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("the document's {field} is not one"),
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_signed_document_is_told_apart() {
+        let other_json = rsa2048("{\"instanceId\": 1}");
+        for (text, words) in [
+            ("<html>", "it is not base64"),
+            ("PGh0bWw+", "it is no CMS message with its content in it"),
+            (&other_json, "its document is not the JSON of"),
+        ] {
+            let error = Identity::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! How an EC2 instance proves which it is.
+
+use std::sync::{Mutex, PoisonError};
+
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::aws::AwsEvidence;
+use kubelet_attestation::evidence::{Header, MAX_EVIDENCE_LEN};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_authenticator::attester::{Attester, AttesterError, Blame, Claim, ProviderIdSources};
+use kubelet_authenticator::clock::{self, Deadline};
+use kubelet_authenticator::imds::{Imds, ImdsError};
+use kubelet_authenticator::settings::{AwsNodeName, AwsSettings};
+
+use crate::credentials::{Credentials, CredentialsError};
+use crate::identity::Identity;
+use crate::name;
+use crate::proof::{Sts, prove};
+
+/// The identity document, signed by the key of 2048 bits that the region has for itself.
+const RSA2048: &str = "dynamic/instance-identity/rsa2048";
+const LOCAL_HOSTNAME: &str = "meta-data/local-hostname";
+/// The domain of the partition's services: of AWS in China, and of the sovereign clouds, another.
+const DOMAIN: &str = "meta-data/services/domain";
+
+/// This instance. All that it says comes from its metadata service, anew for each request.
+#[derive(Debug, Default)]
+pub(crate) struct Instance {
+    /// What was read to learn the provider ID; the evidence that follows is made from it, so that
+    /// both are of one moment and cost one token.
+    session: Mutex<Option<Session>>,
+}
+
+#[derive(Debug)]
+struct Session {
+    imds: Imds,
+    identity: Identity,
+}
+
+impl Attester for Instance {
+    fn provider(&self) -> Provider {
+        Provider::AWS
+    }
+
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+        let session = Session::open(&sources.settings.aws, sources.deadline)?;
+        let id = session.identity.provider_id().clone();
+        if let Some(set) = sources
+            .settings
+            .provider_id
+            .as_ref()
+            .filter(|set| **set != id)
+        {
+            return Err(AttesterError::new(
+                Blame::Configuration,
+                format!("providerID in the settings is {set}, and this instance is {id}"),
+                "take providerID out of the settings: an instance knows it",
+            ));
+        }
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+        Ok(id)
+    }
+
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+        let session = self
+            .session
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .filter(|session| session.imds.is_usable());
+        let session = match session {
+            Some(session) => session,
+            None => Session::open(&claim.settings.aws, claim.deadline)?,
+        };
+        session.evidence(claim).map(Some)
+    }
+}
+
+impl Session {
+    fn open(settings: &AwsSettings, deadline: Deadline) -> Result<Self, AttesterError> {
+        let imds =
+            Imds::open(settings.metadata_endpoint, deadline).map_err(unavailable(IDENTITY))?;
+        let rsa2048 = imds
+            .read(RSA2048, deadline)
+            .map_err(unavailable(IDENTITY))?;
+        let identity = Identity::parse(&rsa2048).map_err(|error| {
+            let what = "the instance metadata's signed identity document cannot be used";
+            AttesterError::new(Blame::Evidence, what, NOT_AWS).because(error)
+        })?;
+        Ok(Self { imds, identity })
+    }
+
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Vec<u8>, AttesterError> {
+        let (settings, deadline) = (&claim.settings.aws, claim.deadline);
+        if self.identity.provider_id() != claim.provider_id {
+            let what = format!(
+                "the instance metadata is of {}, and this node asks for a certificate of {}",
+                self.identity, claim.provider_id
+            );
+            return Err(AttesterError::new(Blame::Evidence, what, NOT_AWS));
+        }
+        self.check_name(settings.node_name, claim.node_name, deadline)?;
+        let now = clock::now();
+        let credentials = Credentials::read(&self.imds, settings.principal, deadline)
+            .and_then(|credentials| credentials.lasting(now))
+            .map_err(no_credentials)?;
+        let host = self.sts_host(settings, deadline)?;
+        let sts = Sts {
+            region: self.identity.region(),
+            host: &host,
+        };
+        let binding = KeyBinding::new(
+            &Provider::AWS,
+            claim.audience,
+            claim.provider_id,
+            claim.node_name,
+            claim.spki,
+            &[self.identity.digest()],
+        );
+        let proof = prove(sts, &credentials, &binding, now).map_err(|error| {
+            let what = "the instance's credentials cannot be used";
+            AttesterError::new(Blame::Evidence, what, NOT_AWS).because(error)
+        })?;
+        let evidence = AwsEvidence {
+            header: Header {
+                version: claim.version.clone(),
+                audience: claim.audience.clone(),
+            },
+            rsa2048: self.identity.rsa2048().to_owned(),
+            sts: proof,
+        };
+        let evidence = evidence.to_json();
+        if evidence.len() > MAX_EVIDENCE_LEN {
+            let what = format!(
+                "the evidence has {} bytes, and verifiers read at most {MAX_EVIDENCE_LEN}",
+                evidence.len()
+            );
+            return Err(AttesterError::new(Blame::Evidence, what, NOT_AWS));
+        }
+        Ok(evidence)
+    }
+
+    fn check_name(
+        &self,
+        policy: AwsNodeName,
+        name: &NodeName,
+        deadline: Deadline,
+    ) -> Result<(), AttesterError> {
+        let local_hostname = if name::needs_local_hostname(policy, name, &self.identity) {
+            match self.imds.read(LOCAL_HOSTNAME, deadline) {
+                Err(ImdsError::NotFound { .. }) => None,
+                read => Some(read.map_err(unavailable("the instance's name cannot be read"))?),
+            }
+        } else {
+            None
+        };
+        let local_hostname = local_hostname.as_ref().map(|names| names.as_str());
+        name::check(policy, name, &self.identity, local_hostname).map_err(|mismatch| {
+            AttesterError::new(Blame::NodeName, mismatch.to_string(), mismatch.remedy())
+        })
+    }
+
+    /// The host of STS: the one that is set, or else the region's.
+    fn sts_host(
+        &self,
+        settings: &AwsSettings,
+        deadline: Deadline,
+    ) -> Result<String, AttesterError> {
+        if let Some(endpoint) = &settings.sts_endpoint {
+            return Ok(endpoint.host().to_owned());
+        }
+        let domain = self
+            .imds
+            .read(DOMAIN, deadline)
+            .map_err(unavailable("the domain of AWS's services cannot be read"))?;
+        let domain = domain.trim();
+        // It is signed as part of a host's name.
+        if NodeName::parse(domain).is_err() || !domain.contains('.') {
+            let what = "the instance metadata's domain of AWS's services is none";
+            return Err(AttesterError::new(Blame::Evidence, what, NOT_AWS));
+        }
+        Ok(format!("sts.{}.{domain}", self.identity.region()))
+    }
+}
+
+const IDENTITY: &str = "the instance's identity cannot be read";
+
+const NOT_AWS: &str =
+    "see what answers in the place of the instance metadata service: a proxy or an emulator";
+
+fn unavailable(what: &'static str) -> impl Fn(ImdsError) -> AttesterError {
+    move |error| AttesterError::new(Blame::Source, what, error.remedy()).because(error)
+}
+
+fn no_credentials(error: CredentialsError) -> AttesterError {
+    let blame = if error.is_unavailable() {
+        Blame::Source
+    } else {
+        Blame::Evidence
+    };
+    let what = "the instance has no credentials to prove itself with";
+    AttesterError::new(blame, what, error.remedy()).because(error)
+}

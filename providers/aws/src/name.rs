@@ -1,0 +1,170 @@
+//! Whether a node goes by a name that the cloud gives its instance.
+//!
+//! The controller issues certificates for the name that EC2 has for the instance and for no other,
+//! so another name is caught before anything is asked for.
+
+use kubelet_attestation::names::NodeName;
+use kubelet_authenticator::settings::AwsNodeName;
+
+use crate::identity::Identity;
+
+/// The node's name is none that the cloud gives its instance.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the node is called {name}, and the cloud calls its instance {}", expected.join(" or ")
+)]
+pub(crate) struct NameMismatch {
+    name: NodeName,
+    expected: Vec<String>,
+}
+
+impl NameMismatch {
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> String {
+        let name = self.expected.first().map_or("<name>", String::as_str);
+        format!(
+            "give the kubelet --hostname-override={name} (in kubeadm: nodeRegistration.name); if \
+             the node was enrolled under another name, run `reset`"
+        )
+    }
+}
+
+/// Whether it takes the instance's `local-hostname` to tell.
+pub(crate) fn needs_local_hostname(
+    policy: AwsNodeName,
+    name: &NodeName,
+    identity: &Identity,
+) -> bool {
+    match policy {
+        AwsNodeName::Hostname => name.as_str() != identity.instance_id(),
+        AwsNodeName::LocalHostname => true,
+        AwsNodeName::InstanceId => false,
+    }
+}
+
+/// Checks `name`; `local_hostname` is the metadata's, which may have several names in it.
+pub(crate) fn check(
+    policy: AwsNodeName,
+    name: &NodeName,
+    identity: &Identity,
+    local_hostname: Option<&str>,
+) -> Result<(), NameMismatch> {
+    let id = identity.instance_id().to_owned();
+    let first = local_hostname
+        .and_then(|names| names.split_whitespace().next())
+        .map(str::to_ascii_lowercase);
+    let expected: Vec<String> = match policy {
+        AwsNodeName::Hostname => {
+            let private = first
+                .as_deref()
+                .map(|first| private_dns_name(first, identity.region()));
+            let mut names: Vec<String> = first.into_iter().chain(private).chain([id]).collect();
+            names.dedup();
+            names
+        }
+        AwsNodeName::LocalHostname => first.into_iter().collect(),
+        AwsNodeName::InstanceId => vec![id],
+    };
+    if expected.iter().any(|expected| expected == name.as_str()) {
+        return Ok(());
+    }
+    Err(NameMismatch {
+        name: name.clone(),
+        expected,
+    })
+}
+
+/// The private DNS name that EC2 has for an instance, where the VPC gives its hosts another domain.
+///
+/// From the VPC user guide, "DNS attributes for your VPC".
+fn private_dns_name(local_hostname: &str, region: &str) -> String {
+    let label = local_hostname.split('.').next().unwrap_or_default();
+    if region == "us-east-1" {
+        format!("{label}.ec2.internal")
+    } else {
+        format!("{label}.{region}.compute.internal")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::tests::identity;
+
+    const ID: &str = "i-0123456789abcdef0";
+    const PRIVATE: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
+
+    fn checked(policy: AwsNodeName, name: &str, local: Option<&str>) -> Result<(), NameMismatch> {
+        check(policy, &NodeName::parse(name).unwrap(), &identity(), local)
+    }
+
+    #[test]
+    fn by_host_name_any_name_that_the_cloud_gives_will_do() {
+        let several = format!("{PRIVATE} ip-10-0-0-1.other.test");
+        for (name, local) in [
+            (PRIVATE, PRIVATE),
+            (PRIVATE, &several),
+            (ID, PRIVATE),
+            ("ip-10-0-0-1.corp.test", "IP-10-0-0-1.corp.test"),
+            (PRIVATE, "ip-10-0-0-1.corp.test"),
+        ] {
+            assert_eq!(
+                checked(AwsNodeName::Hostname, name, Some(local)),
+                Ok(()),
+                "{name} of {local}"
+            );
+        }
+        assert_eq!(checked(AwsNodeName::Hostname, ID, None), Ok(()));
+    }
+
+    #[test]
+    fn by_host_name_another_name_is_refused() {
+        let several = format!("{PRIVATE} other.test");
+        for (name, local) in [
+            ("ip-10-0-0-1", Some(PRIVATE)),
+            ("ip-10-0-0-2.eu-west-1.compute.internal", Some(PRIVATE)),
+            ("i-0123456789abcdef1", Some(PRIVATE)),
+            ("other.test", Some(&several)),
+            (PRIVATE, None),
+        ] {
+            let error = checked(AwsNodeName::Hostname, name, local).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        let error = checked(AwsNodeName::Hostname, "n1", Some(PRIVATE)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("the node is called n1, and the cloud calls its instance {PRIVATE} or {ID}")
+        );
+        assert!(
+            error
+                .remedy()
+                .contains(&format!("--hostname-override={PRIVATE}"))
+        );
+    }
+
+    #[test]
+    fn by_another_policy_one_name_will_do() {
+        for (policy, name, good) in [
+            (AwsNodeName::LocalHostname, "ip-10-0-0-1.corp.test", true),
+            (AwsNodeName::LocalHostname, PRIVATE, false),
+            (AwsNodeName::LocalHostname, ID, false),
+            (AwsNodeName::InstanceId, ID, true),
+            (AwsNodeName::InstanceId, "ip-10-0-0-1.corp.test", false),
+        ] {
+            let checked = checked(policy, name, Some("ip-10-0-0-1.corp.test"));
+            assert_eq!(checked.is_ok(), good, "{policy:?} {name}");
+        }
+    }
+
+    #[test]
+    fn the_metadata_is_asked_for_a_name_only_where_it_matters() {
+        let needs = |policy, name| {
+            needs_local_hostname(policy, &NodeName::parse(name).unwrap(), &identity())
+        };
+
+        assert!(needs(AwsNodeName::Hostname, "n1"));
+        assert!(!needs(AwsNodeName::Hostname, ID));
+        assert!(needs(AwsNodeName::LocalHostname, ID));
+        assert!(!needs(AwsNodeName::InstanceId, "n1"));
+    }
+}
