@@ -27,6 +27,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 
 ## test: everything that the continuous integration checks
 test: prerequisites-all dependencies fmt layering clippy doc deny machete test-real bench-limits
+	@tests/dependencies save
 	@echo "make test: everything passed"
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
