@@ -105,6 +105,15 @@ reasons! {
             /// As STS names it.
             arn: String,
         } => "the proof of possession is not an instance's",
+        /// STS names the caller in two ways that do not agree: its ARN says another account or
+        /// session than its account or its user ID.
+        #[error("the caller is {arn}, and has the user ID {user_id}")]
+        CallerAmbiguous {
+            /// As STS names it.
+            arn: String,
+            /// Its user ID.
+            user_id: String,
+        } => "the proof of possession names its caller in two ways",
         /// The role is neither `aws:ec2-instance` nor one that the operator allows. Whoever may
         /// assume any other role can call its session what he likes.
         #[error("the caller's role is {role}, and only aws:ec2-instance is accepted")]

@@ -1,0 +1,131 @@
+//! How old evidence may be.
+//!
+//! Three clocks take part: the node's dated the signature, the API server's the request, and ours
+//! says what time it is. None of them decides alone that evidence is fresh: STS has a clock too.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use node_attestation_controller::refusal::{Denial, Failure, Refusal};
+
+/// Evidence that is older is sent to nobody. STS takes it for fifteen minutes; the last of them is
+/// for the call.
+pub(super) const MAX_AGE: Duration = Duration::from_secs(14 * 60);
+
+/// As far as STS itself lets a signature be dated ahead ("+ 15 min."): a clock of ours that is ten
+/// minutes slow stops nobody, and a node's that is fast is for STS to refuse.
+pub(super) const MAX_AHEAD: Duration = Duration::from_secs(15 * 60);
+
+/// How long STS takes a signature.
+const VALID: Duration = Duration::from_secs(15 * 60);
+
+/// A signature that is not too old to be shown to STS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fresh {
+    /// From when on STS takes it no more.
+    pub(super) until: SystemTime,
+}
+
+/// Checks the date of a signature against the later of two clocks: that of the API server, which
+/// wrote down when it was asked, and ours.
+///
+/// # Errors
+///
+/// [`Failure::EvidenceExpired`] where it is too old, or dated too far ahead to be used;
+/// [`Denial::EvidenceMalformed`] where there is no such time.
+pub(super) fn fresh(amz_date: &str, asked: SystemTime, now: SystemTime) -> Result<Fresh, Refusal> {
+    let signed = time(amz_date).ok_or_else(|| Denial::EvidenceMalformed {
+        detail: "sts.amzDate is no time".to_owned(),
+    })?;
+    let latest = now.max(asked);
+    let age = latest.duration_since(signed).unwrap_or_default();
+    let ahead = signed.duration_since(latest).unwrap_or_default();
+    if age > MAX_AGE || ahead > MAX_AHEAD {
+        return Err(Failure::EvidenceExpired.into());
+    }
+    Ok(Fresh {
+        until: signed + VALID,
+    })
+}
+
+fn time(amz_date: &str) -> Option<SystemTime> {
+    let civil = DateTime::strptime("%Y%m%dT%H%M%SZ", amz_date).ok()?;
+    let zoned = civil.to_zoned(TimeZone::UTC).ok()?;
+    Some(zoned.timestamp().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIGNED: &str = "20260101T120000Z";
+
+    fn at(minutes: f64) -> SystemTime {
+        let noon = Duration::from_secs(1_767_268_800);
+        let after = Duration::from_secs_f64((minutes.abs() * 60.0).round());
+        if minutes < 0.0 {
+            SystemTime::UNIX_EPOCH + noon - after
+        } else {
+            SystemTime::UNIX_EPOCH + noon + after
+        }
+    }
+
+    fn expired(asked: f64, now: f64) -> bool {
+        match fresh(SIGNED, at(asked), at(now)) {
+            Ok(Fresh { until }) => {
+                assert_eq!(until, at(15.0));
+                false
+            }
+            Err(Refusal::Fail(Failure::EvidenceExpired)) => true,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn c10_evidence_is_fresh_for_fourteen_minutes() {
+        for (asked, now, expected) in [
+            (0.0, 0.0, false),
+            (0.1, 13.9, false),
+            (0.1, 14.0, false),
+            (0.1, 14.1, true),
+            (0.1, 60.0, true),
+            // The API server says that it was old when it came.
+            (14.1, 0.0, true),
+            // Our clock is ten minutes slow, or fast.
+            (0.1, -9.9, false),
+            (0.1, 10.1, false),
+            // The API server's is.
+            (-10.0, 0.1, false),
+            (10.0, 0.1, false),
+            // Both are behind the node's.
+            (-14.9, -14.9, false),
+            (-15.1, -15.1, true),
+            // One of them agrees with the node's.
+            (-60.0, 0.0, false),
+            (0.0, -60.0, false),
+        ] {
+            assert_eq!(expired(asked, now), expected, "asked {asked}, now {now}");
+        }
+    }
+
+    #[test]
+    fn c10_a_date_that_does_not_exist_is_malformed() {
+        for date in [
+            "20260230T000000Z",
+            "20261301T000000Z",
+            "20260101T250000Z",
+            "",
+        ] {
+            let refused = fresh(date, at(0.0), at(0.0));
+
+            assert!(
+                matches!(
+                    refused,
+                    Err(Refusal::Deny(Denial::EvidenceMalformed { .. }))
+                ),
+                "{date}: {refused:?}"
+            );
+        }
+    }
+}

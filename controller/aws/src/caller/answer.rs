@@ -1,0 +1,158 @@
+//! What STS answers, and what that means.
+//!
+//! Only what contradicts the evidence is a denial: the codes are listed. Whatever else STS says, and
+//! whatever says something in its place, is an outage, from which a request recovers by itself.
+
+use hyper::StatusCode;
+use node_attestation_controller::refusal::{AwsDenial, Denial, Failure, Refusal};
+use serde::Deserialize;
+
+use super::outage::Outage;
+
+/// Codes by which STS says that the call was not signed so, or not with valid credentials.
+///
+/// "Common Errors" of the STS API reference, and what SDKs know beside them.
+const REFUSED: [&str; 9] = [
+    "AuthFailure",
+    "IncompleteSignature",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+];
+
+/// Codes by which STS says that credentials or signature are too old.
+const EXPIRED: [&str; 4] = [
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "RequestTimeTooSkewed",
+];
+
+/// How the message begins where one of [`REFUSED`] is about age.
+const EXPIRED_WORDS: [&str; 2] = ["Signature expired", "Signature not yet current"];
+
+/// Longer than any code of an error.
+const MAX_CODE_LEN: usize = 64;
+
+/// Who called, in the words of STS.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Identity {
+    /// The account.
+    pub(super) account: String,
+    /// The principal.
+    pub(super) arn: String,
+    /// The principal's unique ID.
+    pub(super) user_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    get_caller_identity_response: Response,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Response {
+    get_caller_identity_result: Identity,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Failed {
+    error: Fault,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Fault {
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// Reads an answer: one identity, or why there is none.
+///
+/// Fields that are unknown are passed over, a field that is there twice is no answer.
+///
+/// # Errors
+///
+/// [`AwsDenial::CallerRefused`], [`Failure::EvidenceExpired`], or an outage.
+pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal> {
+    if status == StatusCode::OK {
+        let answer: Answer =
+            serde_json::from_slice(body).map_err(|_| Outage::Undecodable { status })?;
+        return Ok(answer
+            .get_caller_identity_response
+            .get_caller_identity_result);
+    }
+    // STS refuses with 400 or 403; what else comes is not its word on the evidence.
+    if !matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+    ) {
+        return Err(Outage::Status { status }.into());
+    }
+    let fault = fault(body).ok_or(Outage::Undecodable { status })?;
+    Err(meaning(status, &fault))
+}
+
+fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
+    if EXPIRED.contains(&fault.code.as_str()) {
+        return Failure::EvidenceExpired.into();
+    }
+    let Some(code) = REFUSED.iter().find(|code| **code == fault.code) else {
+        return Outage::Code {
+            status,
+            code: shown(&fault.code),
+        }
+        .into();
+    };
+    if EXPIRED_WORDS
+        .iter()
+        .any(|words| fault.message.starts_with(words))
+    {
+        return Failure::EvidenceExpired.into();
+    }
+    Denial::from(AwsDenial::CallerRefused {
+        code: (*code).to_owned(),
+    })
+    .into()
+}
+
+/// The error, in JSON as it was asked for, or in XML, which the query protocol falls back to.
+fn fault(body: &[u8]) -> Option<Fault> {
+    if let Ok(Failed { error }) = serde_json::from_slice(body) {
+        return Some(error);
+    }
+    let text = std::str::from_utf8(body).ok()?;
+    Some(Fault {
+        code: element(text, "Code")?.to_owned(),
+        message: element(text, "Message").unwrap_or_default().to_owned(),
+    })
+}
+
+/// The text of an XML element that is there once. This is for errors alone: nobody is let in by it.
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    let (text, rest) = rest.split_once(&format!("</{name}>"))?;
+    (!text.contains('<') && !rest.contains(&format!("<{name}>"))).then_some(text.trim())
+}
+
+/// A code as a log can show it.
+fn shown(code: &str) -> String {
+    let form = |c: char| c.is_ascii_alphanumeric() || ".:_-".contains(c);
+    if !code.is_empty() && code.len() <= MAX_CODE_LEN && code.chars().all(form) {
+        code.to_owned()
+    } else {
+        "unreadable".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

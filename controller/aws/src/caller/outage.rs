@@ -1,0 +1,70 @@
+//! Why STS could not be asked.
+
+use std::error::Error;
+
+use hyper::StatusCode;
+use node_attestation_controller::refusal::{Deferral, Refusal, Unavailable};
+
+/// STS did not say who called. Nothing here repeats what was sent, or an answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Outage {
+    /// Too many calls are under way.
+    #[error("STS of the region is busy with other requests")]
+    Busy,
+    /// It took too long.
+    #[error("STS does not answer in time")]
+    TimedOut,
+    /// There is no connection, or it was cut.
+    #[error("STS cannot be reached")]
+    Unreachable {
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The answer was cut.
+    #[error("the answer of STS was cut")]
+    Cut {
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The answer is larger than any of STS.
+    #[error("the answer of STS is too large")]
+    TooLarge,
+    /// A status that says nothing about the evidence.
+    #[error("STS answers with status {}", status.as_u16())]
+    Status {
+        /// The status.
+        status: StatusCode,
+    },
+    /// An error that says nothing about the evidence.
+    #[error("STS answers with status {} and {code}", status.as_u16())]
+    Code {
+        /// The status.
+        status: StatusCode,
+        /// The code.
+        code: String,
+    },
+    /// Not an answer of STS.
+    #[error("what answers with status {} is not STS", status.as_u16())]
+    Undecodable {
+        /// The status.
+        status: StatusCode,
+    },
+    /// More was confirmed than can be remembered.
+    #[error("too many signatures were confirmed within minutes")]
+    MemoryFull,
+    /// The request could not be put together.
+    #[error("the request to STS cannot be made")]
+    Unbuildable {
+        /// Why.
+        source: hyper::http::Error,
+    },
+}
+
+impl From<Outage> for Refusal {
+    fn from(outage: Outage) -> Self {
+        Deferral::VerifierUnavailable {
+            source: Unavailable::new(outage),
+        }
+        .into()
+    }
+}

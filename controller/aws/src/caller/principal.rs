@@ -1,0 +1,223 @@
+//! Who called, by what STS says, and whether that is the instance of the document.
+
+use std::fmt;
+use std::str::FromStr;
+
+use node_attestation_controller::refusal::AwsDenial;
+
+use super::answer::Identity;
+use crate::document::VerifiedDocument;
+use crate::partition::Partition;
+
+/// The role whose credentials instance metadata alone gives: it has no trust policy, and nobody can
+/// assume it (EC2 User Guide, "Instance identity roles for Amazon EC2 instances").
+const INSTANCE_IDENTITY_ROLE: &str = "aws:ec2-instance";
+
+/// Names of roles have at most 64 characters (IAM quotas).
+const MAX_ROLE_LEN: usize = 64;
+
+/// As much of a name that STS gives as a reason repeats.
+const MAX_SHOWN: usize = 256;
+
+/// A role of instance profiles that the operator vouches for: nobody but EC2 may assume it.
+///
+/// Written `<account>:<role>`, or `<role>` for that role of any account whose machines are accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProfileRole {
+    account: Option<String>,
+    name: String,
+}
+
+/// This names no role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a role of instance profiles is <role> or <account>:<role>, the name without its path")]
+pub struct InvalidRole;
+
+impl FromStr for ProfileRole {
+    type Err = InvalidRole;
+
+    fn from_str(role: &str) -> Result<Self, InvalidRole> {
+        let (account, name) = match role.split_once(':') {
+            Some((account, name)) => (Some(account), name),
+            None => (None, role),
+        };
+        if !account.is_none_or(is_account) || !is_role_name(name) {
+            return Err(InvalidRole);
+        }
+        Ok(Self {
+            account: account.map(ToOwned::to_owned),
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for ProfileRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.account {
+            Some(account) => write!(f, "{account}:{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+impl ProfileRole {
+    fn is(&self, account: &str, name: &str) -> bool {
+        self.name == name && self.account.as_deref().is_none_or(|ours| ours == account)
+    }
+}
+
+fn is_account(account: &str) -> bool {
+    account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// "Upper and lower case alphanumeric characters ... and `_+=,.@-`" (IAM, `CreateRole`); so it is
+/// never [`INSTANCE_IDENTITY_ROLE`].
+fn is_role_name(name: &str) -> bool {
+    (1..=MAX_ROLE_LEN).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_+=,.@-".contains(&b))
+}
+
+/// In which role an instance called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallerRole {
+    /// The instance identity role.
+    InstanceIdentity,
+    /// A role of an instance profile, which the operator vouches for.
+    Profile(String),
+}
+
+/// The instance that signed a call of STS for this request. Only an answer of STS makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedCaller {
+    account: String,
+    instance: String,
+    role: CallerRole,
+}
+
+impl VerifiedCaller {
+    /// Its account, which is the document's.
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// Its ID, which is the document's.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// In which role it called.
+    pub fn role(&self) -> &CallerRole {
+        &self.role
+    }
+
+    /// Checks that whom STS names is the instance of `document`, in a role that proves it.
+    pub(super) fn named(
+        identity: &Identity,
+        document: &VerifiedDocument,
+        partition: Partition,
+        roles: &[ProfileRole],
+    ) -> Result<Self, AwsDenial> {
+        let session = Session::parse(&identity.arn).ok_or_else(|| AwsDenial::CallerNotARole {
+            arn: shown(&identity.arn),
+        })?;
+        if session.account != identity.account || !session.has_user_id(&identity.user_id) {
+            return Err(AwsDenial::CallerAmbiguous {
+                arn: shown(&identity.arn),
+                user_id: shown(&identity.user_id),
+            });
+        }
+        if session.partition != partition.name() {
+            return Err(AwsDenial::CallerOfAnotherPartition {
+                caller: shown(session.partition),
+                partition: partition.name().to_owned(),
+            });
+        }
+        if session.account != document.account {
+            return Err(AwsDenial::CallerOfAnotherAccount {
+                caller: shown(session.account),
+                account: document.account.clone(),
+            });
+        }
+        let vouched = |role: &ProfileRole| role.is(session.account, session.role);
+        let role = if session.role == INSTANCE_IDENTITY_ROLE {
+            CallerRole::InstanceIdentity
+        } else if roles.iter().any(vouched) {
+            CallerRole::Profile(session.role.to_owned())
+        } else {
+            return Err(AwsDenial::CallerRoleNotAllowed {
+                role: shown(session.role),
+            });
+        };
+        if session.name != document.instance {
+            return Err(AwsDenial::CallerIsAnotherInstance {
+                caller: shown(session.name),
+                instance: document.instance.clone(),
+            });
+        }
+        Ok(Self {
+            account: document.account.clone(),
+            instance: document.instance.clone(),
+            role,
+        })
+    }
+}
+
+/// `arn:<partition>:sts::<account>:assumed-role/<role>/<name>`, and nothing before, between or after.
+struct Session<'a> {
+    partition: &'a str,
+    account: &'a str,
+    role: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Session<'a> {
+    fn parse(arn: &'a str) -> Option<Self> {
+        // The role's name may have a colon: the sixth part is the whole resource.
+        let parts: Vec<&str> = arn.splitn(6, ':').collect();
+        let ["arn", partition, "sts", "", account, resource] = *parts.as_slice() else {
+            return None;
+        };
+        let resource: Vec<&str> = resource.split('/').collect();
+        let ["assumed-role", role, name] = *resource.as_slice() else {
+            return None;
+        };
+        let whole = is_account(account) && !role.is_empty() && !name.is_empty();
+        whole.then_some(Self {
+            partition,
+            account,
+            role,
+            name,
+        })
+    }
+
+    /// Whether the user ID names the same session. That of the instance identity role repeats the
+    /// account and the role; another role's has its unique ID (IAM User Guide, "IAM identifiers").
+    fn has_user_id(&self, user_id: &str) -> bool {
+        if self.role == INSTANCE_IDENTITY_ROLE {
+            return user_id == format!("{}:{INSTANCE_IDENTITY_ROLE}:{}", self.account, self.name);
+        }
+        user_id.split_once(':').is_some_and(|(id, name)| {
+            let unique = id.strip_prefix("AROA").is_some_and(|rest| {
+                !rest.is_empty()
+                    && rest
+                        .bytes()
+                        .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
+            });
+            unique && name == self.name
+        })
+    }
+}
+
+/// A name as a log can show it.
+fn shown(name: &str) -> String {
+    name.chars()
+        .take(MAX_SHOWN)
+        .map(|c| if c.is_ascii_graphic() { c } else { '?' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! The one request to STS, rebuilt: a node chooses neither its method, its host, its path, its
+//! headers nor its body, and what it does choose has been given its form by [`Proof`].
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, Uri};
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::aws::{
+    BINDING_HEADER, Proof, SIGNED_HEADERS, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE, STS_SERVICE,
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::partition::EndpointHost;
+
+const DATE: HeaderName = HeaderName::from_static("x-amz-date");
+const TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
+const BINDING: HeaderName = HeaderName::from_static(BINDING_HEADER);
+
+/// A call that is ready to be sent, once.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// The request. Its `Debug` hides the token and the signature.
+    pub(super) request: Request<Full<Bytes>>,
+    /// SHA-256 of the signature and its scope.
+    pub(super) signature: [u8; 32],
+    /// SHA-256 of all that tells this request from others.
+    pub(super) content: [u8; 32],
+}
+
+/// The request that `proof` signs, where it was made for `binding` and `host`.
+///
+/// # Errors
+///
+/// A field cannot be in a request. Their forms exclude that.
+pub(super) fn rebuild(
+    proof: &Proof,
+    binding: &KeyBinding,
+    host: &EndpointHost,
+) -> Result<Call, hyper::http::Error> {
+    let day = proof.amz_date().get(..8).unwrap_or_default();
+    let scope = format!(
+        "{}/{day}/{}/{STS_SERVICE}/aws4_request",
+        proof.access_key_id(),
+        proof.region()
+    );
+    let authorization = format!(
+        "AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={SIGNED_HEADERS}, Signature={}",
+        proof.signature()
+    );
+    let binding = binding.to_hex();
+    let uri = Uri::builder()
+        .scheme("https")
+        .authority(host.as_str())
+        .path_and_query("/")
+        .build()?;
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(uri)
+        .header(HOST, host.as_str())
+        .header(ACCEPT, STS_ACCEPT)
+        .header(CONTENT_TYPE, STS_CONTENT_TYPE)
+        .header(DATE, proof.amz_date())
+        .header(TOKEN, secret(proof.session_token())?)
+        .header(BINDING, &binding)
+        .header(AUTHORIZATION, secret(&authorization)?)
+        .body(Full::new(Bytes::from_static(STS_BODY.as_bytes())))?;
+    Ok(Call {
+        request,
+        signature: digest(&[&scope, proof.signature()]),
+        content: digest(&[
+            host.as_str(),
+            &authorization,
+            proof.amz_date(),
+            proof.session_token(),
+            &binding,
+        ]),
+    })
+}
+
+fn secret(value: &str) -> Result<HeaderValue, hyper::http::Error> {
+    let mut value = HeaderValue::from_str(value)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// SHA-256 of parts that have no line end in them.
+fn digest(parts: &[&str]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update(part.as_bytes());
+        digest.update(b"\n");
+    }
+    digest.finalize().into()
+}
+
+#[cfg(test)]
+mod tests;
