@@ -55,6 +55,8 @@ pub struct Appraisal<'a> {
     pub spki: &'a [u8],
     /// The machine that the inventory has under the claims.
     pub machine: &'a Machine,
+    /// When the API server got the request: evidence ages while requests wait for their turn.
+    pub asked: SystemTime,
 }
 
 /// Who a machine is, by its evidence.

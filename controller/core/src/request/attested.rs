@@ -45,6 +45,7 @@ impl LocatedCsr {
             node_name: request.node_name(),
             spki: request.spki_der(),
             machine: self.machine(),
+            asked: request.asked_at().unwrap_or(now),
         };
         let assurance = verifier.verify(appraisal, now).await?;
         machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
@@ -93,18 +94,69 @@ impl AttestedCsr {
 
 #[cfg(test)]
 mod tests {
-    use futures::executor::block_on;
-    use kubelet_attestation::names::Provider;
+    use std::sync::Mutex;
+    use std::time::{Duration, SystemTime};
 
-    use crate::refusal::{Denial, Refusal};
+    use futures::executor::block_on;
+    use futures::future::{BoxFuture, FutureExt as _, ready};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+    use kubelet_attestation::names::Provider;
+    use kubelet_attestation::version::EvidenceVersion;
+
+    use crate::refusal::{Denial, Failure, Refusal};
     use crate::request::forge::{cluster, now, valid};
     use crate::request::{LocatedCsr, RawRequest};
-    use crate::verifier::InsecureVerifier;
+    use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
+
+    /// Remembers when the request was made that it appraised last.
+    #[derive(Debug, Default)]
+    struct Clerk(Mutex<Option<SystemTime>>);
+
+    impl Verifier for Clerk {
+        fn provider(&self) -> &Provider {
+            &Provider::NULL
+        }
+
+        fn versions(&self) -> &[EvidenceVersion] {
+            &[]
+        }
+
+        fn verify<'a>(
+            &'a self,
+            appraisal: Appraisal<'a>,
+            _now: SystemTime,
+        ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+            *self.0.lock().unwrap() = Some(appraisal.asked);
+            ready(Err(Failure::EvidenceExpired.into())).boxed()
+        }
+    }
+
+    #[test]
+    fn a_verifier_is_told_when_the_api_server_got_the_request() {
+        let clerk = Clerk::default();
+        let asked = |created| {
+            let refused = block_on(located_at(created).attest(&clerk, &[], now()));
+            assert!(refused.is_err());
+            clerk.0.lock().unwrap().unwrap()
+        };
+        let earlier = now() - Duration::from_mins(7);
+
+        assert_eq!(asked(Some(earlier)), earlier);
+        assert_eq!(asked(None), now());
+    }
 
     fn located() -> LocatedCsr {
+        located_at(None)
+    }
+
+    fn located_at(created: Option<SystemTime>) -> LocatedCsr {
         let cluster = cluster();
         let verifier = cluster.verifiers.of(&Provider::NULL).unwrap();
-        let raw = RawRequest::triage(&valid(), &cluster.verifiers, &cluster.duties).unwrap();
+        let mut request = valid();
+        let created = created.map(|time| Time(Timestamp::try_from(time).unwrap()));
+        request.metadata.creation_timestamp = created;
+        let raw = RawRequest::triage(&request, &cluster.verifiers, &cluster.duties).unwrap();
         let csr = raw
             .parse()
             .unwrap()

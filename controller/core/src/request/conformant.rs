@@ -1,6 +1,6 @@
 //! A request for what a kubelet may have.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
@@ -23,6 +23,7 @@ pub struct ConformantClientCsr {
     spki: Vec<u8>,
     evidence: Option<Vec<u8>>,
     lifetime: Duration,
+    created: Option<SystemTime>,
 }
 
 /// Who asks.
@@ -81,6 +82,7 @@ impl ParsedCsr {
             spki: self.csr().spki_der().to_vec(),
             evidence: self.evidence().map(<[u8]>::to_vec),
             lifetime,
+            created: raw.created(),
         })
     }
 }
@@ -125,5 +127,10 @@ impl ConformantClientCsr {
     /// How long, from now, the certificate may be valid at most.
     pub fn lifetime(&self) -> Duration {
         self.lifetime
+    }
+
+    /// When the API server got it; `None` for one that no API server has.
+    pub fn asked_at(&self) -> Option<SystemTime> {
+        self.created
     }
 }

@@ -1,6 +1,6 @@
 //! A request of ours, unread.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestStatus,
@@ -23,6 +23,7 @@ pub struct RawRequest {
     groups: Vec<String>,
     uid: Option<String>,
     expiration: Option<Duration>,
+    created: Option<SystemTime>,
 }
 
 /// Who is asked for a certificate, and of what kind.
@@ -121,6 +122,11 @@ impl RawRequest {
             expiration: spec
                 .expiration_seconds
                 .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
+            created: csr
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map(|time| time.0.into()),
         })
     }
 
@@ -151,6 +157,11 @@ impl RawRequest {
 
     pub(super) fn expiration(&self) -> Option<Duration> {
         self.expiration
+    }
+
+    /// When the API server got it.
+    pub(super) fn created(&self) -> Option<SystemTime> {
+        self.created
     }
 }
 
