@@ -38,8 +38,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 pub use self::faults::{Fault, Route};
-pub use self::instance::{Credentials, Instance, Profile};
+pub use self::instance::{Instance, Profile};
 pub use crate::api_server::Times;
+pub use crate::sts::Credentials;
 
 use self::faults::Faults;
 use self::session::Sessions;

@@ -1,11 +1,10 @@
 //! What the service knows of its instance.
 
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use crate::clock::now;
+use crate::sts::Credentials;
 
 /// As long as EC2 gives credentials for, about.
 const CREDENTIALS_LIFETIME: Duration = Duration::from_hours(6);
@@ -46,19 +45,6 @@ pub struct Profile {
     pub credentials: Credentials,
 }
 
-/// Temporary credentials. `Debug` shows none.
-#[derive(Clone)]
-pub struct Credentials {
-    /// `ASIA...`.
-    pub access_key_id: String,
-    /// The secret.
-    pub secret_access_key: String,
-    /// What goes with every request.
-    pub session_token: String,
-    /// The end of validity that the service tells.
-    pub expiration: SystemTime,
-}
-
 impl Instance {
     /// One in the partition `aws` that has its name from its address, a document that nobody signed,
     /// and no credentials.
@@ -93,7 +79,7 @@ impl Instance {
             "meta-data/services/partition" => text(&self.partition),
             "meta-data/services/domain" => text(&self.domain),
             "meta-data/identity-credentials/ec2/security-credentials/ec2-instance" => {
-                self.identity_credentials.as_ref().map(Credentials::to_json)
+                self.identity_credentials.as_ref().map(credentials)
             }
             "meta-data/iam/security-credentials" | "meta-data/iam/security-credentials/" => {
                 text(&self.profile.as_ref()?.role)
@@ -101,44 +87,24 @@ impl Instance {
             _ => {
                 let profile = self.profile.as_ref()?;
                 let role = path.strip_prefix("meta-data/iam/security-credentials/")?;
-                (role == profile.role).then(|| profile.credentials.to_json())
+                (role == profile.role).then(|| credentials(&profile.credentials))
             }
         }
     }
 }
 
-impl Credentials {
-    /// Such as are still valid for hours.
-    pub fn new(access_key_id: &str, secret_access_key: &str, session_token: &str) -> Self {
-        Self {
-            access_key_id: access_key_id.to_owned(),
-            secret_access_key: secret_access_key.to_owned(),
-            session_token: session_token.to_owned(),
-            expiration: now() + CREDENTIALS_LIFETIME,
-        }
-    }
-
-    fn to_json(&self) -> Vec<u8> {
-        let updated = self.expiration.checked_sub(CREDENTIALS_LIFETIME);
-        let answer = json!({
-            "Code": "Success",
-            "LastUpdated": timestamp(updated.unwrap_or(SystemTime::UNIX_EPOCH)),
-            "Type": "AWS-HMAC",
-            "AccessKeyId": self.access_key_id,
-            "SecretAccessKey": self.secret_access_key,
-            "Token": self.session_token,
-            "Expiration": timestamp(self.expiration),
-        });
-        serde_json::to_vec_pretty(&answer).expect("an object of strings")
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials")
-            .field("expiration", &self.expiration)
-            .finish_non_exhaustive()
-    }
+fn credentials(credentials: &Credentials) -> Vec<u8> {
+    let updated = credentials.expiration.checked_sub(CREDENTIALS_LIFETIME);
+    let answer = json!({
+        "Code": "Success",
+        "LastUpdated": timestamp(updated.unwrap_or(SystemTime::UNIX_EPOCH)),
+        "Type": "AWS-HMAC",
+        "AccessKeyId": credentials.access_key_id,
+        "SecretAccessKey": credentials.secret_access_key,
+        "Token": credentials.session_token,
+        "Expiration": timestamp(credentials.expiration),
+    });
+    serde_json::to_vec_pretty(&answer).expect("an object of strings")
 }
 
 fn timestamp(time: SystemTime) -> String {

@@ -2,14 +2,23 @@ use super::*;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
+fn credentials(id: &str) -> Credentials {
+    Credentials {
+        access_key_id: id.to_owned(),
+        secret_access_key: "secret".to_owned(),
+        session_token: "session".to_owned(),
+        expiration: crate::clock::now(),
+    }
+}
+
 fn instance() -> Instance {
     Instance {
         document: br#"{"instanceId" : "i-1"}"#.to_vec(),
         rsa2048: "MIAGCSqGSIb3DQEHAqCA".to_owned(),
-        identity_credentials: Some(Credentials::new("ASIA1", "secret", "session")),
+        identity_credentials: Some(credentials("ASIA1")),
         profile: Some(Profile {
             role: "nodes".to_owned(),
-            credentials: Credentials::new("ASIA2", "secret", "session"),
+            credentials: credentials("ASIA2"),
         }),
         ..Instance::new("eu-west-1", "eu-west-1a", "i-1")
     }
