@@ -118,7 +118,7 @@ impl Authenticator<'_> {
                 let total = WITH_CREDENTIAL.min(self.settings.timeout);
                 match (self.replace(Some(&store), total, false), stored.credential) {
                     (Ok(fresh), _) => Ok(self.kept(fresh, clock::now())),
-                    (Err(not_yet), Some(old)) => self.fall_back(old, &not_yet),
+                    (Err(not_yet), Some(old)) => Ok(self.fall_back(old, &not_yet)),
                     (Err(not_yet), None) => Err(not_yet.failure),
                 }
             }
@@ -240,13 +240,11 @@ impl Authenticator<'_> {
         }
     }
 
-    fn fall_back(&self, old: Credential, not_yet: &NotYet) -> Result<Answer, Failure> {
+    /// The name that the kubelet asks for is the old credential's: that was checked before. One that
+    /// only the machine's provider does not like any more is no reason to take the node down.
+    fn fall_back(&self, old: Credential, not_yet: &NotYet) -> Answer {
         let now = clock::now();
-        let code = not_yet.failure.code();
-        if code == Code::NodeName {
-            return Err(not_yet.failure.clone());
-        }
-        if matches!(code, Code::Pending | Code::BackOff) {
+        if matches!(not_yet.failure.code(), Code::Pending | Code::BackOff) {
             self.log.step(not_yet.failure.what());
         } else {
             self.log.warn_of(
@@ -255,10 +253,10 @@ impl Authenticator<'_> {
             );
         }
         let validity = old.validity();
-        Ok(Answer {
+        Answer {
             expiration: validity.expiry_awaiting_renewal(now, not_yet.next_attempt),
             credential: old,
-        })
+        }
     }
 
     /// The firmware is compared once a boot: writes down that it was. Without the lock nothing is
