@@ -1,0 +1,227 @@
+//! An instance, and what it talks to.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::csr::subject;
+use kubelet_attestation::evidence::aws::AwsEvidence;
+use kubelet_attestation::names::{Audience, NodeName, ProviderId};
+use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
+use kubelet_authenticator_test_support::imds::{Credentials, Imds, Instance, Profile};
+use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::sts::{Principal, Sts};
+use kubelet_authenticator_tests::node::{Node, PATIENCE, Run, Started};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+pub const AWS: &str = "kubelet-authenticator-aws";
+
+pub const ACCOUNT: &str = "123456789012";
+pub const REGION: &str = "eu-west-1";
+pub const ZONE: &str = "eu-west-1a";
+pub const INSTANCE: &str = "i-0123456789abcdef0";
+pub const PROVIDER_ID: &str = "aws:///eu-west-1a/i-0123456789abcdef0";
+/// What EC2 calls the instance, and what its node is called.
+pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
+pub const ROLE: &str = "nodes";
+
+pub const HOUR: Duration = Duration::from_secs(3600);
+
+/// Its key takes long to make.
+static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
+
+pub struct Bed {
+    pub server: ApiServer,
+    pub imds: Imds,
+    pub sts: Sts,
+    pub node: Node,
+}
+
+/// What a request carried.
+pub struct Sent {
+    pub evidence: AwsEvidence,
+    pub provider_id: ProviderId,
+    pub node_name: NodeName,
+    pub spki: Vec<u8>,
+}
+
+impl Bed {
+    /// An instance that is to join; STS is named in the settings of the node.
+    pub fn new() -> Self {
+        let mut bed = Self::calling_its_regions_sts();
+        let host = bed.sts.host();
+        bed.node.set("AWS_STS_ENDPOINT", host);
+        bed
+    }
+
+    /// The same, which signs for the endpoint of its region.
+    pub fn calling_its_regions_sts() -> Self {
+        let server = ApiServer::start();
+        server.set_signer(Signer::issue());
+        let sts = Sts::start();
+        let profile = Principal::instance_profile(ACCOUNT, ROLE, INSTANCE);
+        let imds = Imds::start(Instance {
+            local_hostname: NAME.to_owned(),
+            identity_credentials: Some(credentials(&sts, Principal::instance(ACCOUNT, INSTANCE))),
+            profile: Some(Profile {
+                role: ROLE.to_owned(),
+                credentials: credentials(&sts, profile),
+            }),
+            ..Instance::new(REGION, ZONE, INSTANCE)
+        });
+        let mut node = Node::new(AWS, &server);
+        node.set("NODE_NAME", NAME);
+        node.unset("PROVIDER_ID");
+        node.set("AWS_METADATA_ENDPOINT", imds.url());
+        let bed = Self {
+            server,
+            imds,
+            sts,
+            node,
+        };
+        bed.set_document(&Document::new(ACCOUNT, REGION, ZONE, INSTANCE));
+        bed
+    }
+
+    /// Gives the instance this document, signed.
+    pub fn set_document(&self, document: &Document) {
+        let rsa2048 = SIGNER.sign(document);
+        self.imds.update(|instance| {
+            instance.document = document.to_json().into_bytes();
+            instance.rsa2048 = rsa2048;
+        });
+    }
+
+    /// Has every certificate issued from now on due for renewal at once.
+    pub fn issue_old_certificates(&self) {
+        self.server.set_signer(Signer::Issue(Issuance {
+            lifetime: Some(HOUR),
+            backdate: 3 * HOUR,
+            ..Issuance::default()
+        }));
+    }
+
+    /// Runs the plugin as client-go does, saying all that it can say.
+    #[track_caller]
+    pub fn run(&self) -> Run {
+        self.finish(self.start())
+    }
+
+    /// Starts the plugin as client-go does.
+    pub fn start(&self) -> Started {
+        self.node.start(&["credential", "--verbose"])
+    }
+
+    /// Waits until it has ended, and sees that nothing it said is a secret.
+    #[track_caller]
+    pub fn finish(&self, run: Started) -> Run {
+        let run = run.finish();
+        self.assert_no_secret_in(&run.stderr);
+        for secret in self.secrets() {
+            assert!(!run.stdout.contains(&secret), "a secret on stdout");
+        }
+        run
+    }
+
+    #[track_caller]
+    pub fn assert_no_secret_in(&self, text: &str) {
+        for secret in self.secrets() {
+            assert!(!text.contains(&secret), "a secret in {text}");
+        }
+        assert!(!text.contains("PRIVATE KEY"), "{text}");
+    }
+
+    /// All that nobody may read in a log: what the instance was given, and what it made of it.
+    fn secrets(&self) -> Vec<String> {
+        let mut secrets = Vec::new();
+        self.imds.update(|instance| {
+            let profile = instance.profile.as_ref().map(|it| &it.credentials);
+            let given = instance.identity_credentials.iter().chain(profile);
+            for credentials in given {
+                secrets.push(credentials.access_key_id.clone());
+                secrets.push(credentials.secret_access_key.clone());
+                secrets.push(credentials.session_token.clone());
+            }
+        });
+        for body in self.server.created_bodies() {
+            if let Some(sent) = sent(&body) {
+                secrets.push(sent.evidence.sts.signature().to_owned());
+            }
+        }
+        secrets
+    }
+
+    /// What the last request carried.
+    #[track_caller]
+    pub fn sent(&self) -> Sent {
+        sent(self.server.created_bodies().last().unwrap()).unwrap()
+    }
+
+    /// The audience that names the cluster by its CA.
+    pub fn audience(&self) -> Audience {
+        Audience::of_ca(&self.server.authority().certificate_der())
+    }
+
+    /// SHA-256 of the document.
+    pub fn document_digest(&self) -> [u8; 32] {
+        let mut digest = [0; 32];
+        self.imds
+            .update(|instance| digest = Sha256::digest(&instance.document).into());
+        digest
+    }
+
+    /// The secret access key of the instance identity role.
+    pub fn identity_secret(&self) -> String {
+        let mut secret = String::new();
+        self.imds.update(|instance| {
+            let credentials = instance.identity_credentials.as_ref();
+            secret.clone_from(&credentials.unwrap().secret_access_key);
+        });
+        secret
+    }
+
+    /// Runs the plugin until its back-off is over and it has a credential.
+    #[track_caller]
+    pub fn succeed_in_the_end(&self) {
+        let joined = poll(PATIENCE, || (self.run().code == Some(0)).then_some(()));
+        assert!(joined.is_some());
+    }
+
+    /// What was read of the metadata, in order.
+    pub fn reads(&self) -> Vec<String> {
+        let requests = self.imds.requests().into_iter();
+        requests
+            .filter(|request| request.method == "GET")
+            .map(|request| request.path)
+            .collect()
+    }
+}
+
+/// Credentials that STS knows, as the metadata service gives them.
+pub fn credentials(sts: &Sts, principal: Principal) -> Credentials {
+    let known = sts.credentials(principal);
+    Credentials {
+        access_key_id: known.access_key_id.clone(),
+        secret_access_key: known.secret_access_key.clone(),
+        session_token: known.session_token.clone(),
+        expiration: known.expiration,
+    }
+}
+
+fn sent(body: &[u8]) -> Option<Sent> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let request = STANDARD.decode(body["spec"]["request"].as_str()?).ok()?;
+    let envelope = Envelope::parse(&request).ok()?;
+    let csr = CertificationRequest::from_der(&envelope.csr).ok()?;
+    Some(Sent {
+        evidence: AwsEvidence::parse(&envelope.evidence?).ok()?,
+        provider_id: csr.claimed_provider_id()?,
+        node_name: subject::node_name(csr.subject()).ok()?,
+        spki: csr.spki_der().to_vec(),
+    })
+}

@@ -1,0 +1,242 @@
+//! Whatever the metadata service does has its exit status, its words, and its time.
+
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_test_support::imds::{Fault, Route, Times};
+use kubelet_authenticator_test_support::instance_identity::Document;
+
+use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION};
+
+/// The time that the nodes here are given to join, in seconds.
+const TIMEOUT: &str = "5";
+
+/// What a node takes at most: with a credential always, and without one because of [`TIMEOUT`].
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What a node takes that waits for nothing.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+fn credentials() -> Route {
+    Route::identity_credentials()
+}
+
+/// What happens to a request again and again, and what the node says of it.
+fn faults() -> Vec<(Route, Fault, &'static str)> {
+    let every = Duration::from_secs(1);
+    let to = "http://127.0.0.1:1".to_owned();
+    vec![
+        (Route::token(), Fault::Hang, "hop limit"),
+        (
+            Route::token(),
+            Fault::Status(403),
+            "refuses /latest/api/token (403)",
+        ),
+        (Route::token(), Fault::Status(404), "(404)"),
+        (Route::token(), Fault::garbage(), "gives no token"),
+        (
+            Route::token(),
+            Fault::Huge(10_000_000),
+            "more than 65536 bytes",
+        ),
+        (Route::token(), Fault::Trickle { every }, "hop limit"),
+        (Route::rsa2048(), Fault::Hang, "did not answer"),
+        (
+            Route::rsa2048(),
+            Fault::Cut,
+            "does not speak HTTP to its end",
+        ),
+        (
+            Route::rsa2048(),
+            Fault::Status(401),
+            "does not accept its own token",
+        ),
+        (Route::rsa2048(), Fault::Status(403), "(403)"),
+        (Route::rsa2048(), Fault::Status(404), "rsa2048 (404)"),
+        (Route::rsa2048(), Fault::Status(500), "status 500"),
+        (Route::rsa2048(), Fault::Redirect { to }, "status 302"),
+        (
+            Route::rsa2048(),
+            Fault::Huge(10_000_000),
+            "more than 65536 bytes",
+        ),
+        (Route::rsa2048(), Fault::Trickle { every }, "did not answer"),
+        (
+            credentials(),
+            Fault::Status(401),
+            "does not accept its own token",
+        ),
+        (credentials(), Fault::Status(404), "ec2-instance (404)"),
+        (credentials(), Fault::Hang, "did not answer"),
+        (
+            credentials(),
+            Fault::Huge(10_000_000),
+            "more than 65536 bytes",
+        ),
+        (credentials(), Fault::Trickle { every }, "did not answer"),
+    ]
+}
+
+#[test]
+fn a_metadata_service_that_does_not_give_evidence_is_5_in_time() {
+    let beds: Vec<_> = faults()
+        .into_iter()
+        .map(|(route, fault, words)| {
+            let mut bed = Bed::new();
+            bed.node.set("TIMEOUT_SECONDS", TIMEOUT);
+            bed.imds.inject(route, Times::always(), fault);
+            (bed, words)
+        })
+        .collect();
+    // All at once: some of them take all their time.
+    let runs: Vec<_> = beds
+        .iter()
+        .map(|(bed, words)| (bed, words, bed.start()))
+        .collect();
+    for (bed, words, run) in runs {
+        bed.finish(run).failed(5).saying(words).within(LIMIT);
+
+        assert_eq!(bed.server.connections(), 0, "{words}");
+    }
+}
+
+#[test]
+fn with_a_credential_it_is_printed_within_five_seconds_whatever_the_metadata_does() {
+    let beds: Vec<_> = faults()
+        .into_iter()
+        .map(|(route, fault, words)| {
+            let bed = Bed::new();
+            bed.issue_old_certificates();
+            let pair = bed.run().succeeded().pair();
+            bed.imds.inject(route, Times::always(), fault);
+            (bed, pair, words)
+        })
+        .collect();
+    let runs: Vec<_> = beds
+        .iter()
+        .map(|(bed, pair, words)| (bed, pair, words, bed.start()))
+        .collect();
+    for (bed, pair, words, run) in runs {
+        let run = bed.finish(run).succeeded().saying(words).within(LIMIT);
+
+        assert_eq!(run.pair(), *pair);
+        assert!(run.expires_in(now()) <= Duration::from_secs(30), "{words}");
+    }
+}
+
+#[test]
+fn what_passes_by_itself_is_waited_for() {
+    for (route, fault) in [
+        (Route::token(), Fault::Status(503)),
+        (Route::rsa2048(), Fault::Status(500)),
+        (credentials(), Fault::Cut),
+        (credentials(), Fault::Delay(Duration::from_millis(500))),
+    ] {
+        let bed = Bed::new();
+        bed.imds.inject(route, Times::once(), fault);
+
+        bed.run().succeeded();
+    }
+}
+
+#[test]
+fn a_service_that_is_slow_in_the_first_seconds_of_a_boot_is_waited_for() {
+    let bed = Bed::new();
+    bed.imds.answer_after(Duration::from_secs(3));
+
+    bed.run().succeeded();
+}
+
+#[test]
+fn a_service_that_is_down_at_boot_is_5_and_the_node_joins_once_it_is_up() {
+    let mut bed = Bed::new();
+    bed.node.set("TIMEOUT_SECONDS", "2");
+    bed.imds.go_down();
+
+    bed.run()
+        .failed(5)
+        .saying("cannot reach the instance metadata service")
+        .saying(&bed.imds.url());
+    // The back-off answers for it, at no cost to anybody.
+    bed.run().failed(17).within(AT_ONCE);
+    // As after two minutes of it.
+    bed.node.change("failure.json", |record| {
+        record["count"] = 20.into();
+        record["notBefore"] = 0.into();
+    });
+    bed.run().failed(5);
+    let record = bed.node.json("failure.json");
+    let until = record["notBefore"].as_u64().unwrap() - record["at"].as_u64().unwrap();
+    assert!(until <= 60, "{record}");
+
+    // The next run after that pause, or at once:
+    bed.imds.come_up();
+    bed.node.command(&["renew"]).succeeded();
+    assert_eq!(bed.server.creates(), 1);
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let (bed, elsewhere) = (Bed::new(), Bed::new());
+    let to = elsewhere.imds.url();
+    let fault = Fault::Redirect { to };
+    bed.imds.inject(Route::rsa2048(), Times::always(), fault);
+
+    bed.run().failed(5).saying("302");
+
+    assert_eq!(elsewhere.imds.requests(), []);
+}
+
+#[test]
+fn without_an_instance_profile_its_principal_is_5() {
+    let mut bed = Bed::new();
+    bed.node.set("AWS_PRINCIPAL", "instanceProfile");
+    bed.imds.update(|instance| instance.profile = None);
+
+    bed.run()
+        .failed(5)
+        .saying("no instance profile")
+        .saying("instanceIdentityRole");
+}
+
+#[test]
+fn evidence_that_no_verifier_would_take_is_7() {
+    let body = |text: &str| Fault::Body(text.as_bytes().to_vec());
+    for (route, fault, words) in [
+        (Route::rsa2048(), body("<html>"), "is not base64"),
+        (Route::rsa2048(), body("PGh0bWw+"), "no CMS message"),
+        (credentials(), body("<html>"), "no credentials"),
+        (
+            credentials(),
+            body(
+                r#"{"Code":"Success","AccessKeyId":"AKIA0123456789ABCDEF","SecretAccessKey":"s","Token":"t","Expiration":"2999-01-01T00:00:00Z"}"#,
+            ),
+            "accessKeyId",
+        ),
+        (
+            Route::path("meta-data/services/domain"),
+            body("a b"),
+            "domain",
+        ),
+    ] {
+        let bed = Bed::calling_its_regions_sts();
+        bed.imds.inject(route, Times::always(), fault);
+
+        bed.run().failed(7).saying(words).within(AT_ONCE);
+
+        assert_eq!(bed.server.connections(), 0, "{words}");
+    }
+}
+
+#[test]
+fn a_document_of_another_form_is_7() {
+    for (zone, instance, words) in [
+        ("eu-west-1a", "i-1", "instanceId"),
+        ("EU", INSTANCE, "availabilityZone"),
+    ] {
+        let bed = Bed::new();
+        bed.set_document(&Document::new(ACCOUNT, REGION, zone, instance));
+
+        bed.run().failed(7).saying(words);
+    }
+}

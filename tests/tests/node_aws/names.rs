@@ -1,0 +1,90 @@
+//! A name that the cloud does not give the instance is caught on the node.
+
+use kubelet_authenticator_test_support::imds::{Fault, Route, Times};
+
+use crate::bed::{Bed, INSTANCE, NAME};
+
+/// A bed whose node is called so, by this policy.
+fn called(name: &str, policy: &str) -> Bed {
+    let mut bed = Bed::new();
+    bed.node.set("NODE_NAME", name);
+    bed.node.set("AWS_NODE_NAME", policy);
+    bed
+}
+
+#[test]
+fn a_name_that_the_cloud_gives_is_the_nodes() {
+    for (name, policy) in [
+        (NAME, "hostname"),
+        (INSTANCE, "hostname"),
+        (NAME, "localHostname"),
+        (INSTANCE, "instanceID"),
+    ] {
+        let bed = called(name, policy);
+
+        bed.run().succeeded();
+
+        assert_eq!(bed.sent().node_name.as_str(), name);
+    }
+}
+
+#[test]
+fn another_name_is_15_and_nothing_is_submitted() {
+    for (name, policy, expected) in [
+        ("ip-10-0-0-1", "hostname", NAME),
+        ("i-0123456789abcdef1", "hostname", NAME),
+        (INSTANCE, "localHostname", NAME),
+        (NAME, "instanceID", INSTANCE),
+    ] {
+        let bed = called(name, policy);
+
+        bed.run()
+            .failed(15)
+            .saying(&format!("the node is called {name}"))
+            .saying(&format!("--hostname-override={expected}"));
+
+        assert_eq!(bed.server.connections(), 0, "{policy}: {name}");
+    }
+}
+
+#[test]
+fn of_several_names_the_first_counts() {
+    let names = |bed: &Bed| {
+        bed.imds
+            .update(|instance| instance.local_hostname = format!("{NAME} other.test"));
+    };
+    let bed = called(NAME, "localHostname");
+    names(&bed);
+    bed.run().succeeded();
+
+    let bed = called("other.test", "localHostname");
+    names(&bed);
+    bed.run().failed(15).saying(NAME);
+}
+
+#[test]
+fn without_a_local_hostname_the_instance_id_is_left() {
+    for (name, code) in [(INSTANCE, 0), (NAME, 15)] {
+        let bed = called(name, "hostname");
+        let route = Route::path("meta-data/local-hostname");
+        bed.imds.inject(route, Times::always(), Fault::Status(404));
+
+        let run = bed.run();
+
+        assert_eq!(run.code, Some(code), "{run:#?}");
+    }
+}
+
+#[test]
+fn a_node_keeps_its_credential_where_the_cloud_calls_it_otherwise_later() {
+    let bed = Bed::new();
+    bed.issue_old_certificates();
+    let pair = bed.run().succeeded().pair();
+    bed.imds
+        .update(|instance| instance.local_hostname = "ip-10-0-0-2.corp.test".to_owned());
+
+    let run = bed.run().succeeded().saying("ip-10-0-0-2.corp.test");
+
+    assert_eq!(run.pair(), pair);
+    assert_eq!(bed.server.creates(), 1);
+}
