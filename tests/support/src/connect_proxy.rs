@@ -28,6 +28,15 @@ impl Default for ConnectProxy {
 impl ConnectProxy {
     /// Starts a proxy on a free port of 127.0.0.1.
     pub fn start() -> Self {
+        Self::serving(None)
+    }
+
+    /// Starts a proxy that connects to `server`, whatever it is asked for.
+    pub fn leading_to(server: SocketAddr) -> Self {
+        Self::serving(Some(server))
+    }
+
+    fn serving(server: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -40,7 +49,7 @@ impl ConnectProxy {
                         break;
                     }
                     let asked = asked.clone();
-                    std::thread::spawn(move || serve(client, &asked));
+                    std::thread::spawn(move || serve(client, server, &asked));
                 }
             }
         });
@@ -77,7 +86,11 @@ impl Drop for ConnectProxy {
     }
 }
 
-fn serve(client: TcpStream, asked: &Mutex<Vec<String>>) -> io::Result<()> {
+fn serve(
+    client: TcpStream,
+    server: Option<SocketAddr>,
+    asked: &Mutex<Vec<String>>,
+) -> io::Result<()> {
     client.set_read_timeout(Some(IDLE))?;
     let mut reader = BufReader::new(client.try_clone()?);
     let mut request = String::new();
@@ -95,7 +108,11 @@ fn serve(client: TcpStream, asked: &Mutex<Vec<String>>) -> io::Result<()> {
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(target.to_owned());
-    let Ok(server) = TcpStream::connect(target) else {
+    let server = match server {
+        Some(server) => TcpStream::connect(server),
+        None => TcpStream::connect(target),
+    };
+    let Ok(server) = server else {
         return client.write_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n");
     };
     client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?;
