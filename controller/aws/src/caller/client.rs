@@ -27,10 +27,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 16 * 1024;
 
 /// Calls at a time to the STS of one region, so that one that hangs holds up its own alone.
-const MAX_CALLS: usize = 32;
-
-/// Connections that wait for their next call, to one host.
-const MAX_IDLE: usize = 8;
+pub(super) const MAX_CALLS: usize = 32;
 
 /// Shorter than load balancers keep theirs, so that none is cut under a call.
 const IDLE: Duration = Duration::from_secs(20);
@@ -144,6 +141,6 @@ fn connections(roots: RootCertStore, dialler: Dialler) -> Result<Connections, ru
     Ok(HttpClient::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MAX_IDLE)
+        .pool_max_idle_per_host(MAX_CALLS)
         .build(https))
 }

@@ -218,6 +218,3 @@ fn shown(name: &str) -> String {
         .map(|c| if c.is_ascii_graphic() { c } else { '?' })
         .collect()
 }
-
-#[cfg(test)]
-mod tests;

@@ -21,31 +21,17 @@ use super::VerifiedCaller;
 use super::request::Call;
 
 /// Signatures of all instances: a join leaves one, and they stay for fifteen minutes. Some 30 MB.
-const MAX_SIGNATURES: usize = 65_536;
+pub(super) const MAX_SIGNATURES: usize = 65_536;
 
 /// Signatures of one instance: a node makes one for each request it files, and backs off.
-const MAX_OF_INSTANCE: usize = 64;
+pub(super) const MAX_OF_INSTANCE: usize = 64;
 
 /// The memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Signatures {
     inner: Mutex<Inner>,
-    limits: Limits,
-}
-
-#[derive(Debug)]
-struct Limits {
     all: usize,
     of_instance: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            all: MAX_SIGNATURES,
-            of_instance: MAX_OF_INSTANCE,
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +62,15 @@ pub(super) enum Sighting {
 }
 
 impl Signatures {
+    /// A memory of so many signatures, and of so many of one instance.
+    pub(super) fn with_limits(all: usize, of_instance: usize) -> Self {
+        Self {
+            inner: Mutex::default(),
+            all,
+            of_instance,
+        }
+    }
+
     /// What is known of the signature of `call`, shown for `key` and said to be of `instance`.
     pub(super) fn look(
         &self,
@@ -132,7 +127,7 @@ impl Signatures {
 
     fn is_full(&self, inner: &Inner, instance: &str) -> bool {
         let of_instance = inner.of_instance.get(instance).copied().unwrap_or_default();
-        inner.seen.len() >= self.limits.all || of_instance >= self.limits.of_instance
+        inner.seen.len() >= self.all || of_instance >= self.of_instance
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -161,6 +156,3 @@ impl Inner {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -93,6 +93,3 @@ fn digest(parts: &[&str]) -> [u8; 32] {
     }
     digest.finalize().into()
 }
-
-#[cfg(test)]
-mod tests;

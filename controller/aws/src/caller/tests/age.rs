@@ -1,0 +1,78 @@
+//! C10: age, by our clock, and in the words of STS.
+
+use super::fixture::*;
+
+#[tokio::test]
+async fn c10_evidence_that_is_too_old_is_sent_to_nobody() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let late = now() + minutes(14) + Duration::from_secs(1);
+
+    assert_expired(bed.show_at(&node.proof(), &node, now(), late).await);
+    assert_expired(bed.show_at(&node.proof(), &node, late, now()).await);
+    assert_expired(
+        bed.show_at(
+            &node.proof(),
+            &node,
+            now() - minutes(16),
+            now() - minutes(16),
+        )
+        .await,
+    );
+    assert_eq!(bed.outcomes(), [""; 0]);
+
+    let last = now() + minutes(14);
+    bed.show_at(&node.proof(), &node, now(), last)
+        .await
+        .unwrap();
+    assert_eq!(bed.outcomes(), ["OK"]);
+}
+
+#[tokio::test]
+async fn c10_the_words_of_sts_for_age_are_no_denial() {
+    let bed = Bed::start();
+    let node = bed.instance();
+
+    // A controller whose clock is a quarter of an hour behind does not notice; STS does.
+    bed.service.stop_clock(now() + minutes(16));
+    assert_expired(bed.verify(&node).await);
+
+    // A node whose clock is as far ahead, and a controller's with it.
+    bed.service.stop_clock(now() - minutes(16));
+    assert_expired(bed.verify(&node).await);
+    assert_eq!(
+        bed.outcomes(),
+        ["SignatureDoesNotMatch", "SignatureDoesNotMatch"]
+    );
+
+    bed.service.stop_clock(now());
+    bed.verify(&node).await.unwrap();
+}
+
+#[tokio::test]
+async fn c10_credentials_that_expire_on_the_way_are_no_denial() {
+    let bed = Bed::start();
+    let mut node = bed.instance();
+    let principal = Principal::instance(ACCOUNT, INSTANCE);
+    node.credentials = bed.service.credentials_until(principal, now());
+
+    assert_expired(bed.verify(&node).await);
+    assert_eq!(bed.outcomes(), ["ExpiredToken"]);
+}
+
+#[tokio::test]
+async fn a_clock_ten_minutes_slow_or_fast_stops_nobody() {
+    for (asked, ours) in [
+        (now(), now() - minutes(10)),
+        (now(), now() + minutes(10)),
+        (now() - minutes(10), now()),
+        (now() + minutes(10), now()),
+    ] {
+        let bed = Bed::start();
+        let node = bed.instance();
+
+        bed.show_at(&node.proof(), &node, asked, ours)
+            .await
+            .unwrap();
+    }
+}

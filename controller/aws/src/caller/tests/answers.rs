@@ -1,0 +1,241 @@
+//! C14, C15: what STS answers in place of an identity.
+
+use hyper::StatusCode;
+use kubelet_authenticator_test_support::sts::{Fault, Times};
+use node_attestation_controller::refusal::Failure;
+
+use super::super::answer::read;
+use super::fixture::*;
+
+/// What is decided where STS answers so, once; then the same evidence is verified.
+async fn decided(fault: Fault) -> Result<VerifiedCaller, Refusal> {
+    let bed = Bed::start();
+    let node = bed.instance();
+    bed.service.inject(Times::once(), fault);
+    let decided = bed.verify(&node).await;
+    bed.verify(&node).await.unwrap();
+    decided
+}
+
+#[tokio::test]
+async fn c14_a_throttle_or_an_error_of_sts_is_an_outage() {
+    for (fault, words) in [
+        (Fault::throttling(), "400 and Throttling"),
+        (Fault::too_many_requests(), "429"),
+        (Fault::internal_failure(), "500"),
+        (Fault::service_unavailable(), "503"),
+        (Fault::error(504, "GatewayTimeout", ""), "504"),
+        (
+            Fault::error(403, "RequestLimitExceeded", ""),
+            "403 and RequestLimitExceeded",
+        ),
+        (
+            Fault::error(400, "ThrottlingException", ""),
+            "400 and ThrottlingException",
+        ),
+        // STS is off in this region for the account, or an endpoint's policy is in the way: an
+        // operator cures either, and nothing contradicts the evidence.
+        (
+            Fault::error(403, "RegionDisabledException", ""),
+            "403 and RegionDisabledException",
+        ),
+        (
+            Fault::error(403, "AccessDenied", ""),
+            "403 and AccessDenied",
+        ),
+        (
+            Fault::error(403, "NewCodeOfTomorrow", ""),
+            "403 and NewCodeOfTomorrow",
+        ),
+        (
+            Fault::error(403, "<b>\r\n", ""),
+            "403 and an unreadable code",
+        ),
+        (Fault::error(403, "", ""), "403 and an unreadable code"),
+        (Fault::error(404, "SignatureDoesNotMatch", ""), "404"),
+        (Fault::error(500, "SignatureDoesNotMatch", ""), "500"),
+        (Fault::error(204, "", ""), "204"),
+    ] {
+        let said = outage(decided(fault).await);
+
+        assert!(said.ends_with(words), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn c14_what_sts_refuses_is_denied_with_the_code_alone() {
+    for code in [
+        "SignatureDoesNotMatch",
+        "InvalidClientTokenId",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+        "UnrecognizedClientException",
+    ] {
+        let message = "The Canonical String for this request should have been secret";
+
+        let denied = denial(decided(Fault::error(403, code, message)).await);
+
+        assert_eq!(denied, AwsDenial::CallerRefused { code: code.into() });
+        assert!(!denied.to_string().contains("Canonical"));
+    }
+}
+
+#[test]
+fn c14_the_same_is_read_from_xml() {
+    let xml = |code: &str, message: &str| {
+        format!(
+            "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  <Error>\n    \
+             <Type>Sender</Type>\n    <Code>{code}</Code>\n    <Message>{message}</Message>\n  \
+             </Error>\n  <RequestId>x</RequestId>\n</ErrorResponse>\n"
+        )
+    };
+    let meaning = |body: String| read(StatusCode::FORBIDDEN, body.as_bytes()).unwrap_err();
+
+    assert!(matches!(
+        meaning(xml("SignatureDoesNotMatch", "The request signature we calculated")),
+        Refusal::Deny(Denial::Aws(AwsDenial::CallerRefused { code })) if code == "SignatureDoesNotMatch"
+    ));
+    for (code, message) in [
+        (
+            "SignatureDoesNotMatch",
+            "Signature expired: 20260101T000000Z is now earlier",
+        ),
+        (
+            "SignatureDoesNotMatch",
+            "Signature not yet current: 20260101T000000Z is still later",
+        ),
+        (
+            "ExpiredToken",
+            "The security token included in the request is expired",
+        ),
+        ("RequestExpired", ""),
+    ] {
+        assert!(matches!(
+            meaning(xml(code, message)),
+            Refusal::Fail(Failure::EvidenceExpired)
+        ));
+    }
+    for garbage in [
+        xml("Throttling", "Rate exceeded"),
+        xml("SignatureDoesNotMatch</Code><Code>x", ""),
+        xml("<b>SignatureDoesNotMatch</b>", ""),
+        "<html>SignatureDoesNotMatch</html>".to_owned(),
+        String::new(),
+    ] {
+        assert!(matches!(meaning(garbage), Refusal::Retry(_)));
+    }
+}
+
+#[tokio::test]
+async fn c15_what_is_no_answer_of_sts_is_an_outage() {
+    let other = Principal::instance(ACCOUNT, OTHER_INSTANCE);
+    let answer = |account: &str| {
+        format!(
+            "{{\"GetCallerIdentityResponse\":{{\"GetCallerIdentityResult\":{{\"Account\":{account},\
+             \"Arn\":\"arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance/{INSTANCE}\",\
+             \"UserId\":\"{ACCOUNT}:aws:ec2-instance:{INSTANCE}\"}}}}}}"
+        )
+    };
+    let valid = answer(&format!("\"{ACCOUNT}\""));
+    assert!(read(StatusCode::OK, valid.as_bytes()).is_ok());
+    for fault in [
+        Fault::body(""),
+        Fault::body("It works!"),
+        Fault::body("{}"),
+        Fault::body("[]"),
+        Fault::body("null"),
+        Fault::body("<html><body>It works!</body></html>"),
+        Fault::body(
+            "<GetCallerIdentityResponse><GetCallerIdentityResult><Arn>x</Arn>\
+             </GetCallerIdentityResult></GetCallerIdentityResponse>",
+        ),
+        Fault::body(format!("{valid} {valid}")),
+        Fault::body(format!("{valid}x")),
+        Fault::body(answer("123456789012")),
+        Fault::body(answer("null")),
+        Fault::body(answer(&format!("\"{ACCOUNT}\",\"Account\":\"{ACCOUNT}\""))),
+        Fault::body(b"\xff\xfe{}".to_vec()),
+        Fault::body("[".repeat(16 * 1024)),
+        Fault::NoResult,
+        Fault::TwoResults { other },
+        Fault::HugeBody {
+            size: 10 * 1024 * 1024,
+        },
+        Fault::HugeBody {
+            size: 16 * 1024 + 1,
+        },
+        Fault::Cut,
+    ] {
+        outage(decided(fault).await);
+    }
+    // Errors that are none.
+    for body in [
+        "",
+        "Forbidden",
+        "{}",
+        "{\"Error\":{}}",
+        "{\"Error\":\"SignatureDoesNotMatch\"}",
+    ] {
+        let fault = Fault::Answer {
+            status: 403,
+            content_type: "text/html".into(),
+            body: body.into(),
+        };
+        outage(decided(fault).await);
+    }
+}
+
+#[tokio::test]
+async fn c15_no_reason_repeats_an_answer_or_what_was_sent() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    let secrets = [
+        proof.access_key_id(),
+        proof.session_token(),
+        proof.signature(),
+        &node.credentials.secret_access_key,
+    ];
+    let other_key = Node {
+        spki: b"another".to_vec(),
+        ..node.clone()
+    };
+    let faults = [
+        None,
+        Some(Fault::body(proof.session_token())),
+        Some(Fault::body(format!("{{\"{}\":1}}", proof.session_token()))),
+        Some(Fault::error(403, proof.signature(), proof.session_token())),
+        Some(Fault::error(
+            400,
+            "SignatureDoesNotMatch",
+            proof.session_token(),
+        )),
+        Some(Fault::Cut),
+        Some(Fault::Redirect {
+            to: format!("https://127.0.0.1/{}", proof.session_token()),
+        }),
+    ];
+    for fault in faults {
+        let fault = fault.map(|fault| bed.service.inject(Times::once(), fault));
+
+        let refused = bed.show(&proof, &other_key).await.unwrap_err();
+
+        let mut words = format!("{refused:?} {refused}");
+        let mut cause = std::error::Error::source(&refused);
+        while let Some(error) = cause {
+            words = format!("{words} {error:?} {error}");
+            cause = error.source();
+        }
+        for secret in secrets {
+            assert!(!words.contains(secret), "{fault:?}: {words}");
+        }
+    }
+    let debug = format!(
+        "{:?} {:?} {proof:?}",
+        bed.verifier,
+        bed.show(&proof, &node).await
+    );
+    for secret in secrets {
+        assert!(!debug.contains(secret), "{debug}");
+    }
+}

@@ -1,0 +1,239 @@
+//! A service, a verifier that asks it, and instances.
+
+use std::error::Error as _;
+pub(super) use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+pub(super) use kubelet_authenticator_test_support::sts::Principal;
+use kubelet_authenticator_test_support::sts::{Credentials, Signing, Sts as Service, sign};
+use node_attestation_controller::refusal::{Deferral, Failure};
+
+pub(super) use super::super::{
+    AwsDenial, CallerRole, Denial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof, Proxy,
+    Refusal, Sts, StsSettings, VerifiedCaller,
+};
+use super::super::{KeyBinding, VerifiedDocument};
+
+pub(super) const ACCOUNT: &str = "123456789012";
+pub(super) const REGION: &str = "eu-west-1";
+pub(super) const INSTANCE: &str = "i-0123456789abcdef0";
+pub(super) const OTHER_INSTANCE: &str = "i-0fedcba9876543210";
+
+/// 2026-01-01T12:00:00Z.
+pub(super) const NOON: &str = "20260101T120000Z";
+
+/// The time by every clock that a test does not set.
+pub(super) fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_268_800)
+}
+
+pub(super) fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(minutes * 60)
+}
+
+/// A service, and a verifier that is told to ask it about [`REGION`].
+pub(super) struct Bed {
+    pub(super) service: Service,
+    pub(super) verifier: Sts,
+}
+
+impl Bed {
+    pub(super) fn start() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// A bed with settings that differ.
+    pub(super) fn with(change: impl FnOnce(&mut StsSettings)) -> Self {
+        let service = Service::start();
+        service.stop_clock(now());
+        let mut settings = settings(&service);
+        change(&mut settings);
+        let verifier = Sts::new(settings).unwrap();
+        Self { service, verifier }
+    }
+
+    /// An instance with credentials of its instance identity role.
+    pub(super) fn instance(&self) -> Node {
+        self.node(Principal::instance(ACCOUNT, INSTANCE))
+    }
+
+    /// [`INSTANCE`] by its document, with credentials of this principal.
+    pub(super) fn node(&self, principal: Principal) -> Node {
+        Node {
+            host: self.service.host(),
+            credentials: self.service.credentials(principal),
+            document: document(INSTANCE),
+            spki: b"the key of the request".to_vec(),
+            date: NOON.to_owned(),
+            region: REGION.to_owned(),
+        }
+    }
+
+    /// Has the verifier decide about what `node` signed for itself.
+    pub(super) async fn verify(&self, node: &Node) -> Result<VerifiedCaller, Refusal> {
+        self.show(&node.proof(), node).await
+    }
+
+    /// Has the verifier decide about this proof, shown in a request of `node`.
+    pub(super) async fn show(&self, proof: &Proof, node: &Node) -> Result<VerifiedCaller, Refusal> {
+        self.show_at(proof, node, now(), now()).await
+    }
+
+    pub(super) async fn show_at(
+        &self,
+        proof: &Proof,
+        node: &Node,
+        asked: SystemTime,
+        now: SystemTime,
+    ) -> Result<VerifiedCaller, Refusal> {
+        let (document, binding) = (&node.document, &node.binding());
+        self.verifier
+            .verify(proof, document, binding, &node.spki, asked, now)
+            .await
+    }
+
+    /// What became of each call.
+    pub(super) fn outcomes(&self) -> Vec<String> {
+        let calls = self.service.calls();
+        calls.into_iter().map(|call| call.outcome).collect()
+    }
+}
+
+pub(super) fn settings(service: &Service) -> StsSettings {
+    StsSettings {
+        endpoints: [(REGION.to_owned(), service.host().parse().unwrap())].into(),
+        authorities: Some(service.ca_pem().as_bytes().to_vec()),
+        ..StsSettings::default()
+    }
+}
+
+pub(super) fn document(instance: &str) -> VerifiedDocument {
+    VerifiedDocument {
+        account: ACCOUNT.to_owned(),
+        region: REGION.to_owned(),
+        availability_zone: format!("{REGION}a"),
+        instance: instance.to_owned(),
+        pending_time: now() - minutes(2),
+        digest: [7; 32],
+    }
+}
+
+/// What a node signs, and the request that it files.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) host: String,
+    pub(super) credentials: Credentials,
+    pub(super) document: VerifiedDocument,
+    pub(super) spki: Vec<u8>,
+    pub(super) date: String,
+    pub(super) region: String,
+}
+
+impl Node {
+    pub(super) fn binding(&self) -> KeyBinding {
+        let id = format!("aws:///{REGION}a/{}", self.document.instance);
+        KeyBinding::new(
+            &Provider::AWS,
+            &Audience::parse("prod").unwrap(),
+            &ProviderId::parse(&id).unwrap(),
+            &NodeName::parse("ip-10-0-0-7.eu-west-1.compute.internal").unwrap(),
+            &self.spki,
+            &[&self.document.digest],
+        )
+    }
+
+    /// The headers that are signed, as the wire format has them.
+    pub(super) fn headers(&self) -> Vec<(String, String)> {
+        [
+            ("accept", "application/json"),
+            (
+                "content-type",
+                "application/x-www-form-urlencoded; charset=utf-8",
+            ),
+            ("host", &self.host),
+            ("x-amz-date", &self.date),
+            ("x-amz-security-token", &self.credentials.session_token),
+            ("x-kubelet-attestation", &self.binding().to_hex()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
+    }
+
+    pub(super) fn proof(&self) -> Proof {
+        self.proof_over(&self.headers())
+    }
+
+    /// A proof whose signature covers these headers.
+    pub(super) fn proof_over(&self, headers: &[(String, String)]) -> Proof {
+        let body = b"Action=GetCallerIdentity&Version=2011-06-15";
+        self.proof_of("POST", "/", "", headers, body)
+    }
+
+    /// A proof whose signature covers this request.
+    pub(super) fn proof_of(
+        &self,
+        method: &str,
+        path: &str,
+        query: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+    ) -> Proof {
+        let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
+        let signing = Signing {
+            method,
+            path,
+            query,
+            headers,
+            signed_headers: &names,
+            body,
+            time: &self.date,
+            region: &self.region,
+            service: "sts",
+        };
+        let signature = sign(&signing, &self.credentials.secret_access_key);
+        Proof::new(
+            &self.region,
+            &self.credentials.access_key_id,
+            &self.credentials.session_token,
+            &self.date,
+            &signature,
+        )
+        .unwrap()
+    }
+}
+
+pub(super) fn denial(decided: Result<VerifiedCaller, Refusal>) -> AwsDenial {
+    match decided {
+        Err(Refusal::Deny(Denial::Aws(denial))) => denial,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn mismatch() -> AwsDenial {
+    AwsDenial::CallerRefused {
+        code: "SignatureDoesNotMatch".into(),
+    }
+}
+
+/// Asserts that the request waits, and gives the reasons with their causes.
+pub(super) fn outage(decided: Result<VerifiedCaller, Refusal>) -> String {
+    match decided {
+        Err(Refusal::Retry(deferral @ Deferral::VerifierUnavailable { .. })) => {
+            let mut words = deferral.to_string();
+            let mut cause = deferral.source();
+            while let Some(error) = cause {
+                words = format!("{words}: {error}");
+                cause = error.source();
+            }
+            words
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn assert_expired(decided: Result<VerifiedCaller, Refusal>) {
+    assert!(
+        matches!(decided, Err(Refusal::Fail(Failure::EvidenceExpired))),
+        "{decided:?}"
+    );
+}

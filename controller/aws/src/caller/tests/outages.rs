@@ -1,0 +1,153 @@
+//! C13, C14: a server that sends elsewhere, and one that does not answer.
+
+use futures::future::join_all;
+use kubelet_authenticator_test_support::sts::{ConnectionFault, Fault, Sts as Service, Times};
+
+use super::super::client::MAX_CALLS;
+use super::fixture::*;
+
+#[tokio::test]
+async fn c13_a_redirect_is_not_followed() {
+    let bed = Bed::start();
+    let elsewhere = Service::start();
+    let node = bed.instance();
+    let to = elsewhere.url();
+    bed.service.inject(Times::once(), Fault::Redirect { to });
+
+    let said = outage(bed.verify(&node).await);
+
+    assert!(said.ends_with("STS answers with status 307"), "{said}");
+    assert_eq!(elsewhere.connections(), 0);
+    bed.verify(&node).await.unwrap();
+}
+
+#[tokio::test]
+async fn c14_a_connection_that_cannot_be_made_is_an_outage() {
+    for fault in [
+        ConnectionFault::Close,
+        ConnectionFault::AnotherAuthority,
+        ConnectionFault::AnotherName,
+    ] {
+        let bed = Bed::start();
+        let node = bed.instance();
+        bed.service.inject_connection(Times::always(), fault);
+
+        let said = outage(bed.verify(&node).await);
+
+        assert!(said.contains("STS cannot be reached"), "{fault:?}: {said}");
+        assert_eq!(bed.outcomes(), [""; 0], "{fault:?}");
+        bed.service.clear_faults();
+        bed.verify(&node).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn c14_an_sts_that_is_not_there_is_an_outage() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let Bed { service, verifier } = bed;
+    drop(service);
+    let (proof, binding) = (node.proof(), node.binding());
+
+    let decided = verifier
+        .verify(&proof, &node.document, &binding, &node.spki, now(), now())
+        .await;
+
+    let said = outage(decided);
+    assert!(said.contains("STS cannot be reached"), "{said}");
+}
+
+/// Has time pass once the service has been reached, so that nobody waits for it.
+async fn pass(bed: &Bed, reached: impl Fn(&Service) -> bool) {
+    while !reached(&bed.service) {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+}
+
+async fn given_up(bed: &Bed, reached: impl Fn(&Service) -> bool) -> String {
+    let node = bed.instance();
+    let (decided, ()) = tokio::join!(bed.verify(&node), pass(bed, reached));
+    outage(decided)
+}
+
+#[tokio::test]
+async fn c14_an_sts_that_does_not_answer_is_given_up() {
+    for fault in [
+        Fault::Hang,
+        Fault::Trickle {
+            every: Duration::from_secs(1),
+        },
+    ] {
+        let bed = Bed::start();
+        bed.service.inject(Times::once(), fault);
+
+        let said = given_up(&bed, |service| !service.calls().is_empty()).await;
+
+        assert!(said.ends_with("STS does not answer in time"), "{said}");
+        bed.verify(&bed.instance()).await.unwrap();
+    }
+    let bed = Bed::start();
+    let fault = ConnectionFault::Silent;
+    bed.service.inject_connection(Times::once(), fault);
+
+    let said = given_up(&bed, |service| service.connections() > 0).await;
+
+    assert!(said.ends_with("STS does not answer in time"), "{said}");
+    bed.verify(&bed.instance()).await.unwrap();
+}
+
+fn instances(bed: &Bed, count: u32) -> Vec<Node> {
+    (0..count)
+        .map(|number| {
+            let instance = format!("i-{number:017x}");
+            let mut node = bed.node(Principal::instance(ACCOUNT, &instance));
+            node.document = document(&instance);
+            node
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_region_that_hangs_has_a_bounded_number_of_calls() {
+    let bed = Bed::start();
+    bed.service.inject(Times::always(), Fault::Hang);
+    let nodes = instances(&bed, 100);
+    let verified = join_all(nodes.iter().map(|node| bed.verify(node)));
+
+    let reached = |service: &Service| service.calls().len() == MAX_CALLS;
+    let (decided, ()) = tokio::join!(verified, pass(&bed, reached));
+
+    for decided in decided {
+        outage(decided);
+    }
+    assert_eq!(bed.outcomes().len(), MAX_CALLS);
+    bed.service.clear_faults();
+    bed.verify(&bed.instance()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_hundred_instances_at_once_are_verified_with_a_call_each() {
+    let bed = Bed::start();
+    let nodes = instances(&bed, 100);
+
+    let verified = join_all(nodes.iter().map(|node| bed.verify(node))).await;
+
+    for caller in verified {
+        caller.unwrap();
+    }
+    assert_eq!(bed.outcomes(), vec!["OK"; 100]);
+}
+
+#[tokio::test]
+async fn calls_that_follow_each_other_share_a_connection() {
+    let bed = Bed::start();
+
+    for node in instances(&bed, 3) {
+        bed.verify(&node).await.unwrap();
+    }
+
+    assert_eq!((bed.outcomes().len(), bed.service.connections()), (3, 1));
+}

@@ -1,0 +1,106 @@
+//! Endpoints, authorities and proxies that the operator names.
+
+use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
+use kubelet_authenticator_test_support::sts::Sts as Service;
+
+use super::super::settings::InvalidStsSettings;
+use super::fixture::*;
+
+#[test]
+fn settings_that_cannot_hold_are_refused() {
+    let service = Service::start();
+    let refused = |change: &dyn Fn(&mut StsSettings)| {
+        let mut settings = settings(&service);
+        change(&mut settings);
+        Sts::new(settings).unwrap_err()
+    };
+
+    for region in ["xx-west-1", "eu-west-1.evil.test", ""] {
+        assert!(matches!(
+            refused(&|settings| {
+                let host = "sts.internal".parse().unwrap();
+                settings.endpoints.insert(region.into(), host);
+            }),
+            InvalidStsSettings::Region { region: named } if named == region
+        ));
+    }
+    for pem in ["", "garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n"] {
+        assert!(
+            matches!(
+                refused(&|settings| settings.authorities = Some(pem.into())),
+                InvalidStsSettings::Authorities
+            ),
+            "{pem}"
+        );
+    }
+    for proxy in ["https://proxy.test:3128", "socks5://proxy.test", "http://"] {
+        let error = refused(&|settings| settings.proxy.https = Some(proxy.into()));
+        assert!(matches!(error, InvalidStsSettings::Proxy(_)), "{proxy}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_leads_to_sts_unless_the_host_is_excepted() {
+    let proxy = ConnectProxy::start();
+    for (no, through) in [
+        (None, true),
+        (Some("example.test"), true),
+        (Some("127.0.0.1"), false),
+    ] {
+        let bed = Bed::with(|settings| {
+            settings.proxy = Proxy {
+                https: Some(proxy.url()),
+                no: no.map(Into::into),
+            };
+        });
+        let before = proxy.connects().len();
+
+        bed.verify(&bed.instance()).await.unwrap();
+
+        let expected = if through {
+            vec![bed.service.host()]
+        } else {
+            Vec::new()
+        };
+        assert_eq!(proxy.connects()[before..], expected, "{no:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_public_endpoint_is_not_believed_on_the_word_of_the_operators_authority() {
+    let mut bed = Bed::start();
+    let proxy = ConnectProxy::leading_to(bed.service.address());
+    let proxied = |settings: &mut StsSettings| {
+        settings.endpoints.clear();
+        settings.proxy.https = Some(proxy.url());
+    };
+    let mut public = settings(&bed.service);
+    proxied(&mut public);
+    bed.verifier = Sts::new(public.clone()).unwrap();
+    let host = "sts.eu-west-1.amazonaws.com";
+    let mut node = bed.instance();
+    node.host = host.into();
+
+    let said = outage(bed.verify(&node).await);
+
+    assert!(said.contains("STS cannot be reached"), "{said}");
+    assert_eq!(bed.outcomes(), [""; 0]);
+    assert_eq!(proxy.connects(), [format!("{host}:443")]);
+
+    // The same host is, where the operator names it as an endpoint.
+    let named = host.parse().unwrap();
+    public.endpoints.insert(REGION.into(), named);
+    bed.verifier = Sts::new(public).unwrap();
+    bed.verify(&node).await.unwrap();
+    assert_eq!(bed.outcomes(), ["OK"]);
+}
+
+#[test]
+fn a_proxys_password_is_not_shown() {
+    let proxy = Proxy {
+        https: Some("http://user:hunter2@proxy.test".into()),
+        no: None,
+    };
+
+    assert!(!format!("{proxy:?}").contains("hunter2"));
+}
