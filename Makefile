@@ -31,16 +31,16 @@ test: prerequisites-all dependencies fmt layering clippy doc deny machete test-r
 	@echo "make test: everything passed"
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
-test-fast:
+test-fast: moto
 	$(CARGO) build --workspace --locked --bins
 	$(CARGO) test --workspace --locked --exclude kubelet-authenticator-tests --exclude kubelet-authenticator-test-support
-	$(CARGO) test --locked -p kubelet-authenticator-test-support --test api_server
+	$(CARGO) test --locked -p kubelet-authenticator-test-support --test api_server --test moto
 	$(CARGO) test --locked -p kubelet-authenticator-tests $(foreach suite,$(FAST_SUITES),--test $(suite))
 
 # Everything but what starts real Kubernetes.
 FAST_SUITES = $(filter-out real_%,$(basename $(notdir $(wildcard tests/tests/*.rs))))
 
-test-real: control-plane
+test-real: control-plane moto
 	$(CARGO) build --workspace --locked --bins
 	$(CARGO) test --workspace --locked --no-run
 	@tests/dependencies save
@@ -65,6 +65,10 @@ musl: prerequisites-musl
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached
 control-plane: prerequisites-real
 	@tests/control-plane/build >/dev/null
+
+## moto: the simulator of EC2, installed once and cached
+moto: prerequisites-embedded
+	@tests/moto/build >/dev/null
 
 # Nothing that was built of them for another tree is built again for a fresh one.
 dependencies:
@@ -102,5 +106,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-fast test-real bench bench-limits musl control-plane dependencies fmt clippy doc layering deny \
-	advisories machete
+.PHONY: help demo test test-fast test-real bench bench-limits musl control-plane moto dependencies fmt clippy doc layering \
+	deny advisories machete

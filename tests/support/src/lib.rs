@@ -8,6 +8,7 @@ pub mod control_plane;
 pub mod imds;
 pub mod instance_identity;
 pub mod kubelet;
+pub mod moto;
 pub mod pki;
 pub mod process;
 pub mod sts;

@@ -1,0 +1,383 @@
+//! The server in front of moto.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::AUTHORIZATION;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+
+use super::xml::{self, Field};
+use super::{account_of, http};
+use crate::api_server::Times;
+
+/// The header that tells moto whose call it is.
+pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
+
+/// A call of EC2.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Its action.
+    pub action: String,
+    /// The account of its access key; empty for a key that is none of [`super::access_key`].
+    pub account: String,
+    /// The region that it was signed for.
+    pub region: String,
+    /// The service that it was signed for.
+    pub service: String,
+    /// Its parameters, action and version included.
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Call {
+    /// The values of the parameters whose name begins so, in their order.
+    pub fn values(&self, prefix: &str) -> Vec<&str> {
+        let values = self.parameters.iter();
+        values
+            .filter(|(name, _)| name.starts_with(prefix))
+            .map(|(_, value)| &**value)
+            .collect()
+    }
+}
+
+/// Which calls something applies to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    account: Option<String>,
+    region: Option<String>,
+}
+
+impl Scope {
+    /// Every call.
+    pub fn any() -> Self {
+        Self::default()
+    }
+
+    /// The calls in a region.
+    pub fn region(region: &str) -> Self {
+        Self {
+            region: Some(region.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// The calls with an account's access key.
+    pub fn account(account: &str) -> Self {
+        Self {
+            account: Some(account.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    fn matches(&self, call: &Call) -> bool {
+        let same =
+            |wanted: &Option<String>, found| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        same(&self.account, &call.account) && same(&self.region, &call.region)
+    }
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// EC2 answers an error of its own.
+    Error {
+        /// The HTTP status.
+        status: u16,
+        /// EC2's code.
+        code: &'static str,
+    },
+    /// Another server's answer, 200.
+    Body(String),
+    /// No answer, until the failures are cleared.
+    Hang,
+    /// The answer comes late.
+    Delay(Duration),
+    /// The connection is cut.
+    Cut,
+}
+
+impl Failure {
+    /// EC2 is asked too often.
+    pub fn throttled() -> Self {
+        Self::Error {
+            status: 503,
+            code: "RequestLimitExceeded",
+        }
+    }
+
+    /// EC2 is out of order.
+    pub fn out_of_order() -> Self {
+        Self::Error {
+            status: 503,
+            code: "Unavailable",
+        }
+    }
+
+    /// The credentials are not allowed to.
+    pub fn unauthorized() -> Self {
+        Self::Error {
+            status: 403,
+            code: "UnauthorizedOperation",
+        }
+    }
+
+    /// The credentials are none of AWS's.
+    pub fn bad_credentials() -> Self {
+        Self::Error {
+            status: 401,
+            code: "AuthFailure",
+        }
+    }
+
+    /// The credentials have expired.
+    pub fn expired_credentials() -> Self {
+        Self::Error {
+            status: 400,
+            code: "RequestExpired",
+        }
+    }
+}
+
+/// The running server.
+#[derive(Debug)]
+pub(super) struct Front {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: SocketAddr,
+    state: Mutex<State>,
+    cleared: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: Vec<Call>,
+    failures: Vec<(Scope, Times, Failure)>,
+    amended: Vec<(String, Field, String)>,
+    hidden: Vec<String>,
+}
+
+impl Front {
+    pub(super) fn start(server: SocketAddr) -> Self {
+        let shared = Arc::new(Shared {
+            server,
+            state: Mutex::default(),
+            cleared: watch::Sender::new(()),
+        });
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    let listener = TcpListener::from_std(listener).unwrap();
+                    tokio::select! {
+                        () = accept(listener, shared) => {}
+                        _ = stopped => {}
+                    }
+                });
+                runtime.shutdown_background();
+            }
+        });
+        Self {
+            address,
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn calls(&self) -> Vec<Call> {
+        self.shared.lock().calls.clone()
+    }
+
+    pub(super) fn forget_calls(&self) {
+        self.shared.lock().calls.clear();
+    }
+
+    pub(super) fn inject(&self, scope: Scope, times: Times, failure: Failure) {
+        self.shared.lock().failures.push((scope, times, failure));
+    }
+
+    pub(super) fn clear_failures(&self) {
+        self.shared.lock().failures.clear();
+        self.shared.cleared.send_replace(());
+    }
+
+    pub(super) fn amend(&self, instance: &str, field: Field, value: &str) {
+        let amended = (instance.to_owned(), field, value.to_owned());
+        self.shared.lock().amended.push(amended);
+    }
+
+    pub(super) fn hide(&self, instance: &str) {
+        self.shared.lock().hidden.push(instance.to_owned());
+    }
+
+    pub(super) fn restore(&self, instance: &str) {
+        let mut state = self.shared.lock();
+        state.hidden.retain(|hidden| hidden != instance);
+        state.amended.retain(|(amended, ..)| amended != instance);
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a call down, and says what is to go wrong with it.
+    fn arrived(&self, call: &Call) -> Option<Failure> {
+        let mut state = self.lock();
+        state.calls.push(call.clone());
+        let mut failures = state.failures.iter_mut();
+        let rule = failures.find_map(|(scope, times, failure)| {
+            (scope.matches(call) && times.take()).then(|| failure.clone())
+        });
+        rule
+    }
+
+    fn correct(&self, mut body: String) -> String {
+        let state = self.lock();
+        for (instance, field, value) in &state.amended {
+            xml::amend(&mut body, instance, *field, value);
+        }
+        for instance in &state.hidden {
+            xml::remove(&mut body, instance);
+        }
+        body
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let service = service_fn(|request| serve(shared.clone(), request));
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+/// The connection is to be cut instead of an answer.
+#[derive(Debug)]
+struct Cut;
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cut by the test")
+    }
+}
+
+impl std::error::Error for Cut {}
+
+async fn serve(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Cut> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    let header = head.headers.get(AUTHORIZATION);
+    let authorization = header
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let call = read(authorization, &body);
+    let mut cleared = shared.cleared.subscribe();
+    match shared.arrived(&call) {
+        None => {}
+        Some(Failure::Error { status, code }) => return Ok(answer(status, error(code))),
+        Some(Failure::Body(body)) => return Ok(answer(200, body)),
+        Some(Failure::Cut) => return Err(Cut),
+        Some(Failure::Delay(late)) => tokio::time::sleep(late).await,
+        Some(Failure::Hang) => {
+            let _ = cleared.changed().await;
+            return Err(Cut);
+        }
+    }
+    let (server, authorization) = (shared.server, authorization.to_owned());
+    let account = call.account;
+    let posted = tokio::task::spawn_blocking(move || {
+        let mut headers = vec![("authorization", &*authorization)];
+        if !account.is_empty() {
+            headers.push((ACCOUNT_HEADER, &*account));
+        }
+        http::post(server, &headers, &body)
+    });
+    let posted = posted.await.map_err(|_| Cut)?.map_err(|_| Cut)?;
+    Ok(answer(posted.status, shared.correct(posted.body)))
+}
+
+fn read(authorization: &str, body: &[u8]) -> Call {
+    let scope = authorization
+        .split("Credential=")
+        .nth(1)
+        .unwrap_or_default();
+    let mut scope = scope
+        .split([',', ' '])
+        .next()
+        .unwrap_or_default()
+        .split('/');
+    let access_key = scope.next().unwrap_or_default();
+    let mut next = |skip| scope.nth(skip).unwrap_or_default().to_owned();
+    let (region, service) = (next(1), next(0));
+    let parameters: Vec<_> = form_urlencoded::parse(body).into_owned().collect();
+    let action = parameters.iter().find(|(name, _)| name == "Action");
+    Call {
+        action: action.map(|(_, value)| value.clone()).unwrap_or_default(),
+        account: account_of(access_key).unwrap_or_default().to_owned(),
+        region,
+        service,
+        parameters,
+    }
+}
+
+fn error(code: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Response><Errors><Error><Code>{code}</Code>\
+         <Message>by the test</Message></Error></Errors><RequestID>0</RequestID></Response>"
+    )
+}
+
+fn answer(status: u16, body: String) -> Response<Full<Bytes>> {
+    let answer = Response::builder()
+        .status(status)
+        .header("content-type", "text/xml;charset=UTF-8")
+        .body(Full::new(Bytes::from(body)));
+    answer.expect("a test gives a status")
+}

@@ -1,0 +1,48 @@
+//! One request to moto, on a connection of its own.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long moto may take; it answers within milliseconds.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What moto answered.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) body: String,
+}
+
+/// Posts a form, and waits.
+pub(super) fn post(
+    server: SocketAddr,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&server, DEADLINE)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    // HTTP/1.0: the answer has no chunks, and ends with the connection.
+    let mut head = format!("POST / HTTP/1.0\r\nhost: {server}\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!(
+        "content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    ));
+    stream.write_all(&[head.as_bytes(), body].concat())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .ok_or(io::ErrorKind::UnexpectedEof)?;
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    Ok(Answer {
+        status: status.ok_or(io::ErrorKind::InvalidData)?,
+        body: body.to_owned(),
+    })
+}

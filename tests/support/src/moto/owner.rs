@@ -1,0 +1,183 @@
+//! What a test does in an account of EC2.
+
+use std::net::SocketAddr;
+
+use form_urlencoded::Serializer;
+
+use super::{access_key, http, xml};
+
+/// The version of EC2's interface.
+const VERSION: &str = "2016-11-15";
+
+/// EC2 as an account's owner sees it in one region; what is done here is not counted.
+#[derive(Debug, Clone)]
+pub struct Ec2 {
+    server: SocketAddr,
+    account: String,
+    region: String,
+}
+
+/// An instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// Its ID.
+    pub id: String,
+    /// Its account.
+    pub account: String,
+    /// Its region.
+    pub region: String,
+    /// Its availability zone.
+    pub zone: String,
+    /// Its private DNS name.
+    pub private_dns_name: String,
+    /// Its private IPv4 address.
+    pub private_ip: String,
+    /// When it was launched last, RFC 3339.
+    pub launched: String,
+    /// The name of its state.
+    pub state: String,
+}
+
+impl Ec2 {
+    pub(super) fn new(server: SocketAddr, account: &str, region: &str) -> Self {
+        Self {
+            server,
+            account: account.to_owned(),
+            region: region.to_owned(),
+        }
+    }
+
+    /// Starts one instance with these tags.
+    #[track_caller]
+    pub fn run(&self, tags: &[(&str, &str)]) -> Instance {
+        self.run_many(1, tags).remove(0)
+    }
+
+    /// Starts instances with these tags.
+    #[track_caller]
+    pub fn run_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
+        let count = count.to_string();
+        let mut parameters = vec![
+            ("ImageId".to_owned(), "ami-12345678"),
+            ("MinCount".to_owned(), &*count),
+            ("MaxCount".to_owned(), &*count),
+        ];
+        let specification = "TagSpecification.1";
+        if !tags.is_empty() {
+            parameters.push((format!("{specification}.ResourceType"), "instance"));
+        }
+        for (number, (key, value)) in (1..).zip(tags) {
+            parameters.push((format!("{specification}.Tag.{number}.Key"), key));
+            parameters.push((format!("{specification}.Tag.{number}.Value"), value));
+        }
+        let started = self.call("RunInstances", &parameters);
+        let started = xml::instances(&started);
+        // They run by the time they are described.
+        let ids: Vec<_> = started
+            .iter()
+            .map(|item| field(item, "", "instanceId"))
+            .collect();
+        self.describe(&ids)
+    }
+
+    /// An instance as it is now.
+    #[track_caller]
+    pub fn instance(&self, id: &str) -> Instance {
+        self.describe(&[id.to_owned()]).remove(0)
+    }
+
+    /// Stops an instance.
+    #[track_caller]
+    pub fn stop(&self, id: &str) {
+        self.call("StopInstances", &[("InstanceId.1".to_owned(), id)]);
+    }
+
+    /// Starts an instance that was stopped.
+    #[track_caller]
+    pub fn start(&self, id: &str) {
+        self.call("StartInstances", &[("InstanceId.1".to_owned(), id)]);
+    }
+
+    /// Terminates an instance.
+    #[track_caller]
+    pub fn terminate(&self, id: &str) {
+        self.call("TerminateInstances", &[("InstanceId.1".to_owned(), id)]);
+    }
+
+    /// Sets a tag.
+    #[track_caller]
+    pub fn tag(&self, id: &str, key: &str, value: &str) {
+        self.call(
+            "CreateTags",
+            &[
+                ("ResourceId.1".to_owned(), id),
+                ("Tag.1.Key".to_owned(), key),
+                ("Tag.1.Value".to_owned(), value),
+            ],
+        );
+    }
+
+    /// Removes a tag.
+    #[track_caller]
+    pub fn untag(&self, id: &str, key: &str) {
+        self.call(
+            "DeleteTags",
+            &[
+                ("ResourceId.1".to_owned(), id),
+                ("Tag.1.Key".to_owned(), key),
+            ],
+        );
+    }
+
+    /// Makes any call of EC2's query interface, and returns the XML of its answer.
+    #[track_caller]
+    pub fn call(&self, action: &str, parameters: &[(String, &str)]) -> String {
+        let mut form = Serializer::new(String::new());
+        form.append_pair("Action", action);
+        form.append_pair("Version", VERSION);
+        form.extend_pairs(parameters);
+        let (key, _) = access_key(&self.account);
+        let scope = format!("{key}/20260101/{}/ec2/aws4_request", self.region);
+        let authorization =
+            format!("AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0");
+        let headers = [
+            ("authorization", &*authorization),
+            (super::front::ACCOUNT_HEADER, &self.account),
+        ];
+        let answer = http::post(self.server, &headers, form.finish().as_bytes());
+        let answer =
+            answer.unwrap_or_else(|error| panic!("moto does not answer {action}: {error}"));
+        assert_eq!(answer.status, 200, "{action}: {}", answer.body);
+        answer.body
+    }
+
+    #[track_caller]
+    fn describe(&self, ids: &[String]) -> Vec<Instance> {
+        let parameters: Vec<_> = (1..)
+            .zip(ids)
+            .map(|(number, id): (usize, _)| (format!("InstanceId.{number}"), &**id))
+            .collect();
+        let answer = self.call("DescribeInstances", &parameters);
+        let instances: Vec<_> = xml::instances(&answer)
+            .into_iter()
+            .map(|item| Instance {
+                id: field(item, "", "instanceId"),
+                account: self.account.clone(),
+                region: self.region.clone(),
+                zone: field(item, "<placement>", "availabilityZone"),
+                private_dns_name: field(item, "</instanceState>", "privateDnsName"),
+                private_ip: field(item, "</instanceState>", "privateIpAddress"),
+                launched: field(item, "", "launchTime"),
+                state: field(item, "<instanceState>", "name"),
+            })
+            .collect();
+        assert_eq!(instances.len(), ids.len(), "{answer}");
+        instances
+    }
+}
+
+fn field(item: &str, after: &str, element: &str) -> String {
+    xml::text(item, after, element)
+        .unwrap_or_default()
+        .to_owned()
+}
