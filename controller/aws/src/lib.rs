@@ -4,3 +4,4 @@ pub use aws_sdk_ec2 as _;
 pub mod caller;
 pub mod document;
 pub mod partition;
+pub mod policy;

@@ -1,0 +1,39 @@
+//! What a cluster accepts of AWS.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
+
+/// What a cluster accepts of AWS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "tests change one field of it")]
+pub struct AwsPolicy {
+    /// The accounts that instances may be in; none is any.
+    pub accounts: BTreeSet<String>,
+    /// The regions that instances may be in; none is any.
+    pub regions: BTreeSet<String>,
+    /// Which name of an instance is its Node's.
+    pub node_name: AwsNodeName,
+    /// Whether an instance must join with the root volume that it was launched with.
+    pub root_volume_check: bool,
+    /// Tags that an instance must have, with these values. They replace the tag that Cluster API
+    /// owns its instances by.
+    pub required_tags: BTreeMap<String, String>,
+    /// The Cluster whose instances are accepted. `None` without Cluster API: then only
+    /// [`required_tags`](Self::required_tags) tell whose an instance is.
+    pub cluster: Option<String>,
+}
+
+impl AwsPolicy {
+    /// The policy of these settings, for the Cluster of this name.
+    pub fn new(settings: &AwsSettings, cluster: Option<String>) -> Self {
+        Self {
+            accounts: settings.accounts.iter().cloned().collect(),
+            regions: settings.regions.iter().cloned().collect(),
+            node_name: settings.node_name,
+            root_volume_check: settings.root_volume_check,
+            required_tags: settings.required_tags.clone(),
+            cluster,
+        }
+    }
+}
