@@ -9,7 +9,7 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
-use crate::refusal::Refusal;
+use crate::refusal::{Denial, Refusal};
 
 mod insecure;
 
@@ -113,17 +113,38 @@ impl Assurance {
 ///
 /// [`crate::ledger::Renewal`] takes nothing less, so an unattested identity cannot be renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttestedIdentity(Identity);
+pub struct AttestedIdentity {
+    identity: Identity,
+    unless_known: Option<Denial>,
+}
 
 impl AttestedIdentity {
     /// Vouches for `identity`: for a verifier to say, when evidence bound to the request's key
     /// proved it.
     pub fn vouched(identity: Identity) -> Self {
-        Self(identity)
+        Self {
+            identity,
+            unless_known: None,
+        }
+    }
+
+    /// The same, but denied where the claim would open the identity's first record: for what a
+    /// machine must be when it joins, and may cease to be later. Renewal and re-enrolment pass.
+    #[must_use]
+    pub fn unless_known(self, denial: impl Into<Denial>) -> Self {
+        Self {
+            unless_known: Some(denial.into()),
+            ..self
+        }
     }
 
     /// The identity.
     pub fn identity(&self) -> &Identity {
-        &self.0
+        &self.identity
+    }
+
+    /// Why no first record is opened for it.
+    pub fn denied_unless_known(&self) -> Option<&Denial> {
+        self.unless_known.as_ref()
     }
 }

@@ -327,6 +327,12 @@ impl RecordHolder {
         }
     }
 
+    /// Whether it is this identity, and proved so when the record was opened.
+    pub(super) fn was_proved(&self, attested: &AttestedIdentity) -> bool {
+        let identity = attested.identity();
+        self.is_attested() && self.provider_id == identity.provider_id && self.is(identity)
+    }
+
     /// Whether an identity of this machine's provider ID is this machine's: neither has an instance
     /// or a key that the other has not.
     pub(super) fn is(&self, identity: &Identity) -> bool {

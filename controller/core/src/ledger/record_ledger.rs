@@ -18,6 +18,7 @@ use crate::inventory::{Inventory, MachineState};
 use crate::logs::error_chain;
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
+use crate::verifier::Assurance;
 
 /// How many steps a claim takes before others have their turn: a name that changes hands to a
 /// machine of three other names takes a dozen.
@@ -50,6 +51,15 @@ type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 struct Own {
     record: Option<Stored>,
     is_fresh: bool,
+}
+
+/// The records that the machine has under other names.
+struct Others {
+    /// Those that are not buried, as they are.
+    live: Vec<Stored>,
+    /// Whether any, buried or not, is of the identity that claims. A denial is spared for it, so
+    /// that a cache may say so.
+    was_known: bool,
 }
 
 impl Own {
@@ -156,11 +166,12 @@ impl RecordLedger {
             if own.record.is_some() {
                 own = self.fresh(own, name).await?;
             }
-            let others = self.others(claim, own.record.as_ref()).await?;
+            let Others { live, was_known } = self.others(claim, own.record.as_ref()).await?;
             let facts = Facts {
                 own: own.record.as_ref(),
-                others: &others,
+                others: &live,
                 nodes: &nodes,
+                was_known,
                 holder: holder.as_ref().map(|(_, state)| *state),
                 uid,
                 now,
@@ -234,27 +245,35 @@ impl RecordLedger {
         Ok(Own::fresh(record))
     }
 
-    /// The other records of the machine that are live. With a record of its own at hand, all that
-    /// were written before it.
-    async fn others(&self, claim: &Claim, own: Option<&Stored>) -> Result<Vec<Stored>, Refusal> {
+    /// The other records of the machine. With a record of its own at hand, all that were written
+    /// before it.
+    async fn others(&self, claim: &Claim, own: Option<&Stored>) -> Result<Others, Refusal> {
         if let Some(own) = own {
             self.caught_up(own).await?;
         }
         let provider_id = &claim.assurance.identity().provider_id;
         let known = self.records.known_of_machine(provider_id).await;
-        let mut others = Vec::new();
+        let mut live = Vec::new();
+        let mut was_known = false;
         for known in known.map_err(unavailable)? {
             let name = &known.record.node_name;
-            if *name == claim.node_name || !known.record.is_live() {
+            if *name == claim.node_name {
+                continue;
+            }
+            was_known |= match &claim.assurance {
+                Assurance::None(_) => false,
+                Assurance::Attested(attested) => known.record.holder.was_proved(attested),
+            };
+            if !known.record.is_live() {
                 continue;
             }
             let fresh = self.records.read(name).await.map_err(unavailable)?;
             let fresh = fresh.filter(|fresh| {
                 fresh.record.is_live() && fresh.record.holder.provider_id == *provider_id
             });
-            others.extend(fresh);
+            live.extend(fresh);
         }
-        Ok(others)
+        Ok(Others { live, was_known })
     }
 
     async fn caught_up(&self, stored: &Stored) -> Result<(), Refusal> {

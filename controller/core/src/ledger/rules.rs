@@ -28,6 +28,8 @@ pub(super) struct Facts<'a> {
     pub(super) others: &'a [Stored],
     /// The Nodes that were asked for.
     pub(super) nodes: &'a BTreeMap<NodeName, NodeState>,
+    /// Whether a record of another name is, or was, this identity's: the claim renames it.
+    pub(super) was_known: bool,
     /// How the machine fares that holds the record, if that was asked.
     pub(super) holder: Option<HolderState>,
     /// For a new record.
@@ -96,11 +98,11 @@ pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -
         facts,
         policy,
     };
-    let step = match facts.own {
+    let step = rules.may_be_new().and_then(|()| match facts.own {
         None => rules.first(),
         Some(own) if own.record.holder.provider_id == rules.identity_id() => rules.again(own),
         Some(own) => rules.another(own),
-    };
+    });
     step.unwrap_or_else(|end| end)
 }
 
@@ -177,6 +179,21 @@ type Checked<T> = Result<T, Step>;
 impl Rules<'_> {
     fn identity_id(&self) -> ProviderId {
         self.claim.assurance.identity().provider_id.clone()
+    }
+
+    /// Checks that nothing speaks against the identity's first record, unless it has one.
+    fn may_be_new(&self) -> Checked<()> {
+        let Assurance::Attested(attested) = &self.claim.assurance else {
+            return Ok(());
+        };
+        let own = self.facts.own.map(|own| &own.record.holder);
+        if self.facts.was_known || own.is_some_and(|holder| holder.was_proved(attested)) {
+            return Ok(());
+        }
+        match attested.denied_unless_known() {
+            Some(denial) => Err(denial.clone().into()),
+            None => Ok(()),
+        }
     }
 
     /// Nobody has a record of the name.

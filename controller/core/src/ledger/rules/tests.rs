@@ -1,3 +1,4 @@
 //! Every rule: the valid case, with one thing changed.
 
 mod claims;
+mod unless_known;

@@ -1,0 +1,138 @@
+//! What speaks against an identity's first record only.
+
+use crate::ledger::rules_world::*;
+use crate::ledger::*;
+use crate::refusal::{AwsDenial, Denial};
+use crate::verifier::{Assurance, AttestedIdentity, Identity};
+
+fn moved() -> Denial {
+    AwsDenial::RootVolumeMoved {
+        instance: "m1".to_owned(),
+        seconds: 61,
+    }
+    .into()
+}
+
+/// The same claim, with that against it.
+fn suspect(claim: Claim) -> Claim {
+    let identity = claim.assurance.identity().clone();
+    Claim {
+        assurance: Assurance::Attested(AttestedIdentity::vouched(identity).unless_known(moved())),
+        ..claim
+    }
+}
+
+#[test]
+fn a_first_claim_is_denied_for_it_and_leaves_no_record() {
+    let world = World::new();
+
+    assert_eq!(world.denied(&suspect(claim("m1", "n1", 1, 0)), 0), moved());
+
+    // The name is free as before.
+    assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
+}
+
+#[test]
+fn a_repeated_claim_and_a_reenrolment_pass() {
+    let world = World::held(policy());
+    assert_eq!(world.granted(&suspect(claim("m1", "n1", 1, 1)), 1), 1);
+
+    world.node("n1", true, 1);
+    assert_eq!(
+        world.waits(&suspect(claim("m1", "n1", 2, 1)), 1),
+        "IdentityLive"
+    );
+    world.node("n1", false, 1);
+    assert_eq!(world.granted(&suspect(claim("m1", "n1", 2, 1)), 1), 2);
+}
+
+#[test]
+fn a_renewal_passes() {
+    let world = World::held(policy());
+    let identity = Identity::of(provider_id("m1"));
+    let renewal = Renewal {
+        node_name: name("n1"),
+        identity: AttestedIdentity::vouched(identity).unless_known(moved()),
+        uid: world.record("n1").certificate_uid(),
+        not_after: at(11),
+    };
+
+    let ledger = world.ledger();
+
+    futures::executor::block_on(ledger.renew(&renewal, at(1))).unwrap();
+}
+
+#[test]
+fn a_machine_that_returns_or_was_reset_passes() {
+    let world = World::held(policy());
+    world.edit("n1", |record| {
+        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    });
+    assert_eq!(world.granted(&suspect(claim("m1", "n1", 2, 2)), 2), 2);
+
+    world.node("n1", true, 3);
+    world.reset("n1");
+    assert_eq!(world.granted(&suspect(claim("m1", "n1", 3, 3)), 3), 3);
+}
+
+#[test]
+fn the_same_machine_under_another_name_passes_also_after_a_crash_between_the_writes() {
+    let world = World::held(policy());
+    assert_eq!(world.granted(&suspect(claim("m1", "n2", 2, 1)), 1), 1);
+
+    let crashed = World::held(policy());
+    crashed.edit("n1", |record| {
+        *record = record.buried(TombstoneReason::Renamed, LONGEST, at(1));
+    });
+    assert_eq!(crashed.granted(&suspect(claim("m1", "n2", 2, 1)), 1), 1);
+}
+
+#[test]
+fn another_machine_that_takes_over_a_name_is_denied_for_it() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+
+    assert_eq!(world.denied(&suspect(claim("m2", "n1", 2, 1)), 1), moved());
+    assert_eq!(world.granted(&claim("m2", "n1", 2, 1), 1), 2);
+}
+
+#[test]
+fn a_node_of_before_is_not_adopted() {
+    let world = World::with(LedgerPolicy {
+        adoption: Adoption::Allow,
+        ..policy()
+    });
+    let claim = by_node(claim("m1", "n1", 1, 0));
+
+    assert_eq!(world.denied(&suspect(claim.clone()), 0), moved());
+    assert_eq!(world.granted(&claim, 0), 1);
+}
+
+#[test]
+fn a_record_that_was_opened_without_proof_does_not_vouch_for_who_proves_it_now() {
+    let world = World::new();
+    world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
+
+    assert_eq!(world.denied(&suspect(claim("m1", "n1", 1, 1)), 1), moved());
+}
+
+#[test]
+fn a_record_of_another_endorsement_key_does_not_vouch_for_who_comes_after_a_reset() {
+    let with_key = |key: &[u8], claim: Claim| {
+        let identity = Identity {
+            endorsement_key: Some(KeyDigest::of(key)),
+            ..Identity::of(provider_id("m1"))
+        };
+        Claim {
+            assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
+            ..claim
+        }
+    };
+    let world = World::new();
+    let first = with_key(b"ek", claim("m1", "n1", 1, 0));
+    world.claims(&first, 0).unwrap();
+    world.reset("n1");
+
+    let other = with_key(b"other", claim("m1", "n1", 2, 1));
+    assert_eq!(world.denied(&suspect(other), 1), moved());
+}
