@@ -1,7 +1,11 @@
 //! Verifies which AWS instance asks for a kubelet certificate.
 
-pub use aws_sdk_ec2 as _;
 pub mod caller;
+pub mod credentials;
 pub mod document;
+#[cfg(test)]
+mod fake;
+pub mod instance;
+pub mod inventory;
 pub mod partition;
 pub mod policy;

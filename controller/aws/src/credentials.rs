@@ -1,0 +1,109 @@
+//! Whose credentials EC2 is asked with.
+
+use std::fmt;
+use std::time::Duration;
+
+use aws_config::{BehaviorVersion, SdkConfig};
+use futures::future::{BoxFuture, FutureExt as _};
+use node_attestation_controller::refusal::Unavailable;
+use tokio::sync::OnceCell;
+
+/// How long the SDK may look for credentials and a region: it asks files, the container and the
+/// instance metadata service in turn, each with a deadline of its own.
+const LOAD_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Finds the credentials to ask about instances with.
+///
+/// An implementation for several tenants gives each its own: what is batched and remembered is kept
+/// apart by [`CredentialsKey`], so that nothing is decided on what another tenant may see.
+pub trait CredentialsSource: fmt::Debug + Send + Sync {
+    /// The credentials for the instances of `account` in `region`.
+    ///
+    /// It is asked for every request, so that it should answer from memory.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with credentials is an outage: it says nothing about a node.
+    fn credentials<'a>(
+        &'a self,
+        account: &'a str,
+        region: &'a str,
+    ) -> BoxFuture<'a, Result<Credentials, Unavailable>>;
+}
+
+/// Credentials, and what else the SDK needs to use them.
+#[derive(Debug, Clone)]
+#[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
+pub struct Credentials {
+    /// What tells them from others.
+    pub key: CredentialsKey,
+    /// The SDK's configuration, of which the credentials provider and the HTTP client are used, and
+    /// an endpoint where no other is set. Credentials that change under one key must be the same
+    /// principal's.
+    pub config: SdkConfig,
+}
+
+/// What credentials are told apart by: a digest of how they are come by, never of a secret alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CredentialsKey([u8; 32]);
+
+impl CredentialsKey {
+    /// The key with this digest.
+    pub fn new(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+}
+
+impl fmt::Debug for CredentialsKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.0;
+        write!(f, "CredentialsKey({a:02x}{b:02x}{c:02x}{d:02x}..)")
+    }
+}
+
+/// The controller's own credentials for every account, by the SDK's default chain: environment,
+/// profile files, web identity (IRSA), container (EKS Pod Identity), instance profile.
+///
+/// Processes and IAM Identity Center are left out of the build.
+#[derive(Default)]
+pub struct DefaultChain {
+    loaded: OnceCell<SdkConfig>,
+}
+
+impl DefaultChain {
+    /// The key of the controller's own credentials: it has one principal.
+    const KEY: CredentialsKey = CredentialsKey([0; 32]);
+
+    /// The chain; nothing is looked for before it is asked.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    async fn load(&self) -> Result<Credentials, Unavailable> {
+        let load = aws_config::defaults(BehaviorVersion::latest()).load();
+        let loaded = self.loaded.get_or_init(|| load);
+        let config = tokio::time::timeout(LOAD_DEADLINE, loaded)
+            .await
+            .map_err(|_| Unavailable::new("no AWS configuration was found in time"))?;
+        Ok(Credentials {
+            key: Self::KEY,
+            config: config.clone(),
+        })
+    }
+}
+
+impl fmt::Debug for DefaultChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DefaultChain").finish_non_exhaustive()
+    }
+}
+
+impl CredentialsSource for DefaultChain {
+    fn credentials<'a>(
+        &'a self,
+        _account: &'a str,
+        _region: &'a str,
+    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+        self.load().boxed()
+    }
+}

@@ -1,0 +1,201 @@
+//! What stands for EC2 and for credentials in tests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_config::{BehaviorVersion, SdkConfig};
+use aws_credential_types::provider::SharedCredentialsProvider;
+use futures::future::{BoxFuture, FutureExt as _};
+use node_attestation_controller::refusal::Unavailable;
+
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use crate::document::VerifiedDocument;
+use crate::instance::{Attachment, Describe, InstanceFacts, Outage, Page, Query, Root};
+
+pub(crate) const ACCOUNT: &str = "111122223333";
+pub(crate) const REGION: &str = "eu-west-1";
+pub(crate) const INSTANCE: &str = "i-0123456789abcdef0";
+pub(crate) const MINUTE: Duration = Duration::from_mins(1);
+
+/// When the instance was launched.
+pub(crate) fn launch() -> SystemTime {
+    UNIX_EPOCH + Duration::from_hours(500_000)
+}
+
+/// The document of an instance that was launched then.
+pub(crate) fn document() -> VerifiedDocument {
+    VerifiedDocument {
+        account: ACCOUNT.to_owned(),
+        region: REGION.to_owned(),
+        availability_zone: "eu-west-1a".to_owned(),
+        instance: INSTANCE.to_owned(),
+        pending_time: launch(),
+        digest: [1; 32],
+    }
+}
+
+/// What EC2 says of that instance, which is of the cluster `prod`.
+pub(crate) fn facts() -> InstanceFacts {
+    let attached = Attachment {
+        time: Some(launch()),
+    };
+    InstanceFacts {
+        id: INSTANCE.to_owned(),
+        owner: ACCOUNT.to_owned(),
+        state: "running".to_owned(),
+        zone: "eu-west-1a".to_owned(),
+        launched: Some(launch()),
+        private_dns_name: Some("ip-10-0-0-1.eu-west-1.compute.internal".to_owned()),
+        addresses: vec!["10.0.0.1".parse().unwrap()],
+        first_interface: Some(attached),
+        root: Root::Volume(Some(attached)),
+        tags: BTreeMap::from([(
+            "sigs.k8s.io/cluster-api-provider-aws/cluster/prod".to_owned(),
+            "owned".to_owned(),
+        )]),
+    }
+}
+
+pub(crate) fn named(id: &str) -> InstanceFacts {
+    InstanceFacts {
+        id: id.to_owned(),
+        ..facts()
+    }
+}
+
+/// Credentials of an access key, and what tells them from others.
+pub(crate) fn credentials(key: u8, access_key: &str) -> Credentials {
+    let provider = aws_credential_types::Credentials::new(access_key, "secret", None, None, "test");
+    Credentials {
+        key: CredentialsKey::new([key; 32]),
+        config: SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .credentials_provider(SharedCredentialsProvider::new(provider))
+            .build(),
+    }
+}
+
+/// Credentials of each account's own.
+#[derive(Debug, Default)]
+pub(crate) struct PerAccount;
+
+impl CredentialsSource for PerAccount {
+    fn credentials<'a>(
+        &'a self,
+        account: &'a str,
+        _region: &'a str,
+    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+        let (access_key, _) = kubelet_authenticator_test_support::moto::access_key(account);
+        let last = account.bytes().last().unwrap_or_default();
+        async move { Ok(credentials(last, &access_key)) }.boxed()
+    }
+}
+
+/// A call of [`FakeEc2`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Called {
+    pub(crate) key: CredentialsKey,
+    pub(crate) region: String,
+    pub(crate) query: Query,
+    pub(crate) next: Option<String>,
+}
+
+impl Called {
+    pub(crate) fn ids(&self) -> Vec<&str> {
+        match &self.query {
+            Query::Ids(ids) => ids.iter().map(String::as_str).collect(),
+            Query::Tags(_) => Vec::new(),
+        }
+    }
+}
+
+/// How EC2 fares in a region.
+#[derive(Debug, Clone)]
+pub(crate) enum Fares {
+    Well,
+    Hangs,
+    Fails(Outage),
+}
+
+/// An EC2 that knows these instances, the same in every region and account.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct FakeEc2 {
+    state: Arc<Mutex<FakeState>>,
+}
+
+#[derive(Debug, Default)]
+struct FakeState {
+    instances: Vec<InstanceFacts>,
+    fares: BTreeMap<String, Fares>,
+    calls: Vec<Called>,
+    page_len: Option<usize>,
+}
+
+impl FakeEc2 {
+    pub(crate) fn with(instances: impl IntoIterator<Item = InstanceFacts>) -> Self {
+        let fake = Self::default();
+        fake.knows(instances);
+        fake
+    }
+
+    pub(crate) fn knows(&self, instances: impl IntoIterator<Item = InstanceFacts>) {
+        self.state.lock().unwrap().instances = instances.into_iter().collect();
+    }
+
+    pub(crate) fn fares(&self, region: &str, how: Fares) {
+        let mut state = self.state.lock().unwrap();
+        state.fares.insert(region.to_owned(), how);
+    }
+
+    /// Puts so many instances on a page.
+    pub(crate) fn page_len(&self, len: usize) {
+        self.state.lock().unwrap().page_len = Some(len);
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Called> {
+        self.state.lock().unwrap().calls.clone()
+    }
+}
+
+impl Describe for FakeEc2 {
+    fn describe<'a>(
+        &'a self,
+        credentials: &'a Credentials,
+        region: &'a str,
+        query: &'a Query,
+        next: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Page, Outage>> {
+        let mut state = self.state.lock().unwrap();
+        state.calls.push(Called {
+            key: credentials.key,
+            region: region.to_owned(),
+            query: query.clone(),
+            next: next.map(str::to_owned),
+        });
+        let fares = state.fares.get(region).cloned().unwrap_or(Fares::Well);
+        let matching = state.instances.iter().filter(|facts| match query {
+            Query::Ids(ids) => ids.contains(&facts.id),
+            Query::Tags(tags) => tags
+                .iter()
+                .all(|(key, value)| facts.tags.get(key) == Some(value)),
+        });
+        let begin: usize = next.map_or(0, |next| next.parse().unwrap());
+        let mut rest: Vec<_> = matching.skip(begin).cloned().collect();
+        let len = state.page_len.unwrap_or(usize::MAX);
+        let more = rest.len() > len;
+        rest.truncate(len);
+        let page = Page {
+            instances: rest,
+            next: more.then(|| (begin + len).to_string()),
+        };
+        async move {
+            match fares {
+                Fares::Well => Ok(page),
+                Fares::Hangs => std::future::pending().await,
+                Fares::Fails(outage) => Err(outage),
+            }
+        }
+        .boxed()
+    }
+}

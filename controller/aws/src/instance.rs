@@ -1,0 +1,68 @@
+//! What EC2 says of an instance, and whether that is what its document says.
+
+mod batch;
+mod bucket;
+mod checks;
+mod describe;
+mod lane;
+mod outage;
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+pub use self::batch::{Instances, Limits};
+pub(crate) use self::checks::node_name;
+pub use self::checks::{Checked, absent, check};
+pub use self::describe::{Describe, Ec2, Ec2Settings, MAX_IDS, Page, Query};
+pub use self::outage::Outage;
+
+/// What is used of what EC2 says of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
+pub struct InstanceFacts {
+    /// Its ID.
+    pub id: String,
+    /// The account that owns it.
+    pub owner: String,
+    /// How it fares, in EC2's word.
+    pub state: String,
+    /// Its availability zone.
+    pub zone: String,
+    /// When it was launched, or started again.
+    pub launched: Option<SystemTime>,
+    /// Its private DNS name.
+    pub private_dns_name: Option<String>,
+    /// Its private addresses.
+    pub addresses: Vec<std::net::IpAddr>,
+    /// The network interface with device index 0.
+    pub first_interface: Option<Attachment>,
+    /// What it boots from.
+    pub root: Root,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Something that was attached to an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
+pub struct Attachment {
+    /// When.
+    pub time: Option<SystemTime>,
+}
+
+/// What an instance boots from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "all that EC2 has")]
+pub enum Root {
+    /// A disk of the host, which no other instance can have had.
+    InstanceStore,
+    /// A volume; `None` if EC2 does not say which.
+    Volume(Option<Attachment>),
+}
+
+impl InstanceFacts {
+    /// Whether it runs, or is about to.
+    pub fn is_running(&self) -> bool {
+        matches!(&*self.state, "pending" | "running")
+    }
+}

@@ -1,0 +1,410 @@
+//! In virtual time: what is asked together, how often, and what an outage does.
+
+use futures::future::join_all;
+use futures::future::{BoxFuture, FutureExt as _};
+use tokio::time::advance;
+
+use super::*;
+use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
+
+const OTHER_ACCOUNT: &str = "111122223334";
+const OTHER_REGION: &str = "eu-west-2";
+const SECOND: Duration = Duration::from_secs(1);
+
+fn instances(ec2: &FakeEc2) -> Instances {
+    limited(ec2, Limits::default())
+}
+
+fn limited(ec2: &FakeEc2, limits: Limits) -> Instances {
+    Instances::with(Arc::new(PerAccount), Arc::new(ec2.clone()), limits)
+}
+
+fn ids(count: usize) -> Vec<String> {
+    (0..count)
+        .map(|number| format!("i-{number:017x}"))
+        .collect()
+}
+
+fn fleet(count: usize) -> FakeEc2 {
+    FakeEc2::with(ids(count).iter().map(|id| named(id)))
+}
+
+fn throttled() -> Outage {
+    Outage::Throttled {
+        region: REGION.to_owned(),
+        code: "RequestLimitExceeded".to_owned(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_arrive_together_share_a_call_and_a_hundred_fit() {
+    let (ec2, ids) = (fleet(200), ids(200));
+    let instances = instances(&ec2);
+
+    let asked = ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id));
+    let answers = join_all(asked).await;
+
+    for (id, answer) in ids.iter().zip(answers) {
+        assert_eq!(answer.unwrap().unwrap().id, *id);
+    }
+    let calls = ec2.calls();
+    assert_eq!(
+        calls
+            .iter()
+            .map(|call| call.ids().len())
+            .collect::<Vec<_>>(),
+        [100, 100]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_one_instance_ask_once() {
+    let ec2 = FakeEc2::with([facts()]);
+    let instances = instances(&ec2);
+
+    let answers = join_all((0..300).map(|_| instances.describe(ACCOUNT, REGION, INSTANCE))).await;
+
+    assert!(
+        answers
+            .into_iter()
+            .all(|answer| answer.unwrap() == Some(facts()))
+    );
+    assert_eq!(ec2.calls().len(), 1);
+    assert_eq!(ec2.calls()[0].ids(), [INSTANCE]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_window_opens_with_the_first_request_and_a_full_batch_does_not_wait_for_its_end() {
+    let (ec2, ids) = (fleet(101), ids(101));
+    let instances = instances(&ec2);
+    let begin = Instant::now();
+
+    instances
+        .describe(ACCOUNT, REGION, &ids[100])
+        .await
+        .unwrap();
+    assert_eq!(begin.elapsed(), Limits::default().window);
+
+    let begin = Instant::now();
+    join_all(
+        ids[..100]
+            .iter()
+            .map(|id| instances.describe(ACCOUNT, REGION, id)),
+    )
+    .await;
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_is_shared_with_other_credentials_or_another_region() {
+    let ec2 = FakeEc2::with([facts()]);
+    let instances = instances(&ec2);
+
+    let answers = join_all([
+        instances.describe(ACCOUNT, REGION, INSTANCE),
+        instances.describe(OTHER_ACCOUNT, REGION, INSTANCE),
+        instances.describe(ACCOUNT, OTHER_REGION, INSTANCE),
+    ])
+    .await;
+
+    assert!(answers.into_iter().all(|answer| answer.unwrap().is_some()));
+    let mut by: Vec<_> = ec2
+        .calls()
+        .into_iter()
+        .map(|call| (call.key, call.region))
+        .collect();
+    by.sort();
+    by.dedup();
+    assert_eq!(by.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_remembered_for_other_credentials() {
+    let ec2 = FakeEc2::with([facts()]);
+    let instances = instances(&ec2);
+    instances.describe(ACCOUNT, REGION, INSTANCE).await.unwrap();
+    ec2.knows([]);
+
+    let others = instances.describe(OTHER_ACCOUNT, REGION, INSTANCE).await;
+
+    assert_eq!(others.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
+    let ec2 = FakeEc2::with([facts()]);
+    let instances = instances(&ec2);
+    let describe = || instances.describe(ACCOUNT, REGION, INSTANCE);
+
+    describe().await.unwrap();
+    advance(Limits::default().remembered - SECOND).await;
+    describe().await.unwrap();
+    assert_eq!(ec2.calls().len(), 1);
+    advance(SECOND).await;
+    ec2.knows([]);
+    assert_eq!(describe().await.unwrap(), None);
+    ec2.knows([InstanceFacts {
+        state: "stopped".to_owned(),
+        ..facts()
+    }]);
+    assert_eq!(describe().await.unwrap().unwrap().state, "stopped");
+    ec2.knows([facts()]);
+    assert_eq!(describe().await.unwrap(), Some(facts()));
+    assert_eq!(ec2.calls().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_beyond_a_burst_wait_for_the_bucket_and_take_more_requests_along() {
+    let ec2 = fleet(0);
+    let limits = Limits {
+        burst: 2,
+        ..Limits::default()
+    };
+    let instances = limited(&ec2, limits);
+    let begin = Instant::now();
+
+    // Each comes when the window of the one before has closed.
+    let asked = ids(40).into_iter().zip(0..).map(|(id, number)| {
+        let instances = instances.clone();
+        async move {
+            tokio::time::sleep(number * 2 * limits.window).await;
+            instances.describe(ACCOUNT, REGION, &id).await
+        }
+    });
+    join_all(asked).await;
+
+    let most = 2 + begin.elapsed().as_millis() / limits.interval.as_millis();
+    let calls = ec2.calls().len();
+    assert!(
+        (3..=usize::try_from(most).unwrap()).contains(&calls),
+        "{calls} calls"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_pages_of_an_answer_are_read() {
+    let (ec2, ids) = (fleet(25), ids(25));
+    ec2.page_len(10);
+    let instances = instances(&ec2);
+
+    let asked = ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id));
+    let answers = join_all(asked).await;
+
+    assert!(answers.into_iter().all(|answer| answer.unwrap().is_some()));
+    let next: Vec<_> = ec2.calls().into_iter().map(|call| call.next).collect();
+    assert_eq!(next, [None, Some("10".to_owned()), Some("20".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_without_end_are_an_outage() {
+    let ec2 = fleet(100);
+    // A page that is empty, and goes on.
+    ec2.page_len(0);
+
+    let answer = instances(&ec2).describe(ACCOUNT, REGION, &ids(1)[0]).await;
+
+    let limits = Limits::default();
+    assert!(ec2.calls().len() <= MAX_PAGES);
+    // It takes longer than anybody waits.
+    assert!(
+        answer.unwrap_err().to_string().contains("in time"),
+        "{limits:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_region_that_hangs_delays_no_other_and_is_given_up_in_time() {
+    let ec2 = FakeEc2::with([facts()]);
+    ec2.fares(REGION, Fares::Hangs);
+    let instances = instances(&ec2);
+    let begin = Instant::now();
+
+    let (hung, answered) = futures::join!(instances.describe(ACCOUNT, REGION, INSTANCE), async {
+        let answer = instances.describe(ACCOUNT, OTHER_REGION, INSTANCE).await;
+        (answer, begin.elapsed())
+    });
+
+    assert!(answered.0.unwrap().is_some());
+    assert_eq!(answered.1, Limits::default().window);
+    assert!(
+        hung.unwrap_err()
+            .to_string()
+            .contains("did not answer in time")
+    );
+    assert!(begin.elapsed() <= Limits::default().call + Limits::default().window);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_away_takes_nothing_from_the_others() {
+    let ec2 = FakeEc2::with([facts()]);
+    let instances = instances(&ec2);
+    let mut first = Box::pin(instances.describe(ACCOUNT, REGION, INSTANCE));
+    assert!(futures::poll!(&mut first).is_pending());
+    let second = tokio::spawn({
+        let instances = instances.clone();
+        async move { instances.describe(ACCOUNT, REGION, INSTANCE).await }
+    });
+    tokio::task::yield_now().await;
+
+    drop(first);
+
+    assert_eq!(second.await.unwrap().unwrap(), Some(facts()));
+    assert_eq!(ec2.calls().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_requests_than_may_wait_are_put_off_at_once() {
+    let ec2 = FakeEc2::with([facts()]);
+    let limits = Limits {
+        waiting: 2,
+        ..Limits::default()
+    };
+    let instances = limited(&ec2, limits);
+
+    let answers = join_all((0..3).map(|_| instances.describe(ACCOUNT, REGION, INSTANCE))).await;
+
+    let [first, second, third] = answers.try_into().unwrap();
+    assert!(first.is_ok() && second.is_ok());
+    assert!(
+        third
+            .unwrap_err()
+            .to_string()
+            .contains("too many requests wait")
+    );
+    instances
+        .describe(ACCOUNT, OTHER_REGION, INSTANCE)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_ends_all_that_wait_and_leaves_ec2_alone_for_a_while() {
+    let (ec2, ids) = (fleet(150), ids(150));
+    ec2.fares(REGION, Fares::Fails(throttled()));
+    let instances = instances(&ec2);
+    let all = || join_all(ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id)));
+
+    let failed = all().await;
+    assert!(failed.into_iter().all(|answer| {
+        answer
+            .unwrap_err()
+            .to_string()
+            .contains("asked too often: RequestLimitExceeded")
+    }));
+    let calls = ec2.calls().len();
+    assert!(calls <= 2, "{calls} calls");
+    assert!(all().await.into_iter().all(|answer| answer.is_err()));
+    assert_eq!(ec2.calls().len(), calls);
+
+    ec2.fares(REGION, Fares::Well);
+    advance(Limits::default().pause).await;
+    assert!(
+        all()
+            .await
+            .into_iter()
+            .all(|answer| answer.unwrap().is_some())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
+    for fares in [Fares::Fails(throttled()), Fares::Hangs] {
+        let ec2 = FakeEc2::with([facts()]);
+        ec2.fares(REGION, fares);
+        let instances = instances(&ec2);
+        let begin = Instant::now();
+
+        while begin.elapsed() < Duration::from_hours(1) {
+            instances
+                .describe(ACCOUNT, REGION, INSTANCE)
+                .await
+                .unwrap_err();
+            advance(SECOND).await;
+        }
+        let calls = ec2.calls().len();
+        assert!(calls <= 130, "{calls} calls");
+
+        ec2.fares(REGION, Fares::Well);
+        let ended = Instant::now();
+        while instances.describe(ACCOUNT, REGION, INSTANCE).await.is_err() {
+            advance(SECOND).await;
+        }
+        assert!(ended.elapsed() <= Limits::default().longest_pause + SECOND);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failure_one_call_at_a_time_tries_again() {
+    let ec2 = fleet(300);
+    ec2.fares(REGION, Fares::Hangs);
+    let instances = instances(&ec2);
+    let all = || {
+        let ids = ids(300);
+        let instances = instances.clone();
+        async move { join_all(ids.iter().map(|id| instances.describe(ACCOUNT, REGION, id))).await }
+    };
+    all().await;
+    let before = ec2.calls().len();
+    advance(Limits::default().longest_pause).await;
+
+    all().await;
+
+    assert_eq!(ec2.calls().len(), before + 1);
+}
+
+#[derive(Debug)]
+struct Unfinished;
+
+impl CredentialsSource for Unfinished {
+    fn credentials<'a>(
+        &'a self,
+        account: &'a str,
+        region: &'a str,
+    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+        if account == OTHER_ACCOUNT {
+            std::future::pending().boxed()
+        } else {
+            PerAccount
+                .credentials(account, region)
+                .map(|_| Err(Unavailable::new("no credentials")))
+                .boxed()
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_are_missing_or_never_come_are_an_outage() {
+    let ec2 = FakeEc2::with([facts()]);
+    let instances = Instances::with(
+        Arc::new(Unfinished),
+        Arc::new(ec2.clone()),
+        Limits::default(),
+    );
+
+    let missing = instances.describe(ACCOUNT, REGION, INSTANCE).await;
+    assert_eq!(missing.unwrap_err().to_string(), "no credentials");
+    let late = instances.describe(OTHER_ACCOUNT, REGION, INSTANCE).await;
+    assert!(
+        late.unwrap_err()
+            .to_string()
+            .contains("none were found in time")
+    );
+    assert_eq!(ec2.calls(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_instances_of_a_tag_are_found_or_none_is_told() {
+    let ec2 = fleet(30);
+    ec2.page_len(10);
+    let instances = instances(&ec2);
+    let tags = facts().tags;
+
+    let found = instances.tagged(ACCOUNT, REGION, &tags).await.unwrap();
+    assert_eq!(found.len(), 30);
+
+    ec2.fares(REGION, Fares::Fails(throttled()));
+    instances.tagged(ACCOUNT, REGION, &tags).await.unwrap_err();
+    let calls = ec2.calls().len();
+    instances.tagged(ACCOUNT, REGION, &tags).await.unwrap_err();
+    assert_eq!(ec2.calls().len(), calls);
+}

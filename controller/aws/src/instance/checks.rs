@@ -1,0 +1,267 @@
+//! Whether an instance is what its document says, and this cluster's. Nothing here asks anybody.
+//!
+//! EC2 is eventually consistent. What a young instance does not show yet may come; what it shows
+//! otherwise than it should is a contradiction at any age.
+
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::names::NodeName;
+use node_attestation_controller::crd::AwsNodeName;
+use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal};
+
+use super::{Attachment, InstanceFacts, Root};
+use crate::document::VerifiedDocument;
+use crate::policy::AwsPolicy;
+
+/// How long after its launch an instance may lack something: EC2 shows a change within seconds, and
+/// says that it may take minutes ("Eventual consistency in the Amazon EC2 API").
+const YOUNG: Duration = Duration::from_mins(5);
+
+/// How much later than the document EC2 may say that the instance was launched: both are EC2's
+/// times, and seconds apart.
+const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
+
+/// How far apart the first interface and the root volume of a launch are attached at most; seconds
+/// as a rule.
+const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
+
+/// What the key of the tag begins with by which Cluster API owns its instances; the Cluster's name
+/// follows.
+const OWNERSHIP_TAG: &str = "sigs.k8s.io/cluster-api-provider-aws/cluster/";
+
+/// The value of that tag.
+const OWNED: &str = "owned";
+
+/// What follows from an instance that is as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "the verifier takes it apart")]
+pub struct Checked {
+    /// The name of its Node.
+    pub node_name: NodeName,
+    /// Why it may not join for the first time. It may renew and enrol again: a root volume may be
+    /// replaced in an instance's life.
+    pub first_claim_only: Option<AwsDenial>,
+}
+
+/// What follows where EC2 does not know the instance of a document.
+pub fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
+    not_there(document, now, || AwsDenial::InstanceNotFound {
+        instance: document.instance.clone(),
+    })
+}
+
+/// Compares what EC2 says of an instance with its document and with what the cluster accepts.
+///
+/// # Errors
+///
+/// A contradiction is an [`AwsDenial`]. What a young instance only lacks is a [`Deferral`].
+pub fn check(
+    facts: &InstanceFacts,
+    document: &VerifiedDocument,
+    policy: &AwsPolicy,
+    now: SystemTime,
+) -> Result<Checked, Refusal> {
+    let subject = Subject {
+        facts,
+        document,
+        now,
+    };
+    subject.is_running()?;
+    subject.is_as_documented()?;
+    subject.is_of_this_launch()?;
+    subject.has_first_interface()?;
+    subject.is_of_cluster(policy)?;
+    Ok(Checked {
+        node_name: subject.node_name(policy.node_name)?,
+        first_claim_only: subject.moved().filter(|_| policy.root_volume_check),
+    })
+}
+
+/// The name of an instance's Node; `None` if it has none.
+pub(crate) fn node_name(facts: &InstanceFacts, policy: AwsNodeName) -> Option<NodeName> {
+    let name = match policy {
+        AwsNodeName::PrivateDnsName => facts.private_dns_name.as_deref()?.to_ascii_lowercase(),
+        AwsNodeName::InstanceId => facts.id.clone(),
+        // Not a name that is known here, so none of an instance's.
+        _ => return None,
+    };
+    NodeName::parse(&name).ok()
+}
+
+struct Subject<'a> {
+    facts: &'a InstanceFacts,
+    document: &'a VerifiedDocument,
+    now: SystemTime,
+}
+
+impl Subject<'_> {
+    fn instance(&self) -> String {
+        self.document.instance.clone()
+    }
+
+    /// The denial, or patience with a young instance.
+    fn lacks(&self, denial: impl FnOnce() -> AwsDenial) -> Refusal {
+        not_there(self.document, self.now, denial)
+    }
+
+    fn is_running(&self) -> Result<(), Refusal> {
+        if self.facts.is_running() {
+            return Ok(());
+        }
+        let denial = || AwsDenial::InstanceNotRunning {
+            instance: self.instance(),
+            state: self.facts.state.clone(),
+        };
+        // Started again, which EC2 does not show yet. Nothing comes back from being terminated.
+        let stopped = matches!(&*self.facts.state, "stopped" | "stopping");
+        let before = self
+            .facts
+            .launched
+            .is_some_and(|launched| launched + LAUNCH_LEEWAY < self.document.pending_time);
+        Err(if stopped && before {
+            self.lacks(denial)
+        } else {
+            deny(denial())
+        })
+    }
+
+    fn is_as_documented(&self) -> Result<(), Refusal> {
+        let Self {
+            facts, document, ..
+        } = self;
+        for (what, of_ec2, of_document) in [
+            ("ID", &facts.id, &document.instance),
+            ("account", &facts.owner, &document.account),
+            (
+                "availability zone",
+                &facts.zone,
+                &document.availability_zone,
+            ),
+        ] {
+            if of_ec2 != of_document {
+                return Err(deny(AwsDenial::InstanceContradictsDocument {
+                    instance: self.instance(),
+                    what,
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_of_this_launch(&self) -> Result<(), Refusal> {
+        match self.facts.launched {
+            None => Err(self.lacks(|| AwsDenial::InstanceContradictsDocument {
+                instance: self.instance(),
+                what: "launch",
+            })),
+            Some(launched) if launched > self.document.pending_time + LAUNCH_LEEWAY => {
+                Err(deny(AwsDenial::DocumentOfEarlierLaunch {
+                    instance: self.instance(),
+                }))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn has_first_interface(&self) -> Result<(), Refusal> {
+        match self.facts.first_interface {
+            Some(_) => Ok(()),
+            None => Err(self.lacks(|| self.incomplete("first network interface"))),
+        }
+    }
+
+    fn is_of_cluster(&self, policy: &AwsPolicy) -> Result<(), Refusal> {
+        let own = policy
+            .cluster
+            .as_ref()
+            .map(|name| format!("{OWNERSHIP_TAG}{name}"));
+        if let Some(own) = &own {
+            let mut owners = self.facts.tags.iter().filter(|(key, value)| {
+                key.starts_with(OWNERSHIP_TAG) && *value == OWNED && *key != own
+            });
+            if owners.next().is_some() {
+                return Err(deny(self.mistagged(own)));
+            }
+        }
+        let own = own.filter(|_| policy.required_tags.is_empty());
+        let required = policy.required_tags.iter();
+        let required = required.map(|(key, value)| (key.as_str(), value.as_str()));
+        let wanted = own.iter().map(|own| (own.as_str(), OWNED)).chain(required);
+        for (key, value) in wanted {
+            match self.facts.tags.get(key) {
+                Some(found) if found == value => {}
+                Some(_) => return Err(deny(self.mistagged(key))),
+                None => return Err(self.lacks(|| self.mistagged(key))),
+            }
+        }
+        Ok(())
+    }
+
+    fn node_name(&self, policy: AwsNodeName) -> Result<NodeName, Refusal> {
+        node_name(self.facts, policy).ok_or_else(|| {
+            self.lacks(|| AwsDenial::InstanceNameless {
+                instance: self.instance(),
+            })
+        })
+    }
+
+    /// Whether the root volume or the first interface came from elsewhere.
+    fn moved(&self) -> Option<AwsDenial> {
+        let Root::Volume(volume) = self.facts.root else {
+            return None;
+        };
+        let time = |attachment: Option<Attachment>| attachment?.time;
+        let Some(volume) = time(volume) else {
+            return Some(self.incomplete("root volume"));
+        };
+        let Some(interface) = time(self.facts.first_interface) else {
+            return Some(self.incomplete("first network interface"));
+        };
+        let apart = volume
+            .duration_since(interface)
+            .unwrap_or_else(|earlier| earlier.duration());
+        (apart > ATTACHED_TOGETHER).then(|| AwsDenial::RootVolumeMoved {
+            instance: self.instance(),
+            seconds: apart.as_secs(),
+        })
+    }
+
+    fn incomplete(&self, what: &'static str) -> AwsDenial {
+        AwsDenial::InstanceIncomplete {
+            instance: self.instance(),
+            what,
+        }
+    }
+
+    fn mistagged(&self, tag: &str) -> AwsDenial {
+        AwsDenial::TagMismatch {
+            instance: self.instance(),
+            tag: tag.to_owned(),
+        }
+    }
+}
+
+fn not_there(
+    document: &VerifiedDocument,
+    now: SystemTime,
+    denial: impl FnOnce() -> AwsDenial,
+) -> Refusal {
+    // A document of the future is young too: clocks differ.
+    let age = now
+        .duration_since(document.pending_time)
+        .unwrap_or_default();
+    if age < YOUNG {
+        return Deferral::InstanceNotVisible {
+            instance: document.instance.clone(),
+        }
+        .into();
+    }
+    deny(denial())
+}
+
+fn deny(denial: AwsDenial) -> Refusal {
+    Denial::from(denial).into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+//! The valid case, with one thing changed.
+
+use node_attestation_controller::crd::AwsSettings;
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::fake::{INSTANCE, MINUTE, document, facts, launch};
+
+fn policy() -> AwsPolicy {
+    AwsPolicy::new(&AwsSettings::default(), Some("prod".to_owned()))
+}
+
+/// Of an instance that is an hour old.
+fn checked(facts: &InstanceFacts) -> Result<Checked, Refusal> {
+    check(facts, &document(), &policy(), launch() + 60 * MINUTE)
+}
+
+#[track_caller]
+fn denied<T: std::fmt::Debug>(checked: Result<T, Refusal>) -> AwsDenial {
+    match checked {
+        Err(Refusal::Deny(Denial::Aws(denial))) => denial,
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn waits<T: std::fmt::Debug>(checked: Result<T, Refusal>) {
+    let Err(Refusal::Retry(deferral)) = checked else {
+        panic!("not put off: {checked:?}")
+    };
+    assert_eq!(deferral.reason(), "InstanceNotVisible");
+}
+
+/// What comes of the change at the age of a minute, and of an hour.
+fn young_and_old(change: impl Fn(&mut InstanceFacts)) -> [Result<Checked, Refusal>; 2] {
+    let mut changed = facts();
+    change(&mut changed);
+    [1, 60].map(|minutes| {
+        check(
+            &changed,
+            &document(),
+            &policy(),
+            launch() + minutes * MINUTE,
+        )
+    })
+}
+
+fn instance() -> String {
+    INSTANCE.to_owned()
+}
+
+fn tag(cluster: &str) -> String {
+    format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
+}
+
+#[test]
+fn an_instance_that_is_as_it_should_be_has_its_name() {
+    for state in ["running", "pending"] {
+        let facts = InstanceFacts {
+            state: state.to_owned(),
+            ..facts()
+        };
+        let checked = checked(&facts).unwrap();
+
+        assert_eq!(
+            checked.node_name.as_str(),
+            "ip-10-0-0-1.eu-west-1.compute.internal"
+        );
+        assert_eq!(checked.first_claim_only, None);
+    }
+}
+
+#[test]
+fn b12_an_instance_of_another_account_or_zone_than_its_document_is_denied() {
+    let contradicts = |what| AwsDenial::InstanceContradictsDocument {
+        instance: instance(),
+        what,
+    };
+    let [young, old] = young_and_old(|facts| facts.owner = "999999999999".to_owned());
+    assert_eq!(denied(young), contradicts("account"));
+    assert_eq!(denied(old), contradicts("account"));
+
+    let [_, old] = young_and_old(|facts| facts.zone = "eu-west-1b".to_owned());
+    assert_eq!(denied(old), contradicts("availability zone"));
+    let [_, old] = young_and_old(|facts| facts.id = "i-0".to_owned());
+    assert_eq!(denied(old), contradicts("ID"));
+}
+
+#[test]
+fn b13_an_instance_that_ec2_does_not_know_is_denied_once_it_is_not_young() {
+    let absent_at = |time| Err::<(), _>(absent(&document(), time));
+
+    waits(absent_at(launch() - MINUTE));
+    waits(absent_at(launch() + 5 * MINUTE - Duration::from_secs(1)));
+    assert_eq!(
+        denied(absent_at(launch() + 5 * MINUTE)),
+        AwsDenial::InstanceNotFound {
+            instance: instance()
+        }
+    );
+}
+
+#[test]
+fn b13_an_instance_that_does_not_run_is_denied() {
+    for state in [
+        "shutting-down",
+        "terminated",
+        "stopping",
+        "stopped",
+        "",
+        "odd",
+    ] {
+        let [young, old] = young_and_old(|facts| facts.state = state.to_owned());
+        for checked in [young, old] {
+            assert_eq!(
+                denied(checked),
+                AwsDenial::InstanceNotRunning {
+                    instance: instance(),
+                    state: state.to_owned(),
+                }
+            );
+        }
+    }
+}
+
+#[test]
+fn an_instance_that_was_started_again_may_still_look_stopped_but_not_terminated() {
+    let before = |state: &str| {
+        let state = state.to_owned();
+        young_and_old(move |facts| {
+            facts.state.clone_from(&state);
+            facts.launched = Some(launch() - 60 * MINUTE);
+        })
+    };
+    let [young, old] = before("stopped");
+    waits(young);
+    assert_eq!(denied(old).reason(), "InstanceNotRunning");
+    let [young, _] = before("terminated");
+    assert_eq!(denied(young).reason(), "InstanceNotRunning");
+}
+
+#[test]
+fn b14_a_root_volume_that_was_attached_at_another_time_than_the_first_interface_cannot_join() {
+    let apart = |seconds: i64| {
+        let time = if seconds < 0 {
+            launch() - Duration::from_secs(seconds.unsigned_abs())
+        } else {
+            launch() + Duration::from_secs(seconds.unsigned_abs())
+        };
+        let volume = Attachment { time: Some(time) };
+        checked(&InstanceFacts {
+            root: Root::Volume(Some(volume)),
+            ..facts()
+        })
+        .unwrap()
+        .first_claim_only
+    };
+    assert_eq!(apart(60), None);
+    assert_eq!(apart(-60), None);
+    for seconds in [61, -61] {
+        assert_eq!(
+            apart(seconds),
+            Some(AwsDenial::RootVolumeMoved {
+                instance: instance(),
+                seconds: 61,
+            })
+        );
+    }
+}
+
+#[test]
+fn b14_an_instance_without_a_first_interface_is_denied_and_waits_while_it_is_young() {
+    let [young, old] = young_and_old(|facts| facts.first_interface = None);
+
+    waits(young);
+    assert_eq!(
+        denied(old),
+        AwsDenial::InstanceIncomplete {
+            instance: instance(),
+            what: "first network interface",
+        }
+    );
+}
+
+#[test]
+fn b14_an_instance_without_a_root_volume_cannot_join() {
+    for root in [None, Some(Attachment { time: None })] {
+        let facts = InstanceFacts {
+            root: Root::Volume(root),
+            ..facts()
+        };
+        assert_eq!(
+            checked(&facts).unwrap().first_claim_only,
+            Some(AwsDenial::InstanceIncomplete {
+                instance: instance(),
+                what: "root volume",
+            })
+        );
+    }
+}
+
+#[test]
+fn what_an_instance_boots_from_is_not_asked_for_an_instance_store_or_where_policy_says_so() {
+    let store = InstanceFacts {
+        root: Root::InstanceStore,
+        ..facts()
+    };
+    assert_eq!(checked(&store).unwrap().first_claim_only, None);
+
+    let moved = InstanceFacts {
+        root: Root::Volume(None),
+        ..facts()
+    };
+    let lenient = AwsPolicy {
+        root_volume_check: false,
+        ..policy()
+    };
+    let checked = check(&moved, &document(), &lenient, launch() + 60 * MINUTE);
+    assert_eq!(checked.unwrap().first_claim_only, None);
+}
+
+#[test]
+fn b16_a_document_of_an_earlier_launch_is_denied_however_young_and_an_old_one_is_not() {
+    let launched = |time| young_and_old(move |facts| facts.launched = Some(time));
+    for checked in launched(launch() + MINUTE) {
+        checked.unwrap();
+    }
+    for checked in launched(launch() + MINUTE + Duration::from_secs(1)) {
+        assert_eq!(
+            denied(checked),
+            AwsDenial::DocumentOfEarlierLaunch {
+                instance: instance()
+            }
+        );
+    }
+    let year = launch() + 365 * 24 * 60 * MINUTE;
+    check(&facts(), &document(), &policy(), year).unwrap();
+}
+
+#[test]
+fn an_instance_that_was_started_again_has_a_new_document_which_holds() {
+    let new = VerifiedDocument {
+        pending_time: launch() + 60 * MINUTE,
+        ..document()
+    };
+    // EC2 shows the launch, or not yet.
+    for launched in [launch() + 60 * MINUTE, launch()] {
+        let facts = InstanceFacts {
+            launched: Some(launched),
+            ..facts()
+        };
+        check(&facts, &new, &policy(), launch() + 61 * MINUTE).unwrap();
+    }
+}
+
+#[test]
+fn an_instance_without_a_time_of_launch_is_denied_once_it_is_not_young() {
+    let [young, old] = young_and_old(|facts| facts.launched = None);
+
+    waits(young);
+    assert_eq!(
+        denied(old),
+        AwsDenial::InstanceContradictsDocument {
+            instance: instance(),
+            what: "launch",
+        }
+    );
+}
+
+#[test]
+fn b17_an_instance_of_another_cluster_is_denied_however_young() {
+    for checked in young_and_old(|facts| {
+        facts.tags = BTreeMap::from([(tag("dev"), "owned".to_owned())]);
+    }) {
+        assert_eq!(
+            denied(checked),
+            AwsDenial::TagMismatch {
+                instance: instance(),
+                tag: tag("prod"),
+            }
+        );
+    }
+    let [_, both] = young_and_old(|facts| {
+        facts.tags.insert(tag("dev"), "owned".to_owned());
+    });
+    assert_eq!(denied(both).reason(), "TagMismatch");
+}
+
+#[test]
+fn b17_an_instance_that_is_not_tagged_is_denied_once_it_is_not_young() {
+    let [young, old] = young_and_old(|facts| facts.tags.clear());
+    waits(young);
+    assert_eq!(denied(old).reason(), "TagMismatch");
+
+    let [young, _] = young_and_old(|facts| {
+        facts.tags.insert(tag("prod"), "shared".to_owned());
+    });
+    assert_eq!(denied(young).reason(), "TagMismatch");
+}
+
+#[test]
+fn required_tags_take_the_place_of_the_clusters_but_no_other_clusters_instance_has_them() {
+    let required = AwsPolicy {
+        required_tags: BTreeMap::from([("env".to_owned(), "prod".to_owned())]),
+        ..policy()
+    };
+    let with = |tags: &[(&str, &str)]| {
+        let tags = tags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let facts = InstanceFacts {
+            tags: tags.collect(),
+            ..facts()
+        };
+        check(&facts, &document(), &required, launch() + 60 * MINUTE)
+    };
+    let mismatch = |tag: &str| AwsDenial::TagMismatch {
+        instance: instance(),
+        tag: tag.to_owned(),
+    };
+    with(&[("env", "prod")]).unwrap();
+    assert_eq!(denied(with(&[("env", "dev")])), mismatch("env"));
+    assert_eq!(denied(with(&[(&tag("prod"), "owned")])), mismatch("env"));
+    assert_eq!(
+        denied(with(&[("env", "prod"), (&tag("dev"), "owned")])),
+        mismatch(&tag("prod"))
+    );
+}
+
+#[test]
+fn without_cluster_api_only_the_required_tags_count() {
+    let standalone = AwsPolicy {
+        cluster: None,
+        ..policy()
+    };
+    for tags in [
+        BTreeMap::new(),
+        BTreeMap::from([(tag("dev"), "owned".to_owned())]),
+    ] {
+        let facts = InstanceFacts { tags, ..facts() };
+        check(&facts, &document(), &standalone, launch() + 60 * MINUTE).unwrap();
+    }
+}
+
+#[test]
+fn a_node_is_called_as_policy_says() {
+    let by_id = AwsPolicy {
+        node_name: AwsNodeName::InstanceId,
+        ..policy()
+    };
+    let shouted = InstanceFacts {
+        private_dns_name: Some("IP-10-0-0-1.Internal".to_owned()),
+        ..facts()
+    };
+    assert_eq!(
+        checked(&shouted).unwrap().node_name.as_str(),
+        "ip-10-0-0-1.internal"
+    );
+    let checked = check(&shouted, &document(), &by_id, launch() + 60 * MINUTE);
+    assert_eq!(checked.unwrap().node_name.as_str(), INSTANCE);
+}
+
+#[test]
+fn an_instance_without_a_name_that_could_be_a_nodes_is_denied_once_it_is_not_young() {
+    for name in [None, Some("a b"), Some("x_y")] {
+        let [young, old] = young_and_old(|facts| {
+            facts.private_dns_name = name.map(str::to_owned);
+        });
+        waits(young);
+        assert_eq!(
+            denied(old),
+            AwsDenial::InstanceNameless {
+                instance: instance()
+            }
+        );
+    }
+}

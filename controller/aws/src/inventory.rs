@@ -1,0 +1,193 @@
+//! The machines of a cluster without Cluster API: the instances with its tags.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::ProviderId;
+use node_attestation_controller::crd::AwsNodeName;
+use node_attestation_controller::inventory::{
+    Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner,
+};
+use node_attestation_controller::refusal::Unavailable;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::instance::{InstanceFacts, Instances, node_name};
+
+/// How long a list of instances is good for.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// How old a list must be for an instance that is not on it to be looked for again.
+const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
+
+/// The instances that have all of a cluster's tags, in the places that it has instances in.
+///
+/// An instance's ID is its machine's name. Bootstrap tokens are nobody's own.
+///
+/// # Guarantees
+///
+/// - A machine is not there only if no list of the last [few seconds](LOOKED_JUST_NOW) has it, and
+///   nothing is told of a list that is half.
+/// - An instance of another account than it was looked for in is nobody's.
+#[derive(Debug)]
+pub struct TaggedInstances {
+    instances: Instances,
+    settings: InventorySettings,
+    listed: Mutex<Option<Listed>>,
+}
+
+/// Which instances are a cluster's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "the manager writes one out")]
+pub struct InventorySettings {
+    /// Where they are.
+    pub places: Vec<Place>,
+    /// The tags that they have, with these values.
+    pub tags: BTreeMap<String, String>,
+    /// Which name of an instance is its Node's.
+    pub node_name: AwsNodeName,
+}
+
+/// Where instances are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "the manager writes one out")]
+pub struct Place {
+    /// The account.
+    pub account: String,
+    /// The region.
+    pub region: String,
+}
+
+/// The settings name no cluster's instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidInventory {
+    /// All instances of an account are no cluster.
+    #[error("no tag tells the cluster's instances from others")]
+    NoTags,
+    /// There is nowhere to look.
+    #[error("no account and region to look for instances in")]
+    NoPlaces,
+}
+
+#[derive(Debug, Clone)]
+struct Listed {
+    at: Instant,
+    machines: Arc<StaticInventory>,
+}
+
+impl TaggedInstances {
+    /// The inventory of these settings.
+    pub fn new(
+        instances: Instances,
+        settings: InventorySettings,
+    ) -> Result<Self, InvalidInventory> {
+        if settings.tags.is_empty() {
+            return Err(InvalidInventory::NoTags);
+        }
+        if settings.places.is_empty() {
+            return Err(InvalidInventory::NoPlaces);
+        }
+        Ok(Self {
+            instances,
+            settings,
+            listed: Mutex::default(),
+        })
+    }
+
+    /// A list that is not older. Who asks meanwhile waits for the same one.
+    async fn listed(&self, oldest: Duration) -> Result<Arc<StaticInventory>, Unavailable> {
+        let asked = Instant::now();
+        let mut listed = self.listed.lock().await;
+        if let Some(listed) = listed.as_ref()
+            && (listed.at >= asked || asked.duration_since(listed.at) <= oldest)
+        {
+            return Ok(listed.machines.clone());
+        }
+        let at = Instant::now();
+        let machines = Arc::new(self.list().await?);
+        *listed = Some(Listed {
+            at,
+            machines: machines.clone(),
+        });
+        Ok(machines)
+    }
+
+    async fn list(&self) -> Result<StaticInventory, Unavailable> {
+        let Self {
+            instances,
+            settings,
+            ..
+        } = self;
+        let mut machines = Vec::new();
+        for Place { account, region } in &settings.places {
+            let found = instances.tagged(account, region, &settings.tags).await?;
+            let own = found.iter().filter(|facts| facts.owner == *account);
+            machines.extend(own.filter_map(|facts| machine(facts, settings.node_name)));
+        }
+        StaticInventory::new(machines).map_err(Unavailable::new)
+    }
+}
+
+/// The machine that an instance is, while it is one.
+fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
+    let state = match &*facts.state {
+        "terminated" => return None,
+        "shutting-down" => MachineState::Deleting,
+        // It may be started again, and keeps its name for that.
+        _ => MachineState::Ready,
+    };
+    let mut machine = Machine::new(&facts.id);
+    machine.state = state;
+    machine.provider_id = ProviderId::parse(&format!("aws:///{}/{}", facts.zone, facts.id)).ok();
+    // Another instance may have the name already.
+    if state == MachineState::Ready {
+        machine.node_name = node_name(facts, policy);
+    }
+    machine.addresses.clone_from(&facts.addresses);
+    let dns_name = facts.private_dns_name.iter();
+    machine.dns_names = dns_name.map(|name| name.to_ascii_lowercase()).collect();
+    Some(machine)
+}
+
+impl Inventory for TaggedInstances {
+    fn by_provider_id<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        async move {
+            let found = self
+                .listed(FRESH)
+                .await?
+                .by_provider_id(provider_id)
+                .await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            let listed = self.listed(LOOKED_JUST_NOW).await?;
+            listed.by_provider_id(provider_id).await
+        }
+        .boxed()
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        _token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+        ready(Ok(None)).boxed()
+    }
+
+    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        async move { self.listed(FRESH).await?.by_address(address).await }.boxed()
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        async move { self.listed(FRESH).await?.by_name(name).await }.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;
