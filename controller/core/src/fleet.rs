@@ -106,6 +106,14 @@ pub enum NoVerifiers {
     /// Machines that prove nothing are admitted only by whoever runs the controller.
     #[error("insecure is authorized, and this controller runs without --allow-insecure")]
     InsecureNotAllowed,
+    /// As this controller is set up, it cannot be had.
+    #[error("the attestor {attestor} is authorized, and this controller cannot use it: {why}")]
+    Unusable {
+        /// The attestor.
+        attestor: &'static str,
+        /// Why, for the operator.
+        why: String,
+    },
 }
 
 impl NoVerifiers {
@@ -113,6 +121,7 @@ impl NoVerifiers {
         match self {
             Self::Unknown(_) => reason::ATTESTOR_UNKNOWN,
             Self::InsecureNotAllowed => reason::INSECURE_NOT_ALLOWED,
+            Self::Unusable { .. } => reason::ATTESTOR_UNUSABLE,
         }
     }
 }

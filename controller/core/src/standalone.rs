@@ -10,7 +10,7 @@
 //! # use node_attestation_controller::decide::{Lifetimes, Verifiers};
 //! # use node_attestation_controller::duties::Duties;
 //! # use node_attestation_controller::standalone::{
-//! #     ServingSettings, Settings, Standalone, StandaloneError,
+//! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
 //! # };
 //! # use node_attestation_controller::verifier::Verifier;
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
@@ -18,7 +18,7 @@
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
 //!     ca_cert: PathBuf::from("ca.crt"),
 //!     ca_key: Some(PathBuf::from("ca.key")),
-//!     inventory: PathBuf::from("machines.yaml"),
+//!     inventory: Machines::File(PathBuf::from("machines.yaml")),
 //!     audiences: Vec::new(),
 //!     lifetimes: Lifetimes::default(),
 //!     duties: Duties::default(),
@@ -47,6 +47,7 @@ use crate::clusters::{self, ClusterAccess, ClusterAccessError};
 use crate::decide::{Context, Lifetimes, Verifiers};
 use crate::duties::{BuiltIn, Duties, Issuance};
 use crate::events::Events;
+use crate::inventory::Inventory;
 use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};
 use crate::logs::error_chain;
 use crate::machine_list::{MachineList, MachineListError};
@@ -76,8 +77,8 @@ pub struct Settings {
     pub ca_cert: PathBuf,
     /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
     pub ca_key: Option<PathBuf>,
-    /// The machines ([`MachineList`]).
-    pub inventory: PathBuf,
+    /// The machines.
+    pub inventory: Machines,
     /// Audiences beside the digests of the CA certificates.
     pub audiences: Vec<Audience>,
     /// The longest validity that is granted.
@@ -86,6 +87,25 @@ pub struct Settings {
     pub duties: Duties,
     /// What serving certificates may be for.
     pub serving: ServingSettings,
+}
+
+/// Where a cluster's machines are known.
+#[derive(Debug, Clone)]
+#[expect(clippy::exhaustive_enums, reason = "an embedder writes one out")]
+pub enum Machines {
+    /// A file ([`MachineList`]).
+    File(PathBuf),
+    /// Somewhere else.
+    Known(Arc<dyn Inventory>),
+}
+
+impl Machines {
+    fn open(self) -> Result<Arc<dyn Inventory>, MachineListError> {
+        Ok(match self {
+            Self::File(path) => Arc::new(MachineList::open(&path)?),
+            Self::Known(inventory) => inventory,
+        })
+    }
 }
 
 /// What an operator says of serving certificates.
@@ -158,7 +178,7 @@ impl Standalone {
             Some(key) => Issuance::Sign(signer(&certificate, &settings.ca_cert, key)?),
             None => Issuance::ApproveOnly,
         };
-        let inventory = MachineList::open(&settings.inventory)?;
+        let inventory = settings.inventory.open()?;
         let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
 
         let trust = Trust::of(&certificate, &access);
@@ -179,7 +199,6 @@ impl Standalone {
             service_ranges,
             guest_reported: guest_reported_addresses.then_some(nodes),
         };
-        let inventory = Arc::new(inventory);
         let ledger = RecordLedger::new(
             Arc::new(MemoryRecords::default()),
             inventory.clone(),

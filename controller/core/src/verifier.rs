@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
+use crate::crd::conditions::Report;
 use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
 use crate::refusal::{Denial, Refusal};
@@ -35,6 +36,12 @@ pub trait Verifier: Debug + Send + Sync {
         appraisal: Appraisal<'a>,
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>>;
+
+    /// What there is to say of the cluster beside the answers to its requests, for conditions of its
+    /// `KubeletAuthentication`. Nothing rests on it, and nobody is asked for it.
+    fn reports(&self) -> Vec<Report> {
+        Vec::new()
+    }
 }
 
 /// What there is to appraise: the evidence, and what a key binding must cover.

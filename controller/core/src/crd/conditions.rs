@@ -70,6 +70,14 @@ pub mod reason {
     pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
     /// Not needed here.
     pub const NOT_APPLICABLE: &str = "NotApplicable";
+    /// An authorized attestor cannot be had as the controller is set up.
+    pub const ATTESTOR_UNUSABLE: &str = "AttestorUnusable";
+    /// The controller asks AWS as itself.
+    pub const CONTROLLER_IDENTITY: &str = "ControllerIdentity";
+    /// AWS answered.
+    pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
+    /// There are no credentials, or AWS does not accept them, or they may not do what is needed.
+    pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
 }
 
 /// Kubernetes' limit of a condition's message, in bytes.
@@ -115,6 +123,20 @@ pub struct Finding<'a> {
     pub message: &'a str,
     /// The `metadata.generation` that was looked at.
     pub observed_generation: Option<i64>,
+}
+
+/// What somebody has to say of one type, as it is kept until it is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "every caller writes one out")]
+pub struct Report {
+    /// The condition's type.
+    pub of: &'static str,
+    /// Whether it holds.
+    pub holds: Holds,
+    /// Why, in one word.
+    pub reason: &'static str,
+    /// Why, for a person.
+    pub message: String,
 }
 
 /// Says it, and whether that changes anything.

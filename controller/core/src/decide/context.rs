@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::{Audience, Provider};
 
+use crate::crd::conditions::Report;
 use crate::duties::{Duties, Issuance};
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
@@ -54,6 +55,11 @@ impl Verifiers {
     /// The providers that are admitted.
     pub fn providers(&self) -> impl Iterator<Item = &Provider> {
         self.0.keys()
+    }
+
+    /// What they have to say of their cluster.
+    pub fn reports(&self) -> impl Iterator<Item = Report> {
+        self.0.values().flat_map(|verifier| verifier.reports())
     }
 }
 

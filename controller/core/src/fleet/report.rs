@@ -9,7 +9,7 @@ use kubelet_attestation::names::Provider;
 use super::health::{Answers, Health, Paths};
 use super::obstacle::Obstacle;
 use crate::capi::CaOutOfTime;
-use crate::crd::conditions::{self, Finding, Holds, reason};
+use crate::crd::conditions::{self, Finding, Holds, Report, reason};
 use crate::crd::{IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus};
 
 /// Kubernetes' own signer, whose requests are approved where there is no CA key.
@@ -35,6 +35,8 @@ pub(super) enum Verdict {
         signs: bool,
         /// What the cluster says.
         health: Health,
+        /// What those say who appraise evidence.
+        attestors: Vec<Report>,
     },
 }
 
@@ -82,7 +84,23 @@ pub(super) fn status(
         };
         conditions::set(&mut status.conditions, &finding, &now);
     }
-    if let Verdict::Serving { signs, health, .. } = verdict {
+    if let Verdict::Serving {
+        signs,
+        health,
+        attestors,
+        ..
+    } = verdict
+    {
+        for report in attestors {
+            let finding = Finding {
+                of: report.of,
+                holds: report.holds,
+                reason: report.reason,
+                message: &report.message,
+                observed_generation,
+            };
+            conditions::set(&mut status.conditions, &finding, &now);
+        }
         if let Some(census) = health.census {
             status.identities = Some(IdentityCounts {
                 live: census.live,

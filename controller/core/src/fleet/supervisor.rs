@@ -187,6 +187,7 @@ impl Supervisor {
             ca: running.ca.out_of_time((self.shared.clock)()),
             signs: running.ca.signer().is_some(),
             health: running.health(),
+            attestors: service.verifiers.reports().collect(),
         }
     }
 

@@ -123,4 +123,9 @@ impl Unavailable {
     pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(cause.into())
     }
+
+    /// The cause, where it is of this type.
+    pub fn cause<E: Error + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
+    }
 }

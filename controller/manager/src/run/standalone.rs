@@ -11,7 +11,7 @@ use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
-    ClusterSettings, ServingSettings, Settings, Standalone,
+    ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
@@ -151,7 +151,7 @@ impl StandaloneArguments {
             workload_kubeconfig: self.workload_kubeconfig?,
             ca_cert: self.ca_cert?,
             ca_key: self.ca_key,
-            inventory: self.inventory?,
+            inventory: Machines::File(self.inventory?),
             audiences: self.audiences,
             lifetimes: Lifetimes {
                 attested: self.certificate_duration,

@@ -25,7 +25,7 @@ use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
-    ClusterSettings, ServingSettings, Settings, Standalone, StandaloneError,
+    ClusterSettings, Machines, ServingSettings, Settings, Standalone, StandaloneError,
 };
 use node_attestation_controller::verifier::Verifier;
 use tokio::signal::unix::{SignalKind, signal};
@@ -171,7 +171,7 @@ async fn serve(
         workload_kubeconfig: run.workload_kubeconfig.unwrap_or_default(),
         ca_cert: run.ca_cert.unwrap_or_default(),
         ca_key: run.ca_key.filter(|_| !run.approve_only),
-        inventory: run.inventory.unwrap_or_default(),
+        inventory: Machines::File(run.inventory.unwrap_or_default()),
         audiences: run.audiences,
         lifetimes: Lifetimes {
             attested: run.certificate_duration,

@@ -25,6 +25,7 @@ fn serving(health: Health) -> Verdict {
         ca: None,
         signs: true,
         health,
+        attestors: Vec::new(),
     }
 }
 
@@ -92,6 +93,7 @@ fn each_thing_that_is_wrong_has_its_reason() {
         ca: Some(CaOutOfTime::Expired),
         signs: true,
         health: healthy(),
+        attestors: Vec::new(),
     };
     for (verdict, reason) in [
         (old, "KubernetesTooOld"),
@@ -104,6 +106,25 @@ fn each_thing_that_is_wrong_has_its_reason() {
         assert_eq!(said(&verdict, "Ready"), is("False", reason));
     }
     assert_eq!(said(&Verdict::Waiting, "Ready"), is("Unknown", "Pending"));
+}
+
+#[test]
+fn what_attestors_say_is_said_and_changes_nothing_else() {
+    let verdict = Verdict::Serving {
+        ca: None,
+        signs: true,
+        health: healthy(),
+        attestors: vec![Report {
+            of: conditions::AWS_CREDENTIALS_READY,
+            holds: Holds::False,
+            reason: reason::CREDENTIALS_UNUSABLE,
+            message: "there are none".to_owned(),
+        }],
+    };
+
+    let credentials = said(&verdict, "AWSCredentialsReady");
+    assert_eq!(credentials, is("False", "CredentialsUnusable"));
+    assert_eq!(said(&verdict, "Ready"), is("True", "Ready"));
 }
 
 #[test]
@@ -125,6 +146,7 @@ fn the_signers_are_those_that_kubelets_ask() {
             ca: None,
             signs,
             health: healthy(),
+            attestors: Vec::new(),
         };
         let status = status(&authentication(attestor), &verdict, now());
         (
