@@ -59,6 +59,7 @@ bench-limits: musl
 
 ## musl: the static node binaries
 musl: prerequisites-musl
+	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-aws
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-insecure
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-floor
 

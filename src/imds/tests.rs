@@ -154,7 +154,7 @@ fn a_service_that_is_not_ready_is_asked_again() {
 fn ten_megabytes_are_not_read() {
     let service = Service::reading(|stream| {
         write(stream, &format!("{OK}\r\n"));
-        let piece = [b'x'; 64 * 1024];
+        let piece = vec![b'x'; 64 * 1024];
         for _ in 0..160 {
             if stream.write_all(&piece).is_err() {
                 break;

@@ -17,7 +17,7 @@ const PROFILE: &str = "meta-data/iam/security-credentials/";
 
 /// What the controller may take to get to a request. The metadata service has new credentials five
 /// minutes before the old ones end.
-const LEAST_LEFT: Duration = Duration::from_secs(2 * 60);
+const LEAST_LEFT: Duration = Duration::from_mins(2);
 
 /// IAM's limit for the name of a role.
 const MAX_ROLE_LEN: usize = 64;
@@ -75,9 +75,8 @@ pub(crate) struct Credentials {
     expiration: SystemTime,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-#[derive(Default)]
 struct Wire {
     code: String,
     access_key_id: Zeroizing<String>,

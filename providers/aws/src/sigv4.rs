@@ -48,12 +48,11 @@ impl Request<'_> {
 
     /// The request in its one form.
     fn canonical(&self) -> String {
-        let names: Vec<&str> = self.headers.iter().map(|(name, _)| *name).collect();
-        let headers: String = self
-            .headers
-            .iter()
-            .map(|(name, value)| format!("{name}:{value}\n"))
-            .collect();
+        let (mut names, mut headers) = (Vec::new(), String::new());
+        for (name, value) in self.headers {
+            names.push(*name);
+            headers.extend([*name, ":", *value, "\n"]);
+        }
         [
             self.method,
             "/",
