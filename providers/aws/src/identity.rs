@@ -1,7 +1,5 @@
 //! Which instance this is, as its signed identity document says.
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::evidence::aws::is_region;
@@ -104,12 +102,6 @@ impl Identity {
     /// `aws:///<zone>/<instance>`
     pub(crate) fn provider_id(&self) -> &ProviderId {
         &self.provider_id
-    }
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.provider_id.fmt(f)
     }
 }
 

@@ -91,13 +91,6 @@ impl Session {
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Vec<u8>, AttesterError> {
         let (settings, deadline) = (&claim.settings.aws, claim.deadline);
-        if self.identity.provider_id() != claim.provider_id {
-            let what = format!(
-                "the instance metadata is of {}, and this node asks for a certificate of {}",
-                self.identity, claim.provider_id
-            );
-            return Err(AttesterError::new(Blame::Evidence, what, NOT_AWS));
-        }
         self.check_name(settings.node_name, claim.node_name, deadline)?;
         let now = clock::now();
         let credentials = Credentials::read(&self.imds, settings.principal, deadline)

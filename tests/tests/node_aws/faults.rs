@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::imds::{Fault, Route, Times};
 use kubelet_authenticator_test_support::instance_identity::Document;
 
-use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION};
+use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION, ZONE};
 
 /// The time that the nodes here are given to join, in seconds.
 const TIMEOUT: &str = "5";
@@ -226,6 +226,33 @@ fn evidence_that_no_verifier_would_take_is_7() {
 
         assert_eq!(bed.server.connections(), 0, "{words}");
     }
+}
+
+#[test]
+fn a_role_that_would_lead_elsewhere_is_7() {
+    for role in ["../../user-data", "a/b", "a b", &"a".repeat(65)] {
+        let mut bed = Bed::new();
+        bed.node.set("AWS_PRINCIPAL", "instanceProfile");
+        bed.imds
+            .update(|instance| instance.profile.as_mut().unwrap().role = role.to_owned());
+
+        bed.run().failed(7).saying("names no role");
+
+        assert_eq!(bed.reads().len(), 3, "{role}");
+    }
+}
+
+#[test]
+fn evidence_that_is_too_large_is_7() {
+    let bed = Bed::new();
+    bed.set_document(&Document {
+        billing_products: vec!["bp-1".repeat(6000)],
+        ..Document::new(ACCOUNT, REGION, ZONE, INSTANCE)
+    });
+
+    bed.run().failed(7).saying("at most 32768");
+
+    assert_eq!(bed.server.connections(), 0);
 }
 
 #[test]
