@@ -59,9 +59,13 @@ async fn c14_an_sts_that_is_not_there_is_an_outage() {
 
 /// Has time pass once the service has been reached, so that nobody waits for it.
 async fn pass(bed: &Bed, reached: impl Fn(&Service) -> bool) {
-    while !reached(&bed.service) {
-        tokio::task::yield_now().await;
-    }
+    let arrived = async {
+        while !reached(&bed.service) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let arrived = tokio::time::timeout(Duration::from_mins(1), arrived).await;
+    arrived.expect("the service is reached within a minute");
     tokio::time::pause();
     for _ in 0..11 {
         tokio::time::advance(Duration::from_secs(1)).await;
