@@ -32,7 +32,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
 }
 
 /// Credentials, and what else the SDK needs to use them.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
 pub struct Credentials {
     /// What tells them from others.
@@ -41,6 +41,15 @@ pub struct Credentials {
     /// an endpoint where no other is set. Credentials that change under one key must be the same
     /// principal's.
     pub config: SdkConfig,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The SDK's configuration shows access keys.
+        f.debug_struct("Credentials")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What credentials are told apart by: a digest of how they are come by, never of a secret alone.
@@ -56,8 +65,8 @@ impl CredentialsKey {
 
 impl fmt::Debug for CredentialsKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, ..] = self.0;
-        write!(f, "CredentialsKey({a:02x}{b:02x}{c:02x}{d:02x}..)")
+        let [first, second, ..] = self.0;
+        write!(f, "CredentialsKey({first:02x}{second:02x}..)")
     }
 }
 
@@ -80,7 +89,9 @@ impl DefaultChain {
     }
 
     async fn load(&self) -> Result<Credentials, Unavailable> {
-        let load = aws_config::defaults(BehaviorVersion::latest()).load();
+        let load = aws_config::defaults(BehaviorVersion::latest())
+            .load()
+            .boxed();
         let loaded = self.loaded.get_or_init(|| load);
         let config = tokio::time::timeout(LOAD_DEADLINE, loaded)
             .await

@@ -8,6 +8,7 @@ mod lane;
 mod outage;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 pub use self::batch::{Instances, Limits};
@@ -33,7 +34,7 @@ pub struct InstanceFacts {
     /// Its private DNS name.
     pub private_dns_name: Option<String>,
     /// Its private addresses.
-    pub addresses: Vec<std::net::IpAddr>,
+    pub addresses: Vec<IpAddr>,
     /// The network interface with device index 0.
     pub first_interface: Option<Attachment>,
     /// What it boots from.
@@ -66,3 +67,6 @@ impl InstanceFacts {
         matches!(&*self.state, "pending" | "running")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,12 +136,14 @@ impl Instances {
             Joined::Known(facts) => return Ok(Some(*facts)),
             Joined::Waits(answer) => answer,
         };
-        let late = || Outage::TimedOut {
+        let timed_out = || Outage::TimedOut {
             region: region.to_owned(),
         };
-        let answer = timeout_at(deadline, answer).await.map_err(|_| late())?;
+        let answer = timeout_at(deadline, answer)
+            .await
+            .map_err(|_| timed_out())?;
         // Nobody answers any more where the runtime ends.
-        Ok(answer.map_err(|_| late())??)
+        Ok(answer.map_err(|_| timed_out())??)
     }
 
     /// All instances with these tags.
@@ -216,13 +218,9 @@ impl Shared {
             });
         }
         let (answer, answered) = oneshot::channel();
-        let batch = state.batch_for(instance, now);
-        let waiters = batch.waiters.entry(instance.to_owned()).or_default();
-        waiters.push(answer);
-        if batch.is_full() {
+        if state.enqueue(instance, answer, now) {
             lane.changed.notify_one();
         }
-        state.waiting += 1;
         if !state.is_served {
             state.is_served = true;
             tokio::spawn(self.clone().serve(lane.clone()));

@@ -26,13 +26,11 @@ impl Bucket {
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         let full_at = self.full_at.max(now) + self.interval;
         let ready = full_at.checked_sub(self.interval * self.burst);
-        match ready.filter(|ready| *ready > now) {
-            Some(ready) => Err(ready),
-            None => {
-                self.full_at = full_at;
-                Ok(())
-            }
+        if let Some(ready) = ready.filter(|ready| *ready > now) {
+            return Err(ready);
         }
+        self.full_at = full_at;
+        Ok(())
     }
 
     pub(super) fn is_full(&self, now: Instant) -> bool {

@@ -272,9 +272,13 @@ fn outage(region: &str, error: &SdkError<DescribeInstancesError>) -> Outage {
         SdkError::TimeoutError(_) => Outage::TimedOut {
             region: region_name,
         },
-        SdkError::ServiceError(answer) => {
-            Outage::of_code(region, answer.err().code().unwrap_or("no code"))
-        }
+        SdkError::ServiceError(answer) => match answer.err().code() {
+            Some(code) => Outage::of_code(region, code),
+            None => Outage::Unreachable {
+                region: region_name,
+                what: "its answer cannot be read",
+            },
+        },
         _ if is_of_credentials(error) => Outage::Credentials {
             region: region_name,
             code: "none could be found".to_owned(),
@@ -290,9 +294,13 @@ fn outage(region: &str, error: &SdkError<DescribeInstancesError>) -> Outage {
             region: region_name,
             what: "no connection",
         },
-        _ => Outage::Unreachable {
+        SdkError::ConstructionFailure(_) => Outage::Unreachable {
             region: region_name,
             what: "no request could be made",
+        },
+        _ => Outage::Unreachable {
+            region: region_name,
+            what: "the SDK failed otherwise",
         },
     }
 }
@@ -306,4 +314,21 @@ fn is_of_credentials(error: &SdkError<DescribeInstancesError>) -> bool {
         cause = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tags_value_stands_for_itself_only() {
+        let tags = BTreeMap::from([("a".to_owned(), r"x*y?z\".to_owned())]);
+
+        let [filter] = &filters(&Query::Tags(tags))[..] else {
+            panic!("one tag, one filter")
+        };
+
+        assert_eq!(filter.name(), Some("tag:a"));
+        assert_eq!(filter.values(), [r"x\*y\?z\\"]);
+    }
 }

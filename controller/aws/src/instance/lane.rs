@@ -121,17 +121,26 @@ impl State {
         }
     }
 
-    /// The batch that asks about this instance.
-    pub(super) fn batch_for(&mut self, instance: &str, now: Instant) -> &mut Batch {
-        let asks = |batch: &Batch| batch.waiters.contains_key(instance) || !batch.is_full();
-        let index = self.queue.iter().position(asks).unwrap_or_else(|| {
-            self.queue.push_back(Batch {
-                opened: now,
-                waiters: BTreeMap::new(),
-            });
-            self.queue.len() - 1
+    /// Has the next call that has room ask about an instance; says whether it is full now.
+    pub(super) fn enqueue(
+        &mut self,
+        instance: &str,
+        waiter: oneshot::Sender<Answer>,
+        now: Instant,
+    ) -> bool {
+        self.waiting += 1;
+        let has_room =
+            |batch: &&mut Batch| batch.waiters.contains_key(instance) || !batch.is_full();
+        if let Some(batch) = self.queue.iter_mut().find(has_room) {
+            let waiters = batch.waiters.entry(instance.to_owned()).or_default();
+            waiters.push(waiter);
+            return batch.is_full();
+        }
+        self.queue.push_back(Batch {
+            opened: now,
+            waiters: BTreeMap::from([(instance.to_owned(), vec![waiter])]),
         });
-        &mut self.queue[index]
+        false
     }
 
     pub(super) fn remembered(

@@ -261,10 +261,9 @@ impl Shared {
         let mut state = self.lock();
         state.calls.push(call.clone());
         let mut failures = state.failures.iter_mut();
-        let rule = failures.find_map(|(scope, times, failure)| {
+        failures.find_map(|(scope, times, failure)| {
             (scope.matches(call) && times.take()).then(|| failure.clone())
-        });
-        rule
+        })
     }
 
     fn correct(&self, mut body: String) -> String {

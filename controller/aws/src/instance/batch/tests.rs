@@ -137,10 +137,11 @@ async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
     let describe = || instances.describe(ACCOUNT, REGION, INSTANCE);
 
     describe().await.unwrap();
-    advance(Limits::default().remembered - SECOND).await;
+    let half = Limits::default().remembered / 2;
+    advance(half).await;
     describe().await.unwrap();
     assert_eq!(ec2.calls().len(), 1);
-    advance(SECOND).await;
+    advance(half).await;
     ec2.knows([]);
     assert_eq!(describe().await.unwrap(), None);
     ec2.knows([InstanceFacts {

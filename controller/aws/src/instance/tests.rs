@@ -1,0 +1,362 @@
+//! The real SDK against moto's EC2.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use futures::future::join_all;
+use kubelet_authenticator_test_support::api_server::Times;
+use kubelet_authenticator_test_support::moto::{Failure, Field, Instance, Moto, Scope};
+use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
+use node_attestation_controller::inventory::Inventory as _;
+use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal};
+
+use super::*;
+use crate::document::VerifiedDocument;
+use crate::fake::PerAccount;
+use crate::inventory::{InventorySettings, Place, TaggedInstances};
+use crate::policy::AwsPolicy;
+
+static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
+
+const REGION: &str = "eu-west-1";
+const OWNED: (&str, &str) = ("sigs.k8s.io/cluster-api-provider-aws/cluster/prod", "owned");
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn instances() -> Instances {
+    limited(Limits::default())
+}
+
+fn limited(limits: Limits) -> Instances {
+    let endpoints = [REGION, "eu-west-2"].map(|region| (region.to_owned(), MOTO.url()));
+    let settings = Ec2Settings {
+        endpoints: endpoints.into(),
+    };
+    Instances::with(Arc::new(PerAccount), Arc::new(Ec2::new(settings)), limits)
+}
+
+/// One instance of the cluster `prod`, in an account of this test's own.
+fn instance(account: &str) -> Instance {
+    MOTO.ec2(account, REGION).run(&[OWNED])
+}
+
+async fn described(instance: &Instance) -> Option<InstanceFacts> {
+    let instances = instances();
+    let described = instances.describe(&instance.account, REGION, &instance.id);
+    described.await.unwrap()
+}
+
+/// The document that the instance got when it was launched last.
+fn document(instance: &Instance, facts: &InstanceFacts) -> VerifiedDocument {
+    VerifiedDocument {
+        account: instance.account.clone(),
+        region: REGION.to_owned(),
+        availability_zone: instance.zone.clone(),
+        instance: instance.id.clone(),
+        pending_time: facts.launched.unwrap(),
+        digest: [1; 32],
+    }
+}
+
+/// What comes of an instance an hour after the launch that its document is of.
+fn checked(facts: &InstanceFacts, document: &VerifiedDocument) -> Result<Checked, Refusal> {
+    let policy = AwsPolicy::new(&AwsSettings::default(), Some("prod".to_owned()));
+    check(
+        facts,
+        document,
+        &policy,
+        document.pending_time + 60 * MINUTE,
+    )
+}
+
+#[track_caller]
+fn denied(checked: Result<Checked, Refusal>) -> AwsDenial {
+    match checked {
+        Err(Refusal::Deny(Denial::Aws(denial))) => denial,
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+/// The calls with the credentials of this account.
+fn calls(account: &str) -> Vec<kubelet_authenticator_test_support::moto::Call> {
+    let calls = MOTO.calls().into_iter();
+    calls.filter(|call| call.account == account).collect()
+}
+
+#[tokio::test]
+async fn an_instance_is_read_as_ec2_describes_it() {
+    let instance = instance("200000000001");
+
+    let facts = described(&instance).await.unwrap();
+
+    assert_eq!(facts.id, instance.id);
+    assert_eq!(facts.owner, instance.account);
+    assert_eq!(facts.state, "running");
+    assert_eq!(facts.zone, "eu-west-1a");
+    assert_eq!(
+        facts.private_dns_name.as_ref(),
+        Some(&instance.private_dns_name)
+    );
+    assert_eq!(
+        facts.addresses,
+        [instance.private_ip.parse::<IpAddr>().unwrap()]
+    );
+    assert_eq!(facts.tags.get(OWNED.0).map(String::as_str), Some("owned"));
+    let Root::Volume(Some(Attachment { time: Some(_) })) = facts.root else {
+        panic!("{:?}", facts.root)
+    };
+    assert!(facts.first_interface.unwrap().time.is_some());
+    let checked = checked(&facts, &document(&instance, &facts)).unwrap();
+    assert_eq!(checked.node_name.as_str(), instance.private_dns_name);
+    assert_eq!(checked.first_claim_only, None);
+}
+
+#[tokio::test]
+async fn two_hundred_joins_cost_at_most_four_calls_and_nothing_but_the_policy_allows() {
+    let account = "200000000002";
+    let fleet = MOTO.ec2(account, REGION).run_many(200, &[OWNED]);
+    let instances = instances();
+
+    let asked = fleet
+        .iter()
+        .map(|one| instances.describe(account, REGION, &one.id));
+    let answers = join_all(asked).await;
+
+    for (instance, answer) in fleet.iter().zip(answers) {
+        assert_eq!(answer.unwrap().unwrap().id, instance.id);
+    }
+    let calls = calls(account);
+    assert!(calls.len() <= 4, "{} calls", calls.len());
+    let called: BTreeSet<_> = calls
+        .iter()
+        .map(|call| format!("{}:{}", call.service, call.action))
+        .collect();
+    let policy = include_str!("../../../../packaging/aws/controller-policy.json");
+    let policy: serde_json::Value = serde_json::from_str(policy).unwrap();
+    let [statement] = &policy["Statement"].as_array().unwrap()[..] else {
+        panic!("one statement: {policy}")
+    };
+    assert_eq!(statement["Effect"], "Allow");
+    let allowed = BTreeSet::from([statement["Action"].as_str().unwrap().to_owned()]);
+    assert_eq!(called, allowed);
+}
+
+#[tokio::test]
+async fn an_instance_that_ec2_does_not_know_spoils_no_others_answer() {
+    let instance = instance("200000000003");
+    let instances = instances();
+    let ask = |id: &'static str| instances.describe(&instance.account, REGION, id);
+
+    let (known, unknown, odd) = futures::join!(
+        instances.describe(&instance.account, REGION, &instance.id),
+        ask("i-0123456789abcdef0"),
+        ask("no instance at all"),
+    );
+
+    assert_eq!(known.unwrap().unwrap().id, instance.id);
+    assert_eq!((unknown.unwrap(), odd.unwrap()), (None, None));
+    assert_eq!(calls(&instance.account).len(), 1);
+}
+
+#[tokio::test]
+async fn an_instance_of_another_account_or_region_is_not_seen() {
+    let instance = instance("200000000004");
+    let instances = instances();
+
+    let elsewhere = instances
+        .describe("200000000005", REGION, &instance.id)
+        .await;
+    assert_eq!(elsewhere.unwrap(), None);
+    let elsewhere = instances
+        .describe(&instance.account, "eu-west-2", &instance.id)
+        .await;
+    assert_eq!(elsewhere.unwrap(), None);
+}
+
+#[tokio::test]
+async fn b13_what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do() {
+    let account = "200000000006";
+    let region = "in eu-west-1";
+    for (failure, message) in [
+        (
+            Failure::throttled(),
+            "EC2 {} is asked too often: RequestLimitExceeded",
+        ),
+        (
+            Failure::out_of_order(),
+            "EC2 {} answers with an error: Unavailable",
+        ),
+        (
+            Failure::unauthorized(),
+            "the controller may not call ec2:DescribeInstances {}: UnauthorizedOperation",
+        ),
+        (
+            Failure::bad_credentials(),
+            "the controller's AWS credentials cannot be used {}: AuthFailure",
+        ),
+        (
+            Failure::expired_credentials(),
+            "the controller's AWS credentials cannot be used {}: RequestExpired",
+        ),
+        (Failure::Cut, "EC2 {} could not be asked: no connection"),
+        (
+            Failure::Body("<html>".to_owned()),
+            "EC2 {} could not be asked: its answer cannot be read",
+        ),
+    ] {
+        MOTO.inject(Scope::account(account), Times::once(), failure.clone());
+
+        let described = instances()
+            .describe(account, REGION, "i-0123456789abcdef0")
+            .await;
+
+        let told = described.unwrap_err().to_string();
+        assert_eq!(told, message.replace("{}", region), "{failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn b13_an_ec2_that_hangs_is_given_up_and_asked_again_later() {
+    let account = "200000000007";
+    let instance = instance(account);
+    let instances = limited(Limits {
+        call: Duration::from_millis(300),
+        pause: Duration::ZERO,
+        ..Limits::default()
+    });
+    MOTO.inject(Scope::account(account), Times::once(), Failure::Hang);
+
+    let hung = instances.describe(account, REGION, &instance.id).await;
+
+    assert_eq!(
+        hung.unwrap_err().to_string(),
+        "EC2 in eu-west-1 did not answer in time"
+    );
+    let answered = instances.describe(account, REGION, &instance.id).await;
+    assert!(answered.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn b13_a_terminated_or_stopped_instance_is_denied_with_the_document_that_it_had() {
+    let instance = instance("200000000008");
+    let ec2 = MOTO.ec2(&instance.account, REGION);
+    let document = document(&instance, &described(&instance).await.unwrap());
+
+    ec2.stop(&instance.id);
+    let facts = described(&instance).await.unwrap();
+    assert_eq!(
+        denied(checked(&facts, &document)).reason(),
+        "InstanceNotRunning"
+    );
+    ec2.terminate(&instance.id);
+    let facts = described(&instance).await.unwrap();
+    assert_eq!(
+        denied(checked(&facts, &document)).reason(),
+        "InstanceNotRunning"
+    );
+}
+
+#[tokio::test]
+async fn b14_a_root_volume_of_another_time_is_seen() {
+    let instance = instance("200000000009");
+    MOTO.amend(
+        &instance.id,
+        Field::RootAttached,
+        "2026-01-01T00:00:00.000Z",
+    );
+
+    let facts = described(&instance).await.unwrap();
+
+    let checked = checked(&facts, &document(&instance, &facts)).unwrap();
+    assert_eq!(
+        checked.first_claim_only.unwrap().reason(),
+        "RootVolumeMoved"
+    );
+}
+
+#[tokio::test]
+async fn b14_an_interface_0_that_is_not_there_or_another_is_seen() {
+    for (field, value, account) in [
+        (Field::Interfaces, "", "200000000010"),
+        (Field::InterfaceIndex, "1", "200000000011"),
+    ] {
+        let instance = instance(account);
+        MOTO.amend(&instance.id, field, value);
+
+        let facts = described(&instance).await.unwrap();
+
+        let denied = denied(checked(&facts, &document(&instance, &facts)));
+        assert_eq!(denied.reason(), "InstanceIncomplete");
+    }
+}
+
+#[tokio::test]
+async fn b17_an_instance_that_changes_its_cluster_is_denied() {
+    let instance = instance("200000000012");
+    let ec2 = MOTO.ec2(&instance.account, REGION);
+    ec2.untag(&instance.id, OWNED.0);
+    ec2.tag(
+        &instance.id,
+        "sigs.k8s.io/cluster-api-provider-aws/cluster/dev",
+        "owned",
+    );
+
+    let facts = described(&instance).await.unwrap();
+
+    let denied = denied(checked(&facts, &document(&instance, &facts)));
+    assert_eq!(denied.reason(), "TagMismatch");
+}
+
+#[tokio::test]
+async fn an_instance_store_is_told_from_a_volume() {
+    let instance = instance("200000000013");
+    MOTO.amend(&instance.id, Field::RootDeviceType, "instance-store");
+    MOTO.amend(&instance.id, Field::Volumes, "");
+
+    assert_eq!(
+        described(&instance).await.unwrap().root,
+        Root::InstanceStore
+    );
+}
+
+#[tokio::test]
+async fn instances_are_found_by_their_tags() {
+    let account = "200000000014";
+    let ec2 = MOTO.ec2(account, REGION);
+    let own = ec2.run(&[("cluster", "prod"), ("role", "worker")]);
+    ec2.run(&[("cluster", "dev"), ("role", "worker")]);
+    ec2.run(&[("cluster", "prod")]);
+    let tags = [("cluster", "prod"), ("role", "worker")];
+    let settings = InventorySettings {
+        places: vec![Place {
+            account: account.to_owned(),
+            region: REGION.to_owned(),
+        }],
+        tags: tags
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        node_name: AwsNodeName::InstanceId,
+    };
+    let inventory = TaggedInstances::new(instances(), settings).unwrap();
+
+    let found = inventory
+        .by_address(own.private_ip.parse().unwrap())
+        .await
+        .unwrap();
+
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].node_name.as_ref().unwrap().as_str(), own.id);
+    assert_eq!(calls(account).len(), 1);
+}
+
+#[test]
+fn nothing_that_is_shown_has_a_key() {
+    let credentials = crate::fake::credentials(1, "AKIASHOWN");
+
+    let shown = format!("{credentials:?} {:?}", instances());
+
+    assert!(
+        !shown.contains("AKIASHOWN") && !shown.contains("secret"),
+        "{shown}"
+    );
+}
