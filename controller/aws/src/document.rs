@@ -1,6 +1,28 @@
 //! The instance identity document, once its signature holds.
+//!
+//! IMDS gives the document inside a CMS message (`rsa2048`), and the message is all that is read:
+//! there is no second copy of any fact. The steps are
+//!
+//! 1. [`ber`]: base64, and the encoding that AWS uses as DER;
+//! 2. [`cms`]: exactly the one structure that AWS sends;
+//! 3. the region that the content names, which nothing vouches for yet, selects the key: whoever
+//!    writes another region there selects a key with which his signature does not verify;
+//! 4. the signature, with the key that is pinned for that region and for nothing else;
+//! 5. [`json`]: what the verified bytes say.
+//!
+//! All of it is local, takes bounded time, and asks nobody.
+
+mod ber;
+mod cms;
+mod fields;
+mod json;
+mod signers;
 
 use std::time::SystemTime;
+
+use node_attestation_controller::refusal::AwsDenial;
+
+pub use signers::{InvalidSigners, Signer, Signers};
 
 /// What a signed document says of its instance. Only a verified signature makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,3 +41,28 @@ pub struct VerifiedDocument {
     /// SHA-256 of the bytes that the signature covers: a part of the key binding.
     pub digest: [u8; 32],
 }
+
+impl Signers {
+    /// Verifies `rsa2048`, the signed document as IMDS gave it.
+    ///
+    /// There is no check of age here: a document has no expiry, and proves nothing about when it is
+    /// shown. The call to STS does.
+    ///
+    /// # Errors
+    ///
+    /// The denial of the first check that fails.
+    pub fn verify(&self, rsa2048: &str) -> Result<VerifiedDocument, AwsDenial> {
+        let der = ber::decode(rsa2048)?;
+        let message = cms::SignedMessage::parse(&der)?;
+        let region = json::claimed_region(message.claimed_content())?;
+        let signers = self.region(&region);
+        if signers.is_empty() {
+            return Err(AwsDenial::RegionUnknown { region });
+        }
+        let content = message.verify(signers, &region)?;
+        json::parse(&content)
+    }
+}
+
+#[cfg(test)]
+mod tests;

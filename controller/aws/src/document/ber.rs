@@ -1,0 +1,197 @@
+//! The encoding of the message: base64 in lines, of BER that is DER but for its outer layers.
+//!
+//! AWS's encoder writes what it streams: lengths that are not known beforehand (X.690 section
+//! 8.1.3.6), and the content in pieces (section 8.7.3.2). Both are rewritten here and nothing else
+//! is: an element with a length is copied as it is, and the reader of DER that follows refuses
+//! what is no DER in it. This is for one message of AWS; certificates and requests are DER, so
+//! nothing outside of the document uses it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use node_attestation_controller::refusal::AwsDenial;
+
+/// A document is half a kibibyte, the message around it another.
+const MAX_SIZE: usize = 16 * 1024;
+/// The same in base64, in lines.
+const MAX_TEXT_SIZE: usize = 24 * 1024;
+/// AWS sends six levels of elements without length.
+const MAX_DEPTH: usize = 8;
+
+const CONSTRUCTED: u8 = 0x20;
+const OCTET_STRING: u8 = 0x04;
+/// In the low bits: the tag's number is in the bytes after it.
+const LONG_TAG: u8 = 0x1f;
+const END_OF_CONTENTS: [u8; 2] = [0, 0];
+
+/// Not of the encoding that is taken here; says by which rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct InvalidBer(&'static str);
+
+/// The DER of the message that `text` is the base64 of.
+pub(super) fn decode(text: &str) -> Result<Vec<u8>, AwsDenial> {
+    let undecodable = |detail| AwsDenial::DocumentUndecodable { detail };
+    if text.len() > MAX_TEXT_SIZE {
+        return Err(undecodable("it is too large"));
+    }
+    let one_line: Vec<u8> = text
+        .bytes()
+        .filter(|byte| !matches!(byte, b'\r' | b'\n'))
+        .collect();
+    if one_line.is_empty() {
+        return Err(undecodable("it is empty"));
+    }
+    let ber = STANDARD
+        .decode(one_line)
+        .map_err(|_| undecodable("it is not base64"))?;
+    to_der(&ber).map_err(|InvalidBer(detail)| undecodable(detail))
+}
+
+/// The one element of `ber`, its outer layers in DER. DER stays as it is.
+///
+/// # Errors
+///
+/// More than one element, more than [`MAX_SIZE`] bytes, more than [`MAX_DEPTH`] levels, or lengths
+/// and tags in other forms than the two that AWS sends. Bytes are read once, and copied at most once
+/// a level.
+pub(super) fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
+    if ber.len() > MAX_SIZE {
+        return Err(InvalidBer("it is too large"));
+    }
+    let mut input = Input(ber);
+    let mut der = Vec::with_capacity(ber.len());
+    input.element(MAX_DEPTH, &mut der)?;
+    if input.0.is_empty() {
+        Ok(der)
+    } else {
+        Err(InvalidBer("bytes follow after its end"))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Length {
+    Known(usize),
+    Indefinite,
+}
+
+/// What is left to read.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    /// Reads one element, and appends it to `der`.
+    fn element(&mut self, levels: usize, der: &mut Vec<u8>) -> Result<(), InvalidBer> {
+        let Some(levels) = levels.checked_sub(1) else {
+            return Err(InvalidBer("it is nested too deeply"));
+        };
+        let (tag, length) = self.header()?;
+        if tag == OCTET_STRING | CONSTRUCTED {
+            return append(der, OCTET_STRING, &self.pieces(length)?);
+        }
+        match length {
+            Length::Known(length) => append(der, tag, self.take(length)?),
+            Length::Indefinite => {
+                let mut content = Vec::new();
+                while !self.ended() {
+                    self.element(levels, &mut content)?;
+                }
+                append(der, tag, &content)
+            }
+        }
+    }
+
+    /// Reads the pieces of an octet string up to its end, and joins them.
+    fn pieces(&mut self, length: Length) -> Result<Vec<u8>, InvalidBer> {
+        let mut joined = Vec::new();
+        match length {
+            Length::Known(length) => {
+                let mut within = Input(self.take(length)?);
+                while !within.0.is_empty() {
+                    joined.extend(within.piece()?);
+                }
+            }
+            Length::Indefinite => {
+                while !self.ended() {
+                    joined.extend(self.piece()?);
+                }
+            }
+        }
+        Ok(joined)
+    }
+
+    fn piece(&mut self) -> Result<&'a [u8], InvalidBer> {
+        match self.header()? {
+            (OCTET_STRING, Length::Known(length)) => self.take(length),
+            _ => Err(InvalidBer("a piece of an octet string is something else")),
+        }
+    }
+
+    /// Reads a tag and a length, which has the shortest form or none.
+    fn header(&mut self) -> Result<(u8, Length), InvalidBer> {
+        let tag = self.byte()?;
+        if tag == 0 {
+            return Err(InvalidBer("an end of contents is out of place"));
+        }
+        if tag & LONG_TAG == LONG_TAG {
+            return Err(InvalidBer("a tag has a large number"));
+        }
+        let length = match self.byte()? {
+            short @ 0..0x80 => Length::Known(short.into()),
+            0x80 if tag & CONSTRUCTED == 0 => {
+                return Err(InvalidBer("a primitive element has no length"));
+            }
+            0x80 => Length::Indefinite,
+            0x81 => Length::Known(at_least(0x80, self.byte()?.into())?),
+            0x82 => {
+                let bytes = [self.byte()?, self.byte()?];
+                Length::Known(at_least(0x100, u16::from_be_bytes(bytes).into())?)
+            }
+            _ => return Err(InvalidBer("a length is too large")),
+        };
+        Ok((tag, length))
+    }
+
+    /// Whether the element ends here; its end is read.
+    fn ended(&mut self) -> bool {
+        let rest = self.0.strip_prefix(&END_OF_CONTENTS);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+
+    fn byte(&mut self) -> Result<u8, InvalidBer> {
+        let (byte, rest) = self.0.split_first().ok_or(TRUNCATED)?;
+        self.0 = rest;
+        Ok(*byte)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], InvalidBer> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(TRUNCATED)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+const TRUNCATED: InvalidBer = InvalidBer("it ends before its end");
+
+fn at_least(least: usize, length: usize) -> Result<usize, InvalidBer> {
+    if length < least {
+        return Err(InvalidBer("a length has not its shortest form"));
+    }
+    Ok(length)
+}
+
+/// Appends an element; none of [`MAX_SIZE`] bytes of input becomes longer than two bytes can say.
+fn append(der: &mut Vec<u8>, tag: u8, content: &[u8]) -> Result<(), InvalidBer> {
+    let length = u16::try_from(content.len()).map_err(|_| InvalidBer("it is too large"))?;
+    let [high, low] = length.to_be_bytes();
+    der.push(tag);
+    match length {
+        0..0x80 => der.push(low),
+        0x80..0x100 => der.extend([0x81, low]),
+        _ => der.extend([0x82, high, low]),
+    }
+    der.extend(content);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use proptest::prelude::*;
+
+use super::{InvalidBer, MAX_SIZE, to_der};
+
+/// Arbitrary DER: nested sequences of octet strings and integers.
+fn der() -> impl Strategy<Value = Vec<u8>> {
+    let leaf = (
+        prop_oneof![Just(0x04), Just(0x02), Just(0x13), Just(0x80)],
+        proptest::collection::vec(any::<u8>(), 0..300),
+    );
+    let leaf = leaf.prop_map(|(tag, content)| element(tag, &content));
+    leaf.prop_recursive(6, 64, 8, |inner| {
+        let tag = prop_oneof![Just(0x30), Just(0x31), Just(0xa0)];
+        (tag, proptest::collection::vec(inner, 0..8))
+            .prop_map(|(tag, members)| element(tag, &members.concat()))
+    })
+}
+
+fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let length = content.len();
+    let [.., high, low] = length.to_be_bytes();
+    let header = match length {
+        0..0x80 => vec![tag, low],
+        0x80..0x100 => vec![tag, 0x81, low],
+        _ => vec![tag, 0x82, high, low],
+    };
+    [header, content.to_vec()].concat()
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(der) = to_der(&bytes) {
+            prop_assert_eq!(to_der(&der), Ok(der));
+        }
+    }
+
+    #[test]
+    fn no_beginning_of_indefinite_elements_makes_it_panic(
+        depth in 0..12_usize,
+        bytes in proptest::collection::vec(prop_oneof![Just(0_u8), Just(0x24), Just(0x80), any::<u8>()], 0..60),
+    ) {
+        let ber = [[0x30, 0x80].repeat(depth), bytes, vec![0; 2 * depth]].concat();
+        if let Ok(der) = to_der(&ber) {
+            prop_assert!(depth <= 8);
+            prop_assert_eq!(to_der(&der), Ok(der));
+        }
+    }
+
+    #[test]
+    fn der_stays_as_it_is(der in der()) {
+        prop_assume!(der.len() <= MAX_SIZE);
+        prop_assert_eq!(to_der(&der), Ok(der));
+    }
+
+    #[test]
+    fn any_der_with_indefinite_lengths_around_it_becomes_der(der in der()) {
+        prop_assume!(der.len() < MAX_SIZE - 16);
+        let ber = [&[0x30, 0x80, 0xa0, 0x80], der.as_slice(), &[0, 0, 0, 0]].concat();
+        prop_assert_eq!(to_der(&ber), Ok(element(0x30, &element(0xa0, &der))));
+    }
+}
+
+#[test]
+fn pieces_are_joined() {
+    let joined = Ok(vec![0x04, 3, 1, 2, 3]);
+
+    assert_eq!(
+        to_der(&[0x24, 0x80, 0x04, 1, 1, 0x04, 2, 2, 3, 0, 0]),
+        joined
+    );
+    assert_eq!(to_der(&[0x24, 7, 0x04, 1, 1, 0x04, 2, 2, 3]), joined);
+    assert_eq!(to_der(&[0x24, 0x80, 0, 0]), Ok(vec![0x04, 0]));
+}
+
+#[test]
+fn other_encodings_are_refused() {
+    let too_deep = [[0x30, 0x80].repeat(9), vec![0; 18]].concat();
+    let deepest = [[0x30, 0x80].repeat(8), vec![0; 16]].concat();
+    for (ber, detail) in [
+        (&[][..], "it ends before its end"),
+        (&[0x30], "it ends before its end"),
+        (&[0x30, 2, 0], "it ends before its end"),
+        (&[0x30, 0x80, 2, 0], "it ends before its end"),
+        (&[0x30, 0x82, 1], "it ends before its end"),
+        (&[0, 0], "an end of contents is out of place"),
+        (
+            &[0x30, 0x80, 0, 1, 0, 0],
+            "an end of contents is out of place",
+        ),
+        (&[0x3f, 0x20, 0], "a tag has a large number"),
+        (&[0x04, 0x80, 0, 0], "a primitive element has no length"),
+        (&[0x04, 0x81, 1, 7], "a length has not its shortest form"),
+        (&[0x04, 0x82, 0, 0x80], "a length has not its shortest form"),
+        (&[0x04, 0x83, 1, 0, 0], "a length is too large"),
+        (&[0x04, 0xff], "a length is too large"),
+        (
+            &[0x24, 0x80, 0x24, 0, 0, 0],
+            "a piece of an octet string is something else",
+        ),
+        (
+            &[0x24, 0x80, 0x30, 0, 0, 0],
+            "a piece of an octet string is something else",
+        ),
+        (&[0x24, 3, 0x04, 2, 7, 7], "it ends before its end"),
+        (&[0x04, 0, 0], "bytes follow after its end"),
+        (&too_deep, "it is nested too deeply"),
+    ] {
+        assert_eq!(to_der(ber), Err(InvalidBer(detail)), "{ber:x?}");
+    }
+    assert!(to_der(&deepest).is_ok());
+    assert_eq!(
+        to_der(&vec![0; MAX_SIZE + 1]),
+        Err(InvalidBer("it is too large"))
+    );
+}

@@ -1,0 +1,338 @@
+//! The message around the document: CMS signed data (RFC 5652) in the one form that AWS gives it.
+//!
+//! Whatever a message could bring to be believed by, it must not: certificates, revocation lists,
+//! further signers, attributes outside of the signature. Its one signer is looked up among the
+//! pinned ones by issuer and serial number, and is none of these only by the name.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use node_attestation_controller::refusal::AwsDenial;
+use x509_cert::der::Tag;
+use x509_cert::der::asn1::{
+    AnyRef, GeneralizedTime, ObjectIdentifier, OctetStringRef, UintRef, UtcTime,
+};
+use x509_cert::name::Name;
+
+use super::fields::{Fields, Unexpected, as_set, context};
+use super::signers::Signer;
+
+const DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.1");
+const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.2");
+const CONTENT_TYPE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.3");
+const MESSAGE_DIGEST: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.4");
+const SIGNING_TIME: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.5");
+/// RFC 6211.
+const ALGORITHM_PROTECTION: ObjectIdentifier =
+    ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.52");
+const SHA_256: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.1");
+const RSA_WITH_SHA_256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");
+/// RSA with the digest that stands beside it: the same signature under the name that AWS gave it
+/// until 2020.
+const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
+
+/// The signature of a key of 2048 bits.
+const SIGNATURE_LEN: usize = 256;
+/// AWS sends four attributes.
+const MAX_ATTRIBUTES: usize = 16;
+
+/// A message of the right form, whose signature nobody has looked at.
+#[derive(Debug)]
+pub(super) struct SignedMessage<'a> {
+    content: &'a [u8],
+    digest: [u8; 32],
+    issuer: Name,
+    serial: UintRef<'a>,
+    signed: Vec<u8>,
+    signature: &'a [u8],
+}
+
+/// Content that the signer of a region signed. Only [`SignedMessage::verify`] makes one.
+#[derive(Debug)]
+pub(super) struct VerifiedContent<'a> {
+    bytes: &'a [u8],
+    digest: [u8; 32],
+}
+
+impl VerifiedContent<'_> {
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// Their SHA-256.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+}
+
+impl From<Unexpected> for AwsDenial {
+    fn from(_: Unexpected) -> Self {
+        structure("an element is missing, or of another type")
+    }
+}
+
+fn structure(detail: &'static str) -> AwsDenial {
+    AwsDenial::DocumentStructure { detail }
+}
+
+fn attributes(detail: &'static str) -> AwsDenial {
+    AwsDenial::DocumentAttributes { detail }
+}
+
+impl<'a> SignedMessage<'a> {
+    /// Reads a message that has everything that it must have, and nothing that it must not.
+    pub(super) fn parse(der: &'a [u8]) -> Result<Self, AwsDenial> {
+        let mut data = signed_data(der)?;
+        let digests = data.within(Tag::Set)?;
+        let content = content(data.within(Tag::Sequence)?)?;
+        let certificates = data.optional(context(0))?;
+        let revocation_lists = data.optional(context(1))?;
+        if certificates.is_some() || revocation_lists.is_some() {
+            return Err(AwsDenial::DocumentCertificates);
+        }
+        let mut signer = only_signer(data.within(Tag::Set)?)?;
+        data.end()?;
+        version(&mut signer)?;
+        let mut name = signer
+            .optional(Tag::Sequence)?
+            .map(Fields::of)
+            .ok_or_else(|| structure("its signer is not named by issuer and serial number"))??;
+        let issuer = name.value()?;
+        let serial = name.value()?;
+        name.end()?;
+        only_sha_256(digests, algorithm(signer.within(Tag::Sequence)?)?)?;
+        let covered = signer
+            .optional(context(0))?
+            .ok_or(attributes("there are none"))?;
+        let signature_algorithm = algorithm(signer.within(Tag::Sequence)?)?;
+        if ![RSA_WITH_SHA_256, RSA].contains(&signature_algorithm) {
+            let detail = "another signature algorithm";
+            return Err(AwsDenial::DocumentAlgorithm { detail });
+        }
+        let signature = signer.value::<&OctetStringRef>()?.as_bytes();
+        if signature.len() != SIGNATURE_LEN {
+            let detail = "a signature of another length than 2048 bits";
+            return Err(AwsDenial::DocumentAlgorithm { detail });
+        }
+        signer
+            .end()
+            .map_err(|_| structure("it has attributes that are not signed"))?;
+        let digest = sha_256(content);
+        Attributes::parse(covered)?.are_about(&digest, signature_algorithm)?;
+        Ok(Self {
+            content,
+            digest,
+            issuer,
+            serial,
+            signed: as_set(covered)?,
+            signature,
+        })
+    }
+
+    /// What it says, before anybody vouches for it: good for finding the signer to ask.
+    pub(super) fn claimed_content(&self) -> &'a [u8] {
+        self.content
+    }
+
+    /// The content, once its signature verifies with the one of `signers`, those of `region`, whom
+    /// it names.
+    pub(super) fn verify(
+        self,
+        signers: &[Signer],
+        region: &str,
+    ) -> Result<VerifiedContent<'a>, AwsDenial> {
+        let region = || region.to_owned();
+        let issuer = self.issuer.to_string();
+        let serial = self.serial.as_bytes();
+        let Some(signer) = signers.iter().find(|signer| signer.is(&issuer, serial)) else {
+            return Err(AwsDenial::DocumentSignerMismatch { region: region() });
+        };
+        if signer
+            .key()
+            .verify_sig(&self.signed, self.signature)
+            .is_err()
+        {
+            return Err(AwsDenial::DocumentSignatureInvalid { region: region() });
+        }
+        Ok(VerifiedContent {
+            bytes: self.content,
+            digest: self.digest,
+        })
+    }
+}
+
+/// `ContentInfo` of signed data: the fields of `SignedData` after its version.
+fn signed_data(der: &[u8]) -> Result<Fields<'_>, AwsDenial> {
+    let no_signed_data = |_| structure("it is no signed data");
+    let mut message = Fields::new(der)?;
+    let mut info = message.within(Tag::Sequence).map_err(no_signed_data)?;
+    message.end()?;
+    let kind: ObjectIdentifier = info.value().map_err(no_signed_data)?;
+    if kind != SIGNED_DATA {
+        return Err(no_signed_data(Unexpected));
+    }
+    let mut explicit = info.within(context(0))?;
+    info.end()?;
+    let mut data = explicit.within(Tag::Sequence)?;
+    explicit.end()?;
+    version(&mut data)?;
+    Ok(data)
+}
+
+/// Version 1 is the one of signed data that is plain data, and of a signer named by issuer and
+/// serial number (RFC 5652 sections 5.1 and 5.3).
+fn version(fields: &mut Fields<'_>) -> Result<(), AwsDenial> {
+    match fields.value::<u8>()? {
+        1 => Ok(()),
+        _ => Err(structure("it has another version")),
+    }
+}
+
+/// `EncapsulatedContentInfo`: the content, which is there and is plain data.
+fn content(mut info: Fields<'_>) -> Result<&[u8], AwsDenial> {
+    if info.value::<ObjectIdentifier>()? != DATA {
+        return Err(structure("its content is not plain data"));
+    }
+    let mut explicit = info
+        .optional(context(0))?
+        .map(Fields::of)
+        .ok_or(structure("its content is detached"))??;
+    info.end()?;
+    let content = explicit.value::<&OctetStringRef>()?;
+    explicit.end()?;
+    Ok(content.as_bytes())
+}
+
+fn only_signer(mut infos: Fields<'_>) -> Result<Fields<'_>, AwsDenial> {
+    let mut signers = Vec::new();
+    while !infos.is_empty() {
+        signers.push(infos.within(Tag::Sequence)?);
+    }
+    match <[Fields<'_>; 1]>::try_from(signers) {
+        Ok([signer]) => Ok(signer),
+        Err(signers) => Err(AwsDenial::DocumentSigners {
+            count: signers.len(),
+        }),
+    }
+}
+
+/// `AlgorithmIdentifier` without parameters, which RSA and SHA-256 write as NULL or leave out.
+fn algorithm(mut identifier: Fields<'_>) -> Result<ObjectIdentifier, AwsDenial> {
+    let algorithm = identifier.value()?;
+    let parameters = identifier.optional(Tag::Null)?;
+    if !identifier.is_empty() || parameters.is_some_and(|null| !null.value().is_empty()) {
+        let detail = "an algorithm has parameters";
+        return Err(AwsDenial::DocumentAlgorithm { detail });
+    }
+    Ok(algorithm)
+}
+
+/// Announced is SHA-256 alone, and the signer's digest is it.
+fn only_sha_256(mut announced: Fields<'_>, signer: ObjectIdentifier) -> Result<(), AwsDenial> {
+    let first = algorithm(announced.within(Tag::Sequence)?)?;
+    if first == SHA_256 && signer == SHA_256 && announced.is_empty() {
+        return Ok(());
+    }
+    let detail = "another digest algorithm";
+    Err(AwsDenial::DocumentAlgorithm { detail })
+}
+
+fn sha_256(bytes: &[u8]) -> [u8; 32] {
+    let mut array = [0; 32];
+    array.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    array
+}
+
+/// The signed attributes that mean something here, each with its one value.
+///
+/// Others are passed over: the signature covers them, and AWS added one once before. None may be
+/// there twice (RFC 5652 section 5.3 for those that mean something here).
+#[derive(Debug, Default)]
+struct Attributes<'a> {
+    content_type: Option<AnyRef<'a>>,
+    message_digest: Option<AnyRef<'a>>,
+    signing_time: Option<AnyRef<'a>>,
+    algorithm_protection: Option<AnyRef<'a>>,
+}
+
+impl<'a> Attributes<'a> {
+    fn parse(signed: AnyRef<'a>) -> Result<Self, AwsDenial> {
+        let malformed = |_: Unexpected| attributes("one is malformed");
+        let mut found = Self::default();
+        let mut kinds: Vec<ObjectIdentifier> = Vec::new();
+        let mut rest = Fields::of(signed).map_err(malformed)?;
+        while !rest.is_empty() {
+            let (kind, value) = attribute(&mut rest).map_err(malformed)?;
+            if kinds.contains(&kind) {
+                return Err(attributes("one is repeated"));
+            }
+            if kinds.len() == MAX_ATTRIBUTES {
+                return Err(attributes("there are too many"));
+            }
+            kinds.push(kind);
+            match kind {
+                CONTENT_TYPE => found.content_type = Some(value),
+                MESSAGE_DIGEST => found.message_digest = Some(value),
+                SIGNING_TIME => found.signing_time = Some(value),
+                ALGORITHM_PROTECTION => found.algorithm_protection = Some(value),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// They are about plain data of this digest, signed with this algorithm.
+    fn are_about(
+        &self,
+        digest: &[u8],
+        signature_algorithm: ObjectIdentifier,
+    ) -> Result<(), AwsDenial> {
+        let content_type = self
+            .content_type
+            .ok_or(attributes("there is no content type"))?;
+        if content_type.decode_as::<ObjectIdentifier>() != Ok(DATA) {
+            return Err(attributes("the content type is not plain data"));
+        }
+        let message_digest = self
+            .message_digest
+            .ok_or(attributes("there is no digest"))?;
+        let expected = OctetStringRef::new(digest);
+        if message_digest.decode_as::<&OctetStringRef>() != expected {
+            return Err(attributes("the digest is not the document's"));
+        }
+        // The time is no sign of freshness: it is that of the document, or of a request to IMDS.
+        if self.signing_time.is_some_and(|time| !is_time(time)) {
+            return Err(attributes("the signing time is no time"));
+        }
+        match self.algorithm_protection.map(protected_algorithms) {
+            None => Ok(()),
+            Some(Ok(algorithms)) if algorithms == (SHA_256, signature_algorithm) => Ok(()),
+            Some(_) => Err(attributes("the algorithms are protected as others")),
+        }
+    }
+}
+
+/// The next attribute: its type, and its one value.
+fn attribute<'a>(rest: &mut Fields<'a>) -> Result<(ObjectIdentifier, AnyRef<'a>), Unexpected> {
+    let mut attribute = rest.within(Tag::Sequence)?;
+    let kind = attribute.value()?;
+    let mut values = attribute.within(Tag::Set)?;
+    attribute.end()?;
+    let value = values.value()?;
+    values.end()?;
+    Ok((kind, value))
+}
+
+fn is_time(value: AnyRef<'_>) -> bool {
+    value.decode_as::<UtcTime>().is_ok() || value.decode_as::<GeneralizedTime>().is_ok()
+}
+
+/// `CMSAlgorithmProtection` of a signature: its digest algorithm and its signature algorithm.
+fn protected_algorithms(
+    value: AnyRef<'_>,
+) -> Result<(ObjectIdentifier, ObjectIdentifier), AwsDenial> {
+    let mut fields = Fields::of(value)?;
+    let digest = algorithm(fields.within(Tag::Sequence)?)?;
+    let signature = algorithm(fields.within(context(1))?)?;
+    fields.end()?;
+    Ok((digest, signature))
+}

@@ -1,0 +1,145 @@
+//! What a document says.
+//!
+//! The fields that are used must be there, once, with the form that AWS gives them. Other fields are
+//! passed over: AWS added some before, and a field that nobody reads must not keep every node of the
+//! world from joining on the day that it appears. For the same reason nothing is said of the types
+//! of fields that are not used (`privateIp` is null where there is no IPv4).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use kubelet_attestation::evidence::aws::is_region;
+use node_attestation_controller::refusal::AwsDenial;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde_json::Value;
+
+use super::VerifiedDocument;
+use super::cms::VerifiedContent;
+
+/// What the document is since 2017, and what it was before: the fields read here are the same.
+const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];
+/// Longer than any zone's name.
+const MAX_ZONE_LEN: usize = 64;
+
+fn malformed(detail: impl Into<String>) -> AwsDenial {
+    AwsDenial::DocumentMalformed {
+        detail: detail.into(),
+    }
+}
+
+/// The region that a document names which nobody has verified.
+pub(super) fn claimed_region(content: &[u8]) -> Result<String, AwsDenial> {
+    Object::parse(content)?.region()
+}
+
+/// Reads a verified document.
+pub(super) fn parse(content: &VerifiedContent<'_>) -> Result<VerifiedDocument, AwsDenial> {
+    let object = Object::parse(content.bytes())?;
+    let version = object.string("version")?;
+    if !VERSIONS.contains(&version) {
+        return Err(malformed("its version is unknown"));
+    }
+    let region = object.region()?;
+    let zone = object.checked("availabilityZone", |zone| is_zone_of(zone, &region))?;
+    Ok(VerifiedDocument {
+        account: object.checked("accountId", is_account)?.to_owned(),
+        availability_zone: zone.to_owned(),
+        instance: object.checked("instanceId", is_instance)?.to_owned(),
+        pending_time: object.pending_time()?,
+        digest: content.digest(),
+        region,
+    })
+}
+
+/// A JSON object whose names are all different.
+struct Object(BTreeMap<String, Value>);
+
+impl Object {
+    fn parse(content: &[u8]) -> Result<Self, AwsDenial> {
+        // The error's words may quote the content, and do not here but for where it is.
+        serde_json::from_slice(content).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            malformed(format!(
+                "no JSON object of different names, line {line} column {column}"
+            ))
+        })
+    }
+
+    fn string(&self, name: &'static str) -> Result<&str, AwsDenial> {
+        match self.0.get(name) {
+            None => Err(malformed(format!("{name} is missing"))),
+            Some(Value::String(value)) => Ok(value),
+            Some(_) => Err(malformed(format!("{name} is not a string"))),
+        }
+    }
+
+    fn checked(
+        &self,
+        name: &'static str,
+        has_form: impl Fn(&str) -> bool,
+    ) -> Result<&str, AwsDenial> {
+        let value = self.string(name)?;
+        if has_form(value) {
+            Ok(value)
+        } else {
+            Err(malformed(format!("{name} has another form")))
+        }
+    }
+
+    fn region(&self) -> Result<String, AwsDenial> {
+        self.checked("region", is_region).map(str::to_owned)
+    }
+
+    fn pending_time(&self) -> Result<SystemTime, AwsDenial> {
+        humantime::parse_rfc3339(self.string("pendingTime")?)
+            .map_err(|_| malformed("pendingTime has another form"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+                let mut members = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry()? {
+                    if members.insert(name, value).is_some() {
+                        return Err(A::Error::custom("a name is repeated"));
+                    }
+                }
+                Ok(Object(members))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
+fn is_account(account: &str) -> bool {
+    account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn is_instance(instance: &str) -> bool {
+    instance.strip_prefix("i-").is_some_and(|id| {
+        (8..=17).contains(&id.len()) && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+/// `us-west-2a`; a local zone is `us-west-2-lax-1a`, one of Wavelength `us-east-1-wl1-bos-wlz-1`.
+fn is_zone_of(zone: &str, region: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    zone.len() <= MAX_ZONE_LEN
+        && match zone.strip_prefix(region).map(str::as_bytes) {
+            Some([letter]) => letter.is_ascii_lowercase(),
+            Some([b'-', rest @ ..]) => !rest.is_empty() && rest.iter().copied().all(allowed),
+            _ => false,
+        }
+}

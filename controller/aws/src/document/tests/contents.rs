@@ -1,0 +1,183 @@
+//! Row B11: documents that are signed, and are not what AWS writes.
+
+use node_attestation_controller::refusal::AwsDenial;
+
+use super::{REGION, document, verify_bytes};
+
+fn malformed(detail: &str) -> AwsDenial {
+    AwsDenial::DocumentMalformed {
+        detail: detail.into(),
+    }
+}
+
+/// What is said of the valid document with `from` replaced by `to`.
+fn replaced(from: &str, to: &str) -> Result<(), AwsDenial> {
+    let json = document().to_json();
+    assert!(json.contains(from), "{from}");
+    verify_bytes(&json.replacen(from, to, 1)).map(|_| ())
+}
+
+fn denied(from: &str, to: &str) -> AwsDenial {
+    replaced(from, to).unwrap_err()
+}
+
+#[test]
+fn b11_a_repeated_name_is_denied() {
+    for (name, value) in [
+        ("instanceId", "i-0fedcba9876543210"),
+        ("region", REGION),
+        ("anything", "x"),
+    ] {
+        let members = format!("{{\n  \"{name}\" : \"{value}\",\n  \"{name}\" : \"{value}\",");
+        let AwsDenial::DocumentMalformed { detail } = denied("{", &members) else {
+            panic!("{name}");
+        };
+        assert!(
+            detail.starts_with("no JSON object of different names"),
+            "{detail}"
+        );
+    }
+}
+
+#[test]
+fn b11_what_is_no_json_object_is_denied() {
+    let valid = document().to_json();
+    for document in [
+        String::new(),
+        "[]".into(),
+        "null".into(),
+        format!("{valid}{valid}"),
+        format!("{valid}x"),
+        valid[..valid.len() - 1].into(),
+        format!("\u{feff}{valid}"),
+    ] {
+        let Err(AwsDenial::DocumentMalformed { detail }) = verify_bytes(&document) else {
+            panic!("{document}");
+        };
+        assert!(
+            detail.starts_with("no JSON object of different names"),
+            "{detail}"
+        );
+    }
+}
+
+#[test]
+fn b11_an_unknown_version_is_denied() {
+    assert_eq!(
+        denied("2017-09-30", "2031-01-01"),
+        malformed("its version is unknown")
+    );
+    assert_eq!(replaced("2017-09-30", "2010-08-31"), Ok(()));
+}
+
+#[test]
+fn b11_missing_fields_and_other_types_are_denied() {
+    for name in [
+        "accountId",
+        "availabilityZone",
+        "instanceId",
+        "pendingTime",
+        "region",
+        "version",
+    ] {
+        let there = format!("\"{name}\"");
+        assert_eq!(
+            denied(&there, "\"another\""),
+            malformed(&format!("{name} is missing"))
+        );
+        for value in ["null", "7", "[]", "{}"] {
+            let members = format!("\"{name}\" : {value}, \"another\"");
+            assert_eq!(
+                denied(&there, &members),
+                malformed(&format!("{name} is not a string"))
+            );
+        }
+    }
+}
+
+#[test]
+fn b11_fields_of_another_form_are_denied() {
+    let other_forms = [
+        (
+            "accountId",
+            "123456789012",
+            vec!["", "12345678901", "1234567890123", "12345678901a"],
+        ),
+        (
+            "instanceId",
+            "i-0123456789abcdef0",
+            vec![
+                "",
+                "i-",
+                "i-0123456",
+                "i-0123456789abcdef01",
+                "i-0123456789ABCDEF0",
+                "m-0123456789abcdef0",
+            ],
+        ),
+        (
+            "availabilityZone",
+            "eu-west-1a",
+            vec![
+                "",
+                "eu-west-1",
+                "eu-west-2a",
+                "eu-west-1A",
+                "eu-west-11a",
+                "eu-west-1-",
+                "eu-west-1-/..",
+                "a",
+            ],
+        ),
+        (
+            "region",
+            "eu-west-1\"",
+            vec!["\"", "eu-west\"", "eu-west-1.example\"", "EU-WEST-1\""],
+        ),
+        (
+            "pendingTime",
+            "2026-01-01T00:00:00Z",
+            vec![
+                "",
+                "2026-01-01",
+                "2026-13-01T00:00:00Z",
+                "now",
+                "1767225600",
+            ],
+        ),
+    ];
+    for (name, valid, others) in other_forms {
+        for other in others {
+            assert_eq!(
+                denied(valid, other),
+                malformed(&format!("{name} has another form")),
+                "{other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn zones_outside_of_the_region_itself_belong_to_it() {
+    for zone in ["eu-west-1-lhr-1a", "eu-west-1-wl1-lon-wlz-1"] {
+        let json = document().to_json().replace("eu-west-1a", zone);
+        assert_eq!(verify_bytes(&json).unwrap().availability_zone, zone);
+    }
+}
+
+#[test]
+fn fields_that_nobody_uses_may_be_anything_and_new_ones_be_there() {
+    for (from, to) in [
+        ("\"10.0.0.209\"", "null"),
+        ("\"privateIp\"", "\"ipv6\""),
+        ("\"t3.medium\"", "[ 7 ]"),
+        ("{", "{ \"newField\" : { \"a\" : 1 },"),
+    ] {
+        assert_eq!(replaced(from, to), Ok(()), "{to}");
+    }
+}
+
+#[test]
+fn short_instance_ids_are_of_old_instances() {
+    assert_eq!(replaced("i-0123456789abcdef0", "i-01234567"), Ok(()));
+}
