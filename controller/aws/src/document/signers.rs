@@ -167,3 +167,6 @@ impl Signers {
         Some(Self { by_region })
     }
 }
+
+#[cfg(test)]
+mod tests;

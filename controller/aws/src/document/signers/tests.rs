@@ -1,0 +1,182 @@
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rsa::KeySize;
+use data_encoding::HEXLOWER;
+use kubelet_attestation::evidence::aws::is_region;
+use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
+use serde_json::Value;
+
+use super::{AWS_SIGNERS, InvalidSigners, Signers};
+
+const NEW: &str = "us-iso-east-1";
+const SERIAL: [u8; 8] = [0xc0; 8];
+
+static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new(SERIAL));
+
+fn with_file(file: &str) -> Result<Signers, InvalidSigners> {
+    Signers::embedded().with_file(file)
+}
+
+/// The error's own words.
+fn refused(file: &str) -> String {
+    with_file(file).unwrap_err().to_string()
+}
+
+fn signed_by(signer: &TestSigner, region: &str) -> String {
+    let zone = format!("{region}a");
+    signer.sign(&Document::new(
+        "123456789012",
+        region,
+        &zone,
+        "i-0123456789abcdef0",
+    ))
+}
+
+#[test]
+fn the_embedded_signers_are_those_of_39_regions_each_with_its_own_key() {
+    let signers = Signers::embedded();
+    let table: Value = serde_json::from_str(AWS_SIGNERS).unwrap();
+    let rows = table["signers"].as_array().unwrap();
+
+    let (mut keys, mut regions) = (BTreeSet::new(), BTreeSet::new());
+    for row in rows {
+        let region = row["region"].as_str().unwrap();
+        let [signer] = signers.region(region) else {
+            panic!("{region}");
+        };
+        let hash = HEXLOWER.encode(digest(&SHA256, signer.spki()).as_ref());
+        assert!(is_region(region), "{region}");
+        assert_eq!(row["spkiSha256"], hash.as_str(), "{region}");
+        keys.insert(hash);
+        regions.insert(region);
+    }
+    assert_eq!(
+        (keys.len(), regions.len(), signers.regions().count()),
+        (39, 39, 39)
+    );
+    for region in [
+        "cn-north-1",
+        "us-gov-west-1",
+        "eusc-de-east-1",
+        "mx-central-1",
+    ] {
+        assert!(regions.contains(region), "{region}");
+    }
+}
+
+#[test]
+fn a_signer_of_a_file_is_one_of_its_region_alone() {
+    // Its certificate is valid until 2204, which only a GeneralizedTime can say.
+    let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
+
+    assert!(signers.verify(&signed_by(&SIGNER, NEW)).is_ok());
+    assert!(signers.verify(&signed_by(&SIGNER, "us-east-1")).is_err());
+    assert_eq!(signers.regions().count(), 40);
+}
+
+#[test]
+fn a_region_may_have_its_old_signer_and_its_new_one() {
+    let renewed = TestSigner::new([0xc1; 8]);
+    let file = SIGNER.signers_file(&[NEW]) + &renewed.signers_file(&[NEW]);
+
+    let signers = with_file(&file).unwrap();
+
+    for signer in [&*SIGNER, &renewed] {
+        assert!(signers.verify(&signed_by(signer, NEW)).is_ok());
+    }
+}
+
+#[test]
+fn a_signer_that_is_given_twice_is_one() {
+    let file = SIGNER.signers_file(&[NEW, NEW]);
+
+    let signers = with_file(&file).unwrap().with_file(&file).unwrap();
+
+    assert_eq!(signers.region(NEW).len(), 1);
+}
+
+#[test]
+fn comments_empty_lines_and_other_line_ends_are_passed_over() {
+    let file = format!(
+        "# From the page of AWS\n\n{}\n\n",
+        SIGNER.signers_file(&[NEW])
+    );
+
+    assert!(with_file(&file).is_ok());
+    assert!(with_file(&file.replace('\n', "\r\n")).is_ok());
+}
+
+#[test]
+fn a_file_without_signers_is_refused() {
+    for file in ["", "\n# nothing\n"] {
+        assert_eq!(refused(file), "it has no signer");
+    }
+    let large = "#".repeat(1024 * 1024 + 1);
+    assert_eq!(
+        refused(&large),
+        "it has 1048577 bytes, and at most 1048576 are read"
+    );
+}
+
+#[test]
+fn a_file_of_another_form_is_refused_with_the_line() {
+    let file = SIGNER.signers_file(&[NEW]);
+    let certificate = SIGNER.certificate_pem();
+    let unpaired =
+        |line| format!("line {line}: each certificate follows its own line \"Region: <name>\"");
+
+    assert_eq!(refused(certificate), unpaired(1));
+    assert_eq!(refused(&format!("Region: eu-west-1\n{file}")), unpaired(2));
+    assert_eq!(refused(&format!("# one\nRegion: {NEW}\n")), unpaired(2));
+    assert_eq!(
+        refused(&format!("\nregion {NEW}\n{certificate}")),
+        "line 2 is neither \"Region: <name>\" nor part of a certificate in PEM"
+    );
+    assert_eq!(
+        refused(&file.replace(NEW, "us-iso-east-1.example")),
+        "line 1 does not name a region"
+    );
+    let end = file.find("-----END").unwrap();
+    assert_eq!(
+        refused(&file[..end]),
+        "line 2: the certificate of us-iso-east-1 is not PEM"
+    );
+    assert_eq!(
+        refused(&format!(
+            "Region: {NEW}\n-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
+        )),
+        "line 2: the certificate of us-iso-east-1 cannot be read"
+    );
+}
+
+#[test]
+fn b09_a_signer_with_another_key_than_rsa_2048_is_refused() {
+    let larger = TestSigner::with_size(KeySize::Rsa3072, SERIAL);
+
+    assert_eq!(
+        refused(&larger.signers_file(&[NEW])),
+        "line 2: the key of us-iso-east-1 is not RSA of 2048 bits"
+    );
+}
+
+#[test]
+fn a_signer_that_contradicts_a_known_one_is_refused() {
+    let impostor = TestSigner::new(SERIAL);
+    let known = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
+
+    let below_another_region = known
+        .clone()
+        .with_file(&SIGNER.signers_file(&["us-east-1"]));
+    let under_a_known_name = known.with_file(&impostor.signers_file(&[NEW]));
+
+    assert_eq!(
+        below_another_region.unwrap_err().to_string(),
+        "line 2: the key that is given for us-east-1 is the one of us-iso-east-1"
+    );
+    assert_eq!(
+        under_a_known_name.unwrap_err().to_string(),
+        "line 2: us-iso-east-1 has a signer of this issuer and serial number with another key"
+    );
+}
