@@ -30,6 +30,7 @@ async fn c16_who_is_no_session_of_a_role_is_refused() {
         format!("arn:aws:iam::{ACCOUNT}:root"),
         format!("arn:aws:iam::{ACCOUNT}:assumed-role/aws:ec2-instance/{INSTANCE}"),
         format!("arn:aws:sts::{ACCOUNT}:federated-user/{INSTANCE}"),
+        format!("arn:aws:sts::{ACCOUNT}:other/aws:ec2-instance/{INSTANCE}"),
         format!("arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance"),
         format!("arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance/"),
         format!("arn:aws:sts::{ACCOUNT}:assumed-role//{INSTANCE}"),
