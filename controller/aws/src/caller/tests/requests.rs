@@ -144,6 +144,9 @@ fn c04_c05_c06_c07_c08_the_rebuilt_request_is_the_same_but_for_what_is_proved() 
 
         let call = rebuild(&proof, &node.binding(), &host).unwrap();
 
+        let shown = format!("{call:?}");
+        assert!(!shown.contains(proof.session_token()), "{shown}");
+        assert!(!shown.contains(proof.signature()), "{shown}");
         let request = call.request;
         assert_eq!(request.method(), "POST");
         assert_eq!(
