@@ -29,8 +29,8 @@ const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 ///
 /// # Guarantees
 ///
-/// - A machine is not there only if no list of the last [few seconds](LOOKED_JUST_NOW) has it, and
-///   nothing is told of a list that is half.
+/// - A machine is not there only if no list of the last few seconds has it, and nothing is told of a
+///   list that is half.
 /// - An instance of another account than it was looked for in is nobody's.
 #[derive(Debug)]
 pub struct TaggedInstances {

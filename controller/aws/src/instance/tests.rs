@@ -4,14 +4,19 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use futures::future::join_all;
+use aws_config::{BehaviorVersion, SdkConfig};
+use aws_credential_types::credential_fn::provide_credentials_fn;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_credential_types::provider::error::CredentialsError;
+use futures::future::{BoxFuture, FutureExt as _, join_all, ready};
 use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::moto::{Failure, Field, Instance, Moto, Scope};
 use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
 use node_attestation_controller::inventory::Inventory as _;
-use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal};
+use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal, Unavailable};
 
 use super::*;
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 use crate::document::VerifiedDocument;
 use crate::fake::PerAccount;
 use crate::inventory::{InventorySettings, Place, TaggedInstances};
@@ -347,6 +352,44 @@ async fn instances_are_found_by_their_tags() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].node_name.as_ref().unwrap().as_str(), own.id);
     assert_eq!(calls(account).len(), 1);
+}
+
+#[derive(Debug)]
+struct NoCredentials;
+
+impl CredentialsSource for NoCredentials {
+    fn credentials<'a>(
+        &'a self,
+        _account: &'a str,
+        _region: &'a str,
+    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+        let none = || async { Err(CredentialsError::not_loaded_no_source()) };
+        let provider = SharedCredentialsProvider::new(provide_credentials_fn(none));
+        let config = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .credentials_provider(provider)
+            .build();
+        let key = CredentialsKey::new([1; 32]);
+        ready(Ok(Credentials { key, config })).boxed()
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_cannot_be_found_are_the_operators_affair() {
+    let settings = Ec2Settings {
+        endpoints: [(REGION.to_owned(), MOTO.url())].into(),
+    };
+    let instances = Instances::new(Arc::new(NoCredentials), settings);
+
+    let told = instances
+        .describe("200000000015", REGION, "i-0123456789abcdef0")
+        .await;
+
+    assert_eq!(
+        told.unwrap_err().to_string(),
+        "the controller's AWS credentials cannot be used in eu-west-1: none could be found"
+    );
+    assert!(calls("200000000015").is_empty());
 }
 
 #[test]
