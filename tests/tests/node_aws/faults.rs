@@ -97,6 +97,9 @@ fn a_metadata_service_that_does_not_give_evidence_is_5_in_time() {
         bed.finish(run).failed(5).saying(words).within(LIMIT);
 
         assert_eq!(bed.server.connections(), 0, "{words}");
+        let status = bed.node.command(&["status"]).succeeded();
+        bed.assert_no_secret_in(&status.stdout);
+        bed.assert_no_secret_in(&bed.node.json("failure.json").to_string());
     }
 }
 
