@@ -9,3 +9,4 @@ pub mod instance;
 pub mod inventory;
 pub mod partition;
 pub mod policy;
+pub mod verifier;

@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
+use node_attestation_controller::refusal::AwsDenial;
+
+use crate::document::VerifiedDocument;
 
 /// What a cluster accepts of AWS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,4 +39,31 @@ impl AwsPolicy {
             cluster,
         }
     }
+
+    /// Checks that the instance of a document may be of the cluster, by where it is.
+    ///
+    /// # Errors
+    ///
+    /// [`AwsDenial::AccountNotAllowed`], [`AwsDenial::RegionNotAllowed`].
+    pub fn accepts(&self, document: &VerifiedDocument) -> Result<(), AwsDenial> {
+        let VerifiedDocument {
+            account, region, ..
+        } = document;
+        if !is_among(account, &self.accounts) {
+            return Err(AwsDenial::AccountNotAllowed {
+                account: account.clone(),
+            });
+        }
+        if !is_among(region, &self.regions) {
+            return Err(AwsDenial::RegionNotAllowed {
+                region: region.clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// None listed is any.
+fn is_among(one: &str, listed: &BTreeSet<String>) -> bool {
+    listed.is_empty() || listed.contains(one)
 }

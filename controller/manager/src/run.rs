@@ -1,19 +1,28 @@
 //! `run`: a fleet, by what a management cluster says; or one workload cluster, by hand.
 
+mod attestors;
 mod management;
 mod standalone;
+mod standalone_aws;
 
 use std::io;
 
+use node_attestation_aws::caller::InvalidStsSettings;
+use node_attestation_aws::inventory::InvalidInventory;
 use node_attestation_controller::clusters::{ClusterAccessError, InClusterAccessError};
 use node_attestation_controller::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use self::attestors::Attestors;
+use crate::aws::{Aws, AwsArguments, AwsArgumentsError};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Admit machines that prove nothing: whoever holds a machine's bootstrap token is that machine
     #[arg(long)]
     allow_insecure: bool,
+    #[command(flatten)]
+    aws: AwsArguments,
     #[command(flatten)]
     management: management::ManagementArguments,
     #[command(flatten)]
@@ -25,10 +34,19 @@ pub(crate) struct Arguments {
 pub(crate) enum RunError {
     /// There is nobody whose requests could be answered.
     #[error(
-        "no attestation provider is admitted: this release verifies no evidence, \
-         so give --allow-insecure to admit machines that prove nothing"
+        "nobody's requests are answered: give --attestor to admit machines that prove what they are, \
+         or --allow-insecure to admit machines that prove nothing"
     )]
     NothingAdmitted,
+    /// An option for AWS.
+    #[error(transparent)]
+    Aws(#[from] AwsArgumentsError),
+    /// AWS cannot be asked.
+    #[error("--attestor aws cannot be used: {0}")]
+    NoAws(String),
+    /// The cluster's instances cannot be listed.
+    #[error("--aws-inventory")]
+    AwsInventory(#[from] InvalidInventory),
     /// A file.
     #[error(transparent)]
     Standalone(#[from] StandaloneError),
@@ -49,6 +67,7 @@ pub(crate) enum RunError {
 pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     let Arguments {
         allow_insecure,
+        aws,
         management,
         standalone,
     } = arguments;
@@ -60,9 +79,24 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
     let stop = either(&mut terminate, &mut interrupt);
+    let attestors = Attestors {
+        allow_insecure,
+        aws: opened(aws)?,
+    };
     match standalone.choice() {
-        Some(choice) => standalone::run(choice, allow_insecure, stop).await,
-        None => Box::pin(management::run(management, allow_insecure, stop)).await,
+        Some(choice) => standalone::run(choice, attestors, stop).await,
+        None => Box::pin(management::run(management, attestors, stop)).await,
+    }
+}
+
+/// What is given must be right; that the system lacks something matters only where AWS is used.
+fn opened(arguments: AwsArguments) -> Result<Result<Aws, String>, AwsArgumentsError> {
+    match arguments.open() {
+        Ok(aws) => Ok(Ok(aws)),
+        Err(AwsArgumentsError::Sts(error @ InvalidStsSettings::NoAuthorities)) => {
+            Ok(Err(error.to_string()))
+        }
+        Err(error) => Err(error),
     }
 }
 

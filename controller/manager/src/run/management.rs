@@ -5,14 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ArgAction;
-use kubelet_attestation::names::Provider;
 use node_attestation_controller::clusters::{ClusterAccess, Reach};
-use node_attestation_controller::crd::KubeletAuthentication;
-use node_attestation_controller::decide::Verifiers;
-use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings};
-use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
+use node_attestation_controller::fleet::{Fleet, Settings};
 
 use super::RunError;
+use super::attestors::Attestors;
 
 /// Where Linux keeps a host's name; a Pod's is its own.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -40,7 +37,7 @@ pub(super) struct ManagementArguments {
 /// Looks after them until `stop` is ready.
 pub(super) async fn run(
     arguments: ManagementArguments,
-    allow_insecure: bool,
+    attestors: Attestors,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let access = match &arguments.kubeconfig {
@@ -56,62 +53,13 @@ pub(super) async fn run(
     settings.reach = Reach {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };
-    let verifiers =
-        move |authentication: &KubeletAuthentication| verifiers(authentication, allow_insecure);
-    let fleet = Fleet::new(&access, settings, Arc::new(verifiers));
+    let fleet = Fleet::new(&access, settings, Arc::new(attestors));
     fleet.run(stop).await;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// What this program verifies, of what is authorized.
-pub(super) fn verifiers(
-    authentication: &KubeletAuthentication,
-    allow_insecure: bool,
-) -> Result<Verifiers, NoVerifiers> {
-    let mut verifiers = Vec::new();
-    for attestor in &authentication.spec.authorized_attestors {
-        if *attestor != Provider::INSECURE.as_str() {
-            return Err(NoVerifiers::Unknown(attestor.clone()));
-        }
-        if !allow_insecure {
-            return Err(NoVerifiers::InsecureNotAllowed);
-        }
-        let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
-        verifiers.push(insecure);
-    }
-    Ok(verifiers.into_iter().collect())
-}
-
 fn host_name() -> String {
     let name = fs::read_to_string(HOST_NAME).unwrap_or_default();
     name.trim().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use node_attestation_controller::crd::KubeletAuthenticationSpec;
-
-    use super::*;
-
-    fn authorizing(attestor: &str) -> KubeletAuthentication {
-        let spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
-        KubeletAuthentication::new("prod-1", spec)
-    }
-
-    #[test]
-    fn insecure_is_admitted_only_where_both_say_so() {
-        let admitted = verifiers(&authorizing("insecure"), true).unwrap();
-        assert!(admitted.of(&Provider::INSECURE).is_some());
-
-        let refused = verifiers(&authorizing("insecure"), false).unwrap_err();
-        assert_eq!(refused, NoVerifiers::InsecureNotAllowed);
-    }
-
-    #[test]
-    fn an_attestor_that_is_not_verified_here_is_named() {
-        let refused = verifiers(&authorizing("tpm"), true).unwrap_err();
-
-        assert_eq!(refused, NoVerifiers::Unknown("tpm".to_owned()));
-    }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use kubelet_attestation::names::{Audience, InvalidName};
 use node_attestation_controller::capi::ObjectKey;
-use node_attestation_controller::crd::KubeletAuthentication;
 use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::serving::AddressRange;
@@ -15,7 +15,9 @@ use node_attestation_controller::standalone::{
 };
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
-use super::{RunError, management};
+use super::RunError;
+use super::attestors::Attestors;
+use super::standalone_aws::StandaloneAwsArguments;
 
 /// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
 /// least 600).
@@ -41,6 +43,14 @@ pub(super) struct StandaloneArguments {
     /// signer, with their evidence
     #[arg(long, conflicts_with = "ca_key", requires = "workload_kubeconfig")]
     approve_only: bool,
+    /// Whose evidence is appraised
+    #[arg(
+        long, value_name = "PROVIDER", value_enum,
+        conflicts_with_all = ["allow_insecure", "cluster"], requires = "workload_kubeconfig"
+    )]
+    attestor: Option<Attestor>,
+    #[command(flatten)]
+    aws: StandaloneAwsArguments,
     /// List of the cluster's machines, read again when it changes
     #[arg(
         long,
@@ -100,6 +110,13 @@ pub(super) struct StandaloneArguments {
     control_plane_renewal: bool,
 }
 
+/// Who proves what machines are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Attestor {
+    /// Their AWS instance identity.
+    Aws,
+}
+
 /// What is said of a management cluster.
 const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
 
@@ -119,10 +136,17 @@ const SAID_BY_CLUSTER: [&str; 9] = [
 /// Which cluster is served, and how it is known.
 #[derive(Debug)]
 pub(super) enum Choice {
-    /// By files alone.
-    Files(Box<Settings>),
+    /// By files, or what else is on the command line.
+    Files(Box<Files>),
     /// By what a management cluster has of it.
     Cluster(ClusterSettings),
+}
+
+/// A cluster, and whose evidence is appraised there.
+#[derive(Debug)]
+pub(super) struct Files {
+    settings: Settings,
+    aws: Option<StandaloneAwsArguments>,
 }
 
 impl StandaloneArguments {
@@ -136,12 +160,12 @@ impl StandaloneArguments {
                 ca_cert: self.ca_cert?,
                 ca_key: self.ca_key?,
             })),
-            None => self.settings().map(Box::new).map(Choice::Files),
+            None => self.files().map(Box::new).map(Choice::Files),
         }
     }
 
-    fn settings(self) -> Option<Settings> {
-        Some(Settings {
+    fn files(self) -> Option<Files> {
+        let settings = Settings {
             duties: self.duties(),
             serving: ServingSettings {
                 endpoint_hosts: self.endpoint_hosts,
@@ -151,13 +175,16 @@ impl StandaloneArguments {
             workload_kubeconfig: self.workload_kubeconfig?,
             ca_cert: self.ca_cert?,
             ca_key: self.ca_key,
-            inventory: Machines::File(self.inventory?),
+            // With --aws-inventory there is no file, and its place is taken.
+            inventory: Machines::File(self.inventory.unwrap_or_default()),
             audiences: self.audiences,
             lifetimes: Lifetimes {
                 attested: self.certificate_duration,
                 insecure: self.insecure_certificate_duration,
             },
-        })
+        };
+        let aws = self.attestor.map(|Attestor::Aws| self.aws);
+        Some(Files { settings, aws })
     }
 
     fn duties(&self) -> Duties {
@@ -179,21 +206,26 @@ impl StandaloneArguments {
 /// Serves the cluster until `stop` is ready.
 pub(super) async fn run(
     choice: Choice,
-    allow_insecure: bool,
+    attestors: Attestors,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let controller = match choice {
-        Choice::Files(_) if !allow_insecure => return Err(RunError::NothingAdmitted),
-        Choice::Files(settings) => {
-            let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
-            Standalone::load(*settings, Verifiers::from_iter([insecure])).await?
-        }
-        Choice::Cluster(settings) => {
-            let verifiers = move |authentication: &KubeletAuthentication| {
-                management::verifiers(authentication, allow_insecure)
+        Choice::Files(files) => {
+            let Files { mut settings, aws } = *files;
+            let verifier: Arc<dyn Verifier> = match aws {
+                Some(cluster) => {
+                    let aws = attestors.aws.map_err(RunError::NoAws)?;
+                    if cluster.aws_inventory {
+                        settings.inventory = Machines::Known(cluster.inventory(&aws)?);
+                    }
+                    aws.verifier(cluster.policy())
+                }
+                None if attestors.allow_insecure => Arc::new(InsecureVerifier::default()),
+                None => return Err(RunError::NothingAdmitted),
             };
-            Standalone::of_cluster(settings, &verifiers).await?
+            Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
+        Choice::Cluster(settings) => Standalone::of_cluster(settings, &attestors).await?,
     };
     controller.run(stop).await;
     Ok(())

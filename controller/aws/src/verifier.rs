@@ -1,0 +1,218 @@
+//! The verifier: which instance made a request, in one order: cheap and local first.
+//!
+//! | | check | asks |
+//! | --- | --- | --- |
+//! | 1 | the evidence can be read, and is for this cluster | nobody |
+//! | 2 | the identity document's signature | nobody |
+//! | 3 | account and region are those of this cluster | nobody |
+//! | 4 | the document is about the machine that is claimed | nobody |
+//! | 5 | the caller of STS is the instance of the document, and signed for this request | STS |
+//! | 6 | the instance exists, runs, and is this cluster's; its name | EC2 |
+//!
+//! A contradiction ends it with a denial, what could not be asked with a retry, and nothing after it
+//! is asked.
+
+mod answers;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::aws::AwsEvidence;
+use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_controller::crd::conditions::Report;
+use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal};
+use node_attestation_controller::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
+};
+
+use crate::caller::Sts;
+use crate::document::{Signers, VerifiedDocument};
+use crate::instance::{self, Checked, Instances};
+use crate::policy::AwsPolicy;
+
+use self::answers::Answers;
+
+/// What the verifiers of all clusters share: what they know, and whom they ask.
+///
+/// Shared so that one evidence counts once, however many clusters it is shown to, and so that
+/// requests of several clusters go to EC2 together where the same credentials ask.
+#[derive(Debug)]
+pub struct Witnesses {
+    signers: Signers,
+    sts: Sts,
+    instances: Instances,
+    answers: Answers,
+}
+
+impl Witnesses {
+    /// Those who sign identity documents, who know whose credentials signed, and who know the
+    /// instances.
+    pub fn new(signers: Signers, sts: Sts, instances: Instances) -> Self {
+        Self {
+            signers,
+            sts,
+            instances,
+            answers: Answers::default(),
+        }
+    }
+}
+
+/// Appraises the evidence of instances, for one cluster.
+#[derive(Debug)]
+pub struct AwsVerifier {
+    witnesses: Arc<Witnesses>,
+    policy: AwsPolicy,
+    versions: [EvidenceVersion; 1],
+}
+
+/// Evidence that holds as far as can be told without asking anybody.
+struct Claim {
+    evidence: AwsEvidence,
+    document: VerifiedDocument,
+    provider_id: ProviderId,
+}
+
+impl AwsVerifier {
+    /// A verifier of the cluster that accepts what `policy` says.
+    pub fn new(witnesses: Arc<Witnesses>, policy: AwsPolicy) -> Self {
+        Self {
+            witnesses,
+            policy,
+            versions: [EvidenceVersion::v1()],
+        }
+    }
+
+    async fn appraise(
+        &self,
+        appraisal: Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<Assurance, Refusal> {
+        let claim = self.read(&appraisal)?;
+        self.is_called_by_its_instance(&claim, &appraisal, now)
+            .await?;
+        let checked = self.is_there(&claim.document, now).await?;
+        let identity = Identity {
+            node_name: Some(checked.node_name),
+            instance: Some(claim.document.instance),
+            ..Identity::of(claim.provider_id)
+        };
+        let attested = AttestedIdentity::vouched(identity);
+        Ok(Assurance::Attested(match checked.first_claim_only {
+            Some(denial) => attested.unless_known(denial),
+            None => attested,
+        }))
+    }
+
+    /// All that can be checked without asking anybody.
+    fn read(&self, appraisal: &Appraisal<'_>) -> Result<Claim, Denial> {
+        let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
+        let evidence = AwsEvidence::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
+            detail: error.to_string(),
+        })?;
+        if !appraisal.audiences.contains(&evidence.header.audience) {
+            return Err(Denial::AudienceMismatch {
+                audience: evidence.header.audience,
+            });
+        }
+        let document = self.witnesses.signers.verify(&evidence.rsa2048)?;
+        self.policy.accepts(&document)?;
+        let provider_id = provider_id(&document)?;
+        if provider_id != *appraisal.provider_id {
+            return Err(Denial::AnotherMachine {
+                attested: provider_id,
+                claimed: appraisal.provider_id.clone(),
+            });
+        }
+        Ok(Claim {
+            evidence,
+            document,
+            provider_id,
+        })
+    }
+
+    async fn is_called_by_its_instance(
+        &self,
+        claim: &Claim,
+        appraisal: &Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<(), Refusal> {
+        let Claim {
+            evidence, document, ..
+        } = claim;
+        let binding = KeyBinding::new(
+            &Provider::AWS,
+            &evidence.header.audience,
+            appraisal.provider_id,
+            appraisal.node_name,
+            appraisal.spki,
+            &[&document.digest],
+        );
+        let Appraisal { spki, asked, .. } = *appraisal;
+        let sts = &self.witnesses.sts;
+        sts.verify(&evidence.sts, document, &binding, spki, asked, now)
+            .await?;
+        Ok(())
+    }
+
+    async fn is_there(
+        &self,
+        document: &VerifiedDocument,
+        now: SystemTime,
+    ) -> Result<Checked, Refusal> {
+        let VerifiedDocument {
+            account,
+            region,
+            instance,
+            ..
+        } = document;
+        let instances = &self.witnesses.instances;
+        let facts = instances.describe(account, region, instance).await;
+        self.witnesses.answers.heard(region, facts.as_ref().err());
+        let facts = facts.map_err(|source| Deferral::VerifierUnavailable { source })?;
+        match facts {
+            Some(facts) => instance::check(&facts, document, &self.policy, now),
+            None => Err(instance::absent(document, now)),
+        }
+    }
+}
+
+impl Verifier for AwsVerifier {
+    fn provider(&self) -> &Provider {
+        &Provider::AWS
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &self.versions
+    }
+
+    fn verify<'a>(
+        &'a self,
+        appraisal: Appraisal<'a>,
+        now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        self.appraise(appraisal, now).boxed()
+    }
+
+    fn reports(&self) -> Vec<Report> {
+        self.witnesses.answers.reports(&self.policy.regions)
+    }
+}
+
+/// What Cluster API Provider AWS calls the instance.
+fn provider_id(document: &VerifiedDocument) -> Result<ProviderId, AwsDenial> {
+    let VerifiedDocument {
+        availability_zone,
+        instance,
+        ..
+    } = document;
+    let id = format!("aws:///{availability_zone}/{instance}");
+    ProviderId::parse(&id).map_err(|error| AwsDenial::DocumentMalformed {
+        detail: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What EC2 last said of the credentials that it is asked with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use node_attestation_controller::crd::conditions::{self, Holds, Report, reason};
+use node_attestation_controller::refusal::Unavailable;
+
+use crate::instance::Outage;
+
+/// By region, what is wrong with the credentials there; nothing where EC2 answered.
+///
+/// There are as many regions as documents that were signed there.
+#[derive(Debug, Default)]
+pub(super) struct Answers(Mutex<BTreeMap<String, Option<String>>>);
+
+impl Answers {
+    /// Hears how a question to EC2 ended. What says nothing of the credentials is passed over: a
+    /// time-out, too many calls, an error of EC2.
+    pub(super) fn heard(&self, region: &str, failure: Option<&Unavailable>) {
+        let wrong = match failure {
+            None => None,
+            Some(failure) => match failure.cause::<Outage>() {
+                Some(outage @ (Outage::Credentials { .. } | Outage::NotAllowed { .. })) => {
+                    Some(outage.to_string())
+                }
+                Some(
+                    Outage::TimedOut { .. }
+                    | Outage::Unreachable { .. }
+                    | Outage::Throttled { .. }
+                    | Outage::Failed { .. }
+                    | Outage::TooMuch { .. }
+                    | Outage::Busy { .. },
+                ) => return,
+                None => Some(failure.to_string()),
+            },
+        };
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert(region.to_owned(), wrong);
+    }
+
+    /// What there is to say of these regions; of all, if there are none.
+    pub(super) fn reports(&self, regions: &BTreeSet<String>) -> Vec<Report> {
+        let resolved = Report {
+            of: conditions::AWS_IDENTITY_RESOLVED,
+            holds: Holds::True,
+            reason: reason::CONTROLLER_IDENTITY,
+            message: "EC2 is asked with the controller's own credentials".to_owned(),
+        };
+        vec![resolved, self.credentials(regions)]
+    }
+
+    fn credentials(&self, regions: &BTreeSet<String>) -> Report {
+        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = answers
+            .iter()
+            .filter(|(region, _)| regions.is_empty() || regions.contains(*region));
+        let (well, ill): (Vec<_>, Vec<_>) = asked.partition(|(_, wrong)| wrong.is_none());
+        let (holds, reason, message) = if !ill.is_empty() {
+            let wrong: Vec<_> = ill
+                .iter()
+                .filter_map(|(_, wrong)| wrong.as_deref())
+                .collect();
+            (Holds::False, reason::CREDENTIALS_UNUSABLE, wrong.join("; "))
+        } else if well.is_empty() {
+            let message = "no instance has asked yet, so neither was EC2".to_owned();
+            (Holds::Unknown, reason::PENDING, message)
+        } else {
+            let regions: Vec<_> = well.iter().map(|(region, _)| region.as_str()).collect();
+            let message = format!("EC2 answered in {}", regions.join(", "));
+            (Holds::True, reason::CREDENTIALS_ACCEPTED, message)
+        };
+        Report {
+            of: conditions::AWS_CREDENTIALS_READY,
+            holds,
+            reason,
+            message,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials(answers: &Answers, regions: &[&str]) -> (Holds, &'static str) {
+        let regions = regions.iter().map(|&region| region.to_owned()).collect();
+        let reports = answers.reports(&regions);
+        let [resolved, ready] = <[Report; 2]>::try_from(reports).unwrap();
+        assert_eq!(resolved.holds, Holds::True);
+        (ready.holds, ready.reason)
+    }
+
+    fn refused(region: &str) -> Unavailable {
+        Outage::Credentials {
+            region: region.to_owned(),
+            code: "AuthFailure".to_owned(),
+        }
+        .into()
+    }
+
+    fn late(region: &str) -> Unavailable {
+        Outage::TimedOut {
+            region: region.to_owned(),
+        }
+        .into()
+    }
+
+    #[test]
+    fn credentials_are_ready_once_ec2_answered_and_not_where_it_refused_them() {
+        let answers = Answers::default();
+        assert_eq!(credentials(&answers, &[]), (Holds::Unknown, "Pending"));
+
+        answers.heard("eu-west-1", None);
+        let accepted = (Holds::True, "CredentialsAccepted");
+        assert_eq!(credentials(&answers, &[]), accepted);
+
+        answers.heard("us-east-1", Some(&refused("us-east-1")));
+        let unusable = (Holds::False, "CredentialsUnusable");
+        assert_eq!(credentials(&answers, &[]), unusable);
+        assert_eq!(credentials(&answers, &["us-east-1"]), unusable);
+        assert_eq!(credentials(&answers, &["eu-west-1"]), accepted);
+        let pending = (Holds::Unknown, "Pending");
+        assert_eq!(credentials(&answers, &["eu-west-2"]), pending);
+
+        answers.heard("us-east-1", None);
+        assert_eq!(credentials(&answers, &[]), accepted);
+    }
+
+    #[test]
+    fn an_outage_says_nothing_of_the_credentials() {
+        let answers = Answers::default();
+        answers.heard("eu-west-1", None);
+
+        answers.heard("eu-west-1", Some(&late("eu-west-1")));
+
+        let accepted = (Holds::True, "CredentialsAccepted");
+        assert_eq!(credentials(&answers, &[]), accepted);
+    }
+
+    #[test]
+    fn credentials_that_cannot_be_had_are_said() {
+        let answers = Answers::default();
+
+        answers.heard("eu-west-1", Some(&Unavailable::new("nothing was found")));
+
+        let unusable = (Holds::False, "CredentialsUnusable");
+        assert_eq!(credentials(&answers, &[]), unusable);
+    }
+}

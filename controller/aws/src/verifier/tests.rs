@@ -1,0 +1,342 @@
+//! The order of the checks, and who is asked when.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::evidence::aws::Proof;
+use kubelet_attestation::names::{Audience, NodeName};
+use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
+use kubelet_authenticator_test_support::sts::{Principal, Signing, Sts as Service, sign};
+use node_attestation_controller::crd::AwsSettings;
+use node_attestation_controller::crd::conditions::Holds;
+use node_attestation_controller::inventory::Machine;
+use node_attestation_controller::refusal::Deferral;
+
+use super::*;
+use crate::caller::StsSettings;
+use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts};
+use crate::instance::{Attachment, InstanceFacts, Limits, Outage, Root};
+
+const OTHER: &str = "i-0fedcba9876543210";
+
+static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
+static STRANGER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
+
+/// 2026-01-01T12:00:00Z; the document is of noon less twelve hours.
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_268_800)
+}
+
+fn launch() -> SystemTime {
+    now() - Duration::from_hours(12)
+}
+
+/// A request of an instance, and the world that it is made in.
+struct Case {
+    sts: Service,
+    ec2: FakeEc2,
+    policy: AwsPolicy,
+    audience: &'static str,
+    signer: &'static TestSigner,
+    document: Document,
+    claimed: String,
+    principal: Principal,
+    evidence: Option<Vec<u8>>,
+}
+
+impl Case {
+    fn valid() -> Self {
+        let sts = Service::start();
+        sts.stop_clock(now());
+        Self {
+            sts,
+            ec2: FakeEc2::with([instance()]),
+            policy: AwsPolicy::new(&AwsSettings::default(), Some("prod".to_owned())),
+            audience: "prod",
+            signer: &SIGNER,
+            document: Document::new(ACCOUNT, REGION, "eu-west-1a", INSTANCE),
+            claimed: format!("aws:///eu-west-1a/{INSTANCE}"),
+            principal: Principal::instance(ACCOUNT, INSTANCE),
+            evidence: None,
+        }
+    }
+
+    fn verifier(&self) -> AwsVerifier {
+        let signers = SIGNER.signers_file(&[REGION]);
+        let sts = StsSettings {
+            endpoints: [(REGION.to_owned(), self.sts.host().parse().unwrap())].into(),
+            authorities: Some(self.sts.ca_pem().as_bytes().to_vec()),
+            ..StsSettings::default()
+        };
+        let ec2 = Arc::new(self.ec2.clone());
+        let witnesses = Witnesses::new(
+            Signers::embedded().with_file(&signers).unwrap(),
+            Sts::new(sts).unwrap(),
+            Instances::with(Arc::new(PerAccount), ec2, Limits::default()),
+        );
+        AwsVerifier::new(Arc::new(witnesses), self.policy.clone())
+    }
+
+    async fn decide(&self) -> Result<Assurance, Refusal> {
+        self.decide_by(&self.verifier()).await
+    }
+
+    async fn decide_by(&self, verifier: &AwsVerifier) -> Result<Assurance, Refusal> {
+        let provider_id = ProviderId::parse(&self.claimed).unwrap();
+        let node_name = NodeName::parse("ip-10-0-0-1.eu-west-1.compute.internal").unwrap();
+        let spki = b"the key of the request";
+        let document = self.document.to_json();
+        let digest: [u8; 32] = sha2::Digest::finalize(
+            <sha2::Sha256 as sha2::Digest>::new_with_prefix(document.as_bytes()),
+        )
+        .into();
+        let audience = Audience::parse(self.audience).unwrap();
+        let binding = KeyBinding::new(
+            &Provider::AWS,
+            &audience,
+            &provider_id,
+            &node_name,
+            spki,
+            &[&digest],
+        );
+        let evidence = self.evidence.clone().unwrap_or_else(|| {
+            let evidence = AwsEvidence {
+                header: Header {
+                    version: EvidenceVersion::v1(),
+                    audience,
+                },
+                rsa2048: self.signer.sign(&self.document),
+                sts: self.proof(&binding),
+            };
+            evidence.to_json()
+        });
+        let appraisal = Appraisal {
+            evidence: Some(&evidence),
+            audiences: &[Audience::parse("prod").unwrap()],
+            provider_id: &provider_id,
+            node_name: &node_name,
+            spki,
+            machine: &Machine::new("m1"),
+            asked: now(),
+        };
+        verifier.verify(appraisal, now()).await
+    }
+
+    /// As the node signs it.
+    fn proof(&self, binding: &KeyBinding) -> Proof {
+        let credentials = self.sts.credentials(self.principal.clone());
+        let (date, host) = ("20260101T120000Z", self.sts.host());
+        let headers = [
+            ("accept", "application/json"),
+            (
+                "content-type",
+                "application/x-www-form-urlencoded; charset=utf-8",
+            ),
+            ("host", &host),
+            ("x-amz-date", date),
+            ("x-amz-security-token", &credentials.session_token),
+            ("x-kubelet-attestation", &binding.to_hex()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
+        let signing = Signing {
+            method: "POST",
+            path: "/",
+            query: "",
+            headers: &headers,
+            signed_headers: &names,
+            body: b"Action=GetCallerIdentity&Version=2011-06-15",
+            time: date,
+            region: REGION,
+            service: "sts",
+        };
+        let signature = sign(&signing, &credentials.secret_access_key);
+        let (id, token) = (&credentials.access_key_id, &credentials.session_token);
+        Proof::new(REGION, id, token, date, &signature).unwrap()
+    }
+
+    /// How often STS was asked, and EC2.
+    fn asked(&self) -> (usize, usize) {
+        (self.sts.calls().len(), self.ec2.calls().len())
+    }
+}
+
+fn instance() -> InstanceFacts {
+    let attached = Attachment {
+        time: Some(launch()),
+    };
+    InstanceFacts {
+        launched: Some(launch()),
+        first_interface: Some(attached),
+        root: Root::Volume(Some(attached)),
+        ..facts()
+    }
+}
+
+#[track_caller]
+fn reason(decided: Result<Assurance, Refusal>) -> &'static str {
+    match decided {
+        Err(Refusal::Deny(denial)) => denial.reason(),
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+/// One thing that is wrong, in the order in which it is found out, and who is asked by then.
+#[derive(Debug, Clone, Copy)]
+enum Wrong {
+    Evidence,
+    Audience,
+    Signer,
+    Account,
+    Region,
+    Machine,
+    Caller,
+    State,
+}
+
+const ORDER: [(Wrong, &str, (usize, usize)); 8] = [
+    (Wrong::Evidence, "EvidenceMalformed", (0, 0)),
+    (Wrong::Audience, "AudienceMismatch", (0, 0)),
+    (Wrong::Signer, "DocumentSignatureInvalid", (0, 0)),
+    (Wrong::Account, "AccountNotAllowed", (0, 0)),
+    (Wrong::Region, "RegionNotAllowed", (0, 0)),
+    (Wrong::Machine, "AnotherMachine", (0, 0)),
+    (Wrong::Caller, "CallerIsAnotherInstance", (1, 0)),
+    (Wrong::State, "InstanceNotRunning", (1, 1)),
+];
+
+impl Wrong {
+    fn apply(self, case: &mut Case) {
+        match self {
+            Self::Evidence => case.evidence = Some(br#"{"version":"v1"}"#.to_vec()),
+            Self::Audience => case.audience = "test",
+            Self::Signer => case.signer = &STRANGER,
+            Self::Account => case.policy.accounts = ["999999999999".to_owned()].into(),
+            Self::Region => case.policy.regions = ["us-east-1".to_owned()].into(),
+            Self::Machine => case.claimed = format!("aws:///eu-west-1a/{OTHER}"),
+            Self::Caller => case.principal = Principal::instance(ACCOUNT, OTHER),
+            Self::State => case.ec2.knows([InstanceFacts {
+                state: "terminated".to_owned(),
+                ..instance()
+            }]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_valid_request_proves_its_instance_and_asks_sts_and_ec2_once() {
+    let case = Case::valid();
+
+    let assurance = case.decide().await.unwrap();
+
+    let Assurance::Attested(attested) = &assurance else {
+        panic!("{assurance:?}");
+    };
+    let identity = attested.identity();
+    assert_eq!(identity.provider_id.as_str(), case.claimed);
+    let name = identity.node_name.as_ref().unwrap();
+    assert_eq!(name.as_str(), "ip-10-0-0-1.eu-west-1.compute.internal");
+    assert_eq!(identity.instance.as_deref(), Some(INSTANCE));
+    assert_eq!(attested.denied_unless_known(), None);
+    assert_eq!(case.asked(), (1, 1));
+}
+
+#[tokio::test]
+async fn b12_b18_each_contradiction_is_denied_and_nobody_is_asked_in_vain() {
+    for (wrong, expected, asked) in ORDER {
+        let mut case = Case::valid();
+        wrong.apply(&mut case);
+
+        assert_eq!(reason(case.decide().await), expected, "{wrong:?}");
+        assert_eq!(case.asked(), asked, "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_all_that_is_wrong_the_cheapest_check_decides() {
+    for first in 0..ORDER.len() {
+        let mut case = Case::valid();
+        for (wrong, ..) in ORDER.iter().skip(first) {
+            wrong.apply(&mut case);
+        }
+        let (wrong, expected, asked) = ORDER[first];
+
+        assert_eq!(reason(case.decide().await), expected, "{wrong:?}");
+        assert_eq!(case.asked(), asked, "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_evidence_is_denied() {
+    let case = Case::valid();
+    let verifier = case.verifier();
+    let provider_id = ProviderId::parse(&case.claimed).unwrap();
+    let appraisal = Appraisal {
+        evidence: None,
+        audiences: &[],
+        provider_id: &provider_id,
+        node_name: &NodeName::parse("n1").unwrap(),
+        spki: b"key",
+        machine: &Machine::new("m1"),
+        asked: now(),
+    };
+
+    let decided = verifier.verify(appraisal, now()).await;
+
+    assert_eq!(reason(decided), "EvidenceMissing");
+}
+
+#[tokio::test]
+async fn an_instance_that_ec2_does_not_know_is_denied() {
+    let case = Case::valid();
+    case.ec2.knows([]);
+
+    assert_eq!(reason(case.decide().await), "InstanceNotFound");
+    assert_eq!(case.asked(), (1, 1));
+}
+
+#[tokio::test]
+async fn an_outage_of_ec2_leaves_the_request_pending_and_says_so_of_the_credentials() {
+    let case = Case::valid();
+    case.ec2.fares(
+        REGION,
+        Fares::Fails(Outage::Credentials {
+            region: REGION.to_owned(),
+            code: "AuthFailure".to_owned(),
+        }),
+    );
+    let verifier = case.verifier();
+
+    let decided = case.decide_by(&verifier).await;
+
+    assert!(
+        matches!(
+            decided,
+            Err(Refusal::Retry(Deferral::VerifierUnavailable { .. }))
+        ),
+        "{decided:?}"
+    );
+    let reports = verifier.reports();
+    let ready = reports.iter().find(|it| it.of == "AWSCredentialsReady");
+    assert_eq!(ready.unwrap().holds, Holds::False);
+}
+
+#[tokio::test]
+async fn b14_a_root_volume_that_was_moved_here_stands_against_the_first_record_only() {
+    let case = Case::valid();
+    let late = Attachment {
+        time: Some(launch() + Duration::from_mins(10)),
+    };
+    case.ec2.knows([InstanceFacts {
+        root: Root::Volume(Some(late)),
+        ..instance()
+    }]);
+
+    let Assurance::Attested(attested) = case.decide().await.unwrap() else {
+        panic!("not attested");
+    };
+
+    let denial = attested.denied_unless_known().unwrap();
+    assert_eq!(denial.reason(), "RootVolumeMoved");
+}

@@ -1,0 +1,216 @@
+//! The attestor `aws`: what an operator says of it, and what its verifiers share.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kubelet_attestation::evidence::aws::is_region;
+use node_attestation_aws::caller::{InvalidStsSettings, ProfileRole, Proxy, Sts, StsSettings};
+use node_attestation_aws::credentials::DefaultChain;
+use node_attestation_aws::document::{InvalidSigners, Signers};
+use node_attestation_aws::instance::{Ec2Settings, Instances};
+use node_attestation_aws::partition::{EndpointHost, InvalidHost};
+use node_attestation_aws::policy::AwsPolicy;
+use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
+use node_attestation_controller::verifier::Verifier;
+
+/// Hundreds of certificates; a limit, so that a wrong file is not read whole.
+const MAX_FILE_LEN: u64 = 1024 * 1024;
+
+/// Whom to believe and whom to ask about instances. None of it is ever taken from a resource of a
+/// tenant.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "AWS")]
+pub(crate) struct AwsArguments {
+    /// Signers of instance identity documents beside those that are known: of new regions or
+    /// isolated ones
+    #[arg(long, value_name = "FILE")]
+    aws_extra_signers: Option<PathBuf>,
+    /// Where STS of a region is, in the place of its public endpoint: FIPS, or of a VPC. The region's
+    /// nodes must be told the same
+    #[arg(long = "aws-sts-endpoint", value_name = "REGION=HOST", value_parser = sts_endpoint)]
+    aws_sts_endpoints: Vec<(String, EndpointHost)>,
+    /// Where EC2 of a region is, in the place of its public endpoint
+    #[arg(long = "aws-ec2-endpoint", value_name = "REGION=URL", value_parser = ec2_endpoint)]
+    aws_ec2_endpoints: Vec<(String, String)>,
+    /// Authorities, as PEM, that are believed beside the system's about the STS endpoints named here
+    #[arg(long, value_name = "FILE")]
+    aws_endpoint_ca: Option<PathBuf>,
+    /// Accept a role's session as an instance's: whoever may assume this role can be each of its
+    /// instances. ROLE or ACCOUNT:ROLE
+    #[arg(long = "aws-allow-instance-profile", value_name = "ROLE")]
+    aws_instance_profiles: Vec<ProfileRole>,
+}
+
+/// What is known of AWS, and whom to ask there: one for all clusters.
+#[derive(Debug, Clone)]
+pub(crate) struct Aws {
+    witnesses: Arc<Witnesses>,
+    instances: Instances,
+}
+
+/// An option for AWS cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AwsArgumentsError {
+    /// A file.
+    #[error("cannot read {option} {}", path.display())]
+    Read {
+        option: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// The signers.
+    #[error("--aws-extra-signers {}", path.display())]
+    Signers {
+        path: PathBuf,
+        source: InvalidSigners,
+    },
+    /// What is said of STS.
+    #[error("STS cannot be asked like this")]
+    Sts(#[from] InvalidStsSettings),
+}
+
+impl AwsArguments {
+    /// Reads the files, and makes what all clusters' verifiers share; nothing is asked of AWS.
+    pub(crate) fn open(self) -> Result<Aws, AwsArgumentsError> {
+        let authorities = self.aws_endpoint_ca.as_deref();
+        let authorities = authorities
+            .map(|path| read("--aws-endpoint-ca", path))
+            .transpose()?;
+        let signers = signers(self.aws_extra_signers.as_deref())?;
+        for role in &self.aws_instance_profiles {
+            let role = role.to_string();
+            tracing::warn!(
+                role,
+                "sessions of this role are accepted as instances: nobody but EC2 may be able to assume it"
+            );
+        }
+        let sts = Sts::new(StsSettings {
+            endpoints: self.aws_sts_endpoints.into_iter().collect(),
+            authorities,
+            roles: self.aws_instance_profiles,
+            proxy: proxy(),
+        })?;
+        let ec2 = Ec2Settings {
+            endpoints: self.aws_ec2_endpoints.into_iter().collect(),
+        };
+        let instances = Instances::new(Arc::new(DefaultChain::new()), ec2);
+        Ok(Aws {
+            witnesses: Arc::new(Witnesses::new(signers, sts, instances.clone())),
+            instances,
+        })
+    }
+}
+
+impl Aws {
+    /// The verifier of a cluster that accepts what `policy` says.
+    pub(crate) fn verifier(&self, policy: AwsPolicy) -> Arc<dyn Verifier> {
+        Arc::new(AwsVerifier::new(self.witnesses.clone(), policy))
+    }
+
+    /// Whom to ask about instances.
+    pub(crate) fn instances(&self) -> Instances {
+        self.instances.clone()
+    }
+}
+
+fn signers(extra: Option<&Path>) -> Result<Signers, AwsArgumentsError> {
+    let Some(path) = extra else {
+        return Ok(Signers::embedded());
+    };
+    let file = read("--aws-extra-signers", path)?;
+    let signers = Signers::embedded().with_file(&String::from_utf8_lossy(&file));
+    signers.map_err(|source| AwsArgumentsError::Signers {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, AwsArgumentsError> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE_LEN).read_to_end(&mut bytes))
+        .map_err(|source| AwsArgumentsError::Read {
+            option,
+            path: path.to_owned(),
+            source,
+        })?;
+    Ok(bytes)
+}
+
+/// As the environment has it; curl's rule, which kubectl follows too: lower case goes first.
+fn proxy() -> Proxy {
+    let either = |lower, upper| env::var(lower).or_else(|_| env::var(upper)).ok();
+    Proxy {
+        https: either("https_proxy", "HTTPS_PROXY"),
+        no: either("no_proxy", "NO_PROXY"),
+    }
+}
+
+fn sts_endpoint(text: &str) -> Result<(String, EndpointHost), String> {
+    let (region, host) = of_region(text)?;
+    let host = host
+        .parse()
+        .map_err(|error: InvalidHost| error.to_string())?;
+    Ok((region, host))
+}
+
+fn ec2_endpoint(text: &str) -> Result<(String, String), String> {
+    let (region, url) = of_region(text)?;
+    let host = url
+        .strip_prefix("https://")
+        .or_else(|| url.strip_prefix("http://"));
+    match host {
+        Some(host) if !host.is_empty() => Ok((region, url.to_owned())),
+        Some(_) | None => Err("an endpoint of EC2 is a URL with a host".to_owned()),
+    }
+}
+
+fn of_region(text: &str) -> Result<(String, &str), String> {
+    match text.split_once('=') {
+        Some((region, endpoint)) if is_region(region) => Ok((region.to_owned(), endpoint)),
+        Some((region, _)) => Err(format!("{region:?} is no region")),
+        None => Err("an endpoint is given as REGION=ENDPOINT".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_of_a_region() {
+        let (region, host) = sts_endpoint("eu-west-1=sts-fips.eu-west-1.amazonaws.com").unwrap();
+        assert_eq!(region, "eu-west-1");
+        assert_eq!(host.as_str(), "sts-fips.eu-west-1.amazonaws.com");
+
+        for wrong in [
+            "sts.eu-west-1.amazonaws.com",
+            "eu=sts.eu-west-1.amazonaws.com",
+            "eu-west-1=",
+            "eu-west-1=https://sts.eu-west-1.amazonaws.com",
+            "eu-west-1=sts.eu-west-1.amazonaws.com/path",
+        ] {
+            assert!(sts_endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_of_ec2_is_a_url() {
+        let (region, url) = ec2_endpoint("eu-west-1=https://vpce-1.ec2.example").unwrap();
+        assert_eq!(
+            (&*region, &*url),
+            ("eu-west-1", "https://vpce-1.ec2.example")
+        );
+
+        for wrong in [
+            "eu-west-1=vpce-1.ec2.example",
+            "eu-west-1=https://",
+            "https://a",
+        ] {
+            assert!(ec2_endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Whose evidence this program appraises.
+
+use std::sync::Arc;
+
+use kubelet_attestation::names::Provider;
+use node_attestation_aws::policy::AwsPolicy;
+use node_attestation_controller::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
+use node_attestation_controller::decide::Verifiers;
+use node_attestation_controller::fleet::{NoVerifiers, VerifierFactory};
+use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
+
+use crate::aws::Aws;
+
+/// What the operator admits.
+#[derive(Debug)]
+pub(super) struct Attestors {
+    /// Machines that prove nothing.
+    pub(super) allow_insecure: bool,
+    /// Instances of AWS; or why they cannot be appraised here.
+    pub(super) aws: Result<Aws, String>,
+}
+
+impl Attestors {
+    fn one(
+        &self,
+        attestor: &str,
+        spec: &KubeletAuthenticationSpec,
+    ) -> Result<Arc<dyn Verifier>, NoVerifiers> {
+        if attestor == Provider::AWS.as_str() {
+            let aws = self.aws.as_ref().map_err(|why| NoVerifiers::Unusable {
+                attestor: "aws",
+                why: why.clone(),
+            })?;
+            let settings = spec.aws.clone().unwrap_or_default();
+            let policy = AwsPolicy::new(&settings, Some(spec.cluster_name.clone()));
+            Ok(aws.verifier(policy))
+        } else if attestor != Provider::INSECURE.as_str() {
+            Err(NoVerifiers::Unknown(attestor.to_owned()))
+        } else if self.allow_insecure {
+            Ok(Arc::new(InsecureVerifier::default()))
+        } else {
+            Err(NoVerifiers::InsecureNotAllowed)
+        }
+    }
+}
+
+impl VerifierFactory for Attestors {
+    fn verifiers(&self, authentication: &KubeletAuthentication) -> Result<Verifiers, NoVerifiers> {
+        let spec = &authentication.spec;
+        let authorized = spec.authorized_attestors.iter();
+        authorized
+            .map(|attestor| self.one(attestor, spec))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attestors(allow_insecure: bool) -> Attestors {
+        Attestors {
+            allow_insecure,
+            aws: Err("no authorities".to_owned()),
+        }
+    }
+
+    fn authorizing(attestor: &str) -> KubeletAuthentication {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
+        KubeletAuthentication::new("prod-1", spec)
+    }
+
+    #[test]
+    fn insecure_is_admitted_only_where_both_say_so() {
+        let admitted = attestors(true).verifiers(&authorizing("insecure")).unwrap();
+        assert!(admitted.of(&Provider::INSECURE).is_some());
+
+        let refused = attestors(false).verifiers(&authorizing("insecure"));
+        assert_eq!(refused.unwrap_err(), NoVerifiers::InsecureNotAllowed);
+    }
+
+    #[test]
+    fn an_attestor_that_is_not_verified_here_is_named() {
+        let refused = attestors(true).verifiers(&authorizing("tpm"));
+
+        assert_eq!(refused.unwrap_err(), NoVerifiers::Unknown("tpm".to_owned()));
+    }
+
+    #[test]
+    fn what_keeps_aws_from_being_asked_is_told_to_who_authorizes_it() {
+        let refused = attestors(true).verifiers(&authorizing("aws"));
+
+        let expected = NoVerifiers::Unusable {
+            attestor: "aws",
+            why: "no authorities".to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+}
