@@ -158,7 +158,7 @@ fn without_a_provider_nothing_runs_and_the_message_says_what_to_do() {
 
     let output = run(arguments);
 
-    assert_refused(&output, &["no attestation provider", "--allow-insecure"]);
+    assert_refused(&output, &["--attestor", "--allow-insecure"]);
 }
 
 #[test]
