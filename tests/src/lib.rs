@@ -1,5 +1,6 @@
 //! What the suites, the demo and the benchmarks share.
 
+pub mod cloud;
 pub mod controller;
 pub mod demo;
 pub mod fleet;

@@ -10,6 +10,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 use kubelet_authenticator_test_support::process::poll;
+use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use serde_json::{Value, json};
@@ -56,8 +57,23 @@ impl Application {
         provider: Provider,
         evidence: Option<Vec<u8>>,
     ) -> Self {
+        Self::proving(node_name, provider_id, provider, |_| evidence)
+    }
+
+    /// For whatever node and machine, with evidence that is made for its key: for the DER of its
+    /// `SubjectPublicKeyInfo`.
+    pub fn proving(
+        node_name: &str,
+        provider_id: &str,
+        provider: Provider,
+        evidence: impl FnOnce(&[u8]) -> Option<Vec<u8>>,
+    ) -> Self {
         let subject = Subject::node(node_name);
         let (csr, key_pem) = certificate_request(&subject, Some(provider_id));
+        let spki = KeyPair::from_pem(&key_pem)
+            .unwrap()
+            .subject_public_key_info();
+        let evidence = evidence(&spki);
         let csr = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes()).unwrap();
         let envelope = Envelope {
             csr: csr.to_vec(),
@@ -86,6 +102,11 @@ impl Application {
             &CLIENT_USAGES,
             &self.request,
         )
+    }
+
+    /// `spec.request`.
+    pub fn request(self) -> Vec<u8> {
+        self.request
     }
 
     /// The bootstrap token's ID that it is made with.

@@ -1,0 +1,276 @@
+//! A cloud whose instances can prove what they are: EC2 is moto server, STS and the metadata services
+//! are the simulators.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::evidence::aws::{
+    AwsEvidence, BINDING_HEADER, Proof, SIGNED_HEADERS, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE,
+    STS_SERVICE,
+};
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+use kubelet_authenticator_test_support::imds::{self, Imds};
+use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
+use kubelet_authenticator_test_support::moto::{self, Moto};
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_test_support::sts::{Credentials, Principal, Signing, Sts, sign};
+use sha2::{Digest as _, Sha256};
+
+/// The account of all instances, but those of others.
+pub const ACCOUNT: &str = "111122223333";
+
+/// The region of all instances.
+pub const REGION: &str = "eu-west-1";
+
+/// The cloud, and how a manager is told of it.
+#[derive(Debug)]
+pub struct Cloud {
+    moto: Moto,
+    sts: Sts,
+    signer: TestSigner,
+    scratch: Scratch,
+}
+
+/// An instance that runs, and its metadata service.
+#[derive(Debug)]
+pub struct Instance {
+    /// As EC2 has it.
+    pub ec2: moto::Instance,
+    /// Its metadata service.
+    pub imds: Imds,
+    /// The credentials of its instance identity role.
+    pub credentials: Credentials,
+    /// Its identity document.
+    pub document: String,
+    /// The same, signed.
+    pub rsa2048: String,
+}
+
+impl Default for Cloud {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
+impl Cloud {
+    /// Starts one without an instance.
+    pub fn start() -> Self {
+        let cloud = Self {
+            moto: Moto::start(),
+            sts: Sts::start(),
+            signer: TestSigner::new([1; 8]),
+            scratch: Scratch::new("cloud"),
+        };
+        fs::write(cloud.signers(), cloud.signer.signers_file(&[REGION])).unwrap();
+        fs::write(cloud.authorities(), cloud.sts.ca_pem()).unwrap();
+        cloud
+    }
+
+    /// EC2.
+    pub fn moto(&self) -> &Moto {
+        &self.moto
+    }
+
+    /// STS, of every region.
+    pub fn sts(&self) -> &Sts {
+        &self.sts
+    }
+
+    /// Launches an instance with these tags.
+    #[track_caller]
+    pub fn launch(&self, tags: &[(&str, &str)]) -> Instance {
+        self.boot(self.moto.ec2(ACCOUNT, REGION).run(tags))
+    }
+
+    /// Launches as many at once.
+    #[track_caller]
+    pub fn launch_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
+        let launched = self.moto.ec2(ACCOUNT, REGION).run_many(count, tags);
+        launched.into_iter().map(|ec2| self.boot(ec2)).collect()
+    }
+
+    /// Gives an instance its metadata, made anew for a launch.
+    pub fn boot(&self, ec2: moto::Instance) -> Instance {
+        let mut document = Document::new(&ec2.account, &ec2.region, &ec2.zone, &ec2.id);
+        document.private_ip = Some(ec2.private_ip.clone());
+        document.pending_time.clone_from(&ec2.launched);
+        let rsa2048 = self.signer.sign(&document);
+        let document = document.to_json();
+        let credentials = self
+            .sts
+            .credentials(Principal::instance(&ec2.account, &ec2.id));
+        let mut metadata = imds::Instance::new(&ec2.region, &ec2.zone, &ec2.id);
+        metadata.local_hostname.clone_from(&ec2.private_dns_name);
+        metadata.local_ipv4.clone_from(&ec2.private_ip);
+        metadata.document = document.clone().into_bytes();
+        metadata.rsa2048.clone_from(&rsa2048);
+        metadata.identity_credentials = Some(imds::Credentials {
+            access_key_id: credentials.access_key_id.clone(),
+            secret_access_key: credentials.secret_access_key.clone(),
+            session_token: credentials.session_token.clone(),
+            expiration: credentials.expiration,
+        });
+        Instance {
+            imds: Imds::start(metadata),
+            ec2,
+            credentials,
+            document,
+            rsa2048,
+        }
+    }
+
+    /// What the manager is told of this cloud on the command line.
+    pub fn manager_arguments(&self) -> Vec<OsString> {
+        let pairs = [
+            ("--aws-extra-signers", self.signers().into()),
+            ("--aws-endpoint-ca", self.authorities().into()),
+            (
+                "--aws-sts-endpoint",
+                format!("{REGION}={}", self.sts.host()).into(),
+            ),
+            (
+                "--aws-ec2-endpoint",
+                format!("{REGION}={}", self.moto.url()).into(),
+            ),
+        ];
+        let words = pairs.map(|(option, value): (_, OsString)| [OsString::from(option), value]);
+        words.into_iter().flatten().collect()
+    }
+
+    /// Whose credentials the manager has.
+    pub fn manager_environment(&self) -> [(&'static str, String); 3] {
+        let (id, secret) = moto::access_key(ACCOUNT);
+        [
+            ("AWS_ACCESS_KEY_ID", id),
+            ("AWS_SECRET_ACCESS_KEY", secret),
+            ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+        ]
+    }
+
+    /// Evidence that is put together by hand, for a request with this key.
+    pub fn evidence(&self, parts: &Parts<'_>, spki: &[u8]) -> Vec<u8> {
+        let binding = KeyBinding::new(
+            &Provider::AWS,
+            parts.audience,
+            &ProviderId::parse(parts.provider_id).unwrap(),
+            &NodeName::parse(parts.node_name).unwrap(),
+            spki,
+            &[&Sha256::digest(parts.document)],
+        );
+        let time = humantime::format_rfc3339_seconds(parts.signed_at).to_string();
+        let time = time.replace(['-', ':'], "");
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let signing = Signing {
+            method: "POST",
+            path: "/",
+            query: "",
+            headers: &[
+                header("accept", STS_ACCEPT),
+                header("content-type", STS_CONTENT_TYPE),
+                header("host", &self.sts.host()),
+                header("x-amz-date", &time),
+                header("x-amz-security-token", &parts.credentials.session_token),
+                header(BINDING_HEADER, &binding.to_hex()),
+            ],
+            signed_headers: &SIGNED_HEADERS.split(';').collect::<Vec<_>>(),
+            body: STS_BODY.as_bytes(),
+            time: &time,
+            region: REGION,
+            service: STS_SERVICE,
+        };
+        let signature = sign(&signing, &parts.credentials.secret_access_key);
+        let evidence = AwsEvidence {
+            header: Header {
+                version: EvidenceVersion::v1(),
+                audience: parts.audience.clone(),
+            },
+            rsa2048: parts.rsa2048.to_owned(),
+            sts: Proof::new(
+                REGION,
+                &parts.credentials.access_key_id,
+                &parts.credentials.session_token,
+                &time,
+                &signature,
+            )
+            .unwrap(),
+        };
+        evidence.to_json()
+    }
+
+    fn signers(&self) -> PathBuf {
+        self.scratch.join("signers.pem")
+    }
+
+    fn authorities(&self) -> PathBuf {
+        self.scratch.join("authorities.pem")
+    }
+}
+
+/// What evidence is put together from.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// The cluster that it is for.
+    pub audience: &'a Audience,
+    /// The provider ID that it is for.
+    pub provider_id: &'a str,
+    /// The node that it is for.
+    pub node_name: &'a str,
+    /// An identity document.
+    pub document: &'a str,
+    /// The same, signed.
+    pub rsa2048: &'a str,
+    /// Who calls STS.
+    pub credentials: &'a Credentials,
+    /// When he does.
+    pub signed_at: SystemTime,
+}
+
+impl Instance {
+    /// Its provider ID.
+    pub fn provider_id(&self) -> String {
+        format!("aws:///{}/{}", self.ec2.zone, self.ec2.id)
+    }
+
+    /// Its node's name, where that is its private DNS name.
+    pub fn node_name(&self) -> &str {
+        &self.ec2.private_dns_name
+    }
+
+    /// What its evidence is made of, for a request that asks for what is its own.
+    pub fn parts<'a>(
+        &'a self,
+        audience: &'a Audience,
+        provider_id: &'a str,
+        signed_at: SystemTime,
+    ) -> Parts<'a> {
+        Parts {
+            audience,
+            provider_id,
+            node_name: self.node_name(),
+            document: &self.document,
+            rsa2048: &self.rsa2048,
+            credentials: &self.credentials,
+            signed_at,
+        }
+    }
+
+    /// What the plugin is told in its environment.
+    pub fn plugin_environment(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
+        [
+            (
+                "KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT",
+                self.imds.url(),
+            ),
+            ("KUBELET_AUTHENTICATOR_AWS_STS_ENDPOINT", cloud.sts.host()),
+            (
+                "KUBELET_AUTHENTICATOR_NODE_NAME",
+                self.node_name().to_owned(),
+            ),
+        ]
+    }
+}
