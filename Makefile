@@ -14,16 +14,18 @@ CARGO_MACHETE := 0.9.2
 tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
 PACKAGES = $(shell $(CARGO) metadata --no-deps --format-version 1 | jq -r '.packages[].name')
 CONTROL_PLANE ?= embedded
+PROVIDER ?= aws
 
 # help
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
-## demo: one node joins and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes
+## demo: nodes join and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes;
+##       PROVIDER=insecure tells what is not stopped where machines prove nothing
 demo: prerequisites-$(CONTROL_PLANE) dependencies
-	@$(CARGO) build --locked --quiet -p kubelet-authenticator-insecure -p node-attestation-manager
+	@$(CARGO) build --locked --quiet -p kubelet-authenticator-$(PROVIDER) -p node-attestation-manager
 	@$(CARGO) build --locked --quiet -p kubelet-authenticator-tests --bin demo
-	@target/debug/demo --control-plane $(CONTROL_PLANE)
+	@target/debug/demo --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
 
 ## test: everything that the continuous integration checks
 test: prerequisites-all dependencies fmt layering clippy doc deny machete test-real bench-limits

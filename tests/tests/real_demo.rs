@@ -3,8 +3,16 @@
 use kubelet_authenticator_tests::demo;
 
 #[test]
-fn the_demo_on_real_kubernetes_ends_as_told() {
-    let story = demo::tell(&["--control-plane", "real"]);
+fn the_demo_of_instances_ends_as_told() {
+    let story = demo::tell("aws", "real");
+
+    assert!(story.contains("the attacker's now"), "{story}");
+    assert!(story.contains(".compute.internal   Ready"), "{story}");
+}
+
+#[test]
+fn the_demo_of_machines_that_prove_nothing_ends_as_told() {
+    let story = demo::tell("insecure", "real");
 
     assert!(story.contains("the attacker's now"), "{story}");
     assert!(story.contains("node/control-plane-1   Ready"), "{story}");

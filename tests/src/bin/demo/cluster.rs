@@ -8,8 +8,6 @@ use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use serde_json::Value;
 
-use crate::attacker::INSECURE;
-
 /// The machines, each with the public half of its bootstrap token.
 pub const MACHINES: [(&str, &str); 4] = [
     ("worker-1", "worke1"),
@@ -24,7 +22,7 @@ const TOKEN_SECRET: &str = "0123456789abcdef";
 /// How long a request may be in coming.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the infrastructure calls the machine of this name.
+/// What an infrastructure without instances calls the machine of this name.
 pub fn provider_id(machine: &str) -> String {
     format!("demo:///{machine}")
 }
@@ -38,8 +36,8 @@ pub fn token(machine: &str) -> String {
     format!("{id}.{TOKEN_SECRET}")
 }
 
-/// The inventory file of the controller.
-pub fn inventory() -> String {
+/// The inventory file of the controller, with what the infrastructure calls each machine.
+pub fn inventory(provider_id: impl Fn(&str) -> String) -> String {
     let mut text = String::from(
         "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
     );
@@ -139,10 +137,11 @@ impl Cluster {
         }
     }
 
-    /// Waits for a request to our signer by this machine's token, as long as `going_on`.
+    /// Waits for a request to this signer by this machine's token, as long as `going_on`.
     pub fn wait_for_request_of(
         &self,
         machine: &str,
+        signer: &str,
         mut going_on: impl FnMut() -> bool,
     ) -> Option<Value> {
         let id = token(machine);
@@ -155,7 +154,7 @@ impl Cluster {
             // Asked first: what ends after this has sent its request by now.
             let last = !going_on();
             let of_machine = |csr: &Value| {
-                csr["spec"]["username"] == user.as_str() && csr["spec"]["signerName"] == INSECURE
+                csr["spec"]["username"] == user.as_str() && csr["spec"]["signerName"] == signer
             };
             if let Some(csr) = self.csrs().into_iter().find(of_machine) {
                 return Some(csr);

@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::process::{Launch, Process};
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
 
-use crate::cluster::{self, Cluster};
+use crate::cluster::Cluster;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -37,10 +37,15 @@ pub struct Decision {
 }
 
 impl Controller {
-    /// Starts it for this cluster and waits until it watches.
-    pub fn start(cluster: &Cluster, folder: &Path) -> Self {
+    /// Starts it for this cluster and these machines; `told` is what it is told of the provider.
+    pub fn start(
+        cluster: &Cluster,
+        folder: &Path,
+        machines: &str,
+        told: impl FnOnce(Launch) -> Launch,
+    ) -> Self {
         let inventory = folder.join("machines.yaml");
-        std::fs::write(&inventory, cluster::inventory()).unwrap();
+        std::fs::write(&inventory, machines).unwrap();
         let (certificate, key) = cluster.ca_files(folder);
         let launch = Launch::new(
             "node-attestation-controller",
@@ -55,8 +60,8 @@ impl Controller {
         .arg(key)
         .arg("--inventory")
         .arg(inventory)
-        .args(["--allow-insecure", "--log-format", "json", "-v"]);
-        let process = launch.spawn(&folder.join("controller.log"));
+        .args(["--log-format", "json", "-v"]);
+        let process = told(launch).spawn(&folder.join("controller.log"));
         Self { process }
     }
 

@@ -1,11 +1,12 @@
 //! The main job as a story: a node joins, attackers do not.
 //!
-//! `demo [--control-plane embedded|real]`. Embedded is an API server in this process; real is etcd,
+//! `demo [--provider aws|insecure] [--control-plane embedded|real]`. Embedded is an API server in this process; real is etcd,
 //! kube-apiserver, kube-controller-manager, kubelet and kubectl. The controller and the plugin are
 //! the real programs in both. Exit code 1 says that something did not end as it should.
 
 mod attacker;
 mod attacks;
+mod aws;
 mod cluster;
 mod controller;
 mod plugin;
@@ -19,11 +20,13 @@ fn main() -> ExitCode {
         .install_default()
         .expect("nobody has chosen another");
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let as_told = match arguments.as_slice() {
-        [] | ["--control-plane", "embedded"] => story::embedded(),
-        ["--control-plane", "real"] => story::real(),
+    let as_told = match chosen(&arguments) {
+        Some(("aws", "embedded")) => aws::embedded(),
+        Some(("aws", "real")) => aws::real(),
+        Some(("insecure", "embedded")) => story::embedded(),
+        Some(("insecure", "real")) => story::real(),
         _ => {
-            eprintln!("usage: demo [--control-plane embedded|real]");
+            eprintln!("usage: demo [--provider aws|insecure] [--control-plane embedded|real]");
             return ExitCode::from(2);
         }
     };
@@ -32,4 +35,17 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// The provider and the control plane; `None` where the arguments name another option.
+fn chosen<'a>(arguments: &[&'a str]) -> Option<(&'a str, &'a str)> {
+    let mut chosen = ("aws", "embedded");
+    for pair in arguments.chunks(2) {
+        match pair {
+            ["--provider", provider] => chosen.0 = provider,
+            ["--control-plane", control_plane] => chosen.1 = control_plane,
+            _ => return None,
+        }
+    }
+    Some(chosen)
 }

@@ -4,16 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_test_support::control_plane::Exec;
 use serde_json::Value;
 
 use crate::cluster::{self, Cluster};
 
 /// The plugin with the state of one machine.
 pub struct Plugin {
-    machine: &'static str,
-    state: PathBuf,
-    bootstrap: PathBuf,
+    program: PathBuf,
+    environment: Vec<(&'static str, String)>,
     exec_info: String,
 }
 
@@ -54,49 +53,65 @@ pub struct Run {
 }
 
 impl Plugin {
-    /// A machine that has never joined.
-    pub fn new(cluster: &Cluster, folder: &Path, machine: &'static str) -> Self {
+    /// A machine that has never joined; `own` is what its provider's plugin is told beside the rest.
+    pub fn new(
+        cluster: &Cluster,
+        folder: &Path,
+        machine: &str,
+        program: &str,
+        own: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Self {
         let folder = folder.join(machine);
         std::fs::create_dir_all(&folder).unwrap();
+        let bootstrap = cluster.bootstrap_kubeconfig(&folder, machine);
+        let stored = [
+            (
+                "KUBELET_AUTHENTICATOR_STATE_DIRECTORY",
+                folder.join("state"),
+            ),
+            ("KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG", bootstrap),
+        ];
+        let stored = stored.map(|(name, path)| (name, path.display().to_string()));
         Self {
-            machine,
-            state: folder.join("state"),
-            bootstrap: cluster.bootstrap_kubeconfig(&folder, machine),
+            program: kubelet_authenticator_tests::program(program),
+            environment: stored.into_iter().chain(own).collect(),
             exec_info: cluster.exec_info(),
         }
     }
 
-    /// The environment in which the kubelet would run it.
-    pub fn env(&self) -> Vec<(&'static str, String)> {
-        vec![
-            (
-                "KUBELET_AUTHENTICATOR_STATE_DIRECTORY",
-                self.state.display().to_string(),
-            ),
-            (
-                "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
-                self.bootstrap.display().to_string(),
-            ),
-            ("KUBELET_AUTHENTICATOR_NODE_NAME", self.machine.to_owned()),
+    /// One that proves nothing.
+    pub fn insecure(cluster: &Cluster, folder: &Path, machine: &'static str) -> Self {
+        let own = [
+            ("KUBELET_AUTHENTICATOR_NODE_NAME", machine.to_owned()),
             (
                 "KUBELET_AUTHENTICATOR_PROVIDER_ID",
-                cluster::provider_id(self.machine),
+                cluster::provider_id(machine),
             ),
-        ]
+        ];
+        let program = "kubelet-authenticator-insecure";
+        Self::new(cluster, folder, machine, program, own)
     }
 
-    /// The program.
-    pub fn path() -> PathBuf {
-        program("kubelet-authenticator-insecure")
+    /// The program's name.
+    pub fn name(&self) -> String {
+        let name = self.program.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    /// How a kubelet's kubeconfig names it.
+    pub fn exec(&self) -> Exec {
+        let exec = Exec::new(self.program.clone()).provide_cluster_info();
+        let environment = self.environment.iter();
+        environment.fold(exec, |exec, (name, value)| exec.env(*name, value))
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(Self::path());
+        let mut command = Command::new(&self.program);
         command
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .env("KUBERNETES_EXEC_INFO", &self.exec_info)
-            .envs(self.env());
+            .envs(self.environment.iter().cloned());
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Verb};
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, Controllers, Exec, KubeadmBinding,
+    ControlPlane, Controllers, KubeadmBinding,
 };
 
-use crate::attacker::{Attacker, BUILT_IN, Verdict, Wish};
+use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
 use crate::attacks::{ATTACKS, Expected, JOINED, LEAKED};
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::controller::Controller;
 use crate::plugin::{Plugin, Run};
 
@@ -24,13 +24,15 @@ pub fn embedded() -> bool {
     println!("An API server in this process, the real controller, the real plugin.");
     let cluster = Cluster::Embedded(server);
     cluster.add_tokens();
-    let controller = Controller::start(&cluster, folder.path());
+    let controller = controller(&cluster, folder.path());
     if let Cluster::Embedded(server) = &cluster {
         server.wait_for_request(Verb::Watch, 1, START);
     }
     let stock = ATTACKS.iter().map(|attack| attack.stock).collect();
-    let joined = join(&cluster, &controller, folder.path());
-    let resumed = killed_in_the_middle(&cluster, &controller, folder.path());
+    let plugin = |machine| Plugin::insecure(&cluster, folder.path(), machine);
+    let joined = join(&cluster, &controller, JOINED, INSECURE, &plugin(JOINED));
+    let killed = "worker-3";
+    let resumed = killed_in_the_middle(&cluster, &controller, killed, INSECURE, &plugin(killed));
     let refused = attacks(&cluster, &controller, &joined.1, stock);
     println!(
         "\nThe column \"stock\" is what real Kubernetes answered: make demo CONTROL_PLANE=real tries it again."
@@ -48,28 +50,44 @@ pub fn real() -> bool {
     plane.install_kubeadm_bindings();
     let cluster = Cluster::Real(Box::new(plane));
     cluster.add_tokens();
-    let stock = stock_bindings(&cluster);
     let Cluster::Real(plane) = &cluster else {
         return false;
     };
-    plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
-    plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
-    println!("\nkubeadm's two auto-approval bindings are removed.");
-    let attacker = Attacker::holding(&cluster, LEAKED);
-    let closed = attacker.ask(&Wish::node("control-plane-1", BUILT_IN));
-    println!("  a control-plane node's name again: {}", closed.summary());
-
-    let controller = Controller::start(&cluster, folder.path());
-    let joined = join(&cluster, &controller, folder.path());
-    let resumed = killed_in_the_middle(&cluster, &controller, folder.path());
+    let closed = stock_and_closed(&cluster, plane);
+    let controller = controller(&cluster, folder.path());
+    let plugin = |machine| Plugin::insecure(&cluster, folder.path(), machine);
+    let joined = join(&cluster, &controller, JOINED, INSECURE, &plugin(JOINED));
+    let killed = "worker-3";
+    let resumed = killed_in_the_middle(&cluster, &controller, killed, INSECURE, &plugin(killed));
     let refused = attacks(
         &cluster,
         &controller,
         &joined.1,
         ATTACKS.iter().map(|attack| attack.stock).collect(),
     );
-    kubelet(plane, &cluster, folder.path());
-    stock && matches!(closed, Verdict::Undecided) && joined.0 && resumed && refused
+    let name = "control-plane-1";
+    kubelet(plane, name, &plugin(name));
+    closed && joined.0 && resumed && refused
+}
+
+/// Whether the attacks do what is said of them on a cluster as kubeadm leaves it, and no more without
+/// its bindings.
+pub fn stock_and_closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
+    let stock = stock_bindings(cluster);
+    plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
+    plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
+    println!("\nkubeadm's two auto-approval bindings are removed.");
+    let attacker = Attacker::holding(cluster, LEAKED);
+    let closed = attacker.ask(&Wish::node("control-plane-1", BUILT_IN));
+    println!("  a control-plane node's name again: {}", closed.summary());
+    stock && matches!(closed, Verdict::Undecided)
+}
+
+fn controller(cluster: &Cluster, folder: &Path) -> Controller {
+    let machines = cluster::inventory(cluster::provider_id);
+    Controller::start(cluster, folder, &machines, |launch| {
+        launch.arg("--allow-insecure")
+    })
 }
 
 /// Whether the attacks do on a cluster as kubeadm leaves it what is said of them.
@@ -91,13 +109,18 @@ fn stock_bindings(cluster: &Cluster) -> bool {
     as_said
 }
 
-/// worker-1 joins: whether it did, and the name of its request.
-fn join(cluster: &Cluster, controller: &Controller, folder: &Path) -> (bool, String) {
-    println!("\n== {JOINED} joins ==");
-    let plugin = Plugin::new(cluster, folder, JOINED);
-    println!("  kubelet     runs kubelet-authenticator-insecure, as client-go does");
+/// A machine joins: whether it did, and the name of its request.
+pub fn join(
+    cluster: &Cluster,
+    controller: &Controller,
+    machine: &str,
+    signer: &str,
+    plugin: &Plugin,
+) -> (bool, String) {
+    println!("\n== {machine} joins ==");
+    println!("  kubelet     runs {}, as client-go does", plugin.name());
     let mut run = plugin.start();
-    let Some(csr) = cluster.wait_for_request_of(JOINED, || run.goes_on()) else {
+    let Some(csr) = cluster.wait_for_request_of(machine, signer, || run.goes_on()) else {
         return (told(&run.finish()), String::new());
     };
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
@@ -132,12 +155,17 @@ fn join(cluster: &Cluster, controller: &Controller, folder: &Path) -> (bool, Str
 }
 
 /// kill -9 while the request is open: the next run finishes the same request.
-fn killed_in_the_middle(cluster: &Cluster, controller: &Controller, folder: &Path) -> bool {
-    println!("\n== worker-3 is killed in the middle of its enrolment ==");
-    let plugin = Plugin::new(cluster, folder, "worker-3");
+pub fn killed_in_the_middle(
+    cluster: &Cluster,
+    controller: &Controller,
+    machine: &str,
+    signer: &str,
+    plugin: &Plugin,
+) -> bool {
+    println!("\n== {machine} is killed in the middle of its enrolment ==");
     controller.pause();
     let mut run = plugin.start();
-    let Some(csr) = cluster.wait_for_request_of("worker-3", || run.goes_on()) else {
+    let Some(csr) = cluster.wait_for_request_of(machine, signer, || run.goes_on()) else {
         controller.resume();
         return told(&run.finish());
     };
@@ -151,7 +179,7 @@ fn killed_in_the_middle(cluster: &Cluster, controller: &Controller, folder: &Pat
     let of_machine = |csr: &&serde_json::Value| csr["spec"]["username"] == user;
     let count = cluster.csrs().iter().filter(of_machine).count();
     println!(
-        "  plugin      next run: takes the request up again; requests of worker-3 in all: {count}"
+        "  plugin      next run: takes the request up again; requests of {machine} in all: {count}"
     );
     told(&run) && count == 1
 }
@@ -226,17 +254,12 @@ fn attacks(
     as_expected
 }
 
-/// A real kubelet joins with our plugin in its kubeconfig.
-fn kubelet(plane: &ControlPlane, cluster: &Cluster, folder: &Path) {
+/// A real kubelet joins with the plugin in its kubeconfig.
+pub fn kubelet(plane: &ControlPlane, node: &str, plugin: &Plugin) {
     println!("\n== A real kubelet ==");
-    let plugin = Plugin::new(cluster, folder, "control-plane-1");
-    let exec = plugin.env().into_iter().fold(
-        Exec::new(Plugin::path()).provide_cluster_info(),
-        |exec, (name, value)| exec.env(name, value),
-    );
     let kubelet = plane
-        .kubelet("control-plane-1")
-        .kubeconfig(plane.exec_kubeconfig(exec))
+        .kubelet(node)
+        .kubeconfig(plane.exec_kubeconfig(plugin.exec()))
         .start();
     kubelet.wait_until_ready();
     println!("$ kubectl get csr,nodes");
@@ -246,7 +269,7 @@ fn kubelet(plane: &ControlPlane, cluster: &Cluster, folder: &Path) {
     }
 }
 
-fn told(run: &Run) -> bool {
+pub fn told(run: &Run) -> bool {
     match run.certificate() {
         Some(certificate) => {
             println!(
@@ -264,7 +287,7 @@ fn told(run: &Run) -> bool {
 }
 
 /// Subject and end of a certificate, in openssl's words.
-fn describe(pem: &str) -> String {
+pub fn describe(pem: &str) -> String {
     use std::io::Write as _;
     let mut openssl = Command::new("openssl")
         .args(["x509", "-noout", "-subject", "-enddate"])
@@ -285,6 +308,6 @@ fn describe(pem: &str) -> String {
         .join(", ")
 }
 
-fn millis(duration: Duration) -> String {
+pub fn millis(duration: Duration) -> String {
     format!("{:.1} ms", duration.as_secs_f64() * 1e3)
 }
