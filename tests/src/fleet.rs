@@ -1,5 +1,6 @@
 //! A management cluster, our controller in it, and what is said of a cluster.
 
+use crate::cloud::{Cloud, Instance};
 use crate::management::{Machine, Management, WorkloadCluster};
 use crate::program;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, Exec, Kubectl, User};
@@ -48,8 +49,21 @@ impl Manager {
         Self::start(management, "null-attestation-controller", arguments)
     }
 
+    /// `node-attestation-controller run`, with instances of this cloud.
+    pub fn aws(management: &Management, cloud: &Cloud) -> Self {
+        Self::told(management, "node-attestation-controller", |launch| {
+            let launch = launch.args(cloud.manager_arguments());
+            let environment = cloud.manager_environment().into_iter();
+            environment.fold(launch, |launch, (name, value)| launch.env(name, value))
+        })
+    }
+
     /// A program in the management cluster.
     pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
+        Self::told(management, name, |launch| launch.args(arguments))
+    }
+
+    fn told(management: &Management, name: &str, told: impl FnOnce(Launch) -> Launch) -> Self {
         let files = Scratch::new("manager");
         let kubeconfig = management
             .control_plane()
@@ -58,10 +72,9 @@ impl Manager {
             .arg("run")
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .args(["--insecure-allow-loopback", "--log-format", "json", "-v"])
-            .args(arguments);
+            .args(["--insecure-allow-loopback", "--log-format", "json", "-v"]);
         Self {
-            process: launch.spawn(&files.join("manager.log")),
+            process: told(launch).spawn(&files.join("manager.log")),
             _files: files,
         }
     }
@@ -144,13 +157,32 @@ pub fn condition_of(object: &Value, condition: &str) -> Value {
 
 /// A kubelet of this machine, that has never joined, with this plugin.
 pub fn kubelet(cluster: &WorkloadCluster, machine: &Machine, plugin: &str) -> KubeletBuilder {
-    let exec = Exec::new(program(plugin))
+    let exec =
+        exec(machine, plugin).env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
+    kubelet_with(cluster, machine, exec)
+}
+
+/// A kubelet of this machine, that has never joined, and is this instance.
+pub fn kubelet_of_instance(
+    cluster: &WorkloadCluster,
+    machine: &Machine,
+    cloud: &Cloud,
+    instance: &Instance,
+) -> KubeletBuilder {
+    let exec = exec(machine, "kubelet-authenticator-aws");
+    let environment = instance.plugin_environment(cloud).into_iter();
+    let exec = environment.fold(exec, |exec, (name, value)| exec.env(name, value));
+    kubelet_with(cluster, machine, exec)
+}
+
+fn exec(machine: &Machine, plugin: &str) -> Exec {
+    let bootstrap = machine.bootstrap_kubeconfig().display().to_string();
+    Exec::new(program(plugin))
         .provide_cluster_info()
-        .env(
-            "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
-            machine.bootstrap_kubeconfig().display().to_string(),
-        )
-        .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", machine.provider_id());
+        .env("KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG", bootstrap)
+}
+
+fn kubelet_with(cluster: &WorkloadCluster, machine: &Machine, exec: Exec) -> KubeletBuilder {
     let plane = cluster.control_plane();
     let kubeconfig = plane.kubeconfig(User::Exec(exec));
     plane.kubelet(machine.node_name()).kubeconfig(kubeconfig)

@@ -7,6 +7,7 @@ mod bed;
 
 mod away;
 mod break_glass;
+mod instances;
 mod moved;
 mod replicas;
 mod story;

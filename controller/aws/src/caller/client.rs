@@ -19,11 +19,9 @@ use tokio::time::timeout;
 use super::dial::Dialler;
 use super::outage::Outage;
 
-/// For a call's turn: shorter than calls take that hang, so that nobody is let in by their end.
-const TURN_DEADLINE: Duration = Duration::from_secs(5);
-
-/// For a whole call. STS answers within a second, or not at all; the queue tries again.
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// For a whole call, waiting for its turn included. STS answers within a second, or not at all; the
+/// queue tries again.
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// An identity is a third of a kilobyte, and the longest error a few.
 const MAX_ANSWER: usize = 16 * 1024;
@@ -91,40 +89,32 @@ impl Client {
         believed: Believed,
     ) -> Result<(StatusCode, Bytes), Outage> {
         let turns = self.turns(region);
-        let Ok(Ok(_turn)) = timeout(TURN_DEADLINE, turns.acquire()).await else {
-            return Err(Outage::Busy);
-        };
-        timeout(CALL_DEADLINE, self.answer(request, believed))
-            .await
-            .unwrap_or(Err(Outage::TimedOut))
-    }
-
-    async fn answer(
-        &self,
-        request: Request<Full<Bytes>>,
-        believed: Believed,
-    ) -> Result<(StatusCode, Bytes), Outage> {
-        let connections = match believed {
-            Believed::Public => &self.public,
-            Believed::Own => &self.own,
-        };
-        let response =
-            connections
-                .request(request)
-                .await
-                .map_err(|source| Outage::Unreachable {
-                    source: source.into(),
-                })?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER);
-        let body = body.collect().await.map_err(|source| {
-            if source.is::<LengthLimitError>() {
-                Outage::TooLarge
-            } else {
-                Outage::Cut { source }
-            }
-        })?;
-        Ok((status, body.to_bytes()))
+        timeout(DEADLINE, async {
+            let _turn = turns.acquire().await.map_err(|_| Outage::Busy)?;
+            let connections = match believed {
+                Believed::Public => &self.public,
+                Believed::Own => &self.own,
+            };
+            let response =
+                connections
+                    .request(request)
+                    .await
+                    .map_err(|source| Outage::Unreachable {
+                        source: source.into(),
+                    })?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER);
+            let body = body.collect().await.map_err(|source| {
+                if source.is::<LengthLimitError>() {
+                    Outage::TooLarge
+                } else {
+                    Outage::Cut { source }
+                }
+            })?;
+            Ok((status, body.to_bytes()))
+        })
+        .await
+        .unwrap_or(Err(Outage::TimedOut))
     }
 
     /// There are as many as regions whose documents somebody signed.

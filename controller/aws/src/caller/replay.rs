@@ -86,8 +86,9 @@ impl Signatures {
             Some(entry) if entry.content == call.content => {
                 Sighting::Confirmed(entry.caller.clone())
             }
+            Some(_) => Sighting::New,
             None if self.is_full(&inner, instance) => Sighting::Full,
-            Some(_) | None => Sighting::New,
+            None => Sighting::New,
         }
     }
 

@@ -1,0 +1,153 @@
+//! The life of a node that is an AWS instance.
+
+use std::collections::BTreeSet;
+
+use base64::prelude::*;
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::cloud::{Cloud, Instance};
+use kubelet_authenticator_tests::fleet::kubelet_of_instance;
+use kubelet_authenticator_tests::management::{Contract, Management, WorkloadCluster};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::bed::{Manager, authorize, grant};
+use crate::witness::{
+    PATIENCE, allow_short_certificates, lose_disk, none_is_refused, not_after, requests, uid_of,
+    wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
+};
+
+/// Renewed after 30 to 42 seconds.
+const SECONDS: u32 = 60;
+
+/// The cluster whose instances they are, in the tag of Cluster API Provider AWS.
+const OWNED: (&str, &str) = (
+    "sigs.k8s.io/cluster-api-provider-aws/cluster/prod-1",
+    "owned",
+);
+
+/// A cluster of instances.
+struct Bed {
+    cloud: Cloud,
+    management: Management,
+    cluster: WorkloadCluster,
+    manager: Manager,
+}
+
+impl Bed {
+    fn start() -> Self {
+        let cloud = Cloud::start();
+        let management = Management::on(workload(), Contract::V1Beta2);
+        grant(&management);
+        allow_short_certificates(&management);
+        let cluster = management.cluster("prod-1").create();
+        let manager = Manager::aws(&management, &cloud);
+        let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
+        authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
+        Self {
+            cloud,
+            management,
+            cluster,
+            manager,
+        }
+    }
+
+    /// A kubelet on a new instance, which is this Machine's and has joined.
+    fn join(&self, machine: &str) -> (Instance, Kubelet) {
+        let instance = self.cloud.launch(&[OWNED]);
+        let machine = self.cluster.machine(machine);
+        let machine = machine.provider_id(&instance.provider_id());
+        let machine = machine.node_name(instance.node_name()).create();
+        let kubelet = kubelet_of_instance(&self.cluster, &machine, &self.cloud, &instance).start();
+        kubelet.wait_until_ready();
+        (instance, kubelet)
+    }
+
+    fn requests(&self, instance: &Instance) -> Vec<Value> {
+        requests(self.cluster.control_plane(), instance.node_name())
+    }
+}
+
+/// When the proof in a request was signed.
+fn signed_at(csr: &Value) -> String {
+    let request = BASE64_STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
+    let blocks = pem::parse_many(request.unwrap()).unwrap();
+    let evidence: Value = serde_json::from_slice(blocks[2].contents()).unwrap();
+    evidence["sts"]["amzDate"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_instance_joins_and_renews_with_fresh_evidence() {
+    let bed = Bed::start();
+    let (instance, kubelet) = bed.join("worker-1");
+    let node = instance.node_name().to_owned();
+    let plane = bed.cluster.control_plane();
+
+    let renewed = wait_for_certificate(plane, &node, 2, |csr| {
+        csr["spec"]["username"] == format!("system:node:{node}")
+    });
+
+    assert!(uid_of(&renewed).ends_with(".1"));
+    let requests = bed.requests(&instance);
+    let signed: BTreeSet<_> = requests.iter().map(signed_at).collect();
+    assert_eq!(
+        signed.len(),
+        requests.len(),
+        "evidence was used twice: {signed:?}"
+    );
+    assert_eq!(bed.cloud.sts().calls().len(), requests.len());
+    kubelet.wait_for_lease_renewal();
+    none_is_refused(plane);
+    // Who it is was written down at the join, and is not written again.
+    let record = [
+        "get",
+        "nodeidentities",
+        &format!("prod-1.{node}"),
+        "-n",
+        "default",
+    ];
+    let record = bed.management.kubectl().json(record);
+    assert_eq!(record["spec"]["attestor"], "aws");
+    assert_eq!(record["spec"]["providerID"], instance.provider_id());
+    assert_eq!(record["spec"]["generation"], 1);
+}
+
+#[test]
+fn an_instance_whose_certificate_has_expired_is_back() {
+    let bed = Bed::start();
+    let (instance, kubelet) = bed.join("worker-1");
+    let node = instance.node_name().to_owned();
+    let plane = bed.cluster.control_plane();
+    bed.manager.process.signal(Signal::STOP);
+    let end = not_after(bed.requests(&instance).last().unwrap());
+    let ended = poll(PATIENCE, || (jiff::Timestamp::now() > end).then_some(()));
+    assert!(ended.is_some());
+    wait_until_not_ready(plane, &node);
+    let known = bed.requests(&instance);
+    let known = known
+        .iter()
+        .filter(|csr| csr["status"]["certificate"].is_string());
+    let known = known.count();
+
+    bed.manager.process.signal(Signal::CONT);
+
+    wait_for_certificate(plane, &node, known, |_| true);
+    kubelet.wait_for_lease_renewal();
+    wait_until_ready(plane, &node);
+}
+
+#[test]
+fn an_instance_that_lost_its_disk_is_back_in_the_next_generation() {
+    let bed = Bed::start();
+    let (instance, mut kubelet) = bed.join("worker-1");
+    let node = instance.node_name().to_owned();
+    let plane = bed.cluster.control_plane();
+
+    lose_disk(&mut kubelet);
+
+    let back = wait_for_certificate(plane, &node, 1, |csr| uid_of(csr).ends_with(".2"));
+    let user = back["spec"]["username"].as_str().unwrap();
+    assert!(user.starts_with("system:bootstrap:"), "{user}");
+    kubelet.wait_for_lease_renewal();
+    wait_until_ready(plane, &node);
+}
