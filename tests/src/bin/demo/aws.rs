@@ -42,7 +42,7 @@ impl World {
     fn new(cluster: Cluster) -> Self {
         cluster.add_tokens();
         let cloud = Cloud::start();
-        let launched = cloud.launch_many(cluster::MACHINES.len(), &[]);
+        let launched = cloud.launch_many(cluster::MACHINES.len(), &[("cluster", "demo")]);
         let names = cluster::MACHINES.iter().map(|(name, _)| *name);
         Self {
             instances: names.zip(launched).collect(),
@@ -68,7 +68,9 @@ impl World {
     fn controller(&self, folder: &Path) -> Controller {
         let machines = cluster::inventory(|machine| self.instance(machine).provider_id());
         Controller::start(&self.cluster, folder, &machines, |launch| {
-            let launch = launch.args(self.cloud.manager_arguments());
+            let launch = launch
+                .args(self.cloud.manager_arguments())
+                .args(["--attestor=aws", "--aws-required-tag=cluster=demo"]);
             let environment = self.cloud.manager_environment();
             environment
                 .into_iter()
