@@ -69,18 +69,13 @@ struct State {
     clock: Clock,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 enum Clock {
+    #[default]
     Real,
     Slow(Duration),
     Fast(Duration),
     Stopped(SystemTime),
-}
-
-impl Default for Clock {
-    fn default() -> Self {
-        Self::Real
-    }
 }
 
 impl Clock {
