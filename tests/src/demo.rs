@@ -12,6 +12,7 @@ const TOLD: [(&str, &[&str]); 2] = [
             "Denied: EvidenceMissing",
             "Denied: AnotherMachine",
             "Denied: CallerIsAnotherInstance",
+            "Denied: EvidenceReplayed",
             "Denied: CallerRefused",
             "Failed: EvidenceExpired",
             "Denied: CallerRoleNotAllowed",

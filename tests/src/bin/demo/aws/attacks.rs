@@ -62,7 +62,7 @@ impl Scene<'_> {
 }
 
 /// The attacks, in the order in which the story tells them.
-pub const ATTACKS: [Attack; 7] = [
+pub const ATTACKS: [Attack; 8] = [
     Attack {
         what: "worker-2's name, with no evidence",
         kind: "Denied",
@@ -97,8 +97,17 @@ pub const ATTACKS: [Attack; 7] = [
     Attack {
         what: "worker-2's evidence, copied from its request to a new key",
         kind: "Denied",
-        reason: "CallerRefused",
+        reason: "EvidenceReplayed",
         request: |scene| scene.carrying(Envelope::parse(&scene.copied).unwrap().evidence),
+    },
+    Attack {
+        what: "the same before anybody has seen it: only STS can tell",
+        kind: "Denied",
+        reason: "CallerRefused",
+        request: |scene| {
+            let cloud = &scene.world.cloud;
+            scene.carrying(Some(cloud.evidence(&scene.rightful(), b"worker-2's key")))
+        },
     },
     Attack {
         what: "evidence of worker-2 that was good twenty minutes ago",
