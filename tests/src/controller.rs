@@ -5,6 +5,7 @@ mod application;
 mod bed;
 mod real;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 pub use self::application::{
     Application, certificate_of, is_answered, is_issued, reason_of, wait_for_csr,
 };
-pub use self::bed::Bed;
+pub use self::bed::{Bed, token_of_instance};
 pub use self::real::{RealBed, conditions};
 
 /// For what takes milliseconds; long, since the machine may be busy.
@@ -94,8 +95,15 @@ impl Setup {
 
     /// With more arguments.
     #[must_use]
-    pub fn args(mut self, arguments: &[&str]) -> Self {
+    pub fn args<A: AsRef<OsStr>>(mut self, arguments: &[A]) -> Self {
         self.launch = self.launch.args(arguments);
+        self
+    }
+
+    /// With a variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.launch = self.launch.env(name, value);
         self
     }
 

@@ -88,6 +88,13 @@ impl Application {
         }
     }
 
+    /// Made with the bootstrap token of this ID.
+    #[must_use]
+    pub fn with_token(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
+        self
+    }
+
     /// Made with another machine's bootstrap token.
     #[must_use]
     pub fn with_token_of(mut self, other: Machine) -> Self {

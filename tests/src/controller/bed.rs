@@ -2,10 +2,16 @@
 
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Application, Machine, PATIENCE, Setup, is_answered, wait_for_csr};
+use crate::cloud::{Cloud, Instance};
 use crate::program;
+
+/// The ID of the bootstrap token of the machine at this place of [`Bed::instances`].
+pub fn token_of_instance(number: usize) -> String {
+    format!("to{number:04}")
+}
 
 /// An API server, and a controller's files for it.
 #[derive(Debug)]
@@ -28,6 +34,30 @@ impl Bed {
     /// With the rubber stamp.
     pub fn null(machines: &[Machine]) -> Self {
         Self::new("null-attestation-controller", machines)
+    }
+
+    /// With `node-attestation-controller`, for these instances, the first of which has the bootstrap
+    /// token [`token_of_instance`]`(0)`.
+    pub fn instances(cloud: &Cloud, instances: &[Instance]) -> Self {
+        let mut bed = Self::new("node-attestation-controller", &[]);
+        let machines = instances.iter().enumerate().map(|(number, instance)| {
+            json!({
+                "name": format!("machine-{number}"),
+                "providerID": instance.provider_id(),
+                "tokenID": token_of_instance(number),
+            })
+        });
+        let inventory = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "MachineInventory",
+            "machines": machines.collect::<Vec<_>>(),
+        });
+        bed.setup.write_inventory(&inventory.to_string());
+        let setup = bed.setup.args(&["--attestor=aws"]);
+        let setup = setup.args(&cloud.manager_arguments());
+        let environment = cloud.manager_environment().into_iter();
+        bed.setup = environment.fold(setup, |setup, (name, value)| setup.env(name, &value));
+        bed
     }
 
     fn new(name: &str, machines: &[Machine]) -> Self {

@@ -1,0 +1,220 @@
+//! What the controller answers AWS instances, by the real program: EC2 by moto server, STS by a
+//! simulator that checks signatures itself, the API server in this process.
+
+use std::sync::LazyLock;
+
+use kubelet_attestation::names::{Audience, Provider};
+use kubelet_authenticator_test_support::moto::{Failure, Scope};
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::sts::{Credentials, Fault, Times};
+use kubelet_authenticator_tests::cloud::{Cloud, Instance, Parts};
+use kubelet_authenticator_tests::controller::{
+    Application, Bed, Controller, PATIENCE, is_issued, reason_of, token_of_instance,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+/// Tests that count have a cloud of their own.
+static CLOUD: LazyLock<Cloud> = LazyLock::new(Cloud::start);
+
+fn audience(bed: &Bed) -> Audience {
+    let ca = CertificateDer::from_pem_slice(bed.server.ca_pem().as_bytes()).unwrap();
+    Audience::of_ca(&ca)
+}
+
+/// What is not the instance's own in a request; nothing by default.
+#[derive(Default)]
+struct Change<'a> {
+    credentials: Option<&'a Credentials>,
+    provider_id: Option<&'a str>,
+    node_name: Option<&'a str>,
+}
+
+/// A request of an instance with the bootstrap token of this number, changed like this.
+fn request(
+    bed: &Bed,
+    cloud: &Cloud,
+    (number, instance): (usize, &Instance),
+    change: &Change<'_>,
+) -> Application {
+    let audience = audience(bed);
+    let own = instance.provider_id();
+    let own = instance.parts(&audience, &own, cloud.sts().now());
+    let parts = Parts {
+        credentials: change.credentials.unwrap_or(own.credentials),
+        provider_id: change.provider_id.unwrap_or(own.provider_id),
+        node_name: change.node_name.unwrap_or(own.node_name),
+        ..own
+    };
+    let evidence = |spki: &[u8]| Some(cloud.evidence(&parts, spki));
+    let (name, id) = (parts.node_name, parts.provider_id);
+    let application = Application::proving(name, id, Provider::AWS, evidence);
+    application.with_token(&token_of_instance(number))
+}
+
+fn started(bed: &Bed) -> Controller {
+    let mut controller = bed.setup.start();
+    controller.wait_until_it_watches();
+    controller
+}
+
+#[test]
+fn b15_a_document_that_was_used_is_of_no_use_with_another_key() {
+    let instances = CLOUD.launch_many(2, &[]);
+    let bed = Bed::instances(&CLOUD, &instances);
+    let mut controller = started(&bed);
+    let victim = request(&bed, &CLOUD, (0, &instances[0]), &Change::default());
+    let joined = bed.wait_for_answer(&victim.put(&bed.server));
+    assert!(is_issued(&joined), "{joined:#}");
+
+    // The document is no secret. Who has it has neither the instance's credentials nor its key.
+    let attacker = &instances[1].credentials;
+    let replayed = request(
+        &bed,
+        &CLOUD,
+        (0, &instances[0]),
+        &Change {
+            credentials: Some(attacker),
+            ..Change::default()
+        },
+    );
+
+    let name = replayed.put(&bed.server);
+    let answer = bed.wait_for_answer(&name);
+    assert_eq!(
+        reason_of(&answer, "Denied"),
+        Some("CallerIsAnotherInstance"),
+        "{answer:#}"
+    );
+    assert_eq!(controller.wait_for_decision(&name)["check"], "attest");
+}
+
+#[test]
+fn b18_an_instance_that_claims_a_colleagues_provider_id_is_denied_and_nobody_is_asked() {
+    let cloud = Cloud::start();
+    let instances = cloud.launch_many(2, &[]);
+    let bed = Bed::instances(&cloud, &instances);
+    let _controller = started(&bed);
+    let colleague = instances[0].provider_id();
+    let own = request(&bed, &cloud, (1, &instances[1]), &Change::default());
+    let own = own.put(&bed.server);
+    assert!(is_issued(&bed.wait_for_answer(&own)));
+    let before = (cloud.sts().calls().len(), cloud.moto().calls().len());
+
+    let claims = request(
+        &bed,
+        &cloud,
+        (0, &instances[1]),
+        &Change {
+            provider_id: Some(&colleague),
+            ..Change::default()
+        },
+    );
+
+    let answer = bed.wait_for_answer(&claims.put(&bed.server));
+    assert_eq!(reason_of(&answer, "Denied"), Some("AnotherMachine"));
+    let after = (cloud.sts().calls().len(), cloud.moto().calls().len());
+    assert_eq!(after, before);
+}
+
+#[test]
+fn e07_an_instance_that_asks_for_a_colleagues_name_is_denied() {
+    let instances = CLOUD.launch_many(2, &[]);
+    let bed = Bed::instances(&CLOUD, &instances);
+    let _controller = started(&bed);
+
+    let asks = request(
+        &bed,
+        &CLOUD,
+        (1, &instances[1]),
+        &Change {
+            node_name: Some(instances[0].node_name()),
+            ..Change::default()
+        },
+    );
+
+    let answer = bed.wait_for_answer(&asks.put(&bed.server));
+    assert_eq!(reason_of(&answer, "Denied"), Some("NodeNameMismatch"));
+}
+
+#[test]
+fn e12_sts_and_ec2_that_are_out_of_order_delay_a_join_and_deny_nobody() {
+    let cloud = Cloud::start();
+    let instances = cloud.launch_many(1, &[]);
+    let bed = Bed::instances(&cloud, &instances);
+    let mut controller = started(&bed);
+    cloud.sts().inject(Times::always(), Fault::throttling());
+    let name = request(&bed, &cloud, (0, &instances[0]), &Change::default()).put(&bed.server);
+    let deferred = |line: &serde_json::Value| {
+        line["csr"] == name.as_str() && line["reason"] == "VerifierUnavailable"
+    };
+    assert_eq!(
+        controller.wait_for_line("decided", deferred)["outcome"],
+        "deferred"
+    );
+
+    cloud
+        .moto()
+        .inject(Scope::any(), Times::always(), Failure::throttled());
+    cloud.sts().clear_faults();
+    let asked = poll(PATIENCE, || {
+        (cloud.moto().count("DescribeInstances") > 0).then_some(())
+    });
+    assert!(asked.is_some(), "EC2 was never asked");
+    cloud.moto().clear_failures();
+
+    let answer = bed.wait_for_answer(&name);
+    assert!(is_issued(&answer), "{answer:#}");
+}
+
+#[test]
+fn no_credential_of_an_instance_is_told_to_anybody() {
+    let instances = CLOUD.launch_many(2, &[]);
+    let bed = Bed::instances(&CLOUD, &instances);
+    let controller = started(&bed);
+    let requests = [
+        request(&bed, &CLOUD, (0, &instances[0]), &Change::default()),
+        request(
+            &bed,
+            &CLOUD,
+            (1, &instances[1]),
+            &Change {
+                credentials: Some(&instances[0].credentials),
+                ..Change::default()
+            },
+        ),
+        request(
+            &bed,
+            &CLOUD,
+            (1, &instances[1]),
+            &Change {
+                node_name: Some("another"),
+                ..Change::default()
+            },
+        ),
+    ];
+    let mut signatures = Vec::new();
+    for application in requests {
+        let name = application.put(&bed.server);
+        bed.wait_for_answer(&name);
+        let blocks = pem::parse_many(application.request()).unwrap();
+        let evidence: serde_json::Value = serde_json::from_slice(blocks[2].contents()).unwrap();
+        signatures.push(evidence["sts"]["signature"].as_str().unwrap().to_owned());
+    }
+
+    let mut told = controller.process.log().text();
+    for event in bed.server.events() {
+        told += &event.to_string();
+    }
+    for csr in bed.server.csrs() {
+        told += &csr["status"].to_string();
+    }
+    assert!(told.contains("CallerIsAnotherInstance"), "{told}");
+    let credentials = instances.iter().map(|instance| &instance.credentials);
+    let credentials = credentials.flat_map(|it| {
+        [&it.access_key_id, &it.secret_access_key, &it.session_token].map(String::clone)
+    });
+    for secret in credentials.chain(signatures) {
+        assert!(!told.contains(&secret), "{secret} is told in {told}");
+    }
+}
