@@ -23,6 +23,10 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 /// tenant.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "AWS")]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names of the options follow from them"
+)]
 pub(crate) struct AwsArguments {
     /// Signers of instance identity documents beside those that are known: of new regions or
     /// isolated ones

@@ -11,14 +11,14 @@ use node_attestation_controller::refusal::{Denial, Failure, Refusal};
 
 /// Evidence that is older is sent to nobody. STS takes it for fifteen minutes; the last of them is
 /// for the call.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(14 * 60);
+pub(super) const MAX_AGE: Duration = Duration::from_mins(14);
 
 /// As far as STS itself lets a signature be dated ahead ("+ 15 min."): a clock of ours that is ten
 /// minutes slow stops nobody, and a node's that is fast is for STS to refuse.
-pub(super) const MAX_AHEAD: Duration = Duration::from_secs(15 * 60);
+pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 
 /// How long STS takes a signature.
-const VALID: Duration = Duration::from_secs(15 * 60);
+const VALID: Duration = Duration::from_mins(15);
 
 /// A signature that is not too old to be shown to STS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ mod tests {
     const SIGNED: &str = "20260101T120000Z";
 
     fn at(minutes: f64) -> SystemTime {
-        let noon = Duration::from_secs(1_767_268_800);
+        let noon = Duration::from_hours(490_908);
         let after = Duration::from_secs_f64((minutes.abs() * 60.0).round());
         if minutes < 0.0 {
             SystemTime::UNIX_EPOCH + noon - after

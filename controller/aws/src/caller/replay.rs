@@ -86,9 +86,8 @@ impl Signatures {
             Some(entry) if entry.content == call.content => {
                 Sighting::Confirmed(entry.caller.clone())
             }
-            Some(_) => Sighting::New,
             None if self.is_full(&inner, instance) => Sighting::Full,
-            None => Sighting::New,
+            Some(_) | None => Sighting::New,
         }
     }
 

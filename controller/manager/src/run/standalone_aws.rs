@@ -20,6 +20,10 @@ const ACCOUNT_LEN: usize = 12;
 /// Which instances are a cluster's.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "One workload cluster on AWS, without a management cluster")]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names of the options follow from them"
+)]
 pub(super) struct StandaloneAwsArguments {
     /// The machines are the instances that have every --aws-required-tag, in every --aws-account and
     /// --aws-region

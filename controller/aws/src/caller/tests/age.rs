@@ -8,10 +8,10 @@ async fn c10_evidence_that_is_too_old_is_sent_to_nobody() {
     let node = bed.instance();
     let late = now() + minutes(14) + Duration::from_secs(1);
 
-    assert_expired(bed.show_at(&node.proof(), &node, now(), late).await);
-    assert_expired(bed.show_at(&node.proof(), &node, late, now()).await);
+    assert_expired(&bed.show_at(&node.proof(), &node, now(), late).await);
+    assert_expired(&bed.show_at(&node.proof(), &node, late, now()).await);
     assert_expired(
-        bed.show_at(
+        &bed.show_at(
             &node.proof(),
             &node,
             now() - minutes(16),
@@ -35,11 +35,11 @@ async fn c10_the_words_of_sts_for_age_are_no_denial() {
 
     // A controller whose clock is a quarter of an hour behind does not notice; STS does.
     bed.service.stop_clock(now() + minutes(16));
-    assert_expired(bed.verify(&node).await);
+    assert_expired(&bed.verify(&node).await);
 
     // A node whose clock is as far ahead, and a controller's with it.
     bed.service.stop_clock(now() - minutes(16));
-    assert_expired(bed.verify(&node).await);
+    assert_expired(&bed.verify(&node).await);
     assert_eq!(
         bed.outcomes(),
         ["SignatureDoesNotMatch", "SignatureDoesNotMatch"]
@@ -56,7 +56,7 @@ async fn c10_credentials_that_expire_on_the_way_are_no_denial() {
     let principal = Principal::instance(ACCOUNT, INSTANCE);
     node.credentials = bed.service.credentials_until(principal, now());
 
-    assert_expired(bed.verify(&node).await);
+    assert_expired(&bed.verify(&node).await);
     assert_eq!(bed.outcomes(), ["ExpiredToken"]);
 }
 

@@ -24,7 +24,7 @@ pub(super) const NOON: &str = "20260101T120000Z";
 
 /// The time by every clock that a test does not set.
 pub(super) fn now() -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_268_800)
+    SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
 }
 
 pub(super) fn minutes(minutes: u64) -> Duration {
@@ -231,7 +231,7 @@ pub(super) fn outage(decided: Result<VerifiedCaller, Refusal>) -> String {
     }
 }
 
-pub(super) fn assert_expired(decided: Result<VerifiedCaller, Refusal>) {
+pub(super) fn assert_expired(decided: &Result<VerifiedCaller, Refusal>) {
     assert!(
         matches!(decided, Err(Refusal::Fail(Failure::EvidenceExpired))),
         "{decided:?}"

@@ -34,7 +34,7 @@ async fn c11_the_same_signature_for_the_same_key_is_our_own_retry_and_costs_no_c
     assert_eq!(first, second);
     assert_eq!(bed.outcomes(), ["OK"]);
     let late = now() + minutes(15);
-    assert_expired(bed.show_at(&proof, &node, now(), late).await);
+    assert_expired(&bed.show_at(&proof, &node, now(), late).await);
 }
 
 #[tokio::test]
