@@ -3,12 +3,12 @@
 //! IMDS gives the document inside a CMS message (`rsa2048`), and the message is all that is read:
 //! there is no second copy of any fact. The steps are
 //!
-//! 1. [`ber`]: base64, and the encoding that AWS uses as DER;
-//! 2. [`cms`]: exactly the one structure that AWS sends;
+//! 1. `ber`: base64, and the encoding that AWS uses as DER;
+//! 2. `cms`: exactly the one structure that AWS sends;
 //! 3. the region that the content names, which nothing vouches for yet, selects the key: whoever
 //!    writes another region there selects a key with which his signature does not verify;
 //! 4. the signature, with the key that is pinned for that region and for nothing else;
-//! 5. [`json`]: what the verified bytes say.
+//! 5. `json`: what the verified bytes say.
 //!
 //! All of it is local, takes bounded time, and asks nobody.
 
