@@ -1,6 +1,8 @@
 //! No secret is told to anybody: not in a log, not in an Event, not in a condition or anything else
 //! that is ours.
 
+use std::ops::Range;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
@@ -22,30 +24,33 @@ const PIECE: usize = 24;
 struct Secrets(Vec<(&'static str, String)>);
 
 impl Secrets {
-    /// Each line of it by itself, but those that say what it is, and its base64 in pieces.
+    /// Each line of it by itself and in pieces, and its base64 in pieces.
     fn add(&mut self, what: &'static str, secret: &str) {
-        let lines = secret.lines().map(str::trim);
-        let lines = lines.filter(|line| line.len() >= LONG_ENOUGH && !line.starts_with("-----"));
+        let lines = secret.lines().filter(|line| line.len() >= LONG_ENOUGH);
         for line in lines {
             self.0.push((what, line.to_owned()));
             for start in (0..line.len().saturating_sub(PIECE)).step_by(PIECE) {
                 self.0.push((what, line[start..start + PIECE].to_owned()));
             }
         }
-        // The first pieces of a PEM encode what is in every PEM.
-        let begins = if secret.starts_with("-----") {
-            2 * PIECE
-        } else {
-            0
-        };
         // Where it begins in a longer text that is encoded whole decides which of three it becomes.
         for skipped in 0..3 {
             let encoded = STANDARD.encode(&secret.as_bytes()[skipped..]);
-            for start in (begins..encoded.len().saturating_sub(PIECE)).step_by(PIECE) {
+            for start in (0..encoded.len().saturating_sub(PIECE)).step_by(PIECE) {
                 self.0
                     .push((what, encoded[start..start + PIECE].to_owned()));
             }
         }
+    }
+
+    /// What is random of a private key as PEM, and of the same as kubeconfigs have it.
+    fn add_key(&mut self, what: &'static str, pem: &str) {
+        let random = random_part(pem);
+        self.add(what, &pem[random.clone()]);
+        let encoded = STANDARD.encode(pem);
+        // Whole groups of four.
+        let (start, end) = (random.start.div_ceil(3) * 4, random.end / 3 * 4);
+        self.add(what, &encoded[start..end]);
     }
 
     /// What of them is in the text.
@@ -62,10 +67,27 @@ fn told(kubectl: &Kubectl, resources: &str) -> String {
     kubectl.ok(["get", resources, "-A", "-o", "json"])
 }
 
+/// Where the private number is in the PEM of a key on P-256. What is before it is in every such key,
+/// and some of that in every certificate request.
+fn random_part(pem: &str) -> Range<usize> {
+    /// What precedes the number: the structure's version and the number's length (RFC 5915).
+    const BEFORE: [u8; 5] = [2, 1, 1, 4, 32];
+    let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    let der = STANDARD.decode(&body).unwrap();
+    let mut windows = der.windows(BEFORE.len());
+    let number = windows.position(|bytes| bytes == BEFORE).unwrap() + BEFORE.len();
+    // The characters that encode nothing else.
+    let (first, last) = ((number * 4).div_ceil(3), (number + 32) * 4 / 3 - 1);
+    let begins = pem.find('\n').unwrap() + 1;
+    // A line of a PEM has 64 characters.
+    let place = |character: usize| begins + character + character / 64;
+    place(first)..place(last)
+}
+
 fn secrets_of(cluster: &WorkloadCluster) -> Secrets {
     let mut secrets = Secrets::default();
     let ca = cluster.control_plane().ca().pair();
-    secrets.add("the CA's key", &traditional_key(&ca.key_pem));
+    secrets.add_key("the CA's key", &traditional_key(&ca.key_pem));
     secrets
 }
 
@@ -91,8 +113,9 @@ fn no_secret_is_in_a_log_an_event_or_an_object_of_ours() {
     let authority = cluster.control_plane().ca().pair();
     let other = CertificateAuthority::new("another");
     let mut secrets = secrets_of(&cluster);
-    secrets.add("a user's key", client_key(&good));
-    secrets.add("the key that does not match", &other.pair().key_pem);
+    let key = STANDARD.decode(client_key(&good)).unwrap();
+    secrets.add_key("a user's key", std::str::from_utf8(&key).unwrap());
+    secrets.add_key("the key that does not match", &other.pair().key_pem);
     for (what, secret) in [
         ("a password", PASSWORD),
         ("a program's environment", IN_EXEC),
