@@ -23,8 +23,8 @@ help:
 ## demo: nodes join and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes;
 ##       PROVIDER=insecure tells what is not stopped where machines prove nothing
 demo: prerequisites-$(CONTROL_PLANE) dependencies
-	@$(CARGO) build --locked --quiet -p kubelet-authenticator-$(PROVIDER) -p node-attestation-manager
-	@$(CARGO) build --locked --quiet -p kubelet-authenticator-tests --bin demo
+	@# Of the whole workspace: with another choice of packages, and so of features, the SDK of AWS is built once more.
+	@$(CARGO) build --locked --quiet --workspace --bins
 	@target/debug/demo --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
 
 ## test: everything that the continuous integration checks
