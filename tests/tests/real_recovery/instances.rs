@@ -1,18 +1,21 @@
 //! The life of a node that is an AWS instance.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use base64::prelude::*;
 use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{Cloud, Instance};
 use kubelet_authenticator_tests::fleet::kubelet_of_instance;
-use kubelet_authenticator_tests::management::{Contract, Management, WorkloadCluster};
+use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::{Manager, authorize, grant};
+use crate::bed::{Manager, authorize, management};
 use crate::witness::{
-    allow_short_certificates, lose_disk, none_is_refused, requests, uid_of, wait_for_certificate,
-    wait_until_ready, workload,
+    PATIENCE, allow_short_certificates, lose_disk, none_is_refused, not_after, requests, uid_of,
+    wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
 };
 
 /// Renewed after 30 to 42 seconds.
@@ -29,16 +32,16 @@ struct Bed {
     cloud: Cloud,
     management: Management,
     cluster: WorkloadCluster,
-    _manager: Manager,
+    manager: Manager,
 }
 
 impl Bed {
     fn start() -> Self {
         let cloud = Cloud::start();
-        let management = Management::on(workload(), Contract::V1Beta2);
-        grant(&management);
+        let management = management();
         allow_short_certificates(&management);
-        let cluster = management.cluster("prod-1").create();
+        let cluster = management.cluster("prod-1");
+        let cluster = cluster.workload(Arc::new(workload())).create();
         let manager = Manager::aws(&management, &cloud);
         let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
         authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
@@ -46,7 +49,7 @@ impl Bed {
             cloud,
             management,
             cluster,
-            _manager: manager,
+            manager,
         }
     }
 
@@ -108,6 +111,30 @@ fn an_instance_joins_and_renews_with_fresh_evidence() {
     assert_eq!(record["spec"]["attestor"], "aws");
     assert_eq!(record["spec"]["providerID"], instance.provider_id());
     assert_eq!(record["spec"]["generation"], 1);
+}
+
+#[test]
+fn an_instance_whose_certificate_has_expired_is_back() {
+    let bed = Bed::start();
+    let (instance, kubelet) = bed.join("worker-1");
+    let node = instance.node_name().to_owned();
+    let plane = bed.cluster.control_plane();
+    bed.manager.process.signal(Signal::STOP);
+    let end = not_after(bed.requests(&instance).last().unwrap());
+    let ended = poll(PATIENCE, || (jiff::Timestamp::now() > end).then_some(()));
+    assert!(ended.is_some());
+    wait_until_not_ready(plane, &node);
+    let known = bed.requests(&instance);
+    let known = known
+        .iter()
+        .filter(|csr| csr["status"]["certificate"].is_string());
+    let known = known.count();
+
+    bed.manager.process.signal(Signal::CONT);
+
+    wait_for_certificate(plane, &node, known, |_| true);
+    kubelet.wait_for_lease_renewal();
+    wait_until_ready(plane, &node);
 }
 
 #[test]
