@@ -51,6 +51,14 @@ pub struct Instance {
     pub rsa2048: String,
 }
 
+/// What an instance is given at a launch.
+struct Launched {
+    document: String,
+    rsa2048: String,
+    credentials: Credentials,
+    metadata: imds::Instance,
+}
+
 impl Default for Cloud {
     fn default() -> Self {
         Self::start()
@@ -96,6 +104,36 @@ impl Cloud {
 
     /// Gives an instance its metadata, made anew for a launch.
     pub fn boot(&self, ec2: moto::Instance) -> Instance {
+        let Launched {
+            document,
+            rsa2048,
+            credentials,
+            metadata,
+        } = self.launched(&ec2);
+        Instance {
+            imds: Imds::start(metadata),
+            ec2,
+            credentials,
+            document,
+            rsa2048,
+        }
+    }
+
+    /// Stops an instance and starts it again: its metadata service has another document then, and
+    /// other credentials.
+    pub fn restart(&self, instance: &mut Instance) {
+        let ec2 = self.moto.ec2(&instance.ec2.account, &instance.ec2.region);
+        ec2.stop(&instance.ec2.id);
+        ec2.start(&instance.ec2.id);
+        instance.ec2 = ec2.instance(&instance.ec2.id);
+        let launched = self.launched(&instance.ec2);
+        instance.imds.set(launched.metadata);
+        instance.credentials = launched.credentials;
+        instance.document = launched.document;
+        instance.rsa2048 = launched.rsa2048;
+    }
+
+    fn launched(&self, ec2: &moto::Instance) -> Launched {
         let mut document = Document::new(&ec2.account, &ec2.region, &ec2.zone, &ec2.id);
         document.private_ip = Some(ec2.private_ip.clone());
         document.pending_time.clone_from(&ec2.launched);
@@ -115,12 +153,11 @@ impl Cloud {
             session_token: credentials.session_token.clone(),
             expiration: credentials.expiration,
         });
-        Instance {
-            imds: Imds::start(metadata),
-            ec2,
-            credentials,
+        Launched {
             document,
             rsa2048,
+            credentials,
+            metadata,
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod application;
 mod bed;
+mod instances;
 mod real;
 
 use std::ffi::OsStr;
@@ -18,6 +19,7 @@ pub use self::application::{
     Application, certificate_of, is_answered, is_issued, reason_of, wait_for_csr,
 };
 pub use self::bed::{Bed, token_of_instance};
+pub use self::instances::{Change, request};
 pub use self::real::{RealBed, conditions};
 
 /// For what takes milliseconds; long, since the machine may be busy.
@@ -77,8 +79,18 @@ impl Setup {
         (ca_cert, ca_key): (&Path, &Path),
         machines: &[Machine],
     ) -> Self {
-        let scratch = Arc::new(Scratch::new("controller"));
-        let file = scratch.write("machines.yaml", inventory(machines));
+        let mut setup = Self::without_machines(program, kubeconfig, (ca_cert, ca_key));
+        let file = setup.scratch.write("machines.yaml", inventory(machines));
+        setup.launch = setup.launch.arg("--inventory").arg(file);
+        setup
+    }
+
+    /// The same, which is still to be told of its machines.
+    pub fn without_machines(
+        program: &Path,
+        kubeconfig: &Path,
+        (ca_cert, ca_key): (&Path, &Path),
+    ) -> Self {
         let launch = Launch::new("controller", program)
             .arg("run")
             .arg("--workload-kubeconfig")
@@ -87,10 +99,11 @@ impl Setup {
             .arg(ca_cert)
             .arg("--ca-key")
             .arg(ca_key)
-            .arg("--inventory")
-            .arg(file)
             .args(["--log-format", "json", "--verbose"]);
-        Self { launch, scratch }
+        Self {
+            launch,
+            scratch: Arc::new(Scratch::new("controller")),
+        }
     }
 
     /// With more arguments.

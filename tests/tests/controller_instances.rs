@@ -3,54 +3,16 @@
 
 use std::sync::LazyLock;
 
-use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::moto::{Failure, Scope};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_test_support::sts::{Credentials, Fault, Times};
-use kubelet_authenticator_tests::cloud::{Cloud, Instance, Parts};
+use kubelet_authenticator_test_support::sts::{Fault, Times};
+use kubelet_authenticator_tests::cloud::Cloud;
 use kubelet_authenticator_tests::controller::{
-    Application, Bed, Controller, PATIENCE, is_issued, reason_of, token_of_instance,
+    Bed, Change, Controller, PATIENCE, is_issued, reason_of, request,
 };
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 
 /// Tests that count have a cloud of their own.
 static CLOUD: LazyLock<Cloud> = LazyLock::new(Cloud::start);
-
-fn audience(bed: &Bed) -> Audience {
-    let ca = CertificateDer::from_pem_slice(bed.server.ca_pem().as_bytes()).unwrap();
-    Audience::of_ca(&ca)
-}
-
-/// What is not the instance's own in a request; nothing by default.
-#[derive(Default)]
-struct Change<'a> {
-    credentials: Option<&'a Credentials>,
-    provider_id: Option<&'a str>,
-    node_name: Option<&'a str>,
-}
-
-/// A request of an instance with the bootstrap token of this number, changed like this.
-fn request(
-    bed: &Bed,
-    cloud: &Cloud,
-    (number, instance): (usize, &Instance),
-    change: &Change<'_>,
-) -> Application {
-    let audience = audience(bed);
-    let own = instance.provider_id();
-    let own = instance.parts(&audience, &own, cloud.sts().now());
-    let parts = Parts {
-        credentials: change.credentials.unwrap_or(own.credentials),
-        provider_id: change.provider_id.unwrap_or(own.provider_id),
-        node_name: change.node_name.unwrap_or(own.node_name),
-        ..own
-    };
-    let evidence = |spki: &[u8]| Some(cloud.evidence(&parts, spki));
-    let (name, id) = (parts.node_name, parts.provider_id);
-    let application = Application::proving(name, id, Provider::AWS, evidence);
-    application.with_token(&token_of_instance(number))
-}
 
 fn started(bed: &Bed) -> Controller {
     let mut controller = bed.setup.start();

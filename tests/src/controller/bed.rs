@@ -1,5 +1,7 @@
 //! A cluster in this process.
 
+use std::path::Path;
+
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use serde_json::{Value, json};
@@ -39,7 +41,7 @@ impl Bed {
     /// With `node-attestation-controller`, for these instances, the first of which has the bootstrap
     /// token [`token_of_instance`]`(0)`.
     pub fn instances(cloud: &Cloud, instances: &[Instance]) -> Self {
-        let mut bed = Self::new("node-attestation-controller", &[]);
+        let bed = Self::new("node-attestation-controller", &[]);
         let machines = instances.iter().enumerate().map(|(number, instance)| {
             json!({
                 "name": format!("machine-{number}"),
@@ -53,19 +55,39 @@ impl Bed {
             "machines": machines.collect::<Vec<_>>(),
         });
         bed.setup.write_inventory(&inventory.to_string());
-        let setup = bed.setup.args(&["--attestor=aws"]);
+        bed.asking(cloud)
+    }
+
+    /// With `node-attestation-controller`, for the instances that it finds in this cloud by these
+    /// arguments.
+    pub fn found(cloud: &Cloud, arguments: &[&str]) -> Self {
+        let mut bed = Self::with(|kubeconfig, ca| {
+            let program = program("node-attestation-controller");
+            Setup::without_machines(&program, kubeconfig, ca)
+        });
+        bed.setup = bed.setup.args(&["--aws-inventory"]).args(arguments);
+        bed.asking(cloud)
+    }
+
+    /// With a controller that asks this cloud about instances.
+    fn asking(mut self, cloud: &Cloud) -> Self {
+        let setup = self.setup.args(&["--attestor=aws"]);
         let setup = setup.args(&cloud.manager_arguments());
         let environment = cloud.manager_environment().into_iter();
-        bed.setup = environment.fold(setup, |setup, (name, value)| setup.env(name, &value));
-        bed
+        self.setup = environment.fold(setup, |setup, (name, value)| setup.env(name, &value));
+        self
     }
 
     fn new(name: &str, machines: &[Machine]) -> Self {
+        Self::with(|kubeconfig, ca| Setup::new(&program(name), kubeconfig, ca, machines))
+    }
+
+    fn with(setup: impl FnOnce(&Path, (&Path, &Path)) -> Setup) -> Self {
         let server = ApiServer::start();
         let files = Scratch::new("cluster");
         let kubeconfig = server.write_admin_kubeconfig(files.path());
         let (ca_cert, ca_key) = server.write_ca(files.path());
-        let setup = Setup::new(&program(name), &kubeconfig, (&ca_cert, &ca_key), machines);
+        let setup = setup(&kubeconfig, (&ca_cert, &ca_key));
         Self {
             server,
             setup,
