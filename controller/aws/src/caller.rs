@@ -31,7 +31,6 @@ use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal};
 
-pub use self::dial::{InvalidProxy, Proxy};
 pub use self::principal::{CallerRole, InvalidRole, ProfileRole, VerifiedCaller};
 pub use self::settings::{InvalidStsSettings, StsSettings};
 

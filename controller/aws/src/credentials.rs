@@ -8,6 +8,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 use node_attestation_controller::refusal::Unavailable;
 use tokio::sync::OnceCell;
 
+use crate::proxy::Proxy;
+
 /// How long the SDK may look for credentials and a region: it asks files, the container and the
 /// instance metadata service in turn, each with a deadline of its own.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
@@ -76,6 +78,7 @@ impl fmt::Debug for CredentialsKey {
 /// Processes and IAM Identity Center are left out of the build.
 #[derive(Default)]
 pub struct DefaultChain {
+    proxy: Proxy,
     loaded: OnceCell<SdkConfig>,
 }
 
@@ -83,19 +86,24 @@ impl DefaultChain {
     /// The key of the controller's own credentials: it has one principal.
     const KEY: CredentialsKey = CredentialsKey([0; 32]);
 
-    /// The chain; nothing is looked for before it is asked.
-    pub fn new() -> Self {
-        Self::default()
+    /// The chain, which this proxy leads to AWS; nothing is looked for before it is asked.
+    pub fn new(proxy: Proxy) -> Self {
+        Self {
+            proxy,
+            loaded: OnceCell::new(),
+        }
     }
 
     async fn load(&self) -> Result<Credentials, Unavailable> {
-        let load = aws_config::defaults(BehaviorVersion::latest())
-            .load()
-            .boxed();
-        let loaded = self.loaded.get_or_init(|| load);
+        let load = async {
+            let http_client = self.proxy.http_client().map_err(Unavailable::new)?;
+            let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client);
+            Ok::<_, Unavailable>(config.load().await)
+        };
+        let loaded = self.loaded.get_or_try_init(|| load.boxed());
         let config = tokio::time::timeout(LOAD_DEADLINE, loaded)
             .await
-            .map_err(|_| Unavailable::new("no AWS configuration was found in time"))?;
+            .map_err(|_| Unavailable::new("no AWS configuration was found in time"))??;
         Ok(Credentials {
             key: Self::KEY,
             config: config.clone(),

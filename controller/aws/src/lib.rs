@@ -9,4 +9,5 @@ pub mod instance;
 pub mod inventory;
 pub mod partition;
 pub mod policy;
+pub mod proxy;
 pub mod verifier;

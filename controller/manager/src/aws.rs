@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kubelet_attestation::evidence::aws::is_region;
-use node_attestation_aws::caller::{InvalidStsSettings, ProfileRole, Proxy, Sts, StsSettings};
+use node_attestation_aws::caller::{InvalidStsSettings, ProfileRole, Sts, StsSettings};
 use node_attestation_aws::credentials::DefaultChain;
 use node_attestation_aws::document::{InvalidSigners, Signers};
 use node_attestation_aws::instance::{Ec2Settings, Instances};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
 use node_attestation_aws::policy::AwsPolicy;
+use node_attestation_aws::proxy::Proxy;
 use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
 use node_attestation_controller::verifier::Verifier;
 
@@ -72,7 +73,7 @@ pub(crate) enum AwsArgumentsError {
         source: InvalidSigners,
     },
     /// What is said of STS.
-    #[error("STS cannot be asked like this")]
+    #[error("STS cannot be asked as --aws-sts-endpoint and --aws-endpoint-ca have it")]
     Sts(#[from] InvalidStsSettings),
 }
 
@@ -91,16 +92,17 @@ impl AwsArguments {
                 "sessions of this role are accepted as instances: nobody but EC2 may be able to assume it"
             );
         }
+        let proxy = proxy();
         let sts = Sts::new(StsSettings {
             endpoints: self.aws_sts_endpoints.into_iter().collect(),
             authorities,
             roles: self.aws_instance_profiles,
-            proxy: proxy(),
+            proxy: proxy.clone(),
         })?;
         let ec2 = Ec2Settings {
             endpoints: self.aws_ec2_endpoints.into_iter().collect(),
         };
-        let instances = Instances::new(Arc::new(DefaultChain::new()), ec2);
+        let instances = Instances::new(Arc::new(DefaultChain::new(proxy)), ec2);
         Ok(Aws {
             witnesses: Arc::new(Witnesses::new(signers, sts, instances.clone())),
             instances,
@@ -144,7 +146,7 @@ fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, AwsArgumentsError>
     Ok(bytes)
 }
 
-/// As the environment has it; curl's rule, which kubectl follows too: lower case goes first.
+/// As the environment has it; curl's rule: lower case goes first.
 fn proxy() -> Proxy {
     let either = |lower, upper| env::var(lower).or_else(|_| env::var(upper)).ok();
     Proxy {

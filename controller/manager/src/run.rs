@@ -10,6 +10,7 @@ use std::io;
 use node_attestation_aws::caller::InvalidStsSettings;
 use node_attestation_aws::inventory::InvalidInventory;
 use node_attestation_controller::clusters::{ClusterAccessError, InClusterAccessError};
+use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -89,13 +90,14 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     }
 }
 
-/// What is given must be right; that the system lacks something matters only where AWS is used.
+/// What is given must be right; what the system lacks, and a proxy in the environment that cannot be
+/// used, matters only where AWS is.
 fn opened(arguments: AwsArguments) -> Result<Result<Aws, String>, AwsArgumentsError> {
     match arguments.open() {
         Ok(aws) => Ok(Ok(aws)),
-        Err(AwsArgumentsError::Sts(error @ InvalidStsSettings::NoAuthorities)) => {
-            Ok(Err(error.to_string()))
-        }
+        Err(AwsArgumentsError::Sts(
+            error @ (InvalidStsSettings::NoAuthorities | InvalidStsSettings::Proxy(_)),
+        )) => Ok(Err(error_chain(&error))),
         Err(error) => Err(error),
     }
 }

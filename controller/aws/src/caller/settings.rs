@@ -6,9 +6,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::client::Client;
-use super::dial::{Dialler, InvalidProxy, Proxy};
+use super::dial::Dialler;
 use super::principal::ProfileRole;
 use crate::partition::{EndpointHost, of_region};
+use crate::proxy::{InvalidProxy, Proxy};
 
 /// Settings of [`Sts`](super::Sts). The default is the public endpoint of each region, the
 /// authorities of the system, no proxy, and the instance identity role alone.
@@ -24,7 +25,7 @@ pub struct StsSettings {
     /// Roles of instance profiles that prove an instance as its instance identity role does. Whoever
     /// may assume one of them can be each of its instances.
     pub roles: Vec<ProfileRole>,
-    /// The proxy that leads to STS.
+    /// The proxy that leads to STS, if there is one.
     pub proxy: Proxy,
 }
 
@@ -45,7 +46,7 @@ pub enum InvalidStsSettings {
     #[error("the system has no certificates of authorities, and none were given")]
     NoAuthorities,
     /// The proxy cannot be used.
-    #[error("the proxy for STS")]
+    #[error("the proxy for AWS")]
     Proxy(#[source] InvalidProxy),
     /// TLS cannot be set up so.
     #[error("TLS towards STS cannot be set up")]

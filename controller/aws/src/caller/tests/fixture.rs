@@ -9,10 +9,11 @@ use kubelet_authenticator_test_support::sts::{Credentials, Signing, Sts as Servi
 use node_attestation_controller::refusal::{Deferral, Failure};
 
 pub(super) use super::super::{
-    AwsDenial, CallerRole, Denial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof, Proxy,
+    AwsDenial, CallerRole, Denial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof,
     Refusal, Sts, StsSettings, VerifiedCaller,
 };
 use super::super::{KeyBinding, VerifiedDocument};
+pub(super) use crate::proxy::Proxy;
 
 pub(super) const ACCOUNT: &str = "123456789012";
 pub(super) const REGION: &str = "eu-west-1";

@@ -1,0 +1,94 @@
+//! The way to AWS: by the operator's proxy, where there is one.
+
+use std::fmt;
+
+use aws_sdk_ec2::config::SharedHttpClient;
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::Provider;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::{Builder, ConnectorBuilder};
+use hyper::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
+
+/// A proxy for HTTPS, as the environment of the manager names it: for STS, for EC2, and for what
+/// gives out credentials.
+///
+/// The proxy learns a host's name and carries what TLS protects; it is the operator's choice alone.
+/// What is spoken without TLS goes by way of no proxy: the metadata service and the credentials of a
+/// container, which are for nobody else to see.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "two variables of the environment"
+)]
+pub struct Proxy {
+    /// `HTTPS_PROXY`. It may hold a password.
+    pub https: Option<String>,
+    /// `NO_PROXY`.
+    pub no: Option<String>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("https", &self.https.is_some())
+            .field("no", &self.no)
+            .finish()
+    }
+}
+
+/// The proxy's URL is not one that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("HTTPS_PROXY is no proxy that speaks plain HTTP: http://[user:password@]host[:port]")]
+pub struct InvalidProxy;
+
+impl Proxy {
+    /// Which hosts it leads to; `None` without a proxy.
+    pub(crate) fn matcher(&self) -> Result<Option<Matcher>, InvalidProxy> {
+        let Some(https) = self.url()? else {
+            return Ok(None);
+        };
+        let matcher = Matcher::builder().https(&*https).no("").build();
+        let anywhere = Uri::from_static("https://sts.invalid");
+        matcher.intercept(&anywhere).ok_or(InvalidProxy)?;
+        let no = self.no.as_deref().unwrap_or_default();
+        Ok(Some(Matcher::builder().https(https).no(no).build()))
+    }
+
+    /// The SDK's client, by the same way. Left alone, the SDK would read more of the environment, in
+    /// another order, and send what has no TLS to a proxy too.
+    pub(crate) fn http_client(&self) -> Result<SharedHttpClient, InvalidProxy> {
+        let config = self.config()?;
+        Ok(
+            Builder::new().build_with_connector_fn(move |settings, components| {
+                let mut connector =
+                    ConnectorBuilder::default().tls_provider(Provider::Rustls(CryptoMode::AwsLc));
+                connector.set_connector_settings(settings.cloned());
+                if let Some(components) = components {
+                    connector.set_sleep_impl(components.sleep_impl());
+                }
+                connector.set_proxy_config(Some(config.clone()));
+                connector.build()
+            }),
+        )
+    }
+
+    fn config(&self) -> Result<ProxyConfig, InvalidProxy> {
+        let Some(https) = self.url()? else {
+            return Ok(ProxyConfig::disabled());
+        };
+        let config = ProxyConfig::https(https).map_err(|_| InvalidProxy)?;
+        Ok(config.no_proxy(self.no.as_deref().unwrap_or_default()))
+    }
+
+    fn url(&self) -> Result<Option<String>, InvalidProxy> {
+        let Some(https) = self.https.as_deref().filter(|https| !https.is_empty()) else {
+            return Ok(None);
+        };
+        let address = https.strip_prefix("http://").unwrap_or(https);
+        if address.contains("://") {
+            return Err(InvalidProxy);
+        }
+        Ok(Some(format!("http://{address}")))
+    }
+}
