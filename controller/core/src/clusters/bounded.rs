@@ -1,13 +1,16 @@
-//! Bounds on what an API server answers: one that is hostile gets neither our memory nor our
-//! patience. The client itself reads whatever comes.
+//! Bounds on what an API server is asked and answers: one that is busy gets no more calls than it
+//! can bear, and one that is hostile neither our memory nor our patience. The client itself sends
+//! whatever it is given and reads whatever comes.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response, StatusCode, Uri};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
@@ -20,6 +23,10 @@ const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
 /// The JSON of a page that holds nothing but the largest objects.
 const MAX_PAGE_LEN: usize = 16 * MAX_OBJECT_LEN;
+
+/// Calls at a time whose answers are not read to the end yet, but for watches.
+/// kube-controller-manager's signer makes five.
+const CALLS_AT_ONCE: usize = 16;
 
 /// For an answer to its last byte. The longest is a watch, which the API server ends sooner.
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
@@ -67,9 +74,22 @@ impl Bound {
     }
 }
 
-/// A service whose answers are bounded.
+/// A service whose calls and answers are bounded.
 #[derive(Debug, Clone)]
-pub(super) struct Bounded<S>(pub(super) S);
+pub(super) struct Bounded<S> {
+    service: S,
+    turns: Arc<Semaphore>,
+}
+
+impl<S> Bounded<S> {
+    /// Bounds what this service is asked and answers.
+    pub(super) fn new(service: S) -> Self {
+        Self {
+            service,
+            turns: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
+        }
+    }
+}
 
 impl<S, A, B> Service<Request<A>> for Bounded<S>
 where
@@ -82,20 +102,31 @@ where
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(context).map_err(Into::into)
+        self.service.poll_ready(context).map_err(Into::into)
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let deadline = Instant::now() + ANSWER_DEADLINE;
         let bound = Bound::of(request.uri());
-        let answer = self.0.call(request);
+        let turns = self.turns.clone();
+        // Nothing is sent before the future is polled.
+        let answer = self.service.call(request);
+        let answer = async move {
+            let turn = turns.acquire_owned().await;
+            (turn, answer.await)
+        };
         async move {
-            let answer = timeout_at(deadline, answer)
+            let (turn, answer) = timeout_at(deadline, answer)
                 .await
-                .map_err(|_| Excess::Time)?
-                .map_err(Into::into)?;
+                .map_err(|_| Excess::Time)?;
+            let answer = answer.map_err(Into::into)?;
             let bound = bound.answered(answer.status());
-            Ok(answer.map(|body| BoundedBody::new(body, bound, deadline)))
+            let turn = match bound {
+                Bound::Whole(_) => turn.ok(),
+                // A watch has no end to wait for.
+                Bound::Line(_) => None,
+            };
+            Ok(answer.map(|body| BoundedBody::new(body, bound, deadline, turn)))
         }
         .boxed()
     }
@@ -108,15 +139,17 @@ pub(super) struct BoundedBody<B> {
     bound: Bound,
     held: usize,
     deadline: Pin<Box<Sleep>>,
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<B> BoundedBody<B> {
-    fn new(body: B, bound: Bound, deadline: Instant) -> Self {
+    fn new(body: B, bound: Bound, deadline: Instant, turn: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             body,
             bound,
             held: 0,
             deadline: Box::pin(sleep_until(deadline)),
+            _turn: turn,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Answers that are just small enough, and the next.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::pending;
 use futures::stream::{self, Stream, StreamExt as _};
@@ -43,7 +44,7 @@ async fn read<P>(url: &str, status: u16, pieces: P) -> Result<usize, Excess>
 where
     P: Stream<Item = Vec<u8>> + Send + Unpin + 'static,
 {
-    let mut service = Bounded(Server {
+    let mut service = Bounded::new(Server {
         status,
         pieces: Some(pieces),
     });
@@ -52,6 +53,67 @@ where
     match answer.into_body().collect().await {
         Ok(body) => Ok(body.to_bytes().len()),
         Err(error) => Err(*error.downcast().unwrap()),
+    }
+}
+
+/// Never answers, and counts who asks.
+struct Silent(Arc<AtomicUsize>);
+
+impl Service<Request<()>> for Silent {
+    type Response = Response<StreamBody<stream::Empty<Piece>>>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let asked = self.0.clone();
+        async move {
+            asked.fetch_add(1, Ordering::Relaxed);
+            pending().await
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_calls_than_are_answered_at_once_are_sent() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut service = Bounded::new(Silent(asked.clone()));
+    let calls = (0..3 * CALLS_AT_ONCE).map(|_| {
+        let request = Request::builder().uri(OBJECT).body(()).unwrap();
+        service.call(request)
+    });
+    let calls: Vec<_> = calls.collect();
+
+    let first = Duration::from_secs(1);
+    let waited = tokio::time::timeout(first, futures::future::join_all(calls)).await;
+
+    assert!(waited.is_err());
+    assert_eq!(asked.load(Ordering::Relaxed), CALLS_AT_ONCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_has_its_turn_until_it_is_read_and_a_watch_only_until_it_begins() {
+    for (url, sent) in [(OBJECT, CALLS_AT_ONCE), (WATCH, 3 * CALLS_AT_ONCE)] {
+        let mut service = Bounded::new(tower::service_fn(|_: Request<()>| async {
+            let never = stream::pending::<Piece>();
+            Ok::<_, Infallible>(Response::new(StreamBody::new(never)))
+        }));
+        let (begun, mut answers) = (Instant::now(), vec![]);
+        let second = Duration::from_secs(1);
+        for _ in 0..3 * CALLS_AT_ONCE {
+            let request = Request::builder().uri(url).body(()).unwrap();
+            let answer = tokio::time::timeout(second, service.call(request)).await;
+            answers.extend(answer.ok());
+        }
+        assert_eq!(answers.len(), sent, "{url}");
+        answers.pop();
+        let request = Request::builder().uri(url).body(()).unwrap();
+        assert!(service.call(request).await.is_ok(), "{url}");
+        assert!(begun.elapsed() < ANSWER_DEADLINE);
     }
 }
 
@@ -138,7 +200,7 @@ async fn an_answer_that_never_begins_ends_at_its_deadline() {
     });
 
     let request = Request::builder().uri(OBJECT).body(()).unwrap();
-    let error = Bounded(silent).call(request).await.unwrap_err();
+    let error = Bounded::new(silent).call(request).await.unwrap_err();
 
     assert_eq!(*error.downcast::<Excess>().unwrap(), Excess::Time);
     assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
