@@ -4,6 +4,7 @@
 use kubelet_authenticator_test_support::api_server::{
     ConnectionFault, Fault, Route, Step, Times, Verb,
 };
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{
     Application, Bed, Machine, PATIENCE, is_answered, is_issued, reason_of,
 };
@@ -272,7 +273,7 @@ fn a_stop_waits_for_what_is_being_answered() {
 }
 
 #[test]
-fn a_flood_is_worked_off_a_few_at_a_time() {
+fn in_a_flood_the_api_server_is_asked_a_few_times_at_once() {
     const AT_ONCE: usize = 16;
     let machines: Vec<Machine> = (10..50)
         .map(|number| Machine {
@@ -287,14 +288,17 @@ fn a_flood_is_worked_off_a_few_at_a_time() {
 
     let controller = bed.setup.start();
     gate.wait(AT_ONCE, PATIENCE);
-    let begun = controller.lines();
-    let begun = begun
-        .iter()
-        .filter(|line| line["fields"]["check"] == "triage")
-        .count();
+    let triaged = || {
+        let lines = controller.lines();
+        let triaged = lines
+            .iter()
+            .filter(|line| line["fields"]["check"] == "triage");
+        (triaged.count() == machines.len()).then_some(())
+    };
+    assert!(poll(PATIENCE, triaged).is_some());
+    assert_eq!(gate.held(), AT_ONCE);
     gate.open();
 
-    assert_eq!(begun, AT_ONCE);
     for name in names {
         assert!(is_issued(&bed.wait_for_answer(&name)));
     }

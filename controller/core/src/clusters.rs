@@ -39,10 +39,6 @@ pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 
 use queue::{Queue, Source};
 
-/// How many requests of one cluster are worked on at once: enough that some slow ones do not hold
-/// the others up, and few enough to spare the API server. kube-controller-manager takes five.
-const CONCURRENCY: usize = 16;
-
 /// The API server ends a watch after this many seconds, so a connection that died silently is found
 /// out soon after.
 const WATCH_SECONDS: u32 = 120;
@@ -112,9 +108,7 @@ struct Started {
 
 impl Worker {
     fn start_ready(&mut self) {
-        while self.tasks.len() < CONCURRENCY
-            && let Some(work) = self.queue.next(Instant::now())
-        {
+        while let Some(work) = self.queue.next(Instant::now()) {
             let pipeline = self.pipeline.clone();
             let started = Started {
                 name: work.name.clone(),

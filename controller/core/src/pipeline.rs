@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
 
-use crate::clusters::queue::Work;
+use crate::clusters::queue::{Work, json_len};
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
 use crate::ledger::LastIssued;
@@ -51,6 +51,8 @@ pub(crate) enum Next {
 enum Unanswered {
     Conflict,
     Gone,
+    /// The watch will tell of it, or has.
+    Grown,
     Store(StoreError),
 }
 
@@ -95,13 +97,14 @@ impl Pipeline {
             name,
             uid,
             object: mut known,
+            max_len,
             attempts,
         } = work;
         let name = name.as_str();
         for _ in 0..MAX_ROUNDS {
             let round = match known.take() {
                 Some(request) => self.round(*request, attempts).await,
-                None => self.read_and_round(name, &uid, attempts).await,
+                None => self.read_and_round(name, &uid, max_len, attempts).await,
             };
             match round {
                 Ok(next) => return next,
@@ -109,6 +112,10 @@ impl Pipeline {
                 Err(Unanswered::Gone) => {
                     tracing::debug!(csr = name, "deleted meanwhile");
                     return Next::Done;
+                }
+                Err(Unanswered::Grown) => {
+                    tracing::debug!(csr = name, "longer than it was when it was watched");
+                    return Next::Retry;
                 }
                 Err(Unanswered::Store(error)) => {
                     logs::unanswered(name, &error, attempts > 0);
@@ -123,6 +130,7 @@ impl Pipeline {
         &self,
         name: &str,
         uid: &str,
+        max_len: usize,
         attempts: u32,
     ) -> Result<Next, Unanswered> {
         let request = self
@@ -131,6 +139,9 @@ impl Pipeline {
             .await?
             .filter(|request| request.metadata.uid.as_deref() == Some(uid))
             .ok_or(Unanswered::Gone)?;
+        if json_len(&request) > max_len {
+            return Err(Unanswered::Grown);
+        }
         self.round(request, attempts).await
     }
 

@@ -1,15 +1,18 @@
 //! What is to be done next: no input or output, and time comes as an argument.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
 
 mod held;
+mod room;
+
+pub(crate) use room::json_len;
 
 use held::Held;
+use room::{Kept, Room, allowance};
 
 /// The first wait of a request that must be tried again; a machine that is being made is there
 /// within seconds.
@@ -18,14 +21,6 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest such wait: the time a node gives its request before it collects the answer on its
 /// next run.
 const LAST_RETRY: Duration = Duration::from_mins(1);
-
-/// So many queued requests are kept whole; of the others only the name is, so that a flood of
-/// requests cannot take all memory. What is not kept is read again when its turn comes.
-const MAX_OBJECTS: usize = 256;
-
-/// So much JSON is kept of the queued requests in all: what 256 honest ones take several times
-/// over, and four of the largest that an API server stores.
-const MAX_OBJECT_BYTES: usize = 16 * 1024 * 1024;
 
 /// So many requests are known at once: several for each node of the largest cluster that Kubernetes
 /// supports. A hostile API server lists without end.
@@ -46,8 +41,7 @@ pub(crate) struct Queue {
     held: Held,
     timers: BTreeSet<(Instant, String)>,
     last_ticket: Ticket,
-    objects: usize,
-    object_bytes: usize,
+    room: Room,
     left_out: usize,
 }
 
@@ -63,6 +57,8 @@ struct Entry {
     requester: String,
     version: Option<String>,
     source: Source,
+    /// How long it is as JSON.
+    bytes: usize,
     /// Whether the source's list, as far as it was read, has it.
     listed: bool,
     attempts: u32,
@@ -98,18 +94,12 @@ impl State {
     }
 }
 
-/// An object, and what it takes of the room that there is.
-#[derive(Debug)]
-struct Kept {
-    object: Box<CertificateSigningRequest>,
-    bytes: usize,
-}
-
 /// What became of an object while it was worked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
     Nothing,
-    Changed,
+    /// It has so many bytes of JSON now.
+    Changed(usize),
     Deleted,
 }
 
@@ -122,6 +112,9 @@ pub(crate) struct Work {
     pub(crate) uid: String,
     /// The request as it was watched; `None`: read it.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,
+    /// How long the request may be where it is read: a longer one waits for a turn in which there
+    /// is room for it.
+    pub(crate) max_len: usize,
     /// How often it was tried before.
     pub(crate) attempts: u32,
 }
@@ -157,6 +150,7 @@ impl Queue {
             return;
         };
         let version = given(&metadata.resource_version);
+        let bytes = json_len(&csr);
         let Some(entry) = self.entries.get_mut(&uid) else {
             if !self.has_room() {
                 return;
@@ -168,6 +162,7 @@ impl Queue {
                 requester: requester.chars().take(MAX_NAME_LEN).collect(),
                 version,
                 source,
+                bytes,
                 listed: true,
                 attempts: 0,
                 state: State::Settled,
@@ -181,19 +176,17 @@ impl Queue {
             return;
         }
         entry.version = version;
+        if !matches!(entry.state, State::Running(_)) {
+            entry.bytes = bytes;
+        }
         match &mut entry.state {
             State::Ready(_, kept) => {
-                let former = kept.take();
-                let replaced = former.is_some();
-                self.freed(former.as_ref());
-                let kept = if replaced { self.room_for(csr) } else { None };
-                if let Some(entry) = self.entries.get_mut(&uid)
-                    && let State::Ready(_, place) = &mut entry.state
-                {
-                    *place = kept;
+                if let Some(former) = kept.take() {
+                    self.room.free(Some(&former));
+                    *kept = self.room.keep(csr, bytes);
                 }
             }
-            State::Running(meanwhile) => *meanwhile = Meanwhile::Changed,
+            State::Running(meanwhile) => *meanwhile = Meanwhile::Changed(bytes),
             State::Waiting(until) => {
                 let timer = (*until, uid.clone());
                 self.timers.remove(&timer);
@@ -243,7 +236,7 @@ impl Queue {
             State::Ready(ticket, kept) => {
                 self.ready.remove(ticket);
                 let kept = kept.take();
-                self.freed(kept.as_ref());
+                self.room.free(kept.as_ref());
             }
             State::Settled | State::GivenUp => {}
         }
@@ -252,7 +245,8 @@ impl Queue {
 
     /// The request whose turn it is, if any's is at `now`.
     ///
-    /// One whose requester is over its budget waits until there is something left of it.
+    /// One whose requester is over its budget waits until there is something left of it; where much
+    /// is worked on already, all wait until something of it is done.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Work> {
         while let Some((until, _)) = self.timers.first()
             && *until <= now
@@ -261,6 +255,9 @@ impl Queue {
                 break;
             };
             self.make_ready(uid, None);
+        }
+        if self.room.is_busy() {
+            return None;
         }
         // It waited longer than any that is ready.
         if let Some(uid) = self.held.next(now) {
@@ -274,7 +271,7 @@ impl Queue {
                 return self.start(uid);
             }
             let state = std::mem::replace(&mut entry.state, State::OverBudget(ticket));
-            self.freed(state.kept().as_ref());
+            self.room.free(state.kept().as_ref());
         }
         None
     }
@@ -283,18 +280,23 @@ impl Queue {
         let entry = self.entries.get_mut(&uid)?;
         let state = std::mem::replace(&mut entry.state, State::Running(Meanwhile::Nothing));
         let kept = state.kept();
-        let (name, attempts) = (entry.name.clone(), entry.attempts);
-        self.freed(kept.as_ref());
+        let (name, attempts, bytes) = (entry.name.clone(), entry.attempts, entry.bytes);
+        self.room.begin(bytes);
+        self.room.free(kept.as_ref());
         Some(Work {
             name,
             uid,
             object: kept.map(|kept| kept.object),
+            max_len: allowance(bytes),
             attempts,
         })
     }
 
-    /// When the next waiting request's turn comes.
+    /// When the next waiting request's turn comes; `None`: not before something else happens.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
+        if self.room.is_busy() {
+            return None;
+        }
         let timer = self.timers.first().map(|(until, _)| *until);
         timer.into_iter().chain(self.held.next_turn()).min()
     }
@@ -313,7 +315,7 @@ impl Queue {
         };
         entry.attempts = entry.attempts.saturating_add(1);
         match meanwhile {
-            Meanwhile::Changed => self.make_ready(uid.to_owned(), None),
+            Meanwhile::Changed(_) => self.make_ready(uid.to_owned(), None),
             Meanwhile::Nothing | Meanwhile::Deleted => entry.state = State::GivenUp,
         }
     }
@@ -326,7 +328,7 @@ impl Queue {
         let until = now + wait_after(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
         match meanwhile {
-            Meanwhile::Changed => self.make_ready(uid.to_owned(), None),
+            Meanwhile::Changed(_) => self.make_ready(uid.to_owned(), None),
             Meanwhile::Nothing | Meanwhile::Deleted => {
                 entry.state = State::Waiting(until);
                 self.timers.insert((until, uid.to_owned()));
@@ -336,72 +338,29 @@ impl Queue {
 
     /// The entry that was worked on, unless its object is gone: then it is forgotten.
     fn worked_on(&mut self, uid: &str) -> Option<(&mut Entry, Meanwhile)> {
-        let meanwhile = match self.entries.get(uid)?.state {
-            State::Running(Meanwhile::Deleted) => {
-                self.entries.remove(uid);
-                return None;
-            }
-            State::Running(meanwhile) => meanwhile,
-            State::Ready(..)
-            | State::OverBudget(_)
-            | State::Waiting(_)
-            | State::Settled
-            | State::GivenUp => return None,
+        let entry = self.entries.get(uid)?;
+        let State::Running(meanwhile) = entry.state else {
+            return None;
         };
-        Some((self.entries.get_mut(uid)?, meanwhile))
+        self.room.end(entry.bytes);
+        if meanwhile == Meanwhile::Deleted {
+            self.entries.remove(uid);
+            return None;
+        }
+        let entry = self.entries.get_mut(uid)?;
+        if let Meanwhile::Changed(bytes) = meanwhile {
+            entry.bytes = bytes;
+        }
+        Some((entry, meanwhile))
     }
 
     fn make_ready(&mut self, uid: String, csr: Option<CertificateSigningRequest>) {
-        let object = csr.and_then(|csr| self.room_for(csr));
         if let Some(entry) = self.entries.get_mut(&uid) {
+            let object = csr.and_then(|csr| self.room.keep(csr, entry.bytes));
             self.last_ticket += 1;
             entry.state = State::Ready(self.last_ticket, object);
             self.ready.insert(self.last_ticket, uid);
         }
-    }
-
-    fn room_for(&mut self, csr: CertificateSigningRequest) -> Option<Kept> {
-        if self.objects >= MAX_OBJECTS {
-            return None;
-        }
-        let bytes = json_len(&csr);
-        let all = self.object_bytes.saturating_add(bytes);
-        if all > MAX_OBJECT_BYTES {
-            return None;
-        }
-        self.objects += 1;
-        self.object_bytes = all;
-        Some(Kept {
-            object: Box::new(csr),
-            bytes,
-        })
-    }
-
-    fn freed(&mut self, kept: Option<&Kept>) {
-        if let Some(kept) = kept {
-            self.objects = self.objects.saturating_sub(1);
-            self.object_bytes = self.object_bytes.saturating_sub(kept.bytes);
-        }
-    }
-}
-
-/// How long the object is as JSON, which is about what it takes in memory.
-fn json_len(csr: &CertificateSigningRequest) -> usize {
-    let mut length = Length(0);
-    // What cannot be told of is not kept.
-    serde_json::to_writer(&mut length, csr).map_or(usize::MAX, |()| length.0)
-}
-
-struct Length(usize);
-
-impl io::Write for Length {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 = self.0.saturating_add(bytes.len());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -228,6 +228,7 @@ async fn turn(
         name: "csr".to_owned(),
         uid: REQUEST_UID.to_owned(),
         object: None,
+        max_len: usize::MAX,
         attempts: 1,
     };
     pipeline.process(work).await

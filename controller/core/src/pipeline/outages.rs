@@ -221,6 +221,7 @@ async fn minutes_until_issued(outage: Outage) -> u32 {
             name: "csr".to_owned(),
             uid: UID.to_owned(),
             object: None,
+            max_len: usize::MAX,
             attempts: minutes,
         };
         if pipeline.process(work).await == Next::Done {

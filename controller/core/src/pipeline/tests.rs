@@ -36,11 +36,15 @@ async fn processed_at(
     pipeline.process(work(Some(seen), 0)).await
 }
 
+/// Of the requests in these tests.
+const MAX_LEN: usize = 64 * 1024;
+
 fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Work {
     Work {
         name: "csr".to_owned(),
         uid: UID.to_owned(),
         object: seen.map(Box::new),
+        max_len: MAX_LEN,
         attempts,
     }
 }
@@ -330,6 +334,19 @@ async fn another_request_under_the_same_name_is_left_to_its_own_turn() {
     let next = pipeline(cluster(), &store).process(former).await;
 
     assert_eq!(next, Next::Done);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_is_longer_than_there_is_room_for_waits() {
+    let mut long = valid();
+    let note = "x".repeat(MAX_LEN);
+    long.metadata.annotations = Some([("note".to_owned(), note)].into());
+    let store = Arc::new(MemoryStore::new(long));
+
+    let next = pipeline(cluster(), &store).process(work(None, 1)).await;
+
+    assert_eq!(next, Next::Retry);
     assert_eq!(store.writes(), 0);
 }
 

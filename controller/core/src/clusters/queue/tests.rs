@@ -1,5 +1,6 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::room::{MAX_OBJECT_BYTES, MAX_OBJECTS, MAX_RUNNING};
 use super::*;
 use crate::hardening::budget::TOKEN_RATE;
 
@@ -135,7 +136,7 @@ async fn what_is_gone_is_forgotten_wherever_it_stood() {
 
     assert!(queue.next(now + LAST_RETRY).is_none());
     assert!(queue.entries.is_empty());
-    assert_eq!(queue.objects, 0);
+    assert!(queue.room.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,7 +285,10 @@ async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
     queue.seen(0, csr("small", "small", "1"));
 
     assert_eq!(kept(&mut queue), [true, true, true, false, true]);
-    assert_eq!((queue.objects, queue.object_bytes), (0, 0));
+    for name in ["a", "b", "c", "d", "small"] {
+        queue.settled(name);
+    }
+    assert!(queue.room.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,7 +298,10 @@ async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
     queue.seen(0, csr_of("a", "2", 2 * MAX_OBJECT_BYTES));
 
     assert_eq!(kept(&mut queue), [false, true]);
-    assert_eq!((queue.objects, queue.object_bytes), (0, 0));
+    for name in ["a", "b"] {
+        queue.settled(name);
+    }
+    assert!(queue.room.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,7 +310,77 @@ async fn what_is_gone_takes_no_room() {
 
     queue.gone("a");
 
-    assert_eq!((queue.objects, queue.object_bytes), (0, 0));
+    assert!(queue.room.is_empty());
+}
+
+/// Begins what can be begun, and says how much that was.
+fn begun(queue: &mut Queue) -> usize {
+    let now = Instant::now();
+    std::iter::from_fn(|| queue.next(now)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_are_worked_on_at_once_and_the_next_when_one_is_done() {
+    let mut queue = Queue::default();
+    let names: Vec<_> = (0..MAX_RUNNING + 2).map(|n| n.to_string()).collect();
+    for name in &names {
+        queue.seen(0, csr_by(&format!("requester-{name}"), name));
+    }
+
+    assert_eq!(begun(&mut queue), MAX_RUNNING);
+    queue.retry("0", Instant::now());
+    assert_eq!(begun(&mut queue), 1);
+    queue.gone("1");
+    assert_eq!(begun(&mut queue), 0);
+    queue.settled("1");
+    assert_eq!(begun(&mut queue), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_ones_are_worked_on_a_few_at_once() {
+    const LARGE: usize = MAX_OBJECT_BYTES / 4;
+    let mut queue = Queue::default();
+    for number in 0..20 {
+        queue.seen(0, csr_of(&number.to_string(), "1", LARGE));
+    }
+
+    assert_eq!(begun(&mut queue), 16);
+    queue.settled("0");
+    assert_eq!(begun(&mut queue), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_has_come_does_not_wake_whoever_is_busy() {
+    let mut queue = queue_with(&["waits"]);
+    let now = Instant::now();
+    queue.next(now).unwrap();
+    queue.retry("waits", now);
+    assert!(queue.next_turn().is_some());
+    for number in 0..MAX_RUNNING {
+        queue.seen(
+            0,
+            csr_by(&format!("requester-{number}"), &number.to_string()),
+        );
+    }
+    assert_eq!(begun(&mut queue), MAX_RUNNING);
+
+    assert_eq!(queue.next_turn(), None);
+    queue.settled("0");
+    assert!(queue.next_turn().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_grew_while_it_was_worked_on_has_room_for_that_when_it_is_read() {
+    let mut queue = queue_with(&["a"]);
+    let work = queue.next(Instant::now()).unwrap();
+    let grown = csr_of("a", "2", MAX_OBJECT_BYTES);
+
+    queue.seen(0, grown.clone());
+    queue.retry("a", Instant::now());
+
+    let again = queue.next(Instant::now()).unwrap();
+    assert!(work.max_len < json_len(&grown));
+    assert_eq!(again.max_len, json_len(&grown));
 }
 
 fn csr_by(requester: &str, name: &str) -> CertificateSigningRequest {
