@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-pub use self::batch::{Instances, Limits};
+pub use self::batch::{Expected, Instances, Limits};
 pub(crate) use self::checks::node_name;
 pub use self::checks::{Checked, absent, check};
 pub use self::describe::{Describe, Ec2, Ec2Settings, MAX_IDS, Page, Query};

@@ -23,14 +23,14 @@ use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_controller::crd::conditions::Report;
-use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal};
+use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
 };
 
 use crate::caller::Sts;
 use crate::document::{Signers, VerifiedDocument};
-use crate::instance::{self, Checked, Instances};
+use crate::instance::{self, Checked, Expected, Instances};
 use crate::policy::AwsPolicy;
 
 use self::answers::Answers;
@@ -91,9 +91,14 @@ impl AwsVerifier {
         now: SystemTime,
     ) -> Result<Assurance, Refusal> {
         let claim = self.read(&appraisal)?;
+        let VerifiedDocument {
+            account, region, ..
+        } = &claim.document;
+        // Machines that join together are asked about together.
+        let expected = self.witnesses.instances.expect(account, region).await;
         self.is_called_by_its_instance(&claim, &appraisal, now)
             .await?;
-        let checked = self.is_there(&claim.document, now).await?;
+        let checked = self.is_there(&claim.document, expected, now).await?;
         let identity = Identity {
             node_name: Some(checked.node_name),
             instance: Some(claim.document.instance),
@@ -160,16 +165,16 @@ impl AwsVerifier {
     async fn is_there(
         &self,
         document: &VerifiedDocument,
+        expected: Result<Expected, Unavailable>,
         now: SystemTime,
     ) -> Result<Checked, Refusal> {
         let VerifiedDocument {
-            account,
-            region,
-            instance,
-            ..
+            region, instance, ..
         } = document;
-        let instances = &self.witnesses.instances;
-        let facts = instances.describe(account, region, instance).await;
+        let facts = match expected {
+            Ok(expected) => expected.describe(instance).await,
+            Err(outage) => Err(outage),
+        };
         self.witnesses.answers.heard(region, facts.as_ref().err());
         let facts = facts.map_err(|source| Deferral::VerifierUnavailable { source })?;
         match facts {

@@ -18,8 +18,11 @@ use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "tests change one field of it")]
 pub struct Limits {
-    /// How long the first of several requests waits for others.
+    /// How long a request waits for another, each anew: machines that are started together do not
+    /// come at the same instant.
     pub window: Duration,
+    /// How long the first of several waits at most while others come or are expected.
+    pub gathering: Duration,
     /// How many calls may be made at once with the same credentials in one region.
     pub burst: u32,
     /// After those, one call in this time. EC2 allows for more (100 at once and 20 a second, filters
@@ -44,7 +47,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            window: Duration::from_millis(30),
+            window: Duration::from_millis(100),
+            gathering: Duration::from_secs(2),
             burst: 10,
             interval: Duration::from_millis(500),
             remembered: Duration::from_secs(10),
@@ -91,6 +95,14 @@ struct Shared {
 /// Whose requests share calls.
 type LaneKey = (CredentialsKey, String);
 
+/// An instance that will be asked about soon: calls wait for it, for a while. It is not expected any
+/// more when this is dropped.
+#[derive(Debug)]
+pub struct Expected {
+    shared: Arc<Shared>,
+    lane: Arc<Lane>,
+}
+
 /// How a request fares.
 enum Joined {
     Known(Box<InstanceFacts>),
@@ -130,20 +142,22 @@ impl Instances {
         region: &str,
         instance: &str,
     ) -> Result<Option<InstanceFacts>, Unavailable> {
-        let deadline = Instant::now() + self.shared.limits.wait;
+        self.expect(account, region).await?.describe(instance).await
+    }
+
+    /// Says that an instance will be asked about once something else is known: what is asked
+    /// meanwhile waits for it, and shares its call.
+    ///
+    /// # Errors
+    ///
+    /// There are no credentials to ask with.
+    pub async fn expect(&self, account: &str, region: &str) -> Result<Expected, Unavailable> {
         let lane = self.lane(account, region).await?;
-        let answer = match self.shared.join(&lane, instance)? {
-            Joined::Known(facts) => return Ok(Some(*facts)),
-            Joined::Waits(answer) => answer,
-        };
-        let timed_out = || Outage::TimedOut {
-            region: region.to_owned(),
-        };
-        let answer = timeout_at(deadline, answer)
-            .await
-            .map_err(|_| timed_out())?;
-        // Nobody answers any more where the runtime ends.
-        Ok(answer.map_err(|_| timed_out())??)
+        lane.lock().expected += 1;
+        Ok(Expected {
+            shared: self.shared.clone(),
+            lane,
+        })
     }
 
     /// All instances with these tags.
@@ -179,12 +193,57 @@ impl Instances {
     }
 }
 
+impl Expected {
+    /// What EC2 says of the instance; `None` if it does not know it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instances::describe`].
+    pub async fn describe(self, instance: &str) -> Result<Option<InstanceFacts>, Unavailable> {
+        let deadline = Instant::now() + self.shared.limits.wait;
+        let region = self.lane.region.clone();
+        let answer = match self.shared.join(&self.lane, instance)? {
+            Joined::Known(facts) => return Ok(Some(*facts)),
+            Joined::Waits(answer) => answer,
+        };
+        drop(self);
+        let timed_out = || Outage::TimedOut {
+            region: region.clone(),
+        };
+        let answer = timeout_at(deadline, answer)
+            .await
+            .map_err(|_| timed_out())?;
+        // Nobody answers any more where the runtime ends.
+        Ok(answer.map_err(|_| timed_out())??)
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        let mut state = self.lane.lock();
+        state.expected = state.expected.saturating_sub(1);
+        let last = state.expected == 0;
+        drop(state);
+        if last {
+            self.lane.changed.notify_one();
+        }
+    }
+}
+
 impl fmt::Debug for Instances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Instances")
-            .field("source", &self.shared.source)
-            .field("ec2", &self.shared.ec2)
-            .field("limits", &self.shared.limits)
+            .field("shared", &self.shared)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("source", &self.source)
+            .field("ec2", &self.ec2)
+            .field("limits", &self.limits)
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! What is asked with the same credentials in one region: who waits, and how EC2 fares.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(super) struct State {
     pub(super) is_served: bool,
     pub(super) in_flight: usize,
     pub(super) waiting: usize,
+    /// How many will be asked about soon.
+    pub(super) expected: usize,
     remembered: HashMap<String, (Instant, InstanceFacts)>,
     bucket: Bucket,
     trouble: Option<Trouble>,
@@ -37,6 +40,8 @@ pub(super) struct State {
 
 pub(super) struct Batch {
     opened: Instant,
+    /// When an instance was added last.
+    latest: Instant,
     pub(super) waiters: BTreeMap<String, Vec<oneshot::Sender<Answer>>>,
 }
 
@@ -57,6 +62,14 @@ pub(super) enum Next {
     Rest,
 }
 
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("region", &self.region)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Lane {
     pub(super) fn new(credentials: Credentials, region: &str, bucket: Bucket) -> Self {
         Self {
@@ -67,6 +80,7 @@ impl Lane {
                 is_served: false,
                 in_flight: 0,
                 waiting: 0,
+                expected: 0,
                 remembered: HashMap::new(),
                 bucket,
                 trouble: None,
@@ -102,7 +116,12 @@ impl State {
             self.is_served = false;
             return Next::Rest;
         };
-        let end = first.opened + limits.window;
+        let full_time = first.opened + limits.gathering;
+        let end = if self.expected == 0 {
+            full_time.min(first.latest + limits.window)
+        } else {
+            full_time
+        };
         if !first.is_full() && now < end {
             return Next::Wait(Some(end));
         }
@@ -133,11 +152,15 @@ impl State {
             |batch: &&mut Batch| batch.waiters.contains_key(instance) || !batch.is_full();
         if let Some(batch) = self.queue.iter_mut().find(has_room) {
             let waiters = batch.waiters.entry(instance.to_owned()).or_default();
+            if waiters.is_empty() {
+                batch.latest = now;
+            }
             waiters.push(waiter);
             return batch.is_full();
         }
         self.queue.push_back(Batch {
             opened: now,
+            latest: now,
             waiters: BTreeMap::from([(instance.to_owned(), vec![waiter])]),
         });
         false
@@ -217,6 +240,7 @@ impl State {
     pub(super) fn rests(&self, now: Instant) -> bool {
         !self.is_served
             && self.in_flight == 0
+            && self.expected == 0
             && self.bucket.is_full(now)
             && self.outage(now).is_none()
     }

@@ -74,6 +74,56 @@ async fn requests_for_one_instance_ask_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_waits_for_instances_that_are_expected_and_no_longer() {
+    let (ec2, ids) = (fleet(3), ids(3));
+    let instances = instances(&ec2);
+    let begin = Instant::now();
+    let late = instances.expect(ACCOUNT, REGION).await.unwrap();
+    let given_up = instances.expect(ACCOUNT, REGION).await.unwrap();
+
+    let first = instances.describe(ACCOUNT, REGION, &ids[0]);
+    let second = async {
+        tokio::time::sleep(SECOND).await;
+        drop(given_up);
+        late.describe(&ids[1]).await
+    };
+    let (first, second) = futures::join!(first, second);
+
+    assert!(first.unwrap().is_some() && second.unwrap().is_some());
+    assert_eq!(begin.elapsed(), SECOND + Limits::default().window);
+    assert_eq!(ec2.calls().len(), 1);
+
+    // Whoever never asks holds nobody up for longer.
+    let _never = instances.expect(ACCOUNT, REGION).await.unwrap();
+    let begin = Instant::now();
+    instances.describe(ACCOUNT, REGION, &ids[2]).await.unwrap();
+    assert_eq!(begin.elapsed(), Limits::default().gathering);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_newcomer_is_waited_for_anew_but_no_longer_than_the_gathering_takes() {
+    let limits = Limits::default();
+    let (ec2, ids) = (fleet(60), ids(60));
+    let instances = instances(&ec2);
+    let pause = limits.window / 10 * 9;
+    let begin = Instant::now();
+
+    let come_in_turn = ids.iter().zip(0..).map(|(id, number)| {
+        let instances = instances.clone();
+        async move {
+            tokio::time::sleep(number * pause).await;
+            instances.describe(ACCOUNT, REGION, id).await.unwrap();
+            begin.elapsed()
+        }
+    });
+    let answered = join_all(come_in_turn).await;
+
+    assert_eq!(answered[0], limits.gathering);
+    let most = begin.elapsed().as_millis() / limits.gathering.as_millis() + 1;
+    assert_eq!(ec2.calls().len(), usize::try_from(most).unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_window_opens_with_the_first_request_and_a_full_batch_does_not_wait_for_its_end() {
     let (ec2, ids) = (fleet(101), ids(101));
     let instances = instances(&ec2);
