@@ -1,15 +1,19 @@
 //! What the controller answers AWS instances, by the real program: EC2 by moto server, STS by a
 //! simulator that checks signatures itself, the API server in this process.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use kubelet_authenticator_test_support::moto::{Failure, Scope};
+use kubelet_authenticator_test_support::moto::{Call, Failure, Scope};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 use kubelet_authenticator_tests::cloud::Cloud;
 use kubelet_authenticator_tests::controller::{
     Bed, Change, Controller, PATIENCE, is_issued, reason_of, request,
 };
+
+/// What one call of EC2 may be about (DescribeInstances, values of a filter).
+const BATCH: usize = 100;
 
 /// Tests that count have a cloud of their own.
 static CLOUD: LazyLock<Cloud> = LazyLock::new(Cloud::start);
@@ -18,6 +22,38 @@ fn started(bed: &Bed) -> Controller {
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();
     controller
+}
+
+#[test]
+fn two_hundred_instances_that_join_at_once_cost_one_call_of_sts_each_and_four_of_ec2() {
+    let cloud = Cloud::start();
+    let instances = cloud.launch_many(2 * BATCH, &[]);
+    let bed = Bed::instances(&cloud, &instances);
+    let requests = instances.iter().enumerate();
+    let requests = requests.map(|instance| request(&bed, &cloud, instance, &Change::default()));
+    let requests: Vec<_> = requests.collect();
+    let _controller = started(&bed);
+
+    let put = requests.iter().map(|request| request.put(&bed.server));
+    let names: Vec<_> = put.collect();
+
+    for name in &names {
+        let csr = bed.wait_for_answer(name);
+        assert!(is_issued(&csr), "{csr:#}");
+    }
+    assert_eq!(cloud.sts().calls().len(), instances.len());
+    let all = cloud.moto().calls();
+    let asked = |call: &Call| {
+        let names = call.parameters.iter().map(|(name, _)| name);
+        names.filter(|name| name.contains(".Value.")).count()
+    };
+    let described: Vec<_> = all.iter().map(asked).collect();
+    assert!(
+        (1..=4).contains(&described.len()),
+        "instances a call: {described:?}"
+    );
+    let actions: BTreeSet<_> = all.iter().map(|call| call.action.as_str()).collect();
+    assert_eq!(actions, BTreeSet::from(["DescribeInstances"]));
 }
 
 #[test]
