@@ -100,7 +100,8 @@ impl DefaultChain {
             let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client);
             Ok::<_, Unavailable>(config.load().await)
         };
-        let loaded = self.loaded.get_or_try_init(|| load.boxed());
+        let load = load.boxed();
+        let loaded = self.loaded.get_or_try_init(|| load);
         let config = tokio::time::timeout(LOAD_DEADLINE, loaded)
             .await
             .map_err(|_| Unavailable::new("no AWS configuration was found in time"))??;
