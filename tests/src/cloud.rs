@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::Header;
@@ -26,6 +26,8 @@ pub const ACCOUNT: &str = "111122223333";
 
 /// The region of all instances.
 pub const REGION: &str = "eu-west-1";
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// The cloud, and how a manager is told of it.
 #[derive(Debug)]
@@ -95,6 +97,17 @@ impl Cloud {
         self.boot(self.moto.ec2(ACCOUNT, REGION).run(tags))
     }
 
+    /// Has an instance with these tags that was launched an hour ago: EC2 owes it nothing any more.
+    #[track_caller]
+    pub fn launched_an_hour_ago(&self, tags: &[(&str, &str)]) -> Instance {
+        let mut ec2 = self.moto.ec2(ACCOUNT, REGION).run(tags);
+        let launched = humantime::parse_rfc3339(&ec2.launched).unwrap() - HOUR;
+        ec2.launched = humantime::format_rfc3339_millis(launched).to_string();
+        self.moto
+            .amend(&ec2.id, moto::Field::Launched, &ec2.launched);
+        self.boot(ec2)
+    }
+
     /// Launches as many at once.
     #[track_caller]
     pub fn launch_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
@@ -125,6 +138,7 @@ impl Cloud {
         let ec2 = self.moto.ec2(&instance.ec2.account, &instance.ec2.region);
         ec2.stop(&instance.ec2.id);
         ec2.start(&instance.ec2.id);
+        self.moto.restore(&instance.ec2.id);
         instance.ec2 = ec2.instance(&instance.ec2.id);
         let launched = self.launched(&instance.ec2);
         instance.imds.set(launched.metadata);

@@ -18,7 +18,7 @@ use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
 use node_attestation_controller::verifier::Verifier;
 
 /// Hundreds of certificates; a limit, so that a wrong file is not read whole.
-const MAX_FILE_LEN: u64 = 1024 * 1024;
+const MAX_FILE_LEN: usize = 1024 * 1024;
 
 /// Whom to believe and whom to ask about instances. None of it is ever taken from a resource of a
 /// tenant.
@@ -72,9 +72,36 @@ pub(crate) enum AwsArgumentsError {
         path: PathBuf,
         source: InvalidSigners,
     },
-    /// What is said of STS.
-    #[error("STS cannot be asked as --aws-sts-endpoint and --aws-endpoint-ca have it")]
-    Sts(#[from] InvalidStsSettings),
+    /// A file that is none of ours.
+    #[error("{option} {} has more than {MAX_FILE_LEN} bytes", path.display())]
+    TooLong { option: &'static str, path: PathBuf },
+    /// The authorities.
+    #[error("--aws-endpoint-ca {}", path.display())]
+    Authorities {
+        path: PathBuf,
+        source: InvalidStsSettings,
+    },
+    /// An endpoint.
+    #[error("--aws-sts-endpoint")]
+    Endpoint(#[source] InvalidStsSettings),
+    /// What the system has, or lacks.
+    #[error("STS cannot be asked")]
+    Sts(#[source] InvalidStsSettings),
+}
+
+impl AwsArgumentsError {
+    fn of_sts(error: InvalidStsSettings, authorities: Option<PathBuf>) -> Self {
+        match authorities {
+            Some(path) if matches!(error, InvalidStsSettings::Authorities) => Self::Authorities {
+                path,
+                source: error,
+            },
+            Some(_) | None if matches!(error, InvalidStsSettings::Region { .. }) => {
+                Self::Endpoint(error)
+            }
+            Some(_) | None => Self::Sts(error),
+        }
+    }
 }
 
 impl AwsArguments {
@@ -98,7 +125,8 @@ impl AwsArguments {
             authorities,
             roles: self.aws_instance_profiles,
             proxy: proxy.clone(),
-        })?;
+        });
+        let sts = sts.map_err(|error| AwsArgumentsError::of_sts(error, self.aws_endpoint_ca))?;
         let ec2 = Ec2Settings {
             endpoints: self.aws_ec2_endpoints.into_iter().collect(),
         };
@@ -136,13 +164,21 @@ fn signers(extra: Option<&Path>) -> Result<Signers, AwsArgumentsError> {
 
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, AwsArgumentsError> {
     let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_FILE_LEN).unwrap_or(u64::MAX);
     File::open(path)
-        .and_then(|file| file.take(MAX_FILE_LEN).read_to_end(&mut bytes))
+        .and_then(|file| file.take(limit.saturating_add(1)).read_to_end(&mut bytes))
         .map_err(|source| AwsArgumentsError::Read {
             option,
             path: path.to_owned(),
             source,
         })?;
+    // Cut, it might be taken for a file with fewer certificates.
+    if bytes.len() > MAX_FILE_LEN {
+        return Err(AwsArgumentsError::TooLong {
+            option,
+            path: path.to_owned(),
+        });
+    }
     Ok(bytes)
 }
 

@@ -22,7 +22,7 @@
 //! # Contract
 //!
 //! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no
-//!   proxy.
+//!   proxy; both for STS and EC2 as well; and what the AWS SDK reads of credentials.
 //! - Standard input is not read. Standard output has what `crds`, `version` and `--help` print, and
 //!   nothing else.
 //! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or

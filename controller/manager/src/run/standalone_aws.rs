@@ -116,7 +116,7 @@ fn region(text: &str) -> Result<String, String> {
     if is_region(text) {
         Ok(text.to_owned())
     } else {
-        Err("this is no region".to_owned())
+        Err("a region is one of AWS, such as eu-west-1".to_owned())
     }
 }
 

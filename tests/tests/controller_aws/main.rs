@@ -1,0 +1,9 @@
+//! The controller of one cluster on AWS, by hand: what is said on its command line, the instances
+//! that it finds by their tags, and what their lives ask of it. The program is real, EC2 is moto
+//! server, STS a simulator, the API server is in this process.
+
+mod cli;
+mod found;
+mod nodes;
+mod proxy;
+mod restarts;

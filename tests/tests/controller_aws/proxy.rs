@@ -1,0 +1,79 @@
+//! The proxy of the controller's environment leads to STS and to EC2 alike.
+
+use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::cloud::{Cloud, REGION};
+use kubelet_authenticator_tests::controller::{Bed, Change, Controller, PATIENCE, request};
+
+/// A controller with these variables, whose EC2 speaks TLS as AWS's does, and an instance that asks.
+/// What answers there for EC2 is STS: who is asked for what is all that counts here.
+fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
+    let instances = cloud.launch_many(1, &[]);
+    let mut bed = Bed::instances(cloud, &instances);
+    let ec2 = format!(
+        "--aws-ec2-endpoint={REGION}=https://localhost:{}",
+        cloud.sts().address().port()
+    );
+    bed.setup = bed.setup.args(&[ec2]);
+    let setup = environment.iter();
+    bed.setup = setup.fold(bed.setup, |setup, (name, value)| setup.env(name, value));
+    let mut controller = bed.setup.start();
+    controller.wait_until_it_watches();
+    let csr = request(&bed, cloud, (0, &instances[0]), &Change::default()).put(&bed.server);
+    // STS has confirmed who it is, and EC2 cannot say whether it runs.
+    controller.wait_for_line("decided", |line| {
+        line["csr"] == *csr && line["reason"] == "VerifierUnavailable"
+    });
+    assert_eq!(cloud.sts().calls().len(), 1);
+    (bed, controller)
+}
+
+fn hosts(cloud: &Cloud) -> [String; 2] {
+    let ec2 = format!("localhost:{}", cloud.sts().address().port());
+    [cloud.sts().host(), ec2]
+}
+
+#[test]
+fn sts_and_ec2_are_asked_by_way_of_it() {
+    for name in ["HTTPS_PROXY", "https_proxy"] {
+        let (cloud, proxy) = (Cloud::start(), ConnectProxy::start());
+
+        let _running = asked(&cloud, &[(name, &proxy.url())]);
+
+        let both = poll(PATIENCE, || {
+            let connects = proxy.connects();
+            hosts(&cloud)
+                .iter()
+                .all(|host| connects.contains(host))
+                .then_some(())
+        });
+        assert!(both.is_some(), "{name}: {:?}", proxy.connects());
+    }
+}
+
+#[test]
+fn what_is_excepted_is_asked_directly() {
+    for name in ["NO_PROXY", "no_proxy"] {
+        let (cloud, proxy) = (Cloud::start(), ConnectProxy::start());
+        let environment = [
+            ("HTTPS_PROXY", &*proxy.url()),
+            (name, "127.0.0.1,localhost"),
+        ];
+
+        let _running = asked(&cloud, &environment);
+
+        assert_eq!(proxy.connects(), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn a_proxy_for_something_else_is_not_used() {
+    let (cloud, proxy) = (Cloud::start(), ConnectProxy::start());
+    let url = proxy.url();
+    let environment =
+        ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"].map(|name| (name, &*url));
+
+    let _running = asked(&cloud, &environment);
+
+    assert_eq!(proxy.connects(), [""; 0]);
+}
