@@ -5,6 +5,7 @@
 mod authorities;
 mod bed;
 mod conditions;
+mod credentials;
 mod identities;
 mod join;
 mod requests;

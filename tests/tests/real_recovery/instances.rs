@@ -22,21 +22,21 @@ use crate::witness::{
 const SECONDS: u32 = 60;
 
 /// The cluster whose instances they are, in the tag of Cluster API Provider AWS.
-const OWNED: (&str, &str) = (
+pub const OWNED: (&str, &str) = (
     "sigs.k8s.io/cluster-api-provider-aws/cluster/prod-1",
     "owned",
 );
 
 /// A cluster of instances.
-struct Bed {
-    cloud: Cloud,
-    management: Management,
-    cluster: WorkloadCluster,
-    manager: Manager,
+pub struct Bed {
+    pub cloud: Cloud,
+    pub management: Management,
+    pub cluster: WorkloadCluster,
+    pub manager: Manager,
 }
 
 impl Bed {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let cloud = Cloud::start();
         let management = management();
         allow_short_certificates(&management);
@@ -56,12 +56,18 @@ impl Bed {
     /// A kubelet on a new instance, which is this Machine's and has joined.
     fn join(&self, machine: &str) -> (Instance, Kubelet) {
         let instance = self.cloud.launch(&[OWNED]);
+        let kubelet = self.join_as(machine, &instance);
+        (instance, kubelet)
+    }
+
+    /// A kubelet on this instance, which is this Machine's and has joined.
+    pub fn join_as(&self, machine: &str, instance: &Instance) -> Kubelet {
         let machine = self.cluster.machine(machine);
         let machine = machine.provider_id(&instance.provider_id());
         let machine = machine.node_name(instance.node_name()).create();
-        let kubelet = kubelet_of_instance(&self.cluster, &machine, &self.cloud, &instance).start();
+        let kubelet = kubelet_of_instance(&self.cluster, &machine, &self.cloud, instance).start();
         kubelet.wait_until_ready();
-        (instance, kubelet)
+        kubelet
     }
 
     fn requests(&self, instance: &Instance) -> Vec<Value> {

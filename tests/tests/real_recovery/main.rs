@@ -10,5 +10,6 @@ mod break_glass;
 mod instances;
 mod moved;
 mod replicas;
+mod restarts;
 mod story;
 mod witness;
