@@ -5,5 +5,7 @@
 mod cli;
 mod found;
 mod nodes;
+mod page;
 mod proxy;
 mod restarts;
+mod world;

@@ -2,6 +2,8 @@
 //! simulated.
 
 mod bed;
+mod boot;
+mod clocks;
 mod faults;
 mod join;
 mod names;

@@ -62,17 +62,31 @@ async fn c10_credentials_that_expire_on_the_way_are_no_denial() {
 
 #[tokio::test]
 async fn a_clock_ten_minutes_slow_or_fast_stops_nobody() {
-    for (asked, ours) in [
-        (now(), now() - minutes(10)),
-        (now(), now() + minutes(10)),
-        (now() - minutes(10), now()),
-        (now() + minutes(10), now()),
+    let early = now() - minutes(10);
+    let late = now() + minutes(10);
+    // The API server's, ours, and that of STS: each in turn.
+    for (asked, ours, of_sts) in [
+        (early, now(), now()),
+        (late, now(), now()),
+        (now(), early, now()),
+        (now(), late, now()),
+        (now(), now(), early),
+        (now(), now(), late),
     ] {
         let bed = Bed::start();
         let node = bed.instance();
+        bed.service.stop_clock(of_sts);
 
         bed.show_at(&node.proof(), &node, asked, ours)
             .await
             .unwrap();
+    }
+    // The node's.
+    for date in ["20260101T115000Z", "20260101T121000Z"] {
+        let bed = Bed::start();
+        let mut node = bed.instance();
+        date.clone_into(&mut node.date);
+
+        bed.verify(&node).await.unwrap();
     }
 }

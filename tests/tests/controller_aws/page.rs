@@ -1,0 +1,192 @@
+//! What docs/aws.md says of failures, row by row, by the real programs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use kubelet_authenticator_test_support::imds::{Fault as Metadata, Profile, Route};
+use kubelet_authenticator_test_support::moto::{Field, access_key};
+use kubelet_authenticator_test_support::sts::{Fault, Principal, Times};
+use kubelet_authenticator_tests::cloud::ACCOUNT;
+use kubelet_authenticator_tests::controller::reason_of;
+
+use crate::world::World;
+
+/// The rows of the section: the first cell and the rest.
+fn rows() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/aws.md");
+    let page = fs::read_to_string(path).unwrap();
+    let (_, section) = page.split_once("## When it does not work").unwrap();
+    let rows = section.lines().filter_map(|line| {
+        let (first, rest) = line.strip_prefix("| ")?.split_once(" | ")?;
+        Some((first.to_owned(), rest.trim_end_matches(" |").to_owned()))
+    });
+    rows.collect()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+type Case = fn() -> World;
+
+/// For each exit code a way to it, and what the node's line has then of what its row promises.
+const CODES: [(i32, &str, Case); 6] = [
+    (5, "hop limit", || {
+        let mut world = World::start();
+        world.node.set("TIMEOUT_SECONDS", "3");
+        world
+            .instance
+            .imds
+            .inject(Route::token(), Times::always(), Metadata::Hang);
+        world
+    }),
+    (7, "no CMS message", || {
+        let world = World::start();
+        let body = Metadata::Body(b"PGh0bWw+".to_vec());
+        world
+            .instance
+            .imds
+            .inject(Route::rsa2048(), Times::always(), body);
+        world
+    }),
+    (11, "", || {
+        let mut world = World::start();
+        world.node.set("TIMEOUT_SECONDS", "3");
+        world
+            .cloud
+            .sts()
+            .inject(Times::always(), Fault::throttling());
+        world
+    }),
+    (12, "NodeNameMismatch", || {
+        let mut world = World::start();
+        world.node.set("AWS_NODE_NAME", "instanceID");
+        world.node.set("NODE_NAME", &world.instance.ec2.id);
+        world
+    }),
+    (13, "EvidenceExpired", || {
+        let world = World::start();
+        world.expire_credentials();
+        world
+    }),
+    (15, "--hostname-override", || {
+        let mut world = World::start();
+        world.node.set("NODE_NAME", "another");
+        world
+    }),
+];
+
+/// For each reason the way to it that its row names.
+const REASONS: [(&str, Case); 7] = [
+    ("CallerRefused", || {
+        let mut world = World::start();
+        world
+            .node
+            .set("AWS_STS_ENDPOINT", "sts-fips.eu-west-1.amazonaws.com");
+        world
+    }),
+    ("CallerRoleNotAllowed", || {
+        let mut world = World::start();
+        let id = world.instance.ec2.id.clone();
+        let principal = Principal::instance_profile(ACCOUNT, "nodes", &id);
+        let given = world.give(principal);
+        let profile = Profile {
+            role: "nodes".to_owned(),
+            credentials: given,
+        };
+        world
+            .instance
+            .imds
+            .update(|metadata| metadata.profile = Some(profile));
+        world.node.set("AWS_PRINCIPAL", "instanceProfile");
+        world
+    }),
+    ("AccountNotAllowed", || {
+        World::with(|_, _, setup| setup.args(&["--aws-account=444455556666"]))
+    }),
+    ("RegionNotAllowed", || {
+        World::with(|_, _, setup| setup.args(&["--aws-region=eu-west-2"]))
+    }),
+    ("InstanceNotFound", || {
+        let (key, _) = access_key("444455556666");
+        World::with(|_, _, setup| setup.env("AWS_ACCESS_KEY_ID", &key))
+    }),
+    ("TagMismatch", || {
+        World::with(|_, _, setup| setup.args(&["--aws-cluster-name=prod-1"]))
+    }),
+    ("RootVolumeMoved", || {
+        World::with(|cloud, instance, setup| {
+            let long_ago = "2026-01-01T00:00:00.000Z";
+            let moto = cloud.moto();
+            moto.amend(&instance.ec2.id, Field::RootAttached, long_ago);
+            setup
+        })
+    }),
+];
+
+#[test]
+fn every_exit_code_of_the_page_is_what_the_plugin_ends_with() {
+    let rows = rows();
+    let of_page: BTreeSet<i32> = rows
+        .iter()
+        .filter_map(|(code, _)| code.parse().ok())
+        .collect();
+    let tried: BTreeSet<i32> = CODES.iter().map(|(code, ..)| *code).collect();
+    assert_eq!(of_page, tried);
+
+    thread::scope(|scope| {
+        for (code, words, case) in &CODES {
+            let row = rows.iter().find(|(first, _)| *first == code.to_string());
+            let (_, meaning) = row.unwrap();
+            scope.spawn(move || {
+                let world = case();
+                let run = world.run().failed(*code).saying(words);
+                // A reason in the row that is the node's to say.
+                for reason in quoted(meaning).filter(|reason| *reason == "EvidenceExpired") {
+                    assert!(run.stderr.contains(reason), "{run:#?}");
+                }
+                if *code == 11 {
+                    let csr = &world.bed.server.csrs()[0];
+                    assert!(csr["status"]["conditions"].is_null(), "{csr:#}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn every_reason_of_the_page_is_what_a_request_is_denied_with() {
+    let rows = rows();
+    let of_page: BTreeSet<&str> = rows.iter().flat_map(|(first, _)| quoted(first)).collect();
+    let tried: BTreeSet<&str> = REASONS.iter().map(|(reason, _)| *reason).collect();
+    assert_eq!(of_page, tried);
+
+    thread::scope(|scope| {
+        for (reason, case) in &REASONS {
+            scope.spawn(move || {
+                let world = case();
+                world.run().failed(12).saying(reason);
+                let csr = &world.bed.server.csrs()[0];
+                assert_eq!(reason_of(csr, "Denied"), Some(*reason), "{csr:#}");
+            });
+        }
+    });
+}
+
+#[test]
+fn every_name_that_a_row_leads_to_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let pages = ["docs/reasons.md", "docs/node.md", "docs/aws.md"];
+    let known = pages.map(|page| fs::read_to_string(root.join(page)).unwrap());
+    let known = known.concat();
+    for (_, meaning) in rows() {
+        let is_name = |text: &&str| text.bytes().all(|b| b.is_ascii_alphanumeric());
+        for name in quoted(&meaning).filter(is_name) {
+            // Once here, and once where it is described.
+            assert!(known.matches(name).count() > 1, "{name}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The first minutes of a boot, as a kubelet lives them: it asks again and again, and time passes.
+
+use std::time::Duration;
+
+use crate::bed::Bed;
+
+/// How long a node waits before it asks again, as a kubelet's requests come.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How long the service is not there.
+const DOWN: Duration = Duration::from_secs(120);
+
+/// The longest pause between two tries (node.md: a service that comes up costs a minute more).
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A kubelet's life on a node, in which time passes by what the node remembers of it being that much
+/// longer ago.
+struct Boot {
+    bed: Bed,
+    passed: Duration,
+    codes: Vec<i32>,
+}
+
+impl Boot {
+    fn begin() -> Self {
+        let mut bed = Bed::new();
+        // A few tries of the service a run, and no more real time than that.
+        bed.node.set("TIMEOUT_SECONDS", "3");
+        Self {
+            bed,
+            passed: Duration::ZERO,
+            codes: Vec::new(),
+        }
+    }
+
+    /// The kubelet asks, and whatever comes of it, asks again after its pause.
+    fn ask(&mut self) -> i32 {
+        let run = self.bed.run();
+        let code = run.code.unwrap();
+        if code != 0 {
+            let run = run.failed(code).saying("instance metadata service");
+            assert!(run.stderr.contains(&self.bed.imds.url()), "{run:#?}");
+            self.bed.node.change("failure.json", |record| {
+                for time in ["at", "notBefore"] {
+                    record[time] = (record[time].as_u64().unwrap() - PAUSE.as_secs()).into();
+                }
+            });
+        }
+        self.passed += PAUSE;
+        self.codes.push(code);
+        code
+    }
+}
+
+#[test]
+fn a_service_that_is_down_for_two_minutes_at_boot_delays_the_join_by_a_minute_at_most() {
+    let mut boot = Boot::begin();
+    boot.bed.imds.go_down();
+    while boot.passed < DOWN {
+        assert_ne!(boot.ask(), 0);
+    }
+    assert_eq!(boot.bed.server.connections(), 0);
+    // Most runs answer from memory, so that a kubelet that asks often costs nobody anything.
+    let tried = boot.codes.iter().filter(|code| **code == 5).count();
+    let remembered = boot.codes.iter().filter(|code| **code == 17).count();
+    assert_eq!(tried + remembered, boot.codes.len(), "{:?}", boot.codes);
+    assert!((2..=8).contains(&tried), "{:?}", boot.codes);
+
+    boot.bed.imds.come_up();
+    while boot.ask() != 0 {
+        let late = boot.passed - DOWN;
+        assert!(late <= LONGEST + PAUSE, "{:?}", boot.codes);
+    }
+
+    assert_eq!(boot.bed.server.creates(), 1);
+    assert_eq!(boot.bed.imds.tokens(), 1);
+}
