@@ -1,5 +1,6 @@
 //! Each check of a signed document: the valid message with one thing changed.
 
+mod additions;
 mod attacks;
 mod contents;
 mod mutations;

@@ -51,6 +51,18 @@ async fn c14_a_throttle_or_an_error_of_sts_is_an_outage() {
             Fault::error(403, "<b>\r\n", ""),
             "403 and an unreadable code",
         ),
+        (
+            Fault::error(403, "Almost-1", ""),
+            "403 and an unreadable code",
+        ),
+        (
+            Fault::error(403, "lowerCase", ""),
+            "403 and an unreadable code",
+        ),
+        (
+            Fault::error(403, &"A".repeat(65), ""),
+            "403 and an unreadable code",
+        ),
         (Fault::error(403, "", ""), "403 and an unreadable code"),
         (Fault::error(404, "SignatureDoesNotMatch", ""), "404"),
         (Fault::error(500, "SignatureDoesNotMatch", ""), "500"),

@@ -133,6 +133,37 @@ async fn a_region_that_hangs_has_a_bounded_number_of_calls() {
 }
 
 #[tokio::test]
+async fn a_region_that_hangs_holds_up_no_other() {
+    let hangs = Service::start();
+    hangs.inject(Times::always(), Fault::Hang);
+    let bed = Bed::with(|settings| {
+        let authorities = settings.authorities.get_or_insert_default();
+        authorities.extend(hangs.ca_pem().bytes());
+        let host = hangs.host().parse().unwrap();
+        settings.endpoints.insert("eu-west-2".into(), host);
+    });
+    let mut stuck = instances(&bed, 40);
+    for node in &mut stuck {
+        node.host = hangs.host();
+        node.region = "eu-west-2".into();
+        node.document.region = "eu-west-2".into();
+    }
+    let mut stuck = Box::pin(join_all(stuck.iter().map(|node| bed.verify(node))));
+    let reached = async {
+        while hangs.calls().len() < MAX_CALLS {
+            tokio::task::yield_now().await;
+        }
+    };
+    let reached = tokio::time::timeout(Duration::from_mins(1), reached);
+    tokio::select! {
+        _ = &mut stuck => panic!("nobody answers"),
+        reached = reached => reached.unwrap(),
+    }
+
+    bed.verify(&bed.instance()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_hundred_instances_at_once_are_verified_with_a_call_each() {
     let bed = Bed::start();
     let nodes = instances(&bed, 100);

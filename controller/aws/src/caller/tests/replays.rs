@@ -1,5 +1,7 @@
 //! C11: a signature that was seen before.
 
+use kubelet_authenticator_test_support::sts::{Fault, Times};
+
 use super::super::replay::{Sighting, Signatures};
 use super::super::request::{Call, rebuild};
 use super::fixture::*;
@@ -110,11 +112,11 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
         let (first, key) = signed(1);
         let known = memory.look(&first, &key, INSTANCE, until);
         assert_eq!(known, Sighting::Confirmed(caller.clone()));
-        let other = KeyDigest::of(b"another");
-        let known = memory.look(&first, &other, INSTANCE, until);
+        let other_key = KeyDigest::of(b"another");
+        let known = memory.look(&first, &other_key, INSTANCE, until);
         assert_eq!(known, Sighting::AnotherKey);
         assert_eq!(
-            memory.remember(&first, other, &caller, until),
+            memory.remember(&first, other_key, &caller, until),
             Sighting::AnotherKey
         );
 
@@ -123,6 +125,14 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
         let (third, key) = signed(3);
         assert_eq!(memory.look(&third, &key, INSTANCE, after), Sighting::New);
         assert_eq!(memory.remember(&third, key, &caller, after), Sighting::New);
+
+        // Nothing is left of what is forgotten.
+        let empty = after + Duration::from_secs(1);
+        assert_eq!(
+            memory.look(&first, &other_key, INSTANCE, empty),
+            Sighting::New
+        );
+        assert!(!format!("{memory:?}").contains(INSTANCE));
     }
 }
 
@@ -136,4 +146,78 @@ async fn a_request_waits_while_there_is_no_room_to_remember_it() {
 
     assert!(words.contains("too many signatures"), "{words}");
     assert_eq!(bed.outcomes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn c11_of_two_keys_that_are_confirmed_at_once_for_a_signature_the_second_is_a_replay() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    let other = Node {
+        spki: b"another key".to_vec(),
+        ..node.clone()
+    };
+    // As no STS does.
+    let body = format!(
+        "{{\"GetCallerIdentityResponse\":{{\"GetCallerIdentityResult\":{{\
+         \"Account\":\"{ACCOUNT}\",\
+         \"Arn\":\"arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance/{INSTANCE}\",\
+         \"UserId\":\"{ACCOUNT}:aws:ec2-instance:{INSTANCE}\"}}}}}}"
+    );
+    bed.service.inject(Times::always(), Fault::body(body));
+
+    let (one, two) = tokio::join!(bed.show(&proof, &node), bed.show(&proof, &other));
+
+    assert_eq!(bed.outcomes().len(), 2, "both were asked about");
+    let (confirmed, refused) = if one.is_ok() { (one, two) } else { (two, one) };
+    assert_eq!(confirmed.unwrap().instance(), INSTANCE);
+    assert_eq!(denial(refused), AwsDenial::EvidenceReplayed);
+}
+
+#[tokio::test]
+async fn c11_a_call_is_known_by_all_that_it_says() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    let host = EndpointHost::sts(REGION).unwrap();
+    let call = rebuild(&proof, &node.binding(), &host).unwrap();
+    let with = |region: &str, id: &str, token: &str, date: &str, signature: &str| {
+        let proof = Proof::new(region, id, token, date, signature).unwrap();
+        rebuild(&proof, &node.binding(), &host).unwrap()
+    };
+    let (id, token, signature) = (
+        proof.access_key_id(),
+        proof.session_token(),
+        proof.signature(),
+    );
+    let elsewhere = EndpointHost::sts("eu-west-2").unwrap();
+    let mut of_another_document = node.clone();
+    of_another_document.document.digest = [8; 32];
+    let same_signature = [
+        with(REGION, id, "dG9rZW4=", NOON, signature),
+        with(REGION, id, token, "20260101T120001Z", signature),
+        rebuild(&proof, &node.binding(), &elsewhere).unwrap(),
+        rebuild(&proof, &of_another_document.binding(), &host).unwrap(),
+    ];
+    // A signature is one of its key, day and region.
+    let another_signature = [
+        with(REGION, id, token, NOON, &"0".repeat(64)),
+        with(REGION, "ASIAAAAAAAAAAAAAAAAA", token, NOON, signature),
+        with(REGION, id, token, "20260102T120000Z", signature),
+        with("eu-west-2", id, token, NOON, signature),
+    ];
+
+    for other in &same_signature {
+        assert_eq!(other.signature, call.signature);
+        assert_ne!(other.content, call.content);
+    }
+    for other in &another_signature {
+        assert_ne!(other.signature, call.signature);
+        assert_ne!(other.content, call.content);
+    }
+    let again = rebuild(&proof, &node.binding(), &host).unwrap();
+    assert_eq!(
+        (again.signature, again.content),
+        (call.signature, call.content)
+    );
 }

@@ -95,6 +95,13 @@ async fn a_public_endpoint_is_not_believed_on_the_word_of_the_operators_authorit
     assert_eq!(bed.outcomes(), ["OK"]);
 }
 
+#[tokio::test]
+async fn an_empty_variable_is_no_proxy() {
+    let bed = Bed::with(|settings| settings.proxy.https = Some(String::new()));
+
+    bed.verify(&bed.instance()).await.unwrap();
+}
+
 #[test]
 fn a_proxys_password_is_not_shown() {
     let proxy = Proxy {

@@ -8,7 +8,7 @@ use kubelet_attestation::evidence::aws::is_region;
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
 use serde_json::Value;
 
-use super::{AWS_SIGNERS, InvalidSigners, Signers};
+use super::{AWS_SIGNERS, InvalidSigners, Signer, Signers};
 
 const NEW: &str = "us-iso-east-1";
 const SERIAL: [u8; 8] = [0xc0; 8];
@@ -159,6 +159,30 @@ fn b09_a_signer_with_another_key_than_rsa_2048_is_refused() {
         refused(&larger.signers_file(&[NEW])),
         "line 2: the key of us-iso-east-1 is not RSA of 2048 bits"
     );
+}
+
+#[test]
+fn b09_a_key_of_another_algorithm_or_a_bit_shorter_is_none_of_a_signer() {
+    const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+    let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
+    let [signer] = signers.region(NEW) else {
+        panic!("one signer");
+    };
+    let valid = signer.spki().to_vec();
+    let place = |of: &[u8]| valid.windows(of.len()).position(|bytes| bytes == of);
+    let is_taken = |spki: &[u8]| Signer::new("CN=x", &SERIAL, spki).is_ok();
+    assert!(is_taken(&valid));
+
+    // RSASSA-PSS, and RSA with SHA-256.
+    for last in [0x0a, 0x0b] {
+        let mut other = valid.clone();
+        other[place(RSA_ENCRYPTION).unwrap() + RSA_ENCRYPTION.len() - 1] = last;
+        assert!(!is_taken(&other), "{last}");
+    }
+    let mut shorter = valid.clone();
+    let modulus = place(&[0x02, 0x82, 0x01, 0x01, 0x00]).unwrap() + 5;
+    shorter[modulus] = 0x7f;
+    assert!(!is_taken(&shorter));
 }
 
 #[test]

@@ -371,7 +371,7 @@ fn b09_other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
     let mut announced_sha_1 = message();
     announced_sha_1.digest_algorithms = vec![SHA_1];
     let mut announced_both = message();
-    announced_both.digest_algorithms = vec![SHA_1, SHA_256];
+    announced_both.digest_algorithms = vec![SHA_256, SHA_1];
     let mut announced_none = message();
     announced_none.digest_algorithms = vec![];
     let mut signed_with_1024_bits = message();
@@ -435,6 +435,11 @@ fn b10_encodings_that_would_cost_without_bound_are_denied() {
     let text = "A".repeat(1 << 20);
     assert_eq!(
         SIGNERS.verify(&text).unwrap_err(),
+        undecodable("it is too large")
+    );
+    let lines = message().to_base64() + &"\n".repeat(24 * 1024);
+    assert_eq!(
+        SIGNERS.verify(&lines).unwrap_err(),
         undecodable("it is too large")
     );
 }

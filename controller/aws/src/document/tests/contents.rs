@@ -1,8 +1,13 @@
 //! Row B11: documents that are signed, and are not what AWS writes.
 
+use std::sync::LazyLock;
+
 use node_attestation_controller::refusal::AwsDenial;
 
 use super::{REGION, document, verify_bytes};
+
+/// A zone of more than 64 characters.
+static LONG_ZONE: LazyLock<String> = LazyLock::new(|| format!("{REGION}-{}", "a".repeat(55)));
 
 fn malformed(detail: &str) -> AwsDenial {
     AwsDenial::DocumentMalformed {
@@ -113,6 +118,7 @@ fn b11_fields_of_another_form_are_denied() {
                 "i-0123456789abcdef01",
                 "i-0123456789ABCDEF0",
                 "m-0123456789abcdef0",
+                "0123456789abcdef0",
             ],
         ),
         (
@@ -126,6 +132,7 @@ fn b11_fields_of_another_form_are_denied() {
                 "eu-west-11a",
                 "eu-west-1-",
                 "eu-west-1-/..",
+                &LONG_ZONE,
                 "a",
             ],
         ),

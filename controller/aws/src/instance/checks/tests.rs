@@ -133,10 +133,19 @@ fn an_instance_that_was_started_again_may_still_look_stopped_but_not_terminated(
             facts.launched = Some(launch() - 60 * MINUTE);
         })
     };
-    let [young, old] = before("stopped");
-    waits(young);
-    assert_eq!(denied(old).reason(), "InstanceNotRunning");
+    for state in ["stopped", "stopping"] {
+        let [young, old] = before(state);
+        waits(young);
+        assert_eq!(denied(old).reason(), "InstanceNotRunning");
+    }
     let [young, _] = before("terminated");
+    assert_eq!(denied(young).reason(), "InstanceNotRunning");
+
+    // It was stopped since: the two times of one launch are some seconds apart.
+    let [young, _] = young_and_old(|facts| {
+        facts.state = "stopped".to_owned();
+        facts.launched = Some(launch() - MINUTE);
+    });
     assert_eq!(denied(young).reason(), "InstanceNotRunning");
 }
 
@@ -198,6 +207,22 @@ fn b14_an_instance_without_a_root_volume_cannot_join() {
             })
         );
     }
+}
+
+#[test]
+fn b14_an_instance_of_which_it_is_not_known_when_its_first_interface_came_cannot_join() {
+    let facts = InstanceFacts {
+        first_interface: Some(Attachment { time: None }),
+        ..facts()
+    };
+
+    assert_eq!(
+        checked(&facts).unwrap().first_claim_only,
+        Some(AwsDenial::InstanceIncomplete {
+            instance: instance(),
+            what: "first network interface",
+        })
+    );
 }
 
 #[test]
@@ -285,6 +310,18 @@ fn b17_an_instance_of_another_cluster_is_denied_however_young() {
         facts.tags.insert(tag("dev"), "owned".to_owned());
     });
     assert_eq!(denied(both).reason(), "TagMismatch");
+}
+
+#[test]
+fn what_others_share_or_own_of_an_instance_makes_it_nobody_elses() {
+    for (key, value) in [
+        (tag("dev"), "shared"),
+        ("kubernetes.io/cluster/dev".to_owned(), "owned"),
+    ] {
+        let mut tagged = facts();
+        tagged.tags.insert(key, value.to_owned());
+        checked(&tagged).unwrap();
+    }
 }
 
 #[test]
