@@ -1,0 +1,178 @@
+//! The controller's part: the chain of a request, up to an identity that is proved.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_config::{BehaviorVersion, SdkConfig};
+use aws_credential_types::provider::SharedCredentialsProvider;
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kubelet_attestation::names::{Audience, Provider};
+use kubelet_authenticator_test_support::instance_identity::TestSigner;
+use kubelet_authenticator_test_support::sts::Sts as Service;
+use node_attestation_aws::caller::{Sts, StsSettings};
+use node_attestation_aws::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use node_attestation_aws::document::Signers;
+use node_attestation_aws::instance::{
+    Attachment, Describe, InstanceFacts, Instances, Limits, Outage, Page, Query, Root,
+};
+use node_attestation_aws::policy::AwsPolicy;
+use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
+use node_attestation_controller::crd::AwsSettings;
+use node_attestation_controller::decide::{Lifetimes, Verifiers};
+use node_attestation_controller::duties::Duties;
+use node_attestation_controller::inventory::StaticInventory;
+use node_attestation_controller::refusal::Unavailable;
+use node_attestation_controller::request::{AttestedCsr, LocatedCsr, RawRequest};
+use node_attestation_controller::verifier::Verifier;
+
+use crate::fleet::{self, ACCOUNT, CLUSTER, Instance, REGION, ZONE};
+
+/// A controller of one cluster.
+pub(crate) struct Controller {
+    verifiers: Verifiers,
+    inventory: StaticInventory,
+    audiences: [Audience; 1],
+}
+
+impl Controller {
+    /// One that has decided about nothing yet.
+    pub(crate) fn new(fleet: &[Instance], signer: &TestSigner, sts: &Service) -> Self {
+        let witnesses = Witnesses::new(signers(signer), caller(sts), instances());
+        let verifier: Arc<dyn Verifier> = Arc::new(AwsVerifier::new(Arc::new(witnesses), policy()));
+        let machines = fleet.iter().map(Instance::machine).collect();
+        Self {
+            verifiers: Verifiers::from_iter([verifier]),
+            inventory: StaticInventory::new(machines).unwrap(),
+            audiences: [fleet::audience()],
+        }
+    }
+
+    /// What can be said of a request before its evidence is looked at.
+    pub(crate) async fn locate(&self, request: &CertificateSigningRequest) -> LocatedCsr {
+        RawRequest::triage(request, &self.verifiers, &Duties::default())
+            .unwrap()
+            .parse()
+            .unwrap()
+            .conform_client(self.verifier(), &Lifetimes::default())
+            .unwrap()
+            .locate(&self.inventory)
+            .await
+            .unwrap()
+    }
+
+    /// The whole verification.
+    pub(crate) async fn attest(&self, request: &CertificateSigningRequest) -> AttestedCsr {
+        let located = self.locate(request).await;
+        located
+            .attest(self.verifier(), &self.audiences, fleet::now())
+            .await
+            .unwrap()
+    }
+
+    fn verifier(&self) -> &dyn Verifier {
+        self.verifiers.of(&Provider::AWS).unwrap()
+    }
+}
+
+/// AWS's signers, and one more.
+pub(crate) fn signers(signer: &TestSigner) -> Signers {
+    let file = signer.signers_file(&[REGION]);
+    Signers::embedded().with_file(&file).unwrap()
+}
+
+/// A client of this service alone.
+pub(crate) fn caller(service: &Service) -> Sts {
+    let settings = StsSettings {
+        endpoints: [(REGION.to_owned(), service.host().parse().unwrap())].into(),
+        authorities: Some(service.ca_pem().as_bytes().to_vec()),
+        ..StsSettings::default()
+    };
+    Sts::new(settings).unwrap()
+}
+
+/// Asks of an EC2 that answers at once, about one instance at a time, and remembers nothing.
+pub(crate) fn instances() -> Instances {
+    let limits = Limits {
+        window: Duration::ZERO,
+        burst: u32::MAX,
+        remembered: Duration::ZERO,
+        ..Limits::default()
+    };
+    Instances::with(Arc::new(OneTenant::new()), Arc::new(AllKnown), limits)
+}
+
+pub(crate) fn policy() -> AwsPolicy {
+    AwsPolicy::new(&AwsSettings::default(), Some(CLUSTER.to_owned()))
+}
+
+/// Credentials of which nothing is used.
+#[derive(Debug)]
+struct OneTenant(Credentials);
+
+impl OneTenant {
+    fn new() -> Self {
+        let provider = aws_credential_types::Credentials::new("key", "secret", None, None, "bench");
+        Self(Credentials {
+            key: CredentialsKey::new([0; 32]),
+            config: SdkConfig::builder()
+                .behavior_version(BehaviorVersion::latest())
+                .credentials_provider(SharedCredentialsProvider::new(provider))
+                .build(),
+        })
+    }
+}
+
+impl CredentialsSource for OneTenant {
+    fn credentials<'a>(
+        &'a self,
+        _account: &'a str,
+        _region: &'a str,
+    ) -> BoxFuture<'a, Result<Credentials, Unavailable>> {
+        ready(Ok(self.0.clone())).boxed()
+    }
+}
+
+/// An EC2 that has every instance, each as it should be.
+#[derive(Debug)]
+struct AllKnown;
+
+impl Describe for AllKnown {
+    fn describe<'a>(
+        &'a self,
+        _credentials: &'a Credentials,
+        _region: &'a str,
+        query: &'a Query,
+        _next: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Page, Outage>> {
+        let ids: &[String] = match query {
+            Query::Ids(ids) => ids,
+            Query::Tags(_) => &[],
+        };
+        let page = Page {
+            instances: ids.iter().map(|id| facts(id)).collect(),
+            next: None,
+        };
+        ready(Ok(page)).boxed()
+    }
+}
+
+fn facts(id: &str) -> InstanceFacts {
+    let attached = Attachment {
+        time: Some(fleet::launch()),
+    };
+    let own = format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{CLUSTER}");
+    InstanceFacts {
+        id: id.to_owned(),
+        owner: ACCOUNT.to_owned(),
+        state: "running".to_owned(),
+        zone: ZONE.to_owned(),
+        launched: Some(fleet::launch()),
+        private_dns_name: Some(fleet::node_name(id)),
+        addresses: vec![[10, 0, 0, 1].into()],
+        first_interface: Some(attached),
+        root: Root::Volume(Some(attached)),
+        tags: BTreeMap::from([(own, "owned".to_owned())]),
+    }
+}

@@ -1,0 +1,119 @@
+//! How many requests of instances a core can verify in a second, where nobody has to be waited for.
+//!
+//! The whole is measured as the controller does it, from the object of the API server to the
+//! identity that is proved: once with every call to STS answered from memory, and once with a
+//! service on this machine, whose own work does not count, while the client's does. EC2 answers at
+//! once both times. Then its parts are measured, each through the same functions.
+//!
+//! What counts is the CPU time of the one thread that all of it runs on. The results are criterion's
+//! (`target/criterion`), and `target/bench/aws-verification.json`: a list of `{name, value, unit,
+//! limit}`. Exit code 1 says that a limit is exceeded.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark ends where something fails, and prints"
+)]
+
+mod controller;
+mod fleet;
+mod parts;
+mod results;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::instance_identity::TestSigner;
+use kubelet_authenticator_test_support::sts::Sts as Service;
+use tokio::runtime::{Builder, Runtime};
+
+use self::controller::Controller;
+use self::fleet::Instance;
+use self::results::{Results, cpu_time};
+
+/// At least 2,000 a second.
+const LIMIT: Duration = Duration::from_micros(500);
+
+const INSTANCES: usize = 16;
+
+/// As many as the controller remembers of one instance.
+const REQUESTS_OF_INSTANCE: usize = 64;
+
+fn main() -> ExitCode {
+    let world = World::new();
+    let mut results = Results::new();
+    world.known_to_sts(&mut results);
+    world.asked_of_sts(&mut results);
+    parts::measure(&world, &mut results);
+    results.finish("aws-verification")
+}
+
+/// Instances, and whom the controller asks about them.
+struct World {
+    runtime: Runtime,
+    signer: TestSigner,
+    sts: Service,
+    fleet: Vec<Instance>,
+}
+
+impl World {
+    fn new() -> Self {
+        let signer = TestSigner::new([0xb6; 8]);
+        let sts = Service::start();
+        sts.stop_clock(fleet::now());
+        Self {
+            runtime: Builder::new_current_thread().enable_all().build().unwrap(),
+            fleet: (0..INSTANCES)
+                .map(|index| Instance::new(index, &signer, &sts))
+                .collect(),
+            signer,
+            sts,
+        }
+    }
+
+    fn controller(&self) -> Controller {
+        Controller::new(&self.fleet, &self.signer, &self.sts)
+    }
+
+    /// The same request again and again: STS has confirmed it before.
+    fn known_to_sts(&self, results: &mut Results) {
+        let controller = self.controller();
+        let request = self.fleet.first().unwrap().request();
+        let decide = || self.runtime.block_on(controller.attest(&request));
+        drop(decide());
+        let calls = self.sts.calls().len();
+        results.measure("a request, without calls", Some(LIMIT), || {
+            black_box(decide());
+        });
+        assert_eq!(self.sts.calls().len(), calls, "STS was asked");
+    }
+
+    /// Every request once.
+    fn asked_of_sts(&self, results: &mut Results) {
+        let requests: Vec<_> = self
+            .fleet
+            .iter()
+            .flat_map(|instance| (0..REQUESTS_OF_INSTANCE).map(|_| instance.request()))
+            .collect();
+        // It makes the connection.
+        let (first, others) = requests.split_first().unwrap();
+        let measured = |count: u64| {
+            let mut left = usize::try_from(count).unwrap();
+            let mut took = Duration::ZERO;
+            while left > 0 {
+                let controller = self.controller();
+                drop(self.runtime.block_on(controller.attest(first)));
+                let some = others.iter().take(left);
+                left -= some.len();
+                let start = cpu_time();
+                for request in some {
+                    black_box(self.runtime.block_on(controller.attest(request)));
+                }
+                took += cpu_time().saturating_sub(start);
+            }
+            took
+        };
+        results.measure_runs("a request, with the call to STS", Some(LIMIT), measured);
+    }
+}

@@ -1,0 +1,122 @@
+//! What was measured.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use criterion::Criterion;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+/// Measures, and keeps the medians.
+pub(crate) struct Results {
+    criterion: Criterion,
+    values: Vec<Value>,
+}
+
+struct Value {
+    name: &'static str,
+    median: Duration,
+    limit: Option<Duration>,
+}
+
+impl Results {
+    pub(crate) fn new() -> Self {
+        let criterion = Criterion::default().without_plots().configure_from_args();
+        Self {
+            criterion,
+            values: Vec::new(),
+        }
+    }
+
+    /// Measures one run of `action`.
+    pub(crate) fn measure(
+        &mut self,
+        name: &'static str,
+        limit: Option<Duration>,
+        mut action: impl FnMut(),
+    ) {
+        self.measure_runs(name, limit, |runs| {
+            let start = cpu_time();
+            for _ in 0..runs {
+                action();
+            }
+            cpu_time().saturating_sub(start)
+        });
+    }
+
+    /// Measures what says itself how long so many runs took.
+    pub(crate) fn measure_runs(
+        &mut self,
+        name: &'static str,
+        limit: Option<Duration>,
+        mut runs: impl FnMut(u64) -> Duration,
+    ) {
+        let mut samples = Vec::new();
+        self.criterion.bench_function(name, |bencher| {
+            bencher.iter_custom(|count| {
+                let took = runs(count);
+                samples.push(took.div_f64(f64::from(u32::try_from(count).unwrap())));
+                took
+            });
+        });
+        samples.sort_unstable();
+        if let Some(median) = samples.get(samples.len() / 2).copied() {
+            self.values.push(Value {
+                name,
+                median,
+                limit,
+            });
+        }
+    }
+
+    /// Prints and writes the results, and says whether the limits hold.
+    pub(crate) fn finish(self, suite: &str) -> ExitCode {
+        self.criterion.final_summary();
+        self.write(suite);
+        for Value { name, median, .. } in &self.values {
+            let micros = median.as_secs_f64() * 1e6;
+            println!("| {name:<40} | {micros:>7.1} | {:>9.0} |", 1e6 / micros);
+        }
+        let limited = self.values.iter().filter(|value| value.limit.is_some());
+        let exceeded = limited
+            .clone()
+            .filter(|value| value.limit.is_some_and(|limit| value.median > limit));
+        for Value { name, .. } in exceeded.clone() {
+            println!("EXCEEDED {suite}: {name}");
+        }
+        let (limited, exceeded) = (limited.count(), exceeded.count());
+        println!("{suite}: {} of {limited} limits hold", limited - exceeded);
+        ExitCode::from(u8::from(exceeded > 0))
+    }
+
+    fn write(&self, suite: &str) {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let values: Vec<_> = self
+            .values
+            .iter()
+            .map(|value| {
+                json!({
+                    "name": value.name,
+                    "value": micros(value.median),
+                    "unit": "us",
+                    "limit": value.limit.map(micros),
+                })
+            })
+            .collect();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench");
+        fs::create_dir_all(&folder).unwrap();
+        let text = serde_json::to_string_pretty(&values).unwrap();
+        fs::write(folder.join(format!("{suite}.json")), text + "\n").unwrap();
+    }
+}
+
+/// The CPU time of this thread so far: others want the cores too.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap(),
+        u32::try_from(time.tv_nsec).unwrap(),
+    )
+}
