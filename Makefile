@@ -53,6 +53,7 @@ bench: prerequisites-all musl control-plane
 	@$(CARGO) build --locked --quiet --release -p node-attestation-manager
 	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench
 	@target/release/bench
+	@$(CARGO) bench --locked --quiet -p node-attestation-aws --bench verification
 
 # The limits that do not depend on the machine's speed.
 bench-limits: musl
