@@ -2,6 +2,7 @@
 
 use futures::future::join_all;
 use kubelet_authenticator_test_support::sts::{ConnectionFault, Fault, Sts as Service, Times};
+use node_attestation_controller::refusal::Failure;
 
 use super::super::client::MAX_CALLS;
 use super::fixture::*;
@@ -185,4 +186,38 @@ async fn calls_that_follow_each_other_share_a_connection() {
     }
 
     assert_eq!((bed.outcomes().len(), bed.service.connections()), (3, 1));
+}
+
+#[tokio::test]
+async fn e12_an_hour_without_sts_denies_nobody_and_ends_by_itself() {
+    let bed = Bed::start();
+    let mut node = bed.instance();
+    let down = Fault::service_unavailable();
+    bed.service.inject(Times::always(), down);
+    let (mut waits, mut made_anew) = (0, 0);
+    // The request is looked at once a minute; the node makes another when its evidence is too old.
+    for minute in 0..60 {
+        let time = now() + minutes(minute);
+        bed.service.stop_clock(time);
+        let decided = bed.show_at(&node.proof(), &node, now(), time).await;
+        if matches!(decided, Err(Refusal::Fail(Failure::EvidenceExpired))) {
+            node.date = format!("20260101T12{minute:02}00Z");
+            made_anew += 1;
+        } else {
+            let said = outage(decided);
+            assert!(said.contains("503"), "{said}");
+            waits += 1;
+        }
+    }
+    assert_eq!((waits, made_anew), (57, 3));
+    assert_eq!(
+        bed.outcomes().len(),
+        waits,
+        "what is too old is sent to nobody"
+    );
+
+    bed.service.clear_faults();
+
+    let time = now() + minutes(59);
+    bed.show_at(&node.proof(), &node, time, time).await.unwrap();
 }
