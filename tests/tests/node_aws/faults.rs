@@ -5,6 +5,8 @@ use std::time::Duration;
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::imds::{Fault, Route, Times};
 use kubelet_authenticator_test_support::instance_identity::Document;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::node::PATIENCE;
 
 use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION, ZONE};
 
@@ -31,6 +33,11 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
             Route::token(),
             Fault::Status(403),
             "refuses /latest/api/token (403)",
+        ),
+        (
+            Route::token(),
+            Fault::Status(401),
+            "(401 for /latest/api/token)",
         ),
         (Route::token(), Fault::Status(404), "(404)"),
         (Route::token(), Fault::garbage(), "gives no token"),
@@ -66,6 +73,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
             Fault::Status(401),
             "does not accept its own token",
         ),
+        (credentials(), Fault::Status(403), "(403)"),
         (credentials(), Fault::Status(404), "ec2-instance (404)"),
         (credentials(), Fault::Hang, "did not answer"),
         (
@@ -101,6 +109,11 @@ fn a_metadata_service_that_does_not_give_evidence_is_5_in_time() {
         bed.assert_no_secret_in(&status.stdout);
         bed.assert_no_secret_in(&bed.node.json("failure.json").to_string());
     }
+    for (bed, words) in &beds {
+        bed.imds.clear_faults();
+        bed.succeed_in_the_end();
+        assert_eq!(bed.server.csrs().len(), 1, "{words}");
+    }
 }
 
 #[test]
@@ -124,6 +137,13 @@ fn with_a_credential_it_is_printed_within_five_seconds_whatever_the_metadata_doe
 
         assert_eq!(run.pair(), *pair);
         assert!(run.expires_in(now()) <= Duration::from_secs(30), "{words}");
+    }
+    for (bed, pair, words) in &beds {
+        bed.imds.clear_faults();
+        let renewed = poll(PATIENCE, || {
+            (bed.run().succeeded().pair() != *pair).then_some(())
+        });
+        assert!(renewed.is_some(), "{words}");
     }
 }
 
@@ -228,6 +248,8 @@ fn evidence_that_no_verifier_would_take_is_7() {
         bed.run().failed(7).saying(words).within(AT_ONCE);
 
         assert_eq!(bed.server.connections(), 0, "{words}");
+        bed.imds.clear_faults();
+        bed.succeed_in_the_end();
     }
 }
 

@@ -6,9 +6,9 @@ use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, KubeadmBinding, Kubectl,
 };
-use kubelet_authenticator_test_support::moto::{Failure, Scope};
+use kubelet_authenticator_test_support::moto::{Failure, Scope, access_key};
 use kubelet_authenticator_test_support::sts::Times;
-use kubelet_authenticator_tests::cloud::{Cloud, Instance};
+use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance};
 use kubelet_authenticator_tests::controller::{Application, is_issued};
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
 use rustls::pki_types::CertificateDer;
@@ -86,8 +86,8 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
         "no instance has asked yet",
     );
 
-    let first = machine(&cloud, &cluster, "worker-1");
-    let csr = ask(&cloud, plane, &first);
+    let mut asked = vec![machine(&cloud, &cluster, "worker-1")];
+    let csr = ask(&cloud, plane, &asked[0]);
     plane.wait_for_csr("issued", |found| {
         found["metadata"]["name"] == *csr && is_issued(found)
     });
@@ -99,6 +99,7 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
         "eu-west-1",
     );
 
+    let mut told = String::new();
     for (failure, code) in [
         (Failure::unauthorized(), "UnauthorizedOperation"),
         (Failure::bad_credentials(), "AuthFailure"),
@@ -106,6 +107,7 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
         cloud.moto().inject(Scope::any(), Times::always(), failure);
         let next = machine(&cloud, &cluster, &format!("with-{}", code.to_lowercase()));
         let csr = ask(&cloud, plane, &next);
+        asked.push(next);
         let object = is_now(
             &authentication,
             kubectl,
@@ -113,6 +115,7 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
             "CredentialsUnusable",
             code,
         );
+        told += &object.to_string();
         // Nothing else stops, and nobody is refused.
         assert_eq!(condition_of(&object, "Ready")["status"], "True");
         assert!(plane.csrs().iter().all(|csr| {
@@ -133,10 +136,26 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
             "eu-west-1",
         );
     }
-    let log = manager.process.log().text();
-    let (key, _) = kubelet_authenticator_test_support::moto::access_key(&first.0.ec2.account);
-    assert!(
-        !log.contains(&key),
-        "the controller's access key is in its log"
-    );
+    told += &manager.process.log().text();
+    told += &kubectl
+        .json(["get", "kubeletauthentications,nodeidentities", "-A"])
+        .to_string();
+    for cluster in [kubectl, plane.kubectl()] {
+        told += &cluster
+            .json(["get", "events.events.k8s.io", "-A"])
+            .to_string();
+    }
+    for csr in plane.csrs() {
+        told += &csr["metadata"].to_string();
+        told += &csr["status"].to_string();
+    }
+    assert!(told.contains("CredentialsUnusable"), "{told}");
+    let (own, _) = access_key(ACCOUNT);
+    let of_instances = asked.iter().flat_map(|(instance, _)| {
+        let it = &instance.credentials;
+        [&it.access_key_id, &it.secret_access_key, &it.session_token].map(String::clone)
+    });
+    for secret in of_instances.chain([own]) {
+        assert!(!told.contains(&secret), "{secret} is told in {told}");
+    }
 }
