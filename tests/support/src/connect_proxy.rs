@@ -28,15 +28,20 @@ impl Default for ConnectProxy {
 impl ConnectProxy {
     /// Starts a proxy on a free port of 127.0.0.1.
     pub fn start() -> Self {
-        Self::serving(None)
+        Self::serving(None, None)
+    }
+
+    /// Starts a proxy that serves those alone who say this in `proxy-authorization`.
+    pub fn asking_for(authorization: &str) -> Self {
+        Self::serving(None, Some(authorization.to_owned()))
     }
 
     /// Starts a proxy that connects to `server`, whatever it is asked for.
     pub fn leading_to(server: SocketAddr) -> Self {
-        Self::serving(Some(server))
+        Self::serving(Some(server), None)
     }
 
-    fn serving(server: Option<SocketAddr>) -> Self {
+    fn serving(server: Option<SocketAddr>, authorization: Option<String>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -48,8 +53,10 @@ impl ConnectProxy {
                     if stopped.load(Ordering::SeqCst) {
                         break;
                     }
-                    let asked = asked.clone();
-                    std::thread::spawn(move || serve(client, server, &asked));
+                    let (asked, authorization) = (asked.clone(), authorization.clone());
+                    std::thread::spawn(move || {
+                        serve(client, server, authorization.as_deref(), &asked)
+                    });
                 }
             }
         });
@@ -89,14 +96,21 @@ impl Drop for ConnectProxy {
 fn serve(
     client: TcpStream,
     server: Option<SocketAddr>,
+    authorization: Option<&str>,
     asked: &Mutex<Vec<String>>,
 ) -> io::Result<()> {
     client.set_read_timeout(Some(IDLE))?;
     let mut reader = BufReader::new(client.try_clone()?);
     let mut request = String::new();
     reader.read_line(&mut request)?;
+    let mut said = None;
     let mut line = String::new();
     while reader.read_line(&mut line)? > 2 {
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("proxy-authorization")
+        {
+            said = Some(value.trim().to_owned());
+        }
         line.clear();
     }
     let mut client = client;
@@ -104,6 +118,10 @@ fn serve(
     let (Some("CONNECT"), Some(target)) = (words.next(), words.next()) else {
         return client.write_all(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
     };
+    if authorization.is_some() && authorization != said.as_deref() {
+        let refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n";
+        return client.write_all(refusal);
+    }
     asked
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

@@ -139,7 +139,7 @@ fn is_zone_of(zone: &str, region: &str) -> bool {
     zone.len() <= MAX_ZONE_LEN
         && match zone.strip_prefix(region).map(str::as_bytes) {
             Some([letter]) => letter.is_ascii_lowercase(),
-            Some([b'-', rest @ ..]) => !rest.is_empty() && rest.iter().copied().all(allowed),
+            Some([b'-', rest @ ..]) => rest.iter().copied().all(allowed),
             _ => false,
         }
 }

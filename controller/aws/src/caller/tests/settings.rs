@@ -96,6 +96,20 @@ async fn a_public_endpoint_is_not_believed_on_the_word_of_the_operators_authorit
 }
 
 #[tokio::test]
+async fn a_proxy_that_asks_for_a_password_is_told_the_one_of_its_url() {
+    let proxy = ConnectProxy::asking_for("Basic dXNlcjpodW50ZXIy");
+    let through = |url: String| Bed::with(|settings| settings.proxy.https = Some(url));
+
+    let bed = through(proxy.url());
+    let said = outage(bed.verify(&bed.instance()).await);
+    assert!(said.contains("STS cannot be reached"), "{said}");
+
+    let bed = through(proxy.url().replace("://", "://user:hunter2@"));
+    bed.verify(&bed.instance()).await.unwrap();
+    assert_eq!(proxy.connects(), [bed.service.host()]);
+}
+
+#[tokio::test]
 async fn an_empty_variable_is_no_proxy() {
     let bed = Bed::with(|settings| settings.proxy.https = Some(String::new()));
 
