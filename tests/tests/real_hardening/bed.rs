@@ -8,9 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::Client;
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, ControlPlaneBuilder, Controllers, KubeadmBinding, Kubectl, User,
+    ControlPlane, ControlPlaneBuilder, Controllers, DEADLINE, KubeadmBinding, Kubectl, User,
 };
 use kubelet_authenticator_test_support::pki::{Contents, Subject, certificate_request};
+use kubelet_authenticator_test_support::process::poll;
 use node_attestation_controller::clusters::ClusterAccess;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -106,6 +107,25 @@ impl Bed {
     /// kubectl of whoever holds it.
     pub fn node_with_uid(&self, name: &str, uid: &str) -> Kubectl {
         self.cluster.kubectl_with(self.node_kubeconfig(name, uid))
+    }
+
+    /// Waits until the admission policy is in force, or no longer is: the API server learns of it by
+    /// a watch of its own.
+    #[track_caller]
+    pub fn wait_until_confined(&self, is_confined: bool) {
+        let probe = self.node("probe");
+        let request = Request {
+            signer: "example.com/probe",
+            ..Request::ours("probe", "probe")
+        };
+        let reached = poll(DEADLINE, || {
+            let refused = said(&request.file(&probe)).contains("denied request");
+            (refused == is_confined).then_some(())
+        });
+        assert!(
+            reached.is_some(),
+            "the policy in force: never {is_confined}"
+        );
     }
 
     /// Waits until the request has its certificate.

@@ -92,6 +92,7 @@ fn a_stock_cluster_is_hardened_and_our_nodes_join_with_the_rights_of_the_manifes
             .iter()
             .all(|line| line["fields"]["right"].is_null())
     );
+    bed.wait_until_confined(true);
     assert_refused(
         &Request::built_in("node-csr-stock", MACHINE.name).file(&token),
         "denied request",

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use kubelet_attestation::names::{NodeName, Provider};
-use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, KubeadmBinding};
-use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
 use node_attestation_controller::hardening::Put;
 use node_attestation_controller::hardening::admission::{self, POLICY_NAME, Settings, Signing};
 
-use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, assert_refused, said};
+use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, assert_refused};
 
 const BINDING: &str = "validatingadmissionpolicybinding";
 const POLICY: &str = "validatingadmissionpolicy";
@@ -34,28 +33,13 @@ fn settings(signing: Signing) -> Settings {
     }
 }
 
-/// The policy is in force when this returns: the API server learns of it by a watch of its own.
+/// The policy is in force when this returns.
 fn confined(settings: &Settings) -> Bed {
     let bed = Bed::start(Controllers::None, &[KubeadmBinding::KubeletBootstrap]);
     let put = bed.run(admission::apply(bed.client(), settings)).unwrap();
     assert_eq!(put, Put::Made);
-    wait_until(&bed, "in force", |refused| refused);
+    bed.wait_until_confined(true);
     bed
-}
-
-#[track_caller]
-fn wait_until(bed: &Bed, what: &str, condition: impl Fn(bool) -> bool) {
-    let probe = bed.node("probe");
-    let request = Request {
-        signer: "example.com/probe",
-        ..Request::ours("probe", "probe")
-    };
-    let reached = poll(DEADLINE, || {
-        let output = request.file(&probe);
-        let refused = said(&output).contains("denied request");
-        condition(refused).then_some(())
-    });
-    assert!(reached.is_some(), "the policy is never {what}");
 }
 
 const PREFIXED: &str = "kubelet-authenticator-";
@@ -265,7 +249,7 @@ fn a_policy_that_is_no_longer_wanted_is_taken_away() {
     for _ in 0..2 {
         bed.run(admission::remove(bed.client())).unwrap();
     }
-    wait_until(&bed, "out of force", |refused| !refused);
+    bed.wait_until_confined(false);
     let left = bed.cluster.kubectl().ok(["get", POLICY, "-o", "name"]);
     assert_eq!(left, "");
 }
