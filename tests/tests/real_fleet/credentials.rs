@@ -87,17 +87,19 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
     );
 
     let mut asked = vec![machine(&cloud, &cluster, "worker-1")];
-    let csr = ask(&cloud, plane, &asked[0]);
-    plane.wait_for_csr("issued", |found| {
-        found["metadata"]["name"] == *csr && is_issued(found)
-    });
-    is_now(
-        &authentication,
-        kubectl,
-        "True",
-        "CredentialsAccepted",
-        "eu-west-1",
-    );
+    let is_answered = |csr: &str| {
+        plane.wait_for_csr("issued", |found| {
+            found["metadata"]["name"] == *csr && is_issued(found)
+        });
+        is_now(
+            &authentication,
+            kubectl,
+            "True",
+            "CredentialsAccepted",
+            "eu-west-1",
+        )
+    };
+    is_answered(&ask(&cloud, plane, &asked[0]));
 
     let mut told = String::new();
     for (failure, code) in [
@@ -125,16 +127,7 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
         }));
 
         cloud.moto().clear_failures();
-        plane.wait_for_csr("issued", |found| {
-            found["metadata"]["name"] == *csr && is_issued(found)
-        });
-        is_now(
-            &authentication,
-            kubectl,
-            "True",
-            "CredentialsAccepted",
-            "eu-west-1",
-        );
+        is_answered(&csr);
     }
     told += &manager.process.log().text();
     told += &kubectl
