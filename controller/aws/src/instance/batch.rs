@@ -34,7 +34,7 @@ pub struct Limits {
     pub credentials: Duration,
     /// How long one call may take, whatever its client does.
     pub call: Duration,
-    /// How long a request may take altogether.
+    /// How long a request may take once there are credentials to ask with.
     pub wait: Duration,
     /// How many requests may wait with the same credentials in one region.
     pub waiting: usize,
