@@ -9,6 +9,7 @@ use crate::names::Audience;
 use crate::version::EvidenceVersion;
 
 pub mod aws;
+pub mod tpm;
 
 /// The most evidence a request may carry, in bytes.
 pub const MAX_EVIDENCE_LEN: usize = 32 * 1024;
@@ -35,6 +36,9 @@ pub enum InvalidEvidence {
     /// A field of the proof that an AWS instance calls is malformed.
     #[error(transparent)]
     Proof(#[from] aws::InvalidProof),
+    /// A field of a TPM's evidence is malformed.
+    #[error(transparent)]
+    Tpm(#[from] tpm::InvalidField),
 }
 
 /// Reads only the version, so that evidence of another version can be refused by its version and

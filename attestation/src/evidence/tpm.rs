@@ -1,0 +1,251 @@
+//! Evidence of a machine with a TPM 2.0: a key of this TPM that can sign nothing but what the TPM
+//! itself says, and a quote by that key over the key binding.
+//!
+//! It takes two requests with one key, because a request can be answered once. The first
+//! ([`Enrolment`]) names the keys; it fails, and brings a [`Challenge`] that only the TPM with the
+//! machine's endorsement key can open. The second ([`Response`]) brings the quote, whose key binding
+//! covers what was in the challenge. That itself never travels: everything in a request can be read
+//! by every holder of a bootstrap token.
+//!
+//! The TPM's own structures stay bytes here, in the encoding of "TPM 2.0 Library, Part 2:
+//! Structures"; who made them or verifies them knows their insides.
+
+use base64::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::{Header, InvalidEvidence, within_limit};
+use crate::names::Audience;
+use crate::version::EvidenceVersion;
+
+mod challenge;
+mod registers;
+
+pub use challenge::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry, InvalidChallenge};
+pub use registers::{MAX_REGISTER, Registers};
+
+/// The most bytes of one structure of a TPM that are taken. The largest that TPMs make of these, a
+/// quote with a name of SHA-512 or a public area of RSA-4096, have some six hundred.
+pub const MAX_STRUCTURE_LEN: usize = 2 * 1024;
+
+/// The most bytes of a certificate of an endorsement key that are taken.
+pub const MAX_CERTIFICATE_LEN: usize = 8 * 1024;
+
+/// What is wrong with a field of a TPM's evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidField {
+    /// Neither `enrol` nor `respond`.
+    #[error("phase is neither enrol nor respond")]
+    Phase,
+    /// It has fields of the other phase, or not all of its own.
+    #[error("the fields are not those of the phase")]
+    Fields,
+    /// Not base64, empty, or too long.
+    #[error("{0} is not base64 of a structure of a TPM")]
+    Structure(&'static str),
+    /// Not base64 of 16 bytes.
+    #[error("id is not base64 of 16 bytes")]
+    Id,
+    /// Not a time.
+    #[error("expiry is no time of the form YYYY-MM-DDTHH:MM:SSZ")]
+    Expiry,
+}
+
+/// The evidence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the protocol has two requests")]
+pub enum TpmEvidence {
+    /// Of the first request.
+    Enrol(Enrolment),
+    /// Of the second.
+    Respond(Response),
+}
+
+/// The public areas of two keys of one TPM, as it gave them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the wire format is its fields, and a new one is a new version"
+)]
+pub struct PublicAreas {
+    /// `TPMT_PUBLIC` of the endorsement key: which one the machine has, never that it is trusted.
+    pub endorsement: Vec<u8>,
+    /// `TPMT_PUBLIC` of the attestation key.
+    pub attestation: Vec<u8>,
+}
+
+/// Which keys a machine has: asks for a challenge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the wire format is its fields, and a new one is a new version"
+)]
+pub struct Enrolment {
+    /// The format, and the cluster that it is for.
+    pub header: Header,
+    /// DER of the endorsement key's certificate, where the TPM has one.
+    pub certificate: Option<Vec<u8>>,
+    /// The keys.
+    pub keys: PublicAreas,
+}
+
+/// What a machine makes of a challenge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the wire format is its fields, and a new one is a new version"
+)]
+pub struct Response {
+    /// The format, and the cluster that it is for.
+    pub header: Header,
+    /// Which challenge.
+    pub id: ChallengeId,
+    /// When it ended, as the challenge said.
+    pub expiry: Expiry,
+    /// The keys.
+    pub keys: PublicAreas,
+    /// What the TPM says.
+    pub quote: Quote,
+}
+
+/// What a TPM says of itself, for one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the wire format is its fields, and a new one is a new version"
+)]
+pub struct Quote {
+    /// `TPMS_ATTEST`.
+    pub attest: Vec<u8>,
+    /// `TPMT_SIGNATURE` of it, by the attestation key.
+    pub signature: Vec<u8>,
+    /// The registers of the bank of SHA-256 that it is over.
+    pub registers: Registers,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RawEvidence {
+    version: String,
+    audience: String,
+    phase: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expiry: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ek_cert: Option<String>,
+    ek_pub: String,
+    ak_pub: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quote: Option<RawQuote>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct RawQuote {
+    attest: String,
+    signature: String,
+    pcrs: RawBanks,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct RawBanks {
+    sha256: Registers,
+}
+
+impl TpmEvidence {
+    /// Reads evidence that has the fields of its phase, each once, and no others.
+    ///
+    /// # Errors
+    ///
+    /// It is too large, other JSON, or a field does not have its form.
+    pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
+        within_limit(evidence)?;
+        let raw: RawEvidence = serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
+        let header = Header {
+            version: EvidenceVersion::parse(&raw.version).map_err(|_| InvalidEvidence::Version)?,
+            audience: Audience::parse(&raw.audience).map_err(|_| InvalidEvidence::Audience)?,
+        };
+        let keys = PublicAreas {
+            endorsement: structure("ekPub", &raw.ek_pub, MAX_STRUCTURE_LEN)?,
+            attestation: structure("akPub", &raw.ak_pub, MAX_STRUCTURE_LEN)?,
+        };
+        let certificate = raw.ek_cert.as_deref();
+        match (raw.phase.as_str(), raw.id, raw.expiry, raw.quote) {
+            ("enrol", None, None, None) => Ok(Self::Enrol(Enrolment {
+                header,
+                certificate: certificate
+                    .map(|der| structure("ekCert", der, MAX_CERTIFICATE_LEN))
+                    .transpose()?,
+                keys,
+            })),
+            ("respond", Some(id), Some(expiry), Some(quote)) if certificate.is_none() => {
+                Ok(Self::Respond(Response {
+                    header,
+                    id: ChallengeId::parse(&id).ok_or(InvalidField::Id)?,
+                    expiry: Expiry::parse(&expiry).ok_or(InvalidField::Expiry)?,
+                    keys,
+                    quote: Quote {
+                        attest: structure("quote.attest", &quote.attest, MAX_STRUCTURE_LEN)?,
+                        signature: structure(
+                            "quote.signature",
+                            &quote.signature,
+                            MAX_STRUCTURE_LEN,
+                        )?,
+                        registers: quote.pcrs.sha256,
+                    },
+                }))
+            }
+            ("enrol" | "respond", ..) => Err(InvalidField::Fields.into()),
+            _ => Err(InvalidField::Phase.into()),
+        }
+    }
+
+    /// The bytes that a request carries.
+    pub fn to_json(&self) -> Vec<u8> {
+        let (header, keys, phase) = match self {
+            Self::Enrol(enrolment) => (&enrolment.header, &enrolment.keys, "enrol"),
+            Self::Respond(response) => (&response.header, &response.keys, "respond"),
+        };
+        let mut raw = serde_json::json!({
+            "version": header.version.as_str(),
+            "audience": header.audience.as_str(),
+            "phase": phase,
+            "ekPub": BASE64_STANDARD.encode(&keys.endorsement),
+            "akPub": BASE64_STANDARD.encode(&keys.attestation),
+        });
+        let rest = match self {
+            Self::Enrol(enrolment) => enrolment.certificate.as_ref().map_or_else(
+                || serde_json::json!({}),
+                |der| serde_json::json!({"ekCert": BASE64_STANDARD.encode(der)}),
+            ),
+            Self::Respond(response) => serde_json::json!({
+                "id": response.id.to_base64(),
+                "expiry": response.expiry.as_str(),
+                "quote": {
+                    "attest": BASE64_STANDARD.encode(&response.quote.attest),
+                    "signature": BASE64_STANDARD.encode(&response.quote.signature),
+                    "pcrs": {"sha256": response.quote.registers},
+                },
+            }),
+        };
+        if let (Some(raw), serde_json::Value::Object(rest)) = (raw.as_object_mut(), rest) {
+            raw.extend(rest);
+        }
+        raw.to_string().into_bytes()
+    }
+}
+
+fn structure(name: &'static str, base64: &str, max: usize) -> Result<Vec<u8>, InvalidField> {
+    let invalid = InvalidField::Structure(name);
+    let bytes = BASE64_STANDARD.decode(base64).map_err(|_| invalid)?;
+    if bytes.is_empty() || bytes.len() > max {
+        return Err(invalid);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! What a TPM is asked to open.
+
+use std::fmt;
+
+use base64::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::{InvalidField, MAX_STRUCTURE_LEN, structure};
+
+/// The annotation of the first request that the challenge comes in.
+pub const CHALLENGE_ANNOTATION: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
+
+/// The most base64 of an annotation that is read.
+const MAX_ANNOTATION_LEN: usize = 16 * 1024;
+
+/// An annotation that is no challenge.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidChallenge {
+    /// Not base64, or too long.
+    #[error("the challenge is not base64, or is too long")]
+    Base64,
+    /// Not the JSON that a challenge is.
+    #[error("the challenge is not its JSON object")]
+    Json(#[source] serde_json::Error),
+    /// A field does not have its form.
+    #[error(transparent)]
+    Field(#[from] InvalidField),
+}
+
+/// A secret that only one TPM can open, and only for one key of its own (`TPM2_MakeCredential`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the wire format is its fields, and a new one is a new version"
+)]
+pub struct Challenge {
+    /// Which.
+    pub id: ChallengeId,
+    /// When it ends.
+    pub expiry: Expiry,
+    /// The buffer of a `TPM2B_ID_OBJECT`: the sealed secret.
+    pub credential_blob: Vec<u8>,
+    /// The buffer of a `TPM2B_ENCRYPTED_SECRET`: what opens it, for the endorsement key alone.
+    pub encrypted_secret: Vec<u8>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RawChallenge {
+    id: String,
+    expiry: String,
+    credential_blob: String,
+    encrypted_secret: String,
+}
+
+impl Challenge {
+    /// Reads the annotation.
+    ///
+    /// # Errors
+    ///
+    /// It is too long, no base64 of the JSON, or a field does not have its form.
+    pub fn parse(annotation: &str) -> Result<Self, InvalidChallenge> {
+        if annotation.len() > MAX_ANNOTATION_LEN {
+            return Err(InvalidChallenge::Base64);
+        }
+        let json = BASE64_STANDARD.decode(annotation);
+        let json = json.map_err(|_| InvalidChallenge::Base64)?;
+        let raw: RawChallenge = serde_json::from_slice(&json).map_err(InvalidChallenge::Json)?;
+        let blob = ("credentialBlob", &raw.credential_blob);
+        let secret = ("encryptedSecret", &raw.encrypted_secret);
+        Ok(Self {
+            id: ChallengeId::parse(&raw.id).ok_or(InvalidField::Id)?,
+            expiry: Expiry::parse(&raw.expiry).ok_or(InvalidField::Expiry)?,
+            credential_blob: structure(blob.0, blob.1, MAX_STRUCTURE_LEN)?,
+            encrypted_secret: structure(secret.0, secret.1, MAX_STRUCTURE_LEN)?,
+        })
+    }
+
+    /// The annotation's value.
+    pub fn to_annotation(&self) -> String {
+        let json = serde_json::json!({
+            "id": self.id.to_base64(),
+            "expiry": self.expiry.as_str(),
+            "credentialBlob": BASE64_STANDARD.encode(&self.credential_blob),
+            "encryptedSecret": BASE64_STANDARD.encode(&self.encrypted_secret),
+        });
+        BASE64_STANDARD.encode(json.to_string())
+    }
+}
+
+/// Which challenge: random, used once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChallengeId([u8; 16]);
+
+impl ChallengeId {
+    /// The challenge of these bytes.
+    pub fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Reads base64 of 16 bytes.
+    pub fn parse(base64: &str) -> Option<Self> {
+        let bytes = BASE64_STANDARD.decode(base64).ok()?;
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// The bytes in base64.
+    pub fn to_base64(self) -> String {
+        BASE64_STANDARD.encode(self.0)
+    }
+}
+
+impl fmt::Debug for ChallengeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChallengeId({})", self.to_base64())
+    }
+}
+
+/// When a challenge ends: RFC 3339 in UTC, to the second.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expiry(String);
+
+impl Expiry {
+    /// Reads a time of the form `YYYY-MM-DDTHH:MM:SSZ`; whether there is such a day is not looked at.
+    pub fn parse(time: &str) -> Option<Self> {
+        let form = b"0000-00-00T00:00:00Z";
+        let has_form = time.len() == form.len()
+            && time.bytes().zip(form).all(|(byte, form)| match form {
+                b'0' => byte.is_ascii_digit(),
+                form => byte == *form,
+            });
+        has_form.then(|| Self(time.to_owned()))
+    }
+
+    /// The time.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}

@@ -1,0 +1,253 @@
+use base64::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn base64(bytes: &[u8]) -> String {
+    BASE64_STANDARD.encode(bytes)
+}
+
+fn enrolment() -> Value {
+    json!({
+        "version": "v1", "audience": "prod", "phase": "enrol",
+        "ekCert": base64(b"certificate"), "ekPub": base64(b"endorsement"), "akPub": base64(b"attestation"),
+    })
+}
+
+fn response() -> Value {
+    json!({
+        "version": "v1", "audience": "prod", "phase": "respond",
+        "id": base64(&[7; 16]), "expiry": "2026-01-01T00:05:00Z",
+        "ekPub": base64(b"endorsement"), "akPub": base64(b"attestation"),
+        "quote": {
+            "attest": base64(b"attest"), "signature": base64(b"signature"),
+            "pcrs": {"sha256": {"0": "00".repeat(32), "23": "0f".repeat(32)}},
+        },
+    })
+}
+
+fn parsed(evidence: &Value) -> Result<TpmEvidence, InvalidEvidence> {
+    TpmEvidence::parse(evidence.to_string().as_bytes())
+}
+
+#[test]
+fn evidence_of_both_phases_reads_back() {
+    let mut bare = enrolment();
+    bare.as_object_mut().unwrap().remove("ekCert");
+    for valid in [enrolment(), bare, response()] {
+        let evidence = parsed(&valid).unwrap();
+
+        let written = evidence.to_json();
+        assert_eq!(TpmEvidence::parse(&written).unwrap(), evidence);
+        assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), valid);
+    }
+}
+
+#[test]
+fn d01_a_field_that_is_missing_or_undecodable_is_named() {
+    for (evidence, pointer, name) in [
+        (enrolment(), "/ekCert", "ekCert"),
+        (enrolment(), "/ekPub", "ekPub"),
+        (enrolment(), "/akPub", "akPub"),
+        (response(), "/quote/attest", "quote.attest"),
+        (response(), "/quote/signature", "quote.signature"),
+    ] {
+        let max = if name == "ekCert" {
+            MAX_CERTIFICATE_LEN
+        } else {
+            MAX_STRUCTURE_LEN
+        };
+        for (value, is_valid) in [
+            (base64(&vec![1; max]), true),
+            (base64(&vec![1; max + 1]), false),
+            (String::new(), false),
+            ("AA".to_owned(), false),
+            ("AA==\n".to_owned(), false),
+            ("AB==".to_owned(), false),
+            ("A-_=".to_owned(), false),
+        ] {
+            let mut evidence = evidence.clone();
+            *evidence.pointer_mut(pointer).unwrap() = json!(value);
+
+            match parsed(&evidence) {
+                Ok(_) => assert!(is_valid, "{name} {value}"),
+                Err(InvalidEvidence::Tpm(InvalidField::Structure(named))) => {
+                    assert!(!is_valid && named == name, "{name} {value}");
+                }
+                Err(other) => panic!("{name} {value}: {other:?}"),
+            }
+        }
+    }
+    for (field, value, expected) in [
+        ("id", base64(&[7; 15]), InvalidField::Id),
+        ("id", base64(&[7; 17]), InvalidField::Id),
+        ("id", "7".to_owned(), InvalidField::Id),
+        (
+            "expiry",
+            "2026-01-01T00:05:00+00:00".to_owned(),
+            InvalidField::Expiry,
+        ),
+        (
+            "expiry",
+            "2026-01-01T00:05:00.5Z".to_owned(),
+            InvalidField::Expiry,
+        ),
+        (
+            "expiry",
+            "2026-01-01 00:05:00Z".to_owned(),
+            InvalidField::Expiry,
+        ),
+        ("phase", "certify".to_owned(), InvalidField::Phase),
+    ] {
+        let mut evidence = response();
+        evidence[field] = json!(value);
+
+        let error = parsed(&evidence).unwrap_err();
+        assert!(
+            matches!(error, InvalidEvidence::Tpm(actual) if actual == expected),
+            "{field} {value}: {error:?}"
+        );
+    }
+}
+
+#[test]
+fn the_fields_of_one_phase_are_none_of_the_other() {
+    let whole = response();
+    for field in ["id", "expiry", "quote"] {
+        let mut missing = whole.clone();
+        missing.as_object_mut().unwrap().remove(field);
+        let mut foreign = enrolment();
+        foreign[field] = whole[field].clone();
+
+        for evidence in [missing, foreign] {
+            assert!(
+                matches!(
+                    parsed(&evidence),
+                    Err(InvalidEvidence::Tpm(InvalidField::Fields))
+                ),
+                "{field}"
+            );
+        }
+    }
+    let mut with_certificate = whole;
+    with_certificate["ekCert"] = json!(base64(b"certificate"));
+    assert!(matches!(
+        parsed(&with_certificate),
+        Err(InvalidEvidence::Tpm(InvalidField::Fields))
+    ));
+}
+
+#[test]
+fn d22_unknown_and_repeated_fields_are_refused() {
+    let text = response().to_string();
+    for (from, to) in [
+        (r#""phase""#, r#""more":1,"phase""#),
+        (r#""phase""#, r#""phase":"respond","phase""#),
+        (r#""id""#, r#""id":null,"id""#),
+        (r#""attest""#, r#""attest":"AAAA","attest""#),
+        (r#""sha256":{"#, r#""sha1":{},"sha256":{"#),
+        (r#""sha256":{"#, r#""sha256":{},"sha256":{"#),
+    ] {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text);
+        assert!(
+            matches!(
+                TpmEvidence::parse(changed.as_bytes()),
+                Err(InvalidEvidence::Json(_))
+            ),
+            "{changed}"
+        );
+    }
+}
+
+#[test]
+fn d17_registers_have_one_form_and_are_named_once() {
+    let digest = "0f".repeat(32);
+    let banks = |registers: &str| {
+        response().to_string().replacen(
+            &json!(response()["quote"]["pcrs"]["sha256"]).to_string(),
+            registers,
+            1,
+        )
+    };
+    let read = |registers: &str| TpmEvidence::parse(banks(registers).as_bytes());
+    assert!(read(&format!(r#"{{"1":"{digest}"}}"#)).is_ok());
+    for registers in [
+        format!(r#"{{"1":"{digest}","1":"{digest}"}}"#),
+        format!(r#"{{"01":"{digest}"}}"#),
+        format!(r#"{{"+1":"{digest}"}}"#),
+        format!(r#"{{"24":"{digest}"}}"#),
+        format!(r#"{{"-1":"{digest}"}}"#),
+        format!(r#"{{"1":"{}"}}"#, digest.to_uppercase()),
+        format!(r#"{{"1":"{}"}}"#, &digest[2..]),
+        r#"{"1":1}"#.to_owned(),
+        "[]".to_owned(),
+    ] {
+        assert!(
+            matches!(read(&registers), Err(InvalidEvidence::Json(_))),
+            "{registers}"
+        );
+    }
+    assert!(Registers::new([(MAX_REGISTER, [0; 32])].into()).is_some());
+    assert!(Registers::new([(MAX_REGISTER + 1, [0; 32])].into()).is_none());
+}
+
+fn challenge() -> Challenge {
+    Challenge {
+        id: ChallengeId::new([7; 16]),
+        expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
+        credential_blob: b"sealed".to_vec(),
+        encrypted_secret: b"seed".to_vec(),
+    }
+}
+
+#[test]
+fn a_challenge_reads_back() {
+    let annotation = challenge().to_annotation();
+
+    assert_eq!(Challenge::parse(&annotation).unwrap(), challenge());
+    let json: Value =
+        serde_json::from_slice(&BASE64_STANDARD.decode(&annotation).unwrap()).unwrap();
+    assert_eq!(
+        json,
+        json!({
+            "id": base64(&[7; 16]), "expiry": "2026-01-01T00:05:00Z",
+            "credentialBlob": base64(b"sealed"), "encryptedSecret": base64(b"seed"),
+        })
+    );
+}
+
+#[test]
+fn an_annotation_that_is_no_challenge_is_refused() {
+    let valid = BASE64_STANDARD.decode(challenge().to_annotation()).unwrap();
+    let valid: Value = serde_json::from_slice(&valid).unwrap();
+    let read = |json: &Value| Challenge::parse(&BASE64_STANDARD.encode(json.to_string()));
+    assert!(read(&valid).is_ok());
+
+    let with = |field: &str, value: &str| {
+        let mut json = valid.clone();
+        json[field] = json!(value);
+        read(&json)
+    };
+    let field = |result: Result<Challenge, InvalidChallenge>| match result {
+        Err(InvalidChallenge::Field(field)) => field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(field(with("id", "AA==")), InvalidField::Id);
+    assert_eq!(field(with("expiry", "soon")), InvalidField::Expiry);
+    for name in ["credentialBlob", "encryptedSecret"] {
+        let long = base64(&[1; MAX_STRUCTURE_LEN + 1]);
+        assert_eq!(field(with(name, "")), InvalidField::Structure(name));
+        assert_eq!(field(with(name, &long)), InvalidField::Structure(name));
+    }
+    assert!(matches!(with("more", ""), Err(InvalidChallenge::Json(_))));
+    assert!(matches!(
+        Challenge::parse("?"),
+        Err(InvalidChallenge::Base64)
+    ));
+    let long = BASE64_STANDARD.encode(" ".repeat(16 * 1024));
+    assert!(matches!(
+        Challenge::parse(&long),
+        Err(InvalidChallenge::Base64)
+    ));
+}
