@@ -9,14 +9,15 @@ use serde_json::Value;
 
 const ATTESTATION: &str = "kubelet-attestation";
 const NODE: &str = "kubelet-authenticator";
-const PROVIDERS: [&str; 3] = [
+const PROVIDERS: [&str; 4] = [
     "kubelet-authenticator-aws",
     "kubelet-authenticator-insecure",
     "kubelet-authenticator-null",
+    "kubelet-authenticator-tpm",
 ];
 const CORE: &str = "node-attestation-controller";
 /// Verifiers by what they ask: each imports the controller library, and no other of them.
-const VERIFIERS: [&str; 1] = [AWS];
+const VERIFIERS: [&str; 2] = [AWS, "node-attestation-tpm"];
 const AWS: &str = "node-attestation-aws";
 const MANAGER: &str = "node-attestation-manager";
 const SUPPORT: &str = "kubelet-authenticator-test-support";

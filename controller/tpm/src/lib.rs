@@ -1,0 +1,1 @@
+//! Verifies which TPM, and so which machine, asks for a kubelet certificate.

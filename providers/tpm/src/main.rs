@@ -1,0 +1,3 @@
+//! `kubelet-authenticator-tpm`: for machines with a TPM 2.0.
+
+fn main() {}
