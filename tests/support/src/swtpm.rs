@@ -1,0 +1,307 @@
+//! TPM 2.0s in software, each with an endorsement key that its maker has certified.
+//!
+//! ```no_run
+//! use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
+//!
+//! let tpm = Swtpm::start();
+//! // ... a client of `tpm.tcti()` attests, and ends ...
+//! tpm.extend(4, &[1; 32]);
+//! tpm.reset(Reset::Hard);
+//! let clone = Swtpm::copy_of(&tpm);
+//! assert!(tpm.transient_handles().is_empty());
+//! ```
+//!
+//! Each is one `swtpm`, a child process, on two neighbouring ports of 127.0.0.1, with a state
+//! directory of its own. Its endorsement keys RSA-2048 (0x81010001, certificate in 0x01c00002) and
+//! P-384 (0x81010016, 0x01c00016) are persistent and certified by an [`EkCa`]; P-256 is neither.
+//!
+//! # One client at a time
+//!
+//! There is no resource manager. A TPM serves the connection that came first and lets the others
+//! wait until it ends; what is done here connects too, so that it waits for a client that is still
+//! connected, and fails after a minute. A client that is killed leaves its objects behind, of which
+//! there is room for three, until [`Swtpm::flush`] or a reset.
+//!
+//! # Panics
+//!
+//! Where something does not come to pass, with what was expected.
+
+mod provision;
+mod tools;
+mod witness;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use self::tools::{Sequence, Tools};
+pub use self::witness::Clock;
+use crate::ek_ca::EkCa;
+use crate::process::{Launch, Process, Scratch, free_port, poll};
+
+/// The maker of the TPMs of which a test does not say who made them.
+static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(Arc::default);
+
+/// How long a start may take that takes 30 ms: the machines that tests run on are busy.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How often it is started before the test fails, another process having taken a port each time.
+const ATTEMPTS: usize = 10;
+
+/// A password that nobody uses but to be wrong about it.
+const PASSWORD: &str = "secret";
+
+/// How a machine is switched off and on again.
+///
+/// | | resetCount | restartCount | PCRs | clockInfo.safe |
+/// | --- | --- | --- | --- | --- |
+/// | `Hard` | +1 | 0 | 0 | no, until the clock passes what was last stored |
+/// | `Orderly` | +1 | 0 | 0 | as before |
+/// | `Resume` | same | +1 | kept | as before |
+/// | `Restart` | same | +1 | 0 | as before |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// The power is cut.
+    Hard,
+    /// It is shut down, and booted.
+    Orderly,
+    /// It is suspended, and resumed.
+    Resume,
+    /// It hibernates, and boots.
+    Restart,
+}
+
+/// A running TPM; it ends when this is dropped, and at the latest with the test process.
+#[derive(Debug)]
+pub struct Swtpm {
+    port: u16,
+    tools: Tools,
+    maker: Arc<EkCa>,
+    state: PathBuf,
+    _process: Process,
+    _scratch: Scratch,
+}
+
+impl Default for Swtpm {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
+impl Swtpm {
+    /// Makes a TPM with the bank SHA-256 and starts it; all of one process have the same maker.
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::made_by(&MAKER)
+    }
+
+    /// Makes a TPM of this maker, and starts it.
+    #[track_caller]
+    pub fn made_by(maker: &Arc<EkCa>) -> Self {
+        Self::make(maker, "sha256")
+    }
+
+    /// Makes a TPM with these banks of PCRs alone: `sha1`, or `sha1,sha256`.
+    #[track_caller]
+    pub fn with_banks(banks: &str) -> Self {
+        Self::make(&MAKER, banks)
+    }
+
+    /// Starts a TPM with what another has stored: a cloned virtual machine, or one that is set
+    /// back to a snapshot.
+    ///
+    /// It has the same seeds, keys, certificates and counters. The other goes on; this one has
+    /// been switched on once more.
+    #[track_caller]
+    pub fn copy_of(other: &Self) -> Self {
+        let scratch = Scratch::new("swtpm");
+        let state = scratch.directory("state");
+        // No command changes what is stored meanwhile.
+        let _turn = other.tools.sequence();
+        provision::copy(&other.state, &state);
+        Self::run(scratch, state, other.maker.clone())
+    }
+
+    fn make(maker: &Arc<EkCa>, banks: &str) -> Self {
+        let scratch = Scratch::new("swtpm");
+        let state = scratch.directory("state");
+        provision::make(&scratch, &state, maker, banks);
+        Self::run(scratch, state, maker.clone())
+    }
+
+    #[track_caller]
+    fn run(scratch: Scratch, state: PathBuf, maker: Arc<EkCa>) -> Self {
+        let log = scratch.join("swtpm.log");
+        for _ in 0..ATTEMPTS {
+            let port = free_port();
+            let mut process = launch(port, &state).spawn(&log);
+            let control = SocketAddr::from((Ipv4Addr::LOCALHOST, port + 1));
+            let listening = poll(DEADLINE, || {
+                let ended = !process.is_running();
+                let there = !ended && TcpStream::connect(control).is_ok();
+                (there || ended).then_some(there)
+            });
+            match listening {
+                Some(true) if process.is_running() => {
+                    return Self {
+                        port,
+                        tools: Tools::new(tcti(port)),
+                        maker,
+                        state,
+                        _process: process,
+                        _scratch: scratch,
+                    };
+                }
+                Some(_) if process.log().text().contains("already in use") => {}
+                Some(_) | None => panic!("swtpm does not start{}", process.log()),
+            }
+        }
+        panic!("swtpm found none of {ATTEMPTS} pairs of ports free");
+    }
+
+    /// Where it is, as libtss2 and tpm2-tools name it: `swtpm:host=127.0.0.1,port=PORT`.
+    pub fn tcti(&self) -> String {
+        tcti(self.port)
+    }
+
+    /// Where it takes commands; the next port is for what libtss2 and `swtpm_ioctl` do beside.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Who made it.
+    pub fn maker(&self) -> &Arc<EkCa> {
+        &self.maker
+    }
+
+    /// The certificate of its maker's root, PEM.
+    pub fn ca_pem(&self) -> &str {
+        self.maker.root_pem()
+    }
+
+    /// Switches the machine off and on again.
+    #[track_caller]
+    pub fn reset(&self, reset: Reset) {
+        let sequence = self.tools.sequence();
+        match reset {
+            Reset::Hard => {}
+            Reset::Orderly => drop(sequence.must(&["tpm2_shutdown", "-c"])),
+            Reset::Resume | Reset::Restart => drop(sequence.must(&["tpm2_shutdown"])),
+        }
+        let control = self.control();
+        sequence.must(&["swtpm_ioctl", "--tcp", &control, "-i"]);
+        match reset {
+            Reset::Resume => sequence.must(&["tpm2_startup"]),
+            Reset::Hard | Reset::Orderly | Reset::Restart => sequence.must(&["tpm2_startup", "-c"]),
+        };
+    }
+
+    /// Clears it: keys and certificates stay, persistent endorsement keys among them or not; the
+    /// counters of resets are 0.
+    #[track_caller]
+    pub fn clear(&self) {
+        self.tools.once(&["tpm2_clear", "-c", "p"]);
+    }
+
+    /// Extends a PCR of the bank SHA-256, as a boot chain does that has changed.
+    #[track_caller]
+    pub fn extend(&self, pcr: u32, digest: &[u8; 32]) {
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let extension = format!("{pcr}:sha256={digest}");
+        self.tools.once(&["tpm2_pcrextend", &extension]);
+    }
+
+    /// Has it refuse passwords, somebody having guessed too often.
+    #[track_caller]
+    pub fn lock_out(&self) {
+        const PATIENCE: &str = "1000";
+        let sequence = self.tools.sequence();
+        sequence.must(&[
+            "tpm2_dictionarylockout",
+            "--setup-parameters",
+            "--max-tries=1",
+            &format!("--recovery-time={PATIENCE}"),
+            &format!("--lockout-recovery-time={PATIENCE}"),
+        ]);
+        let attributes = "fixedtpm|fixedparent|sensitivedataorigin|userwithauth|sign";
+        sequence.must(&[
+            "tpm2_createprimary",
+            "-C",
+            "o",
+            "-G",
+            "ecc",
+            "-p",
+            PASSWORD,
+            "-a",
+            attributes,
+            "-c",
+            "key",
+        ]);
+        sequence.flush();
+        sequence.write("message", "message");
+        let guess = ["tpm2_sign", "-c", "key", "-p", "wrong", "-o", "signature"];
+        let guessed = sequence.run(&[&guess[..], &["message"]].concat());
+        assert!(guessed.is_err(), "the password was not wrong");
+        drop(sequence);
+        assert!(self.is_locked_out());
+    }
+
+    /// Takes its state away and switches it on again: every command is answered 0x101, failure
+    /// mode, from now on.
+    #[track_caller]
+    pub fn break_down(&self) {
+        let sequence = self.tools.sequence();
+        std::fs::remove_dir_all(&self.state).expect("its state can be removed");
+        let switched_on = sequence.run(&["swtpm_ioctl", "--tcp", &self.control(), "-i"]);
+        assert!(switched_on.is_err(), "it does without its state");
+    }
+
+    /// Removes what clients have left in its memory.
+    #[track_caller]
+    pub fn flush(&self) {
+        for kind in ["-t", "-l", "-s"] {
+            self.tools.once(&["tpm2_flushcontext", kind]);
+        }
+    }
+
+    /// Takes a persistent key away, as most machines have none.
+    #[track_caller]
+    pub fn evict(&self, handle: u32) {
+        let handle = format!("{handle:#010x}");
+        // Those of `swtpm_setup` are the platform's.
+        self.tools
+            .once(&["tpm2_evictcontrol", "-C", "p", "-c", &handle]);
+    }
+
+    /// Stores a certificate in an index, in place of what is there.
+    #[track_caller]
+    pub fn write_certificate(&self, index: u32, der: &[u8]) {
+        provision::write_certificate(&self.tools.sequence(), index, der);
+    }
+
+    /// Takes a certificate away.
+    #[track_caller]
+    pub fn remove_certificate(&self, index: u32) {
+        let index = format!("{index:#010x}");
+        self.tools.once(&["tpm2_nvundefine", "-C", "p", &index]);
+    }
+
+    fn control(&self) -> String {
+        format!("127.0.0.1:{}", self.port + 1)
+    }
+}
+
+fn tcti(port: u16) -> String {
+    format!("swtpm:host=127.0.0.1,port={port}")
+}
+
+fn launch(port: u16, state: &Path) -> Launch {
+    let channel = |port| format!("type=tcp,port={port},bindaddr=127.0.0.1");
+    Launch::new("swtpm", "swtpm")
+        .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
+        .args(["--tpmstate", &format!("dir={}", state.display())])
+        .args(["--server", &channel(port)])
+        // libtss2 looks for it there.
+        .args(["--ctrl", &channel(port + 1)])
+}

@@ -1,0 +1,78 @@
+//! How a TPM comes by its keys and certificates.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::Sequence;
+use crate::ek_ca::EkCa;
+use crate::process::{Launch, Scratch};
+
+/// How long the making may take that takes a second: the machines that tests run on are busy.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// An index of the platform's that anyone may read, as `swtpm_setup` defines it for certificates.
+const ATTRIBUTES: &str = "ppwrite|ppread|ownerread|authread|no_da|platformcreate|writedefine";
+
+/// Makes a new TPM in the directory `state`.
+#[track_caller]
+pub(super) fn make(scratch: &Scratch, state: &Path, maker: &EkCa, banks: &str) {
+    let local_ca = maker.local_ca().path().display();
+    let local = scratch.write(
+        "localca.conf",
+        format!(
+            "statedir = {local_ca}\nsigningkey = {local_ca}/signkey.pem\n\
+             issuercert = {local_ca}/issuercert.pem\ncertserial = {local_ca}/certserial\n"
+        ),
+    );
+    let config = scratch.write(
+        "setup.conf",
+        format!(
+            "create_certs_tool = /usr/bin/swtpm_localca\ncreate_certs_tool_config = {}\n\
+             create_certs_tool_options = {local_ca}/options\nactive_pcr_banks = {banks}\n",
+            local.display()
+        ),
+    );
+    let log = scratch.join("swtpm_setup.log");
+    let mut setup = Launch::new("swtpm_setup", "swtpm_setup")
+        .args(["--tpm2", "--create-ek-cert", "--overwrite"])
+        .arg("--tpmstate")
+        .arg(state)
+        .arg("--config")
+        .arg(config)
+        .args(["--pcr-banks", banks])
+        .spawn(&log);
+    let status = setup.wait(DEADLINE);
+    assert!(status.success(), "swtpm_setup: {status}{}", setup.log());
+}
+
+/// Copies what a TPM has stored.
+#[track_caller]
+pub(super) fn copy(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).expect("a TPM has a directory") {
+        let file = file.expect("it can be listed");
+        // The lock is the running TPM's.
+        if file.file_name() != ".lock" {
+            std::fs::copy(file.path(), to.join(file.file_name())).expect("it can be copied");
+        }
+    }
+}
+
+/// Stores a certificate in an index of the platform's.
+#[track_caller]
+pub(super) fn write_certificate(sequence: &Sequence<'_>, index: u32, der: &[u8]) {
+    let (index, size) = (format!("{index:#010x}"), der.len().to_string());
+    // There may be none.
+    sequence.run(&["tpm2_nvundefine", "-C", "p", &index]).ok();
+    sequence.write("certificate", der);
+    sequence.must(&[
+        "tpm2_nvdefine",
+        &index,
+        "-C",
+        "p",
+        "-s",
+        &size,
+        "-a",
+        ATTRIBUTES,
+    ]);
+    sequence.must(&["tpm2_nvwrite", &index, "-C", "p", "-i", "certificate"]);
+}

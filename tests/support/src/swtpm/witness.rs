@@ -1,0 +1,94 @@
+//! What tpm2-tools say about a TPM.
+
+use super::Swtpm;
+
+/// What a TPM counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clock {
+    /// Milliseconds that it has been on.
+    pub clock: u64,
+    /// How often it was reset.
+    pub reset_count: u32,
+    /// How often it was suspended since.
+    pub restart_count: u32,
+    /// Whether `clock` was never higher.
+    pub safe: bool,
+}
+
+impl Swtpm {
+    /// Whether it refuses passwords.
+    #[track_caller]
+    pub fn is_locked_out(&self) -> bool {
+        let properties = self.tools.once(&["tpm2_getcap", "properties-variable"]);
+        let mut lines = properties.lines().map(str::trim);
+        let line = lines.find_map(|line| line.strip_prefix("inLockout:"));
+        line.expect("it is a property").trim() == "1"
+    }
+
+    /// The handles of the objects in its memory that no one has made persistent.
+    #[track_caller]
+    pub fn transient_handles(&self) -> Vec<u32> {
+        self.handles("handles-transient")
+    }
+
+    /// The handles of the sessions in its memory.
+    #[track_caller]
+    pub fn loaded_sessions(&self) -> Vec<u32> {
+        self.handles("handles-loaded-session")
+    }
+
+    /// The handles of the keys that it keeps for good.
+    #[track_caller]
+    pub fn persistent_handles(&self) -> Vec<u32> {
+        self.handles("handles-persistent")
+    }
+
+    /// Its counters.
+    #[track_caller]
+    pub fn clock(&self) -> Clock {
+        let read = self.tools.once(&["tpm2_readclock"]);
+        let field = |name: &str| {
+            let value = read.lines().find_map(|line| {
+                let (found, value) = line.trim().split_once(": ")?;
+                (found == name).then_some(value)
+            });
+            value.unwrap_or_else(|| panic!("no {name} in {read}"))
+        };
+        Clock {
+            clock: field("clock").parse().expect("milliseconds"),
+            reset_count: field("reset_count").parse().expect("a count"),
+            restart_count: field("restart_count").parse().expect("a count"),
+            safe: field("safe") == "yes",
+        }
+    }
+
+    /// The value of a PCR of the bank SHA-256; nothing where the TPM has no such bank.
+    #[track_caller]
+    pub fn pcr(&self, pcr: u32) -> Vec<u8> {
+        let sequence = self.tools.sequence();
+        sequence.must(&["tpm2_pcrread", &format!("sha256:{pcr}"), "-o", "value"]);
+        sequence.read("value")
+    }
+
+    /// What is in an index for certificates, if it has it.
+    #[track_caller]
+    pub fn read_certificate(&self, index: u32) -> Option<Vec<u8>> {
+        let sequence = self.tools.sequence();
+        let indices = sequence.must(&["tpm2_getcap", "handles-nv-index"]);
+        let index = format!("{index:#X}").replacen("0X", "0x", 1);
+        let mut lines = std::str::from_utf8(&indices).expect("a list").lines();
+        if !lines.any(|line| line.trim_start_matches("- ") == index) {
+            return None;
+        }
+        Some(sequence.must(&["tpm2_nvread", "-C", "o", &index]))
+    }
+
+    #[track_caller]
+    fn handles(&self, kind: &str) -> Vec<u32> {
+        let listed = self.tools.once(&["tpm2_getcap", kind]);
+        let handles = listed.lines().filter_map(|line| line.strip_prefix("- 0x"));
+        handles
+            .map(|handle| u32::from_str_radix(handle.trim(), 16).expect("a handle"))
+            .collect()
+    }
+}

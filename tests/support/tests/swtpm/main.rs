@@ -1,0 +1,3 @@
+//! TPMs in software, as clients and their owners see them.
+
+mod fixture;
