@@ -23,6 +23,11 @@ mod registers;
 pub use challenge::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry, InvalidChallenge};
 pub use registers::{MAX_REGISTER, Registers};
 
+/// The annotation of a request that says, in lower-case hexadecimal, the SHA-256 of the public key
+/// (SPKI) of the endorsement key that the machine has. The controller writes it, for people to read.
+/// It is the proposal's `cluster-x-k8s-io/tpm-endorsement-key`, under a domain.
+pub const ENDORSEMENT_KEY_ANNOTATION: &str = "cluster.x-k8s.io/tpm-endorsement-key";
+
 /// The most bytes of one structure of a TPM that are taken. The largest that TPMs make of these, a
 /// quote with a name of SHA-512 or a public area of RSA-4096, have some six hundred.
 pub const MAX_STRUCTURE_LEN: usize = 2 * 1024;

@@ -259,6 +259,8 @@ fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
 }
 
 #[cfg(test)]
+mod challenges;
+#[cfg(test)]
 mod crashes;
 #[cfg(test)]
 mod outages;

@@ -25,6 +25,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
 };
+use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 
 use crate::decide::Decision;
 use crate::refusal::{Denial, Failure};
@@ -142,12 +143,8 @@ async fn fail(
     failure: &Failure,
 ) -> Result<Answered, StoreError> {
     write_status(store, request, |request| {
-        if let Some((name, value)) = failure.annotation() {
-            request
-                .metadata
-                .annotations
-                .get_or_insert_default()
-                .insert(name.to_owned(), value);
+        for (name, value) in failure.annotations() {
+            annotate(request, name, value);
         }
         let (reason, message) = (failure.reason(), failure.message());
         add_condition(request, ConditionType::Failed, reason, message);
@@ -162,6 +159,9 @@ async fn issue(
 ) -> Result<Answered, StoreError> {
     let approved = approve(store, request, certificate.basis()).await?;
     write_status(store, approved, |request| {
+        if let Some(key) = certificate.endorsement_key() {
+            annotate(request, ENDORSEMENT_KEY_ANNOTATION, key.to_string());
+        }
         status_of(request).certificate = Some(ByteString(certificate.pem().into()));
     })
     .await
@@ -209,6 +209,11 @@ fn has_condition(request: &CertificateSigningRequest, kind: ConditionType) -> bo
         .iter()
         .flat_map(|status| status.conditions.iter().flatten())
         .any(|condition| condition.type_ == kind.name())
+}
+
+fn annotate(request: &mut CertificateSigningRequest, name: &str, value: String) {
+    let annotations = request.metadata.annotations.get_or_insert_default();
+    annotations.insert(name.to_owned(), value);
 }
 
 /// The API server fills the times in.

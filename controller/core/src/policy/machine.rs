@@ -3,6 +3,7 @@
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::inventory::{Machine, MachineState, TokenId, TokenOwner};
+use crate::ledger::KeyDigest;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Identity;
 
@@ -72,6 +73,19 @@ pub(crate) fn is_attested(
             attested: attested.clone(),
             claimed: claimed.clone(),
         })
+    }
+}
+
+/// Checks that whoever wrote the annotation of an endorsement key before us wrote the machine's.
+pub(crate) fn is_annotated(
+    annotation: Option<&str>,
+    endorsement_key: Option<KeyDigest>,
+) -> Result<(), Denial> {
+    match (annotation, endorsement_key) {
+        (Some(annotation), Some(endorsement_key)) if annotation != endorsement_key.to_string() => {
+            Err(Denial::EndorsementKeyAnnotation { endorsement_key })
+        }
+        (Some(_) | None, Some(_) | None) => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 use super::catalogue::reasons;
 use crate::inventory::TokenId;
-use crate::ledger::CertificateUid;
+use crate::ledger::{CertificateUid, KeyDigest};
 use crate::serving::ServingName;
 pub use aws::AwsDenial;
 pub use subject_alt_name::SubjectAltNameKind;
@@ -341,6 +341,13 @@ reasons! {
             /// What the request says.
             claimed: ProviderId,
         } => "the evidence is about another machine",
+        /// The annotation `cluster.x-k8s.io/tpm-endorsement-key` is the controller's to write, and was
+        /// there before with something else.
+        #[error("the request is annotated with another endorsement key than {endorsement_key}")]
+        EndorsementKeyAnnotation {
+            /// The machine's.
+            endorsement_key: KeyDigest,
+        } => "the annotation tpm-endorsement-key does not name the machine's endorsement key",
         /// The node name is not the one that this machine has.
         #[error("the request is for node {asked}, and the machine is node {settled}")]
         NodeNameMismatch {

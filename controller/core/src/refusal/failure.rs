@@ -1,8 +1,12 @@
 //! Requests that can never be issued, by nobody's fault.
 
+use kubelet_attestation::evidence::tpm::{
+    CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION,
+};
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
 use super::catalogue::reasons;
+use crate::ledger::KeyDigest;
 use crate::signer::SignError;
 
 reasons! {
@@ -23,6 +27,15 @@ reasons! {
         /// The evidence is older than evidence may be.
         #[error("the evidence is too old")]
         EvidenceExpired => "the evidence is too old",
+        /// The machine's TPM is asked to open a challenge, which the annotation holds. The node answers
+        /// it in another request with the same key: a request can be answered once.
+        #[error("the TPM is challenged: {}, until {}", challenge.id.to_base64(), challenge.expiry.as_str())]
+        ChallengeIssued {
+            /// What it is asked.
+            challenge: Challenge,
+            /// For whom: the endorsement key that the machine has.
+            endorsement_key: KeyDigest,
+        } => "the annotation holds a challenge for the machine's TPM",
         /// The certificate could not be encoded or signed.
         #[error("the certificate could not be signed")]
         SigningImpossible {
@@ -51,18 +64,40 @@ reasons! {
 }
 
 impl Failure {
-    /// The annotation that goes with the condition, name and value.
-    pub fn annotation(&self) -> Option<(&'static str, String)> {
+    /// The endorsement key that is challenged.
+    pub(crate) fn challenged_key(&self) -> Option<KeyDigest> {
         match self {
-            Self::UnsupportedAttestationVersion { supported, .. } => Some((
-                SUPPORTED_VERSIONS_ANNOTATION,
-                EvidenceVersion::list(supported),
-            )),
-            Self::EvidenceExpired
+            Self::ChallengeIssued {
+                endorsement_key, ..
+            } => Some(*endorsement_key),
+            Self::UnsupportedAttestationVersion { .. }
+            | Self::EvidenceExpired
             | Self::SigningImpossible { .. }
             | Self::SignerWithoutKey { .. }
             | Self::CertificateRejected
             | Self::UndecidedTooLong { .. } => None,
+        }
+    }
+
+    /// The annotations that go with the condition, names and values.
+    pub fn annotations(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::UnsupportedAttestationVersion { supported, .. } => vec![(
+                SUPPORTED_VERSIONS_ANNOTATION,
+                EvidenceVersion::list(supported),
+            )],
+            Self::ChallengeIssued {
+                challenge,
+                endorsement_key,
+            } => vec![
+                (CHALLENGE_ANNOTATION, challenge.to_annotation()),
+                (ENDORSEMENT_KEY_ANNOTATION, endorsement_key.to_string()),
+            ],
+            Self::EvidenceExpired
+            | Self::SigningImpossible { .. }
+            | Self::SignerWithoutKey { .. }
+            | Self::CertificateRejected
+            | Self::UndecidedTooLong { .. } => vec![],
         }
     }
 }

@@ -47,7 +47,14 @@ impl LocatedCsr {
             machine: self.machine(),
             asked: request.asked_at().unwrap_or(now),
         };
-        let assurance = verifier.verify(appraisal, now).await?;
+        let appraised = verifier.verify(appraisal, now).await;
+        let endorsement_key = match &appraised {
+            Ok(assurance) => assurance.identity().endorsement_key,
+            Err(Refusal::Fail(failure)) => failure.challenged_key(),
+            Err(Refusal::Deny(_) | Refusal::Retry(_)) => None,
+        };
+        machine::is_annotated(request.annotated_key(), endorsement_key)?;
+        let assurance = appraised?;
         machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
         let standing = match (request.requester(), assurance) {
             (Requester::First { .. }, assurance) => Standing::Claiming(assurance, Claimant::Token),

@@ -24,6 +24,7 @@ pub struct ConformantClientCsr {
     evidence: Option<Vec<u8>>,
     lifetime: Duration,
     created: Option<SystemTime>,
+    annotated_key: Option<String>,
 }
 
 /// Who asks.
@@ -83,6 +84,7 @@ impl ParsedCsr {
             evidence: self.evidence().map(<[u8]>::to_vec),
             lifetime,
             created: raw.created(),
+            annotated_key: raw.annotated_key().map(str::to_owned),
         })
     }
 }
@@ -132,5 +134,10 @@ impl ConformantClientCsr {
     /// When the API server got it; `None` for one that no API server has.
     pub fn asked_at(&self) -> Option<SystemTime> {
         self.created
+    }
+
+    /// What the annotation of an endorsement key says: the requester may have written it.
+    pub(super) fn annotated_key(&self) -> Option<&str> {
+        self.annotated_key.as_deref()
     }
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{Asked, Basis, ClaimedCsr, CorroboratedCsr};
-use crate::ledger::{CertificateUid, Opening};
+use crate::ledger::{CertificateUid, KeyDigest, Opening};
 use crate::refusal::{Denial, Refusal};
 use crate::signer::Signer;
 
@@ -20,6 +20,7 @@ pub struct IssuedCertificate {
     serial: String,
     not_after: SystemTime,
     opening: Option<Opening>,
+    endorsement_key: Option<KeyDigest>,
 }
 
 impl ClaimedCsr {
@@ -41,6 +42,7 @@ impl ClaimedCsr {
             serial: certificate.serial,
             not_after: certificate.not_after,
             opening: Some(self.opening().clone()),
+            endorsement_key: self.identity().endorsement_key,
         })
     }
 }
@@ -63,6 +65,7 @@ impl CorroboratedCsr {
             serial: certificate.serial,
             not_after: certificate.not_after,
             opening: None,
+            endorsement_key: None,
         })
     }
 }
@@ -108,6 +111,11 @@ impl IssuedCertificate {
     /// The ledger's record. A client certificate carries it.
     pub fn uid(&self) -> CertificateUid {
         self.uid
+    }
+
+    /// The endorsement key of the TPM that vouched for a client certificate's key.
+    pub fn endorsement_key(&self) -> Option<KeyDigest> {
+        self.endorsement_key
     }
 
     /// How a client certificate came to be granted; `None` of a serving certificate.

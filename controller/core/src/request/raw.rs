@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestStatus,
 };
+use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 
 use super::Basis;
@@ -24,6 +25,7 @@ pub struct RawRequest {
     uid: Option<String>,
     expiration: Option<Duration>,
     created: Option<SystemTime>,
+    annotated_key: Option<String>,
 }
 
 /// Who is asked for a certificate, and of what kind.
@@ -127,6 +129,11 @@ impl RawRequest {
                 .creation_timestamp
                 .as_ref()
                 .map(|time| time.0.into()),
+            annotated_key: csr
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|annotations| annotations.get(ENDORSEMENT_KEY_ANNOTATION).cloned()),
         })
     }
 
@@ -162,6 +169,11 @@ impl RawRequest {
     /// When the API server got it.
     pub(super) fn created(&self) -> Option<SystemTime> {
         self.created
+    }
+
+    /// What the annotation of an endorsement key says.
+    pub(super) fn annotated_key(&self) -> Option<&str> {
+        self.annotated_key.as_deref()
     }
 }
 

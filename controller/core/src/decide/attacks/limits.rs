@@ -213,11 +213,11 @@ fn evidence_of_another_version_fails_and_the_versions_that_are_read_are_told() {
         Failure::UnsupportedAttestationVersion { .. }
     ));
     assert_eq!(
-        failure.annotation(),
-        Some((
+        failure.annotations(),
+        [(
             "attestation.cluster.x-k8s.io/supported-versions",
             "v1".to_owned()
-        ))
+        )]
     );
 }
 
