@@ -14,3 +14,4 @@ pub mod pki;
 pub mod process;
 pub mod sts;
 pub mod swtpm;
+pub mod tpm_machine;

@@ -28,6 +28,7 @@
 
 mod provision;
 mod tools;
+mod trouble;
 mod witness;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -35,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use self::tools::{Sequence, Tools};
+pub(crate) use self::tools::{Sequence, Tools};
 pub use self::witness::Clock;
 use crate::ek_ca::EkCa;
 use crate::process::{Launch, Process, Scratch, free_port, poll};
@@ -48,9 +49,6 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How often it is started before the test fails, another process having taken a port each time.
 const ATTEMPTS: usize = 10;
-
-/// A password that nobody uses but to be wrong about it.
-const PASSWORD: &str = "secret";
 
 /// How a machine is switched off and on again.
 ///
@@ -206,55 +204,10 @@ impl Swtpm {
 
     /// Extends a PCR of the bank SHA-256, as a boot chain does that has changed.
     #[track_caller]
-    pub fn extend(&self, pcr: u32, digest: &[u8; 32]) {
+    pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let extension = format!("{pcr}:sha256={digest}");
         self.tools.once(&["tpm2_pcrextend", &extension]);
-    }
-
-    /// Has it refuse passwords, somebody having guessed too often.
-    #[track_caller]
-    pub fn lock_out(&self) {
-        const PATIENCE: &str = "1000";
-        let sequence = self.tools.sequence();
-        sequence.must(&[
-            "tpm2_dictionarylockout",
-            "--setup-parameters",
-            "--max-tries=1",
-            &format!("--recovery-time={PATIENCE}"),
-            &format!("--lockout-recovery-time={PATIENCE}"),
-        ]);
-        let attributes = "fixedtpm|fixedparent|sensitivedataorigin|userwithauth|sign";
-        sequence.must(&[
-            "tpm2_createprimary",
-            "-C",
-            "o",
-            "-G",
-            "ecc",
-            "-p",
-            PASSWORD,
-            "-a",
-            attributes,
-            "-c",
-            "key",
-        ]);
-        sequence.flush();
-        sequence.write("message", "message");
-        let guess = ["tpm2_sign", "-c", "key", "-p", "wrong", "-o", "signature"];
-        let guessed = sequence.run(&[&guess[..], &["message"]].concat());
-        assert!(guessed.is_err(), "the password was not wrong");
-        drop(sequence);
-        assert!(self.is_locked_out());
-    }
-
-    /// Takes its state away and switches it on again: every command is answered 0x101, failure
-    /// mode, from now on.
-    #[track_caller]
-    pub fn break_down(&self) {
-        let sequence = self.tools.sequence();
-        std::fs::remove_dir_all(&self.state).expect("its state can be removed");
-        let switched_on = sequence.run(&["swtpm_ioctl", "--tcp", &self.control(), "-i"]);
-        assert!(switched_on.is_err(), "it does without its state");
     }
 
     /// Removes what clients have left in its memory.
@@ -285,6 +238,10 @@ impl Swtpm {
     pub fn remove_certificate(&self, index: u32) {
         let index = format!("{index:#010x}");
         self.tools.once(&["tpm2_nvundefine", "-C", "p", &index]);
+    }
+
+    pub(crate) fn tools(&self) -> &Tools {
+        &self.tools
     }
 
     fn control(&self) -> String {

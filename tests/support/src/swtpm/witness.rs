@@ -64,7 +64,7 @@ impl Swtpm {
 
     /// The value of a PCR of the bank SHA-256; nothing where the TPM has no such bank.
     #[track_caller]
-    pub fn pcr(&self, pcr: u32) -> Vec<u8> {
+    pub fn pcr(&self, pcr: u8) -> Vec<u8> {
         let sequence = self.tools.sequence();
         sequence.must(&["tpm2_pcrread", &format!("sha256:{pcr}"), "-o", "value"]);
         sequence.read("value")

@@ -1,3 +1,4 @@
 //! TPMs in software, as clients and their owners see them.
 
 mod fixture;
+mod machine;

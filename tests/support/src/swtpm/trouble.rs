@@ -1,0 +1,55 @@
+//! TPMs that do not do what they should.
+
+use super::Swtpm;
+
+/// A password that nobody uses but to be wrong about it.
+const PASSWORD: &str = "secret";
+
+/// In how many seconds it would trust again: longer than a test.
+const PATIENCE: u32 = 1000;
+
+impl Swtpm {
+    /// Has it refuse passwords, somebody having guessed too often.
+    #[track_caller]
+    pub fn lock_out(&self) {
+        let sequence = self.tools.sequence();
+        sequence.must(&[
+            "tpm2_dictionarylockout",
+            "--setup-parameters",
+            "--max-tries=1",
+            &format!("--recovery-time={PATIENCE}"),
+            &format!("--lockout-recovery-time={PATIENCE}"),
+        ]);
+        let attributes = "fixedtpm|fixedparent|sensitivedataorigin|userwithauth|sign";
+        sequence.must(&[
+            "tpm2_createprimary",
+            "-C",
+            "o",
+            "-G",
+            "ecc",
+            "-p",
+            PASSWORD,
+            "-a",
+            attributes,
+            "-c",
+            "key",
+        ]);
+        sequence.flush();
+        sequence.write("message", "message");
+        let guess = ["tpm2_sign", "-c", "key", "-p", "wrong", "-o", "signature"];
+        let guessed = sequence.run(&[&guess[..], &["message"]].concat());
+        assert!(guessed.is_err(), "the password was not wrong");
+        drop(sequence);
+        assert!(self.is_locked_out());
+    }
+
+    /// Takes its state away and switches it on again: every command is answered 0x101, failure
+    /// mode, from now on.
+    #[track_caller]
+    pub fn break_down(&self) {
+        let sequence = self.tools.sequence();
+        std::fs::remove_dir_all(&self.state).expect("its state can be removed");
+        let switched_on = sequence.run(&["swtpm_ioctl", "--tcp", &self.control(), "-i"]);
+        assert!(switched_on.is_err(), "it does without its state");
+    }
+}

@@ -1,0 +1,237 @@
+//! What a machine does with its TPM to be attested, by tpm2-tools; and what it could do instead.
+//!
+//! It shares nothing with the code under test, so that it can stand in for the plugin, and testify
+//! against it.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use kubelet_authenticator_test_support::swtpm::Swtpm;
+//! use kubelet_authenticator_test_support::tpm_machine::{AttestationKey, EndorsementKey, TpmMachine};
+//!
+//! let machine = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
+//! let (ek, ak) = (machine.ek_public(), machine.ak_public());
+//! // ... a verifier makes a credential for them ...
+//! # let (blob, encrypted_secret) = (vec![], vec![]);
+//! let secret = machine.activate(&blob, &encrypted_secret).unwrap();
+//! let quote = machine.quote(&[7; 32], &[0, 4, 7]);
+//!
+//! let forger = machine.with_attestation_key(AttestationKey::unrestricted());
+//! let signature = forger.sign(&quote.attest).unwrap();
+//! ```
+//!
+//! Structures are bytes in the TPM's encoding, `TPM2B` ones without their two bytes of length.
+//! Each call leaves no object and no session in the TPM, not even one that was there before.
+//!
+//! # Panics
+//!
+//! Where a TPM refuses what it should do; what it may refuse is a `Result` with the tools' words.
+
+mod keys;
+mod software;
+mod statements;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use self::keys::{AttestationKey, EndorsementKey};
+pub use self::software::{SoftwareKey, forged_quote};
+use crate::swtpm::{Sequence, Swtpm};
+
+/// What begins the files of tpm2-tools that hold a credential, and their version.
+const CREDENTIAL: [u8; 8] = [0xba, 0xdc, 0xc0, 0xde, 0, 0, 0, 1];
+
+/// What a TPM has said of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statement {
+    /// `TPMS_ATTEST`.
+    pub attest: Vec<u8>,
+    /// `TPMT_SIGNATURE` of it.
+    pub signature: Vec<u8>,
+}
+
+/// A quote of PCRs of the bank SHA-256.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quote {
+    /// `TPMS_ATTEST`.
+    pub attest: Vec<u8>,
+    /// `TPMT_SIGNATURE` of it.
+    pub signature: Vec<u8>,
+    /// The PCRs, and what is in them.
+    pub registers: BTreeMap<u8, [u8; 32]>,
+}
+
+/// A TPM, and which of its keys are used.
+#[derive(Debug, Clone)]
+pub struct TpmMachine {
+    tpm: Arc<Swtpm>,
+    endorsement: EndorsementKey,
+    attestation: AttestationKey,
+}
+
+impl TpmMachine {
+    /// A machine that uses this endorsement key, and a good attestation key, ECDSA P-256.
+    pub fn new(tpm: Arc<Swtpm>, endorsement: EndorsementKey) -> Self {
+        Self {
+            tpm,
+            endorsement,
+            attestation: AttestationKey::ecdsa(),
+        }
+    }
+
+    /// The same with another attestation key.
+    pub fn with_attestation_key(&self, attestation: AttestationKey) -> Self {
+        Self {
+            attestation,
+            ..self.clone()
+        }
+    }
+
+    /// The same with another endorsement key.
+    pub fn with_endorsement_key(&self, endorsement: EndorsementKey) -> Self {
+        Self {
+            endorsement,
+            ..self.clone()
+        }
+    }
+
+    /// Its TPM.
+    pub fn tpm(&self) -> &Arc<Swtpm> {
+        &self.tpm
+    }
+
+    /// `TPMT_PUBLIC` of the endorsement key.
+    #[track_caller]
+    pub fn ek_public(&self) -> Vec<u8> {
+        let sequence = self.tpm.tools().sequence();
+        self.endorsement.load(&sequence, "tss");
+        without_length(sequence.read("ek.pub"))
+    }
+
+    /// `SubjectPublicKeyInfo` of the endorsement key, DER.
+    #[track_caller]
+    pub fn ek_spki(&self) -> Vec<u8> {
+        let sequence = self.tpm.tools().sequence();
+        self.endorsement.load(&sequence, "der");
+        sequence.read("ek.pub")
+    }
+
+    /// The certificate of the endorsement key, DER, where the TPM has one.
+    #[track_caller]
+    pub fn ek_certificate(&self) -> Option<Vec<u8>> {
+        self.tpm
+            .read_certificate(self.endorsement.certificate_index())
+    }
+
+    /// `TPMT_PUBLIC` of the attestation key.
+    #[track_caller]
+    pub fn ak_public(&self) -> Vec<u8> {
+        let sequence = self.loaded();
+        sequence.must(&["tpm2_readpublic", "-c", "ak", "-f", "tss", "-o", "ak.pub"]);
+        without_length(sequence.read("ak.pub"))
+    }
+
+    /// The name of the attestation key: the algorithm, and the digest of the public area.
+    #[track_caller]
+    pub fn ak_name(&self) -> Vec<u8> {
+        let sequence = self.loaded();
+        sequence.must(&["tpm2_readpublic", "-c", "ak", "-n", "ak.name"]);
+        sequence.read("ak.name")
+    }
+
+    /// Opens a credential that was made for both keys: TPM2_ActivateCredential.
+    ///
+    /// # Errors
+    ///
+    /// The TPM does not, or it was not made for both.
+    #[track_caller]
+    pub fn activate(
+        &self,
+        credential_blob: &[u8],
+        encrypted_secret: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let sequence = self.loaded();
+        self.endorsement.load(&sequence, "tss");
+        let mut credential = CREDENTIAL.to_vec();
+        for part in [credential_blob, encrypted_secret] {
+            let length = u16::try_from(part.len()).expect("a structure of a TPM");
+            credential.extend(length.to_be_bytes());
+            credential.extend(part);
+        }
+        sequence.write("credential", credential);
+        self.endorsement.start_session(&sequence);
+        let activated = sequence.run(&[
+            "tpm2_activatecredential",
+            "-c",
+            "ak",
+            "-C",
+            "ek",
+            "-P",
+            "session:session",
+            "-i",
+            "credential",
+            "-o",
+            "secret",
+        ]);
+        sequence.must(&["tpm2_flushcontext", "session"]);
+        activated.map(|_| sequence.read("secret"))
+    }
+
+    /// Has a TPM make a credential, as a verifier does: the blob and the encrypted secret.
+    #[track_caller]
+    pub fn make_credential(
+        &self,
+        ek_public: &[u8],
+        ak_name: &[u8],
+        secret: &[u8],
+    ) -> (Vec<u8>, Vec<u8>) {
+        let sequence = self.tpm.tools().sequence();
+        sequence.write("ek.pub", with_length(ek_public));
+        sequence.write("secret", secret);
+        let name: String = ak_name.iter().map(|byte| format!("{byte:02x}")).collect();
+        sequence.must(&[
+            "tpm2_makecredential",
+            "-u",
+            "ek.pub",
+            "-n",
+            &name,
+            "-s",
+            "secret",
+            "-o",
+            "credential",
+        ]);
+        let credential = sequence.read("credential");
+        let parts = credential.strip_prefix(&CREDENTIAL);
+        let (blob, rest) = part(parts.expect("a credential of tpm2-tools"));
+        let (encrypted_secret, rest) = part(rest);
+        assert!(rest.is_empty(), "a credential has two parts");
+        (blob.to_vec(), encrypted_secret.to_vec())
+    }
+
+    /// The commands of one call, the attestation key in the context file `ak`.
+    #[track_caller]
+    fn loaded(&self) -> Sequence<'_> {
+        let sequence = self.tpm.tools().sequence();
+        self.attestation.load(&sequence);
+        sequence
+    }
+}
+
+fn with_length(contents: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(contents.len()).expect("a structure of a TPM");
+    [&length.to_be_bytes()[..], contents].concat()
+}
+
+/// The contents of a `TPM2B` that is all there is.
+#[track_caller]
+fn without_length(structure: Vec<u8>) -> Vec<u8> {
+    let (contents, rest) = part(&structure);
+    assert!(rest.is_empty(), "the structure is longer than it says");
+    contents.to_vec()
+}
+
+/// The contents of a `TPM2B`, and what follows it.
+#[track_caller]
+fn part(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let (length, rest) = bytes.split_first_chunk().expect("a length");
+    rest.split_at(u16::from_be_bytes(*length).into())
+}

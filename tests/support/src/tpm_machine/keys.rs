@@ -1,0 +1,222 @@
+//! Which keys a machine uses, good and bad ones.
+
+use super::SoftwareKey;
+use crate::swtpm::Sequence;
+
+/// The attributes of a good attestation key: 0x50472.
+const GOOD: &str = "fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|restricted|sign";
+
+/// PolicyC of the TCG's "EK Credential Profile", SHA-384: the other branch of PolicyB.
+const POLICY_C: [u8; 48] = [
+    0xd6, 0x03, 0x2c, 0xe6, 0x1f, 0x2f, 0xb3, 0xc2, 0x40, 0xeb, 0x3c, 0xf6, 0xa3, 0x32, 0x37, 0xef,
+    0x2b, 0x6a, 0x16, 0xf4, 0x29, 0x3c, 0x22, 0xb4, 0x55, 0xe2, 0x61, 0xcf, 0xfd, 0x21, 0x7a, 0xd5,
+    0xb4, 0x94, 0x7c, 0x2d, 0x73, 0xe6, 0x30, 0x05, 0xee, 0xd2, 0xdc, 0x2b, 0x35, 0x93, 0xd1, 0x65,
+];
+
+/// Which endorsement key, by the templates of the TCG's "EK Credential Profile".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndorsementKey {
+    /// Template L-1.
+    Rsa2048,
+    /// Template L-2. `swtpm_setup` neither certifies it nor makes it persistent.
+    P256,
+    /// Template H-3.
+    P384,
+}
+
+impl EndorsementKey {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Rsa2048, Self::P256, Self::P384];
+
+    /// The index that its certificate is in.
+    pub fn certificate_index(self) -> u32 {
+        match self {
+            Self::Rsa2048 => 0x01c0_0002,
+            Self::P256 => 0x01c0_000a,
+            Self::P384 => 0x01c0_0016,
+        }
+    }
+
+    /// Where it is where it is persistent.
+    pub fn persistent_handle(self) -> u32 {
+        match self {
+            Self::Rsa2048 => 0x8101_0001,
+            Self::P256 => 0x8101_0002,
+            Self::P384 => 0x8101_0016,
+        }
+    }
+
+    /// Makes it once more, as a primary: its context is in `ek`, its public part in `ek.pub`.
+    #[track_caller]
+    pub(super) fn load(self, sequence: &Sequence<'_>, format: &str) {
+        let algorithm = match self {
+            Self::Rsa2048 => "rsa",
+            Self::P256 => "ecc",
+            Self::P384 => "ecc384",
+        };
+        let words = ["tpm2_createek", "-G", algorithm, "-c", "ek", "-u", "ek.pub"];
+        sequence.must(&[&words[..], &["-f", format]].concat());
+        sequence.flush();
+    }
+
+    /// Starts a session that satisfies its policy, with its context in `session`.
+    #[track_caller]
+    pub(super) fn start_session(self, sequence: &Sequence<'_>) {
+        let hash = match self {
+            Self::Rsa2048 | Self::P256 => "sha256",
+            Self::P384 => "sha384",
+        };
+        sequence.must(&[
+            "tpm2_startauthsession",
+            "--policy-session",
+            "-S",
+            "session",
+            "-g",
+            hash,
+        ]);
+        let words = ["tpm2_policysecret", "-S", "session", "-c", "e"];
+        sequence.must(&[&words[..], &["-L", "policy-a"]].concat());
+        if self == Self::P384 {
+            sequence.write("policy-c", POLICY_C);
+            let branches = "sha384:policy-a,policy-c";
+            sequence.must(&["tpm2_policyor", "-S", "session", "-l", branches]);
+        }
+    }
+}
+
+/// Which attestation key.
+#[derive(Debug, Clone)]
+pub struct AttestationKey {
+    hierarchy: &'static str,
+    algorithm: &'static str,
+    attributes: &'static str,
+    hash: &'static str,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone)]
+enum Origin {
+    /// Made by the TPM, the same each time.
+    Primary,
+    /// Loaded as it is, beside the TPM's own.
+    Loaded(SoftwareKey),
+    /// Wrapped for a parent in the TPM, and loaded.
+    Imported(SoftwareKey),
+}
+
+impl AttestationKey {
+    /// A good one: ECDSA P-256 with SHA-256, restricted, a primary of the endorsement hierarchy.
+    pub fn ecdsa() -> Self {
+        Self {
+            hierarchy: "e",
+            algorithm: "ecc256:ecdsa-sha256:null",
+            attributes: GOOD,
+            hash: "sha256",
+            origin: Origin::Primary,
+        }
+    }
+
+    /// A good one: RSASSA of 2048 bits with SHA-256.
+    pub fn rsassa() -> Self {
+        Self {
+            algorithm: "rsa2048:rsassa-sha256:null",
+            ..Self::ecdsa()
+        }
+    }
+
+    /// Good but that it signs with SHA-1, ECDSA.
+    pub fn sha1_ecdsa() -> Self {
+        Self {
+            algorithm: "ecc256:ecdsa-sha1:null",
+            hash: "sha1",
+            ..Self::ecdsa()
+        }
+    }
+
+    /// Good but that it signs with SHA-1, RSASSA.
+    pub fn sha1_rsassa() -> Self {
+        Self {
+            algorithm: "rsa2048:rsassa-sha1:null",
+            hash: "sha1",
+            ..Self::ecdsa()
+        }
+    }
+
+    /// Good but that it signs whatever it is given, also what looks like the TPM's own words.
+    pub fn unrestricted() -> Self {
+        Self::with_attributes("fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|sign")
+    }
+
+    /// Good but that it may leave the TPM.
+    pub fn exportable() -> Self {
+        Self::with_attributes("sensitivedataorigin|userwithauth|noda|restricted|sign")
+    }
+
+    /// ECDSA P-256 with SHA-256 with the attributes of these names, as tpm2-tools have them.
+    pub fn with_attributes(attributes: &'static str) -> Self {
+        Self {
+            attributes,
+            ..Self::ecdsa()
+        }
+    }
+
+    /// Good but that it is the owner's: its qualified name is another.
+    pub fn of_the_owner() -> Self {
+        Self {
+            hierarchy: "o",
+            ..Self::ecdsa()
+        }
+    }
+
+    /// A software key that is loaded beside the TPM's own and says so.
+    pub fn software(key: &SoftwareKey) -> Self {
+        Self {
+            attributes: "userwithauth|sign",
+            origin: Origin::Loaded(key.clone()),
+            ..Self::ecdsa()
+        }
+    }
+
+    /// A software key that was imported: restricted, but neither made by the TPM nor only there.
+    pub fn imported(key: &SoftwareKey) -> Self {
+        Self {
+            attributes: "userwithauth|noda|restricted|sign",
+            origin: Origin::Imported(key.clone()),
+            ..Self::ecdsa()
+        }
+    }
+
+    /// The hash that it signs with, as tpm2-tools call it.
+    pub(super) fn hash(&self) -> &'static str {
+        self.hash
+    }
+
+    /// Makes it, with its context in the file `ak`.
+    #[track_caller]
+    pub(super) fn load(&self, sequence: &Sequence<'_>) {
+        let key = ["-G", self.algorithm, "-a", self.attributes];
+        match &self.origin {
+            Origin::Primary => {
+                let words = ["tpm2_createprimary", "-C", self.hierarchy, "-g", "sha256"];
+                sequence.must(&[&words[..], &key, &["-c", "ak"]].concat());
+            }
+            Origin::Loaded(software) => {
+                sequence.write("key.pem", software.pem());
+                let words = ["tpm2_loadexternal", "-C", "n", "-r", "key.pem"];
+                sequence.must(&[&words[..], &key, &["-c", "ak"]].concat());
+            }
+            Origin::Imported(software) => {
+                sequence.write("key.pem", software.pem());
+                sequence.must(&["tpm2_createprimary", "-C", "e", "-G", "ecc", "-c", "parent"]);
+                sequence.flush();
+                let files = ["-u", "imported.pub", "-r", "imported"];
+                let words = ["tpm2_import", "-C", "parent", "-i", "key.pem"];
+                sequence.must(&[&words[..], &key, &files].concat());
+                sequence.flush();
+                let words = ["tpm2_load", "-C", "parent", "-c", "ak"];
+                sequence.must(&[&words[..], &files].concat());
+            }
+        }
+        sequence.flush();
+    }
+}

@@ -1,0 +1,257 @@
+//! What a machine can do with its TPM, right and wrong.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{
+    AttestationKey, EndorsementKey, SoftwareKey, Statement, TpmMachine, forged_quote,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// One for those who leave nothing behind.
+static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
+
+const GOOD: u32 = 0x0005_0472;
+
+fn machine() -> TpmMachine {
+    TpmMachine::new(TPM.clone(), EndorsementKey::P256)
+}
+
+fn with(key: AttestationKey) -> TpmMachine {
+    machine().with_attestation_key(key)
+}
+
+/// The attributes of a `TPMT_PUBLIC`.
+fn attributes(public: &[u8]) -> u32 {
+    u32::from_be_bytes(public[4..8].try_into().unwrap())
+}
+
+/// Whether it is ECDSA P-256 with SHA-256, and good.
+fn verifies(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
+    let (x, y) = public[public.len() - 68..].split_at(34);
+    let (r, s) = signature[4..].split_at(34);
+    assert_eq!(signature[..4], [0x00, 0x18, 0x00, 0x0b]);
+    let point = [&[4], &x[2..], &y[2..]].concat();
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
+        .verify(message, &[&r[2..], &s[2..]].concat())
+        .is_ok()
+}
+
+/// The qualifying data of a `TPMS_ATTEST` whose names are of SHA-256.
+fn qualifying_data(attest: &[u8]) -> &[u8] {
+    let length = usize::from(attest[43]);
+    &attest[44..44 + length]
+}
+
+#[test]
+fn a_machine_has_a_key_of_each_template_and_certificates_of_two() {
+    for (key, algorithm, policy) in [
+        (EndorsementKey::Rsa2048, [0x00, 0x01, 0x00, 0x0b], 0x83),
+        (EndorsementKey::P256, [0x00, 0x23, 0x00, 0x0b], 0x83),
+        (EndorsementKey::P384, [0x00, 0x23, 0x00, 0x0c], 0xb2),
+    ] {
+        let machine = machine().with_endorsement_key(key);
+        let public = machine.ek_public();
+        assert_eq!((&public[..4], public[10]), (&algorithm[..], policy));
+        match machine.ek_certificate() {
+            None => assert_eq!(key, EndorsementKey::P256),
+            Some(der) => {
+                let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+                assert_eq!(certificate.public_key().raw, machine.ek_spki());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_credential_is_opened_by_every_kind_of_endorsement_key_and_by_no_other() {
+    let another = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P256);
+    for key in EndorsementKey::ALL {
+        let machine = machine().with_endorsement_key(key);
+        let (ek, name) = (machine.ek_public(), machine.ak_name());
+        let (blob, encrypted) = another.make_credential(&ek, &name, b"the secret");
+
+        assert_eq!(machine.activate(&blob, &encrypted).unwrap(), b"the secret");
+        let relayed = another.with_endorsement_key(key);
+        relayed.activate(&blob, &encrypted).unwrap_err();
+        let other_key = machine.with_attestation_key(AttestationKey::unrestricted());
+        let refused = other_key.activate(&blob, &encrypted).unwrap_err();
+        assert!(refused.contains("0x1DF"), "{refused}");
+    }
+}
+
+#[test]
+fn the_attestation_key_is_the_same_each_time_and_has_the_attributes() {
+    let machine = machine();
+    let public = machine.ak_public();
+
+    assert_eq!(public, machine.ak_public());
+    assert_eq!(attributes(&public), GOOD);
+    let name = [&[0x00, 0x0b], digest(&SHA256, &public).as_ref()].concat();
+    assert_eq!(machine.ak_name(), name);
+    assert_ne!(public, with(AttestationKey::of_the_owner()).ak_public());
+}
+
+#[test]
+fn a_quote_is_over_the_values_of_the_registers() {
+    let tpm = Arc::new(Swtpm::start());
+    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
+    tpm.extend(4, &[1; 32]);
+
+    let quote = machine.quote(&[7; 32], &[7, 0, 4]);
+
+    assert!(verifies(
+        &machine.ak_public(),
+        &quote.attest,
+        &quote.signature
+    ));
+    assert_eq!(qualifying_data(&quote.attest), [7; 32]);
+    assert_eq!(
+        quote.registers.keys().copied().collect::<Vec<_>>(),
+        [0, 4, 7]
+    );
+    assert_eq!(quote.registers[&4][..], tpm.pcr(4));
+    let values: Vec<u8> = quote.registers.values().flatten().copied().collect();
+    assert!(quote.attest.ends_with(digest(&SHA256, &values).as_ref()));
+}
+
+#[test]
+fn an_rsa_key_quotes_too() {
+    let machine = with(AttestationKey::rsassa());
+
+    let Statement { attest, signature } = machine.quote_over(&[7; 32], "sha256:0");
+
+    let public = machine.ak_public();
+    assert_eq!(signature[..6], [0x00, 0x14, 0x00, 0x0b, 0x01, 0x00]);
+    RsaPublicKeyComponents {
+        n: &public[public.len() - 256..],
+        e: &[1, 0, 1],
+    }
+    .verify(&RSA_PKCS1_2048_8192_SHA256, &attest, &signature[6..])
+    .unwrap();
+}
+
+#[test]
+fn other_registers_and_other_banks_are_quoted() {
+    let tpm = Arc::new(Swtpm::with_banks("sha1,sha256"));
+    let machine = TpmMachine::new(tpm, EndorsementKey::P256);
+
+    let both = machine.quote_over(&[7; 32], "sha1:0+sha256:0,1");
+    let two_banks = [0, 0, 0, 2, 0, 4, 3, 1, 0, 0, 0, 0x0b, 3, 3, 0, 0];
+    assert!(both.attest.windows(16).any(|window| window == two_banks));
+
+    let sha1 = TpmMachine::new(Arc::new(Swtpm::with_banks("sha1")), EndorsementKey::P256);
+    let nothing = sha1.quote(&[7; 32], &[0, 1]);
+    assert!(nothing.registers.is_empty());
+    assert!(nothing.attest.ends_with(digest(&SHA256, &[]).as_ref()));
+}
+
+#[test]
+fn a_key_may_sign_with_sha1() {
+    for (key, scheme) in [
+        (AttestationKey::sha1_ecdsa(), [0x00, 0x18, 0x00, 0x04]),
+        (AttestationKey::sha1_rsassa(), [0x00, 0x14, 0x00, 0x04]),
+    ] {
+        let quote = with(key).quote(&[7; 32], &[0]);
+        assert_eq!(quote.signature[..4], scheme);
+    }
+}
+
+#[test]
+fn an_unrestricted_key_signs_a_forged_quote_and_a_restricted_one_does_not() {
+    let machine = machine();
+    let (public, registers) = (machine.ak_public(), BTreeMap::from([(0, [9; 32])]));
+    let forged = forged_quote(&public, &[7; 32], &registers);
+    let real = machine.quote(&[7; 32], &[0]).attest;
+    // The same to the byte, but for the clock and the values of the registers.
+    assert_eq!((&forged[..76], forged.len()), (&real[..76], real.len()));
+    assert_eq!(forged[101..113], real[101..113]);
+
+    let unrestricted = with(AttestationKey::unrestricted());
+    let signature = unrestricted.sign(&forged).unwrap();
+    assert!(verifies(&unrestricted.ak_public(), &forged, &signature));
+    machine.sign(&forged).unwrap_err();
+    machine.sign_with_ticket(&forged).unwrap_err();
+}
+
+#[test]
+fn a_restricted_key_signs_other_data_that_the_tpm_has_hashed() {
+    let machine = machine();
+
+    let signature = machine.sign_with_ticket(b"{\"node\":1}").unwrap();
+
+    assert!(verifies(&machine.ak_public(), b"{\"node\":1}", &signature));
+}
+
+#[test]
+fn keys_that_no_tpm_has_made_quote_and_open_credentials_but_do_not_have_the_attributes() {
+    let software = SoftwareKey::generate();
+    for (key, expected) in [
+        (AttestationKey::exportable(), 0x0005_0460),
+        (AttestationKey::imported(&software), 0x0005_0440),
+        (AttestationKey::software(&software), 0x0004_0040),
+    ] {
+        let machine = with(key);
+        let public = machine.ak_public();
+        assert_eq!(attributes(&public), expected);
+        let quote = machine.quote(&[7; 32], &[0]);
+        assert!(verifies(&public, &quote.attest, &quote.signature));
+        let (blob, encrypted) =
+            machine.make_credential(&machine.ek_public(), &machine.ak_name(), b"secret");
+        assert_eq!(machine.activate(&blob, &encrypted).unwrap(), b"secret");
+    }
+}
+
+#[test]
+fn a_software_key_can_lie_about_itself() {
+    let software = SoftwareKey::generate();
+    let honest = with(AttestationKey::software(&software)).ak_public();
+
+    assert_eq!(software.public(0x0004_0040), honest);
+    let (public, forged) = (software.public(GOOD), b"forged");
+    assert_eq!(attributes(&public), GOOD);
+    assert!(verifies(&public, forged, &software.sign(forged)));
+}
+
+#[test]
+fn a_tpm_makes_statements_of_other_kinds_with_the_same_key() {
+    let machine = machine();
+    let public = machine.ak_public();
+    let software = AttestationKey::software(&SoftwareKey::generate());
+    let (certified, certification) = machine.certify(&software);
+
+    for (tag, statement, data) in [
+        (0x17, certification.clone(), &[0x00, 0xff, 0x55, 0xaa][..]),
+        (0x19, machine.time(&[7; 32]), &[7; 32]),
+        (0x1a, machine.creation(&[7; 32]), &[7; 32]),
+        (0x14, machine.index(&[7; 32], b"contents"), &[7; 32]),
+    ] {
+        assert_eq!(statement.attest[..6], [0xff, 0x54, 0x43, 0x47, 0x80, tag]);
+        assert_eq!(qualifying_data(&statement.attest), data);
+        assert!(verifies(&public, &statement.attest, &statement.signature));
+    }
+    let name = digest(&SHA256, &certified);
+    let mut windows = certification.attest.windows(32);
+    assert!(windows.any(|window| window == name.as_ref()));
+}
+
+#[test]
+fn nothing_is_left_in_the_tpm() {
+    let tpm = Arc::new(Swtpm::start());
+    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+    let (ek, name) = (machine.ek_public(), machine.ak_name());
+    let (blob, encrypted) = machine.make_credential(&ek, &name, b"secret");
+
+    machine.activate(&blob, &encrypted).unwrap();
+    machine.activate(&[0; 16], &[0; 16]).unwrap_err();
+    machine.quote(&[7; 32], &[0]);
+    machine.creation(&[7; 32]);
+
+    assert!(tpm.transient_handles().is_empty());
+    assert!(tpm.loaded_sessions().is_empty());
+}
