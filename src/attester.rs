@@ -3,12 +3,14 @@
 use std::error::Error;
 use std::fmt;
 
+use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::kubelet::KubeletArguments;
+use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
 use crate::settings::Settings;
 
@@ -56,6 +58,32 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
 
     /// Evidence that supports `claim` and no other, or none for a provider that has none.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
+
+    /// Evidence that answers a challenge and supports `claim`, whose key is that of the request that
+    /// was challenged; none for a provider that is asked no challenge.
+    ///
+    /// # Errors
+    ///
+    /// As for [`evidence`](Self::evidence). [`Blame::Evidence`] says that this machine cannot answer
+    /// this challenge: another is asked for. After any other the next run answers it.
+    fn respond(
+        &self,
+        claim: &Claim<'_>,
+        challenged: &Challenged<'_>,
+    ) -> Result<Option<Vec<u8>>, AttesterError> {
+        let (_, _) = (claim, challenged);
+        Ok(None)
+    }
+}
+
+/// What a machine is asked after it has said what it has.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Challenged<'a> {
+    /// The evidence that was challenged, perhaps made by an earlier run.
+    pub evidence: &'a [u8],
+    /// The challenge.
+    pub challenge: &'a Challenge,
 }
 
 /// What evidence is about. The key binding is made from it.
@@ -88,6 +116,8 @@ pub struct ProviderIdSources<'a> {
     pub kubelet: Option<&'a KubeletArguments>,
     /// The arguments that kubeadm wrote down for the kubelet.
     pub kubeadm: Option<&'a KubeletArguments>,
+    /// What the firmware says.
+    pub machine: &'a Machine,
     /// When the answer has to be there.
     pub deadline: Deadline,
 }
@@ -99,23 +129,34 @@ impl ProviderIdSources<'_> {
     ///
     /// Nobody did, or what the kubelet was told is no provider ID.
     pub fn written(&self) -> Result<ProviderId, AttesterError> {
-        if let Some(id) = &self.settings.provider_id {
-            return Ok(id.clone());
-        }
-        match kubelets_provider_id(self.kubelet, self.kubeadm) {
-            Some(Ok(id)) => Ok(id),
-            Some(Err(error)) => Err(AttesterError::new(
-                Blame::Configuration,
-                "the kubelet's --provider-id cannot be used",
-                "correct the kubelet's --provider-id, or set providerID in the settings",
-            )
-            .because(error)),
-            None => Err(AttesterError::new(
+        self.written_anywhere()?.ok_or_else(|| {
+            AttesterError::new(
                 Blame::Configuration,
                 "this machine's provider ID is not known",
                 "set providerID in the settings, or give the kubelet --provider-id",
-            )),
+            )
+        })
+    }
+
+    /// As [`written`](Self::written), for machines that have another source: none where nobody did.
+    ///
+    /// # Errors
+    ///
+    /// What the kubelet was told is no provider ID.
+    pub fn written_anywhere(&self) -> Result<Option<ProviderId>, AttesterError> {
+        if let Some(id) = &self.settings.provider_id {
+            return Ok(Some(id.clone()));
         }
+        kubelets_provider_id(self.kubelet, self.kubeadm)
+            .transpose()
+            .map_err(|error| {
+                AttesterError::new(
+                    Blame::Configuration,
+                    "the kubelet's --provider-id cannot be used",
+                    "correct the kubelet's --provider-id, or set providerID in the settings",
+                )
+                .because(error)
+            })
     }
 }
 

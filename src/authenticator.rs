@@ -5,6 +5,8 @@ mod attempt;
 mod blame;
 mod cluster;
 mod due;
+mod negotiation;
+mod outcome;
 mod request;
 mod step;
 

@@ -29,6 +29,8 @@ pub enum Decision {
         message: String,
         /// The versions of evidence that the controller accepts, if it says so.
         supported: Vec<EvidenceVersion>,
+        /// What a TPM is asked to open, as it came, if anything.
+        challenge: Option<String>,
     },
     /// Nothing, until the deadline.
     Undecided,
@@ -103,10 +105,12 @@ fn decision(state: CsrState) -> Decision {
             reason,
             message,
             supported_versions,
+            challenge,
         } => Decision::Failed {
             reason,
             message,
             supported: supported_versions,
+            challenge,
         },
     }
 }

@@ -59,6 +59,12 @@ impl Machine {
         line(&self.boot_id)
     }
 
+    /// Who made it, as the firmware says: `Amazon EC2` on every Nitro instance (the EC2 user guide,
+    /// "Detect whether a host is an EC2 instance").
+    pub fn vendor(&self) -> Option<String> {
+        line(&self.dmi.join("sys_vendor"))
+    }
+
     /// What the firmware says, digested.
     pub fn digest(&self) -> MachineDigest {
         let digest = |name: &str| line(&self.dmi.join(name)).map(|value| hex_digest(name, &value));

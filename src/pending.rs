@@ -46,6 +46,8 @@ pub struct OpenRequest {
     pub created: u64,
     /// Whether the API server has said that it has the request.
     pub acknowledged: bool,
+    /// Whether it answers a challenge.
+    pub answers: bool,
 }
 
 /// All that decides what a request says, but for the key: if any of it changes, another request is
@@ -109,6 +111,9 @@ struct WireRequest {
     audience: String,
     created: u64,
     acknowledged: bool,
+    /// Left out where it is not so: releases that knew no challenges read on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    answers: Option<bool>,
 }
 
 impl Pending {
@@ -160,6 +165,7 @@ impl OpenRequest {
             subject,
             created: created.as_secs(),
             acknowledged: false,
+            answers: false,
         }
     }
 
@@ -183,6 +189,7 @@ impl OpenRequest {
             audience: self.subject.audience.to_string(),
             created: self.created,
             acknowledged: self.acknowledged,
+            answers: self.answers.then_some(true),
         }
     }
 }
@@ -206,6 +213,7 @@ impl TryFrom<WireRequest> for OpenRequest {
             // Far from the end of what a clock can hold.
             created: wire.created.min(u64::from(u32::MAX)),
             acknowledged: wire.acknowledged,
+            answers: wire.answers.unwrap_or_default(),
         })
     }
 }
@@ -239,7 +247,9 @@ mod tests {
     #[test]
     fn key_and_request_read_back() {
         let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
-        for request in [None, Some(open())] {
+        let mut answer = open();
+        answer.answers = true;
+        for request in [None, Some(open()), Some(answer)] {
             pending.request = request;
 
             let read = Pending::parse(&json(&pending)).unwrap();
@@ -247,6 +257,21 @@ mod tests {
             assert_eq!(read.key.public_bits(), pending.key.public_bits());
             assert_eq!(read.request, pending.request);
         }
+    }
+
+    #[test]
+    fn a_request_that_answers_no_challenge_is_written_as_before_there_were_any() {
+        let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
+        pending.request = Some(open());
+
+        assert!(!json(&pending).contains("answers"));
+        assert!(
+            !Pending::parse(&json(&pending))
+                .unwrap()
+                .request
+                .unwrap()
+                .answers
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod aws;
 mod error;
 mod file;
 mod layer;
+mod tpm;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use sha2::{Digest, Sha256};
 pub use aws::{AwsNodeName, AwsPrincipal, AwsSettings, MetadataEndpoint, StsEndpoint};
 pub use error::{Document, Origin, SettingsError, ValueError};
 pub use layer::{Key, Layer};
+pub use tpm::{EndorsementKeyChoice, Tcti, TpmSettings};
 
 /// Where the settings are, unless a flag or variable says otherwise.
 pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
@@ -104,6 +106,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// What is set for AWS instances.
     pub aws: AwsSettings,
+    /// What is set for machines with a TPM.
+    pub tpm: TpmSettings,
 }
 
 impl Settings {
@@ -154,6 +158,7 @@ impl Settings {
                 .map_or(defaults.expiration_seconds, |seconds| seconds.0),
             timeout: layer.timeout.map_or(TIMEOUT, |timeout| timeout.0),
             aws: layer.aws.complete(),
+            tpm: layer.tpm.complete(),
         }
     }
 
@@ -174,7 +179,8 @@ impl Settings {
             Some(self.timeout.as_millis().to_be_bytes().to_vec()),
         ];
         let mut digest = Sha256::new();
-        for field in fields.into_iter().chain(self.aws.digested()) {
+        let of_providers = self.aws.digested().into_iter().chain(self.tpm.digested());
+        for field in fields.into_iter().chain(of_providers) {
             // With its length in front of each, no two lists of fields run together.
             digest.update([u8::from(field.is_some())]);
             let field = field.unwrap_or_default();

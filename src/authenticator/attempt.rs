@@ -3,24 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use kubelet_attestation::csr::CLIENT_USAGES;
-use kubelet_attestation::version::EvidenceVersion;
-
-use super::blame::{enrolment_failure, issued_failure, store_failure};
+use super::blame::{issued_failure, store_failure};
 use super::due::Due;
+use super::negotiation::Server;
 use super::step::{Step, Steps};
 use crate::attester::Attester;
 use crate::backoff::{Circumstances, FailureRecord};
 use crate::clock::{self, Deadline};
 use crate::credential::{Credential, Expected};
-use crate::enrolment::{self, Decision};
 use crate::failure::{self, Code, Failure};
 use crate::kube::kubeconfig::ClusterEndpoint;
-use crate::kube::{ApiClient, NewCsr};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::origin::Origin;
-use crate::pending::{OpenRequest, Pending};
+use crate::pending::Pending;
 use crate::secret::Secret;
 use crate::settings::Settings;
 use crate::store::{Store, StoreError, StoreFile, StoreLock};
@@ -201,8 +197,8 @@ impl Attempt {
 
     fn enrol(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Credential, Failure> {
         let names = self.names(stored)?;
-        let (mut login, bootstrap) = self.login(stored)?;
-        let mut has_another_login = bootstrap.is_none();
+        let (login, bootstrap) = self.login(stored)?;
+        let has_another_login = bootstrap.is_none();
         let endpoint = self.endpoint(stored, bootstrap)?;
         let origin = Origin::new(
             names.node_name.clone(),
@@ -223,92 +219,9 @@ impl Attempt {
         let audience = self.settings.audience.clone();
         let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
         let mut pending = self.pending(locked, stored)?;
-        let environment = |name: &str| std::env::var_os(name);
-        let mut client = None;
-        let mut version = self.attester.versions().into_iter().next();
-        let mut refused: Option<EvidenceVersion> = None;
-        loop {
-            let chosen = version.take().ok_or_else(no_version)?;
-            let open = self.open_request(locked, &mut pending, &subject, &chosen)?;
-            let api = match &mut client {
-                Some(api) => api,
-                None => client.insert(
-                    ApiClient::connect(&endpoint, &login, &environment)
-                        .map_err(|error| super::blame::api_failure(&error))?,
-                ),
-            };
-            let decision = match self.obtain(locked, api, &mut pending, &open) {
-                Err(refused) if refused.code() == Code::Unauthorized && has_another_login => {
-                    has_another_login = false;
-                    login = self.bootstrap_login(&refused).ok_or(refused)?;
-                    client = None;
-                    version = Some(chosen);
-                    continue;
-                }
-                decision => decision?,
-            };
-            if let Decision::Failed {
-                reason,
-                message,
-                supported,
-            } = &decision
-                && reason == UNSUPPORTED_VERSION
-            {
-                locked.drop_request(&mut pending)?;
-                // Once: a controller that refuses what it asks for is not asked for ever.
-                version = self
-                    .attester
-                    .versions()
-                    .into_iter()
-                    .find(|ours| supported.contains(ours) && *ours != chosen)
-                    .filter(|_| refused.is_none());
-                if version.is_none() {
-                    return Err(unsupported(&chosen, supported, message));
-                }
-                refused = Some(chosen);
-                continue;
-            }
-            let issued = conclude(locked, &mut pending, decision)?;
-            return self.accept(locked, pending, &subject, &origin, stored, &issued);
-        }
-    }
-
-    fn obtain(
-        &self,
-        locked: &Locked<'_>,
-        client: &ApiClient,
-        pending: &mut Pending,
-        open: &OpenRequest,
-    ) -> Result<Decision, Failure> {
-        let csr = NewCsr {
-            name: &open.name,
-            signer_name: &open.subject.signer_name,
-            usages: &CLIENT_USAGES,
-            expiration_seconds: open.subject.expiration_seconds,
-            request: &open.bytes,
-        };
-        self.log.step(&format!("asking as {}", open.name));
-        let acknowledged = open.acknowledged;
-        let decision = enrolment::obtain(
-            client,
-            csr,
-            acknowledged,
-            || {
-                if let (Some(request), false) = (&mut pending.request, acknowledged) {
-                    request.acknowledged = true;
-                    // If this fails, the next run finds its own request by its name.
-                    drop(locked.write(StoreFile::Pending, &pending.to_json()));
-                }
-                self.steps.done(Step::Acknowledged);
-            },
-            self.deadline,
-        );
-        if let Err(enrolment::EnrolmentError::Squatted { .. }) = &decision {
-            locked.drop_request(pending)?;
-        }
-        let decision = decision.map_err(|error| enrolment_failure(&error))?;
-        self.steps.done(Step::Decided);
-        Ok(decision)
+        let mut server = Server::new(endpoint, login, has_another_login);
+        let issued = self.negotiate(locked, &mut server, &mut pending, &subject)?;
+        self.accept(locked, pending, &subject, &origin, stored, &issued)
     }
 
     fn accept(
@@ -345,51 +258,6 @@ impl Attempt {
     }
 }
 
-/// The issued chain, or why there is none.
-fn conclude(
-    locked: &Locked<'_>,
-    pending: &mut Pending,
-    decision: Decision,
-) -> Result<String, Failure> {
-    let name = pending
-        .request
-        .as_ref()
-        .map(|open| open.name.clone())
-        .unwrap_or_default();
-    let failure = match decision {
-        Decision::Issued(chain) => return Ok(chain),
-        Decision::Undecided => {
-            return Err(Failure::new(
-                Code::Pending,
-                format!("the request {name} is still pending"),
-                "see why node-attestation-controller does not decide it; the next run waits for the same request",
-            ));
-        }
-        Decision::Denied { reason, message } => Failure::new(
-            Code::Denied,
-            format!("the request {name} was denied ({reason}): {message}"),
-            "look the reason up in docs/reasons.md",
-        ),
-        Decision::Failed {
-            reason, message, ..
-        } => Failure::new(
-            Code::Failed,
-            format!("the request {name} failed ({reason}): {message}"),
-            "look the reason up in docs/reasons.md; the next run makes another request",
-        ),
-        Decision::Gone => Failure::new(
-            Code::Failed,
-            format!("the request {name} was deleted before it was decided"),
-            "the next run makes another request",
-        ),
-    };
-    locked.drop_request(pending)?;
-    Err(failure)
-}
-
-/// A controller's word for evidence in a version that it does not accept.
-const UNSUPPORTED_VERSION: &str = "UnsupportedAttestationVersion";
-
 impl Locked<'_> {
     pub(super) fn write(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
         self.store
@@ -398,7 +266,7 @@ impl Locked<'_> {
     }
 
     /// Forgets the request and keeps its key.
-    fn drop_request(&self, pending: &mut Pending) -> Result<(), Failure> {
+    pub(super) fn drop_request(&self, pending: &mut Pending) -> Result<(), Failure> {
         pending.request = None;
         self.write(StoreFile::Pending, &pending.to_json())
     }
@@ -407,23 +275,4 @@ impl Locked<'_> {
         let text = self.store.read(StoreFile::Failure).ok().flatten()?;
         FailureRecord::parse(&text)
     }
-}
-
-fn no_version() -> Failure {
-    Failure::new(
-        Code::Internal,
-        "the provider makes evidence in no version",
-        "report this as a bug",
-    )
-}
-
-fn unsupported(ours: &EvidenceVersion, supported: &[EvidenceVersion], message: &str) -> Failure {
-    Failure::new(
-        Code::Version,
-        format!(
-            "the controller does not accept evidence in version {ours}, but in: {}; it says: {message}",
-            EvidenceVersion::list(supported)
-        ),
-        "install releases of plugin and controller that have a version in common",
-    )
 }

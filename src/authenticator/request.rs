@@ -1,17 +1,19 @@
 //! From names to a request that is saved and can be sent.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId, csr_name};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::{Attempt, Locked};
 use super::blame::{attester_failure, node_name_failure, store_failure};
 use super::step::Step;
-use crate::attester::{Claim, ProviderIdSources, Renewal};
+use crate::attester::{Blame, Challenged, Claim, ProviderIdSources, Renewal};
 use crate::clock;
 use crate::credential::Credential;
 use crate::csr::client_request;
@@ -60,6 +62,7 @@ impl Attempt {
             settings: &self.settings,
             kubelet: parent.as_ref(),
             kubeadm: kubeadm.as_ref(),
+            machine: &self.machine,
             deadline: self.deadline,
         };
         let provider_id = self
@@ -147,14 +150,54 @@ impl Attempt {
             self.steps.done(Step::RequestSaved);
             return Ok(open.clone());
         }
-        let bytes = self.request_bytes(&pending.key, subject, version)?;
+        let draft = Draft::new(&pending.key, subject)?;
+        let evidence = self
+            .attester
+            .evidence(&self.claim(&draft, subject, version))
+            .map_err(|error| attester_failure(&error))?;
         self.steps.done(Step::Attested);
-        let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
-        let open = OpenRequest::new(name, bytes, subject.clone(), now);
-        pending.request = Some(open.clone());
-        locked.write(StoreFile::Pending, &pending.to_json())?;
+        let open = self.sealed(draft, subject, evidence, now);
+        save(locked, pending, &open)?;
         self.steps.done(Step::RequestSaved);
         Ok(open)
+    }
+
+    /// A request with the same key as `challenged` that answers its challenge, saved; none where the
+    /// provider is asked no challenge.
+    pub(super) fn answer(
+        &self,
+        locked: &Locked<'_>,
+        pending: &mut Pending,
+        challenged: &OpenRequest,
+        version: &EvidenceVersion,
+        challenge: &Challenge,
+    ) -> Result<Option<OpenRequest>, Failure> {
+        let envelope = Envelope::parse(&challenged.bytes).map_err(|error| internal(&error))?;
+        let subject = &challenged.subject;
+        let draft = Draft::new(&pending.key, subject)?;
+        let asked = Challenged {
+            evidence: &envelope.evidence.unwrap_or_default(),
+            challenge,
+        };
+        let answer = self
+            .attester
+            .respond(&self.claim(&draft, subject, version), &asked);
+        let evidence = match answer {
+            Ok(Some(evidence)) => evidence,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                if error.blame() == Blame::Evidence {
+                    locked.drop_request(pending)?;
+                }
+                return Err(attester_failure(&error));
+            }
+        };
+        self.steps.done(Step::Answered);
+        let mut open = self.sealed(draft, subject, Some(evidence), clock::now());
+        open.answers = true;
+        save(locked, pending, &open)?;
+        self.steps.done(Step::AnswerSaved);
+        Ok(Some(open))
     }
 
     /// What would be asked for, and the bytes of `spec.request` with a key that nobody keeps.
@@ -174,42 +217,72 @@ impl Attempt {
             .first()
             .cloned()
             .unwrap_or_else(EvidenceVersion::v1);
-        let bytes = self.request_bytes(&key, &subject, &version)?;
-        Ok((subject, bytes))
+        let draft = Draft::new(&key, &subject)?;
+        let evidence = self
+            .attester
+            .evidence(&self.claim(&draft, &subject, &version))
+            .map_err(|error| attester_failure(&error))?;
+        let open = self.sealed(draft, &subject, evidence, clock::now());
+        Ok((subject, open.bytes))
     }
 
-    /// The bytes of `spec.request`.
-    fn request_bytes(
+    fn claim<'a>(
+        &'a self,
+        draft: &'a Draft,
+        subject: &'a Subject,
+        version: &'a EvidenceVersion,
+    ) -> Claim<'a> {
+        Claim {
+            version,
+            audience: &subject.audience,
+            provider_id: &subject.provider_id,
+            node_name: &subject.node_name,
+            spki: draft.request.spki_der(),
+            settings: &self.settings,
+            deadline: self.deadline,
+        }
+    }
+
+    fn sealed(
         &self,
-        key: &PrivateKey,
+        draft: Draft,
         subject: &Subject,
-        version: &EvidenceVersion,
-    ) -> Result<Vec<u8>, Failure> {
-        let internal = |error: &dyn std::error::Error| {
-            Failure::of(Code::Internal, error, "report this as a bug")
+        evidence: Option<Vec<u8>>,
+        now: SystemTime,
+    ) -> OpenRequest {
+        let envelope = Envelope {
+            csr: draft.csr,
+            provider: Some(self.attester.provider()),
+            evidence,
         };
+        let bytes = envelope.encode();
+        let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
+        OpenRequest::new(name, bytes, subject.clone(), now)
+    }
+}
+
+/// A certification request that evidence is still to be put beside.
+struct Draft {
+    csr: Vec<u8>,
+    request: CertificationRequest,
+}
+
+impl Draft {
+    fn new(key: &PrivateKey, subject: &Subject) -> Result<Self, Failure> {
         let pair = key.pair().map_err(|error| internal(&error))?;
         let csr = client_request(&pair, &subject.node_name, &subject.provider_id)
             .map_err(|error| internal(&error))?;
         // Read back as the controller will read it: the evidence is about what is sent.
         let request = CertificationRequest::from_der(&csr).map_err(|error| internal(&error))?;
-        let evidence = self
-            .attester
-            .evidence(&Claim {
-                version,
-                audience: &subject.audience,
-                provider_id: &subject.provider_id,
-                node_name: &subject.node_name,
-                spki: request.spki_der(),
-                settings: &self.settings,
-                deadline: self.deadline,
-            })
-            .map_err(|error| attester_failure(&error))?;
-        let envelope = Envelope {
-            csr,
-            provider: Some(self.attester.provider()),
-            evidence,
-        };
-        Ok(envelope.encode())
+        Ok(Self { csr, request })
     }
+}
+
+fn save(locked: &Locked<'_>, pending: &mut Pending, open: &OpenRequest) -> Result<(), Failure> {
+    pending.request = Some(open.clone());
+    locked.write(StoreFile::Pending, &pending.to_json())
+}
+
+fn internal(error: &dyn std::error::Error) -> Failure {
+    Failure::of(Code::Internal, error, "report this as a bug")
 }

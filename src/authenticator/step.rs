@@ -24,6 +24,14 @@ pub enum Step {
     RequestSaved,
     /// The API server has the request, and that is written down.
     Acknowledged,
+    /// The request is decided, with a challenge.
+    Challenged,
+    /// The answer to the challenge is there.
+    Answered,
+    /// The request with the answer is saved.
+    AnswerSaved,
+    /// The API server has the request with the answer, and that is written down.
+    AnswerAcknowledged,
     /// The request is decided.
     Decided,
     /// The certificate was checked and stored.
@@ -33,7 +41,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Every step, in order.
+    /// Every step of a run that is asked no challenge, in order.
     pub const ALL: [Self; 10] = [
         Self::Started,
         Self::Locked,
@@ -45,6 +53,14 @@ impl Step {
         Self::Decided,
         Self::CredentialStored,
         Self::Cleared,
+    ];
+
+    /// The steps that a challenge adds, in order.
+    pub const CHALLENGE: [Self; 4] = [
+        Self::Challenged,
+        Self::Answered,
+        Self::AnswerSaved,
+        Self::AnswerAcknowledged,
     ];
 }
 
@@ -91,18 +107,22 @@ impl Steps {
     pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {
-            Step::Started | Step::Locked | Step::OriginSaved | Step::Attested => {
+            Step::Started | Step::Locked | Step::OriginSaved | Step::Attested | Step::Answered => {
                 (Code::Store, "a file system does not answer")
             }
             Step::Decided | Step::CredentialStored | Step::Cleared => {
                 (Code::Store, "a file system does not take the certificate")
             }
-            Step::KeySaved => (
+            Step::KeySaved | Step::Challenged => (
                 Code::EvidenceUnavailable,
                 "the evidence was not there in time",
             ),
-            Step::RequestSaved => (Code::Unreachable, "the API server does not answer"),
-            Step::Acknowledged => (Code::Pending, "the request was not decided in time"),
+            Step::RequestSaved | Step::AnswerSaved => {
+                (Code::Unreachable, "the API server does not answer")
+            }
+            Step::Acknowledged | Step::AnswerAcknowledged => {
+                (Code::Pending, "the request was not decided in time")
+            }
         };
         let remedy = if code == Code::Store {
             format!(

@@ -69,6 +69,21 @@ struct Flags {
     /// Where the instance metadata service is, where it is not at its usual addresses.
     #[arg(long, global = true, value_name = "URL")]
     aws_metadata_endpoint: Option<OsString>,
+    /// The TPM.
+    #[arg(long, global = true, value_name = "FILE")]
+    tpm_device: Option<OsString>,
+    /// The TPM where it is no device: swtpm:host=<host>,port=<port>.
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    tpm_tcti: Option<OsString>,
+    /// Which endorsement key says which TPM this is: auto, rsa-2048, ecc-p256 or ecc-p384.
+    #[arg(long, global = true, value_name = "KEY")]
+    tpm_endorsement_key: Option<OsString>,
+    /// The registers of the TPM that are quoted, such as 0,2,4,7.
+    #[arg(long, global = true, value_name = "NUMBERS")]
+    tpm_pcrs: Option<OsString>,
+    /// The program that speaks to the TPM, where it is not in its usual places.
+    #[arg(long, global = true, value_name = "FILE")]
+    tpm_device_program: Option<OsString>,
     /// How lines on standard error look.
     #[arg(
         long,
@@ -199,6 +214,11 @@ impl Arguments {
                 Key::AwsNodeName => &self.flags.aws_node_name,
                 Key::AwsStsEndpoint => &self.flags.aws_sts_endpoint,
                 Key::AwsMetadataEndpoint => &self.flags.aws_metadata_endpoint,
+                Key::TpmDevice => &self.flags.tpm_device,
+                Key::TpmTcti => &self.flags.tpm_tcti,
+                Key::TpmEndorsementKey => &self.flags.tpm_endorsement_key,
+                Key::TpmPcrs => &self.flags.tpm_pcrs,
+                Key::TpmDeviceProgram => &self.flags.tpm_device_program,
             };
             value.as_deref().map(|value| (key, value))
         })

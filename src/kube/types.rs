@@ -3,10 +3,13 @@
 //! Source: `k8s.io/api/certificates/v1/types.go` and
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use kubelet_attestation::evidence::tpm::CHALLENGE_ANNOTATION;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
 const API_VERSION: &str = "certificates.k8s.io/v1";
@@ -99,6 +102,8 @@ pub enum CsrState {
         message: String,
         /// The evidence versions that the controller says it accepts.
         supported_versions: Vec<EvidenceVersion>,
+        /// What a TPM is asked to open, as it came.
+        challenge: Option<String>,
     },
     /// It was approved and signed.
     Issued {
@@ -139,6 +144,8 @@ pub(super) struct WireCsr {
     status: WireStatus,
 }
 
+type Annotations = BTreeMap<String, String>;
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireMetadata {
@@ -146,7 +153,7 @@ struct WireMetadata {
     uid: String,
     resource_version: String,
     #[serde(default)]
-    annotations: Option<std::collections::BTreeMap<String, String>>,
+    annotations: Option<Annotations>,
 }
 
 #[derive(Deserialize)]
@@ -187,13 +194,9 @@ impl TryFrom<WireCsr> for CsrObject {
         let request = STANDARD
             .decode(&wire.spec.request)
             .map_err(|_| Malformed("spec.request"))?;
-        let supported = wire
-            .metadata
-            .annotations
-            .unwrap_or_default()
-            .remove(SUPPORTED_VERSIONS_ANNOTATION);
+        let annotations = wire.metadata.annotations.unwrap_or_default();
         Ok(Self {
-            state: wire.status.understand(supported.as_deref())?,
+            state: wire.status.understand(annotations)?,
             name: wire.metadata.name,
             uid: wire.metadata.uid,
             resource_version: wire.metadata.resource_version,
@@ -213,7 +216,7 @@ pub struct Malformed(pub(super) &'static str);
 impl WireStatus {
     /// A denial or failure is final, whatever else is there; a certificate counts only once
     /// approved.
-    fn understand(self, supported: Option<&str>) -> Result<CsrState, Malformed> {
+    fn understand(self, mut annotations: Annotations) -> Result<CsrState, Malformed> {
         let conditions = self.conditions.unwrap_or_default();
         // An empty status is what servers before 1.19 wrote for what is "True" today.
         let find = |kind: &str| {
@@ -226,10 +229,12 @@ impl WireStatus {
             return Ok(CsrState::Denied { reason, message });
         }
         if let Some(failed) = find("Failed") {
+            let supported = annotations.remove(SUPPORTED_VERSIONS_ANNOTATION);
             return Ok(CsrState::Failed {
                 reason: failed.reason.clone(),
                 message: failed.message.clone(),
-                supported_versions: EvidenceVersion::parse_list(supported.unwrap_or_default()),
+                supported_versions: EvidenceVersion::parse_list(&supported.unwrap_or_default()),
+                challenge: annotations.remove(CHALLENGE_ANNOTATION),
             });
         }
         match self

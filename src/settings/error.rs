@@ -172,6 +172,12 @@ pub enum ValueError {
     /// Not the URL of a metadata service.
     #[error("http:// and an IP address are needed, with or without a port")]
     MetadataEndpoint,
+    /// Not a TPM that is a process.
+    #[error("swtpm:host=<host>,port=<port> is needed, and nothing else")]
+    Tcti,
+    /// Not numbers of registers, or none.
+    #[error("numbers of registers from 0 to 23 are needed, at least one, each once")]
+    Registers,
     /// Not UTF-8.
     #[error("it is not UTF-8")]
     NotText,

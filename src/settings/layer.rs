@@ -11,6 +11,7 @@ use super::Environment;
 use super::aws::{AwsLayer, AwsNodeName, AwsPrincipal, MetadataEndpoint, StsEndpoint};
 use super::error::{Document, Origin, SettingsError, ValueError};
 use super::file;
+use super::tpm::{EndorsementKeyChoice, RegisterNumbers, Tcti, TpmLayer};
 
 const API_VERSION: &str = "kubelet-authenticator.cluster.x-k8s.io/v1alpha1";
 const KIND: &str = "KubeletAuthenticatorConfiguration";
@@ -49,11 +50,16 @@ pub enum Key {
     AwsNodeName,
     AwsStsEndpoint,
     AwsMetadataEndpoint,
+    TpmDevice,
+    TpmTcti,
+    TpmEndorsementKey,
+    TpmPcrs,
+    TpmDeviceProgram,
 }
 
 impl Key {
     /// Every one.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::NodeName,
         Self::ProviderId,
         Self::BootstrapKubeconfig,
@@ -67,6 +73,11 @@ impl Key {
         Self::AwsNodeName,
         Self::AwsStsEndpoint,
         Self::AwsMetadataEndpoint,
+        Self::TpmDevice,
+        Self::TpmTcti,
+        Self::TpmEndorsementKey,
+        Self::TpmPcrs,
+        Self::TpmDeviceProgram,
     ];
 
     /// The flag that sets it.
@@ -106,6 +117,17 @@ impl Key {
                 "--aws-metadata-endpoint",
                 "KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT",
             ),
+            Self::TpmDevice => ("--tpm-device", "KUBELET_AUTHENTICATOR_TPM_DEVICE"),
+            Self::TpmTcti => ("--tpm-tcti", "KUBELET_AUTHENTICATOR_TPM_TCTI"),
+            Self::TpmEndorsementKey => (
+                "--tpm-endorsement-key",
+                "KUBELET_AUTHENTICATOR_TPM_ENDORSEMENT_KEY",
+            ),
+            Self::TpmPcrs => ("--tpm-pcrs", "KUBELET_AUTHENTICATOR_TPM_PCRS"),
+            Self::TpmDeviceProgram => (
+                "--tpm-device-program",
+                "KUBELET_AUTHENTICATOR_TPM_DEVICE_PROGRAM",
+            ),
         }
     }
 }
@@ -138,6 +160,8 @@ pub struct Layer {
     pub(super) timeout: Option<Timeout>,
     #[serde(deserialize_with = "part")]
     pub(super) aws: AwsLayer,
+    #[serde(deserialize_with = "part")]
+    pub(super) tpm: TpmLayer,
 }
 
 impl Layer {
@@ -195,6 +219,7 @@ impl Layer {
             expiration_seconds: self.expiration_seconds.or(lower.expiration_seconds),
             timeout: self.timeout.or(lower.timeout),
             aws: self.aws.over(lower.aws),
+            tpm: self.tpm.over(lower.tpm),
         }
     }
 
@@ -231,6 +256,13 @@ impl Layer {
             Key::AwsMetadataEndpoint => {
                 self.aws.metadata_endpoint = Some(MetadataEndpoint::read(value)?);
             }
+            Key::TpmDevice => self.tpm.device = Some(AbsolutePath::read(value)?),
+            Key::TpmTcti => self.tpm.tcti = Some(Tcti::read(value)?),
+            Key::TpmEndorsementKey => {
+                self.tpm.endorsement_key = Some(EndorsementKeyChoice::read(value)?);
+            }
+            Key::TpmPcrs => self.tpm.pcrs = Some(RegisterNumbers::read(value)?),
+            Key::TpmDeviceProgram => self.tpm.device_program = Some(AbsolutePath::read(value)?),
         }
         Ok(())
     }

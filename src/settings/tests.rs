@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod digest;
+mod tpm;
 
 const HEADER: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
                       kind: KubeletAuthenticatorConfiguration\n";
@@ -100,6 +101,7 @@ fn no_file_is_needed() {
             expiration_seconds: 604_800,
             timeout: Duration::from_mins(1),
             aws: AwsSettings::default(),
+            tpm: tpm::defaults(),
         }
     );
 }
@@ -149,6 +151,11 @@ fn every_key_has_a_flag_and_a_variable() {
         (Key::AwsNodeName, "localHostname"),
         (Key::AwsStsEndpoint, "sts.test"),
         (Key::AwsMetadataEndpoint, "http://127.0.0.1:1"),
+        (Key::TpmDevice, "/dev/tpmrm1"),
+        (Key::TpmTcti, "swtpm:host=127.0.0.1,port=2321"),
+        (Key::TpmEndorsementKey, "rsa-2048"),
+        (Key::TpmPcrs, "0,4,7"),
+        (Key::TpmDeviceProgram, "/p"),
     ];
     assert_eq!(values.map(|(key, _)| key), Key::ALL);
 

@@ -4,7 +4,9 @@ fn state(status: &serde_json::Value) -> Result<CsrState, Malformed> {
     let object = serde_json::json!({
         "metadata": {
             "name": "n", "uid": "u", "resourceVersion": "7",
-            "annotations": {SUPPORTED_VERSIONS_ANNOTATION: "v1,v2"},
+            "annotations": {
+                SUPPORTED_VERSIONS_ANNOTATION: "v1,v2", CHALLENGE_ANNOTATION: "open this",
+            },
         },
         "spec": {"request": "cmVxdWVzdA==", "signerName": "example.com/s", "usages": ["client auth"]},
         "status": status,
@@ -67,7 +69,7 @@ fn a_denial_counts_more_than_a_certificate() {
 }
 
 #[test]
-fn a_failure_comes_with_the_versions_that_would_do() {
+fn a_failure_comes_with_the_versions_that_would_do_and_the_challenge() {
     let status = serde_json::json!({"conditions": [condition("Failed", "True")]});
 
     assert_eq!(
@@ -76,6 +78,7 @@ fn a_failure_comes_with_the_versions_that_would_do() {
             reason: "Why".to_owned(),
             message: "because".to_owned(),
             supported_versions: EvidenceVersion::parse_list("v1,v2"),
+            challenge: Some("open this".to_owned()),
         })
     );
     assert_eq!(EvidenceVersion::parse_list("v1,v2").len(), 2);

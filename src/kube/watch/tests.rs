@@ -120,7 +120,8 @@ fn a_denial_and_a_failure_come_with_their_words() {
         CsrState::Failed {
             reason,
             message,
-            supported_versions: vec![]
+            supported_versions: vec![],
+            challenge: None,
         }
     );
 }

@@ -1,0 +1,86 @@
+//! What becomes of a run when its last request is decided.
+
+use kubelet_attestation::evidence::tpm::InvalidChallenge;
+use kubelet_attestation::version::EvidenceVersion;
+
+use super::attempt::Locked;
+use crate::enrolment::Decision;
+use crate::failure::{Code, Failure};
+use crate::pending::{OpenRequest, Pending};
+
+/// The issued chain, or why there is none.
+pub(super) fn conclude(
+    locked: &Locked<'_>,
+    pending: &mut Pending,
+    decision: Decision,
+) -> Result<String, Failure> {
+    let name = pending
+        .request
+        .as_ref()
+        .map(|open| open.name.clone())
+        .unwrap_or_default();
+    let failure = match decision {
+        Decision::Issued(chain) => return Ok(chain),
+        Decision::Undecided => {
+            return Err(Failure::new(
+                Code::Pending,
+                format!("the request {name} is still pending"),
+                "see why node-attestation-controller does not decide it; the next run waits for the same request",
+            ));
+        }
+        Decision::Denied { reason, message } => Failure::new(
+            Code::Denied,
+            format!("the request {name} was denied ({reason}): {message}"),
+            "look the reason up in docs/reasons.md",
+        ),
+        Decision::Failed {
+            reason, message, ..
+        } => Failure::new(
+            Code::Failed,
+            format!("the request {name} failed ({reason}): {message}"),
+            "look the reason up in docs/reasons.md; the next run makes another request",
+        ),
+        Decision::Gone => Failure::new(
+            Code::Failed,
+            format!("the request {name} was deleted before it was decided"),
+            "the next run makes another request",
+        ),
+    };
+    locked.drop_request(pending)?;
+    Err(failure)
+}
+
+pub(super) fn no_version() -> Failure {
+    Failure::new(
+        Code::Internal,
+        "the provider makes evidence in no version",
+        "report this as a bug",
+    )
+}
+
+pub(super) fn unsupported(
+    ours: &EvidenceVersion,
+    supported: &[EvidenceVersion],
+    message: &str,
+) -> Failure {
+    Failure::new(
+        Code::Version,
+        format!(
+            "the controller does not accept evidence in version {ours}, but in: {}; it says: {message}",
+            EvidenceVersion::list(supported)
+        ),
+        "install releases of plugin and controller that have a version in common",
+    )
+}
+
+/// The next run makes another request, and so gets another challenge.
+pub(super) fn unreadable_challenge(open: &OpenRequest, error: &InvalidChallenge) -> Failure {
+    Failure::new(
+        Code::Failed,
+        format!(
+            "the request {} was answered with a challenge that cannot be read: {error}",
+            open.name
+        ),
+        "install releases of plugin and controller that go together",
+    )
+}
