@@ -15,3 +15,4 @@ pub mod process;
 pub mod sts;
 pub mod swtpm;
 pub mod tpm_machine;
+pub mod tpm_proxy;

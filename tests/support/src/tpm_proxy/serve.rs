@@ -1,0 +1,109 @@
+//! Connections of the proxy, one thread each and one more for what comes back.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::{Fault, Shared};
+
+/// What every command and every answer begins with: tag, size and code.
+const HEADER: usize = 10;
+
+/// No TPM's buffer is larger than some kibibytes.
+const LARGEST: usize = 64 * 1024;
+
+pub(super) fn accept(listener: &TcpListener, tpm: SocketAddr, data: bool, shared: &Arc<Shared>) {
+    for client in listener.incoming().flatten() {
+        if shared.lock().stopped {
+            return;
+        }
+        let shared = shared.clone();
+        thread::spawn(move || {
+            // However it ends, the client sees that it did.
+            serve(client, tpm, data, &shared).ok();
+        });
+    }
+}
+
+fn serve(client: TcpStream, tpm: SocketAddr, data: bool, shared: &Shared) -> io::Result<()> {
+    let tpm = TcpStream::connect(tpm)?;
+    for stream in [&client, &tpm] {
+        stream.set_nodelay(true)?;
+    }
+    let number = {
+        let mut state = shared.lock();
+        if state.stopped {
+            return Ok(());
+        }
+        state.next += 1;
+        let number = state.next;
+        let both = [client.try_clone()?, tpm.try_clone()?];
+        state.connections.insert(number, both);
+        number
+    };
+    let served = match data {
+        true => converse(&client, &tpm, shared),
+        false => pass(&client, &tpm),
+    };
+    shared.lock().connections.remove(&number);
+    for stream in [client, tpm] {
+        stream.shutdown(Shutdown::Both).ok();
+    }
+    served
+}
+
+/// Passes what is no command: the control channel.
+fn pass(client: &TcpStream, tpm: &TcpStream) -> io::Result<()> {
+    let (mut from_tpm, mut to_client) = (tpm.try_clone()?, client.try_clone()?);
+    thread::spawn(move || {
+        io::copy(&mut from_tpm, &mut to_client).ok();
+        to_client.shutdown(Shutdown::Both).ok();
+    });
+    io::copy(&mut &*client, &mut &*tpm).map(drop)
+}
+
+/// Passes commands and answers until a side ends or a fault ends it.
+fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io::Result<()> {
+    loop {
+        let request = message(client)?;
+        let (number, fault) = shared.arrived(&request);
+        match fault {
+            None => {}
+            Some(Fault::Slow(late)) => shared.pause(late),
+            Some(Fault::Hang) => {
+                // Others may have the TPM meanwhile.
+                tpm.shutdown(Shutdown::Both)?;
+                shared.pause(Duration::MAX);
+                return Ok(());
+            }
+            Some(Fault::Cut) => return Ok(()),
+            Some(Fault::Answer(code)) => {
+                // TPM_ST_NO_SESSIONS, and nothing behind the header.
+                let response = [&[0x80, 0x01, 0, 0, 0, 10][..], &code.to_be_bytes()].concat();
+                shared.answered(number, &request, &response);
+                client.write_all(&response)?;
+                continue;
+            }
+        }
+        tpm.write_all(&request)?;
+        let response = message(tpm)?;
+        shared.answered(number, &request, &response);
+        client.write_all(&response)?;
+    }
+}
+
+/// One command or answer, header and all.
+fn message(mut from: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; HEADER];
+    from.read_exact(&mut message)?;
+    let size = u32::from_be_bytes([message[2], message[3], message[4], message[5]]);
+    let size = usize::try_from(size).map_err(io::Error::other)?;
+    if !(HEADER..=LARGEST).contains(&size) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    message.resize(size, 0);
+    from.read_exact(&mut message[HEADER..])?;
+    Ok(message)
+}
