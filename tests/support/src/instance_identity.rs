@@ -5,7 +5,6 @@
 //! is signed; a test may then change one thing ([`message`]).
 
 pub mod message;
-mod tlv;
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -19,6 +18,8 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use serde_json::Value;
 
 pub use message::Message;
+
+use crate::tlv;
 
 /// Who issues the certificates of AWS's signers, from the country down.
 const ISSUER: [(DnType, &[u64], &str); 4] = [

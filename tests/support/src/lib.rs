@@ -1,5 +1,7 @@
 //! Simulators and fixtures that know nothing of the code they test.
 
+mod tlv;
+
 pub mod api_server;
 pub mod binaries;
 pub mod clock;

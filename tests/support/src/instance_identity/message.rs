@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::TestSigner;
-use super::tlv::{
+use crate::tlv::{
     CONSTRUCTED_OCTET_STRING, CONTEXT_0, CONTEXT_1, OCTET_STRING, SEQUENCE, UTC_TIME, algorithm,
     indefinite, integer, oid, sequence, set, tlv,
 };

@@ -1,19 +1,19 @@
-//! As much of an encoder of BER and DER as the messages need.
+//! As much of an encoder of BER and DER as the simulators need.
 
-pub(super) const INTEGER: u8 = 0x02;
-pub(super) const OCTET_STRING: u8 = 0x04;
-pub(super) const NULL: u8 = 0x05;
-pub(super) const OID: u8 = 0x06;
-pub(super) const PRINTABLE_STRING: u8 = 0x13;
-pub(super) const UTC_TIME: u8 = 0x17;
-pub(super) const CONSTRUCTED_OCTET_STRING: u8 = 0x24;
-pub(super) const SEQUENCE: u8 = 0x30;
-pub(super) const SET: u8 = 0x31;
-pub(super) const CONTEXT_0: u8 = 0xa0;
-pub(super) const CONTEXT_1: u8 = 0xa1;
+pub(crate) const INTEGER: u8 = 0x02;
+pub(crate) const OCTET_STRING: u8 = 0x04;
+pub(crate) const NULL: u8 = 0x05;
+pub(crate) const OID: u8 = 0x06;
+pub(crate) const PRINTABLE_STRING: u8 = 0x13;
+pub(crate) const UTC_TIME: u8 = 0x17;
+pub(crate) const CONSTRUCTED_OCTET_STRING: u8 = 0x24;
+pub(crate) const SEQUENCE: u8 = 0x30;
+pub(crate) const SET: u8 = 0x31;
+pub(crate) const CONTEXT_0: u8 = 0xa0;
+pub(crate) const CONTEXT_1: u8 = 0xa1;
 
 /// Tag, shortest length, content.
-pub(super) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len();
     let bytes = length.to_be_bytes();
     let significant = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];
@@ -31,21 +31,21 @@ pub(super) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// Tag, "it ends where it ends", content, its end.
-pub(super) fn indefinite(tag: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn indefinite(tag: u8, content: &[u8]) -> Vec<u8> {
     [&[tag, 0x80], content, &[0, 0]].concat()
 }
 
-pub(super) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     tlv(SEQUENCE, &parts.concat())
 }
 
 /// The members in the order that DER has.
-pub(super) fn set(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
+pub(crate) fn set(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
     parts.sort();
     tlv(SET, &parts.concat())
 }
 
-pub(super) fn oid(arcs: &[u64]) -> Vec<u8> {
+pub(crate) fn oid(arcs: &[u64]) -> Vec<u8> {
     let (head, tail) = arcs.split_at(2);
     let mut content = Vec::new();
     for arc in std::iter::once(&(head[0] * 40 + head[1])).chain(tail) {
@@ -62,7 +62,7 @@ pub(super) fn oid(arcs: &[u64]) -> Vec<u8> {
 }
 
 /// A non-negative integer of these big-endian bytes.
-pub(super) fn integer(magnitude: &[u8]) -> Vec<u8> {
+pub(crate) fn integer(magnitude: &[u8]) -> Vec<u8> {
     let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
     let mut content = magnitude[zeros..].to_vec();
     if content.first().is_none_or(|byte| *byte >= 0x80) {
@@ -72,6 +72,6 @@ pub(super) fn integer(magnitude: &[u8]) -> Vec<u8> {
 }
 
 /// An algorithm whose parameters are NULL.
-pub(super) fn algorithm(arcs: &[u64]) -> Vec<u8> {
+pub(crate) fn algorithm(arcs: &[u64]) -> Vec<u8> {
     sequence(&[oid(arcs), tlv(NULL, &[])])
 }
