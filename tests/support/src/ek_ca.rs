@@ -1,21 +1,58 @@
-//! A maker of TPMs: a root and an intermediate authority that certify endorsement keys.
+//! A maker of TPMs: a root and intermediate authorities that certify endorsement keys, well and
+//! badly.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use kubelet_authenticator_test_support::ek_ca::{EkCa, EkContents};
+//! use kubelet_authenticator_test_support::swtpm::Swtpm;
+//! use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+//!
+//! let maker = Arc::new(EkCa::new("a maker"));
+//! let machine = TpmMachine::new(Arc::new(Swtpm::made_by(&maker)), EndorsementKey::P256);
+//! let contents = EkContents { usages: vec![], ..EkContents::good() };
+//! let certificate = maker.certify(&machine.ek_spki(), &contents);
+//! machine.tpm().write_certificate(EndorsementKey::P256.certificate_index(), &certificate);
+//! ```
+
+mod contents;
+
+use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyIdMethod,
+    KeyPair, KeyUsagePurpose, SubjectPublicKeyInfo,
 };
 
+pub use self::contents::{AIK_USAGE, AlternativeName, EK_USAGE, EkContents, oaep_spki};
+use crate::clock::now;
 use crate::process::Scratch;
+
+/// What stands between the root and the endorsement keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intermediates {
+    /// So many authorities, each certified by the one before.
+    Good(usize),
+    /// One whose certificate has expired.
+    Expired,
+    /// One that is no authority.
+    NotAnAuthority,
+}
 
 /// The authorities of a maker of TPMs. Keys are ECDSA P-256.
 ///
-/// `swtpm_setup` signs with the intermediate one, as makers do.
-#[derive(Debug)]
+/// `swtpm_setup` signs with the last one, as makers do.
 pub struct EkCa {
     root_pem: String,
-    intermediate_pem: String,
+    intermediates_pem: String,
+    issuer: Issuer<'static, KeyPair>,
     /// What `swtpm_localca` reads and writes: `signkey.pem`, `issuercert.pem`, `certserial`.
     local_ca: Scratch,
+}
+
+impl std::fmt::Debug for EkCa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EkCa").finish_non_exhaustive()
+    }
 }
 
 impl Default for EkCa {
@@ -25,23 +62,48 @@ impl Default for EkCa {
 }
 
 impl EkCa {
-    /// Makes the authorities of the maker `name`.
+    /// Makes the authorities of the maker `name`: a root and one below it.
+    ///
+    /// Another maker of the same name has the same subjects and other keys.
     pub fn new(name: &str) -> Self {
+        Self::with_intermediates(name, Intermediates::Good(1))
+    }
+
+    /// Makes the authorities of the maker `name`, with others below the root.
+    pub fn with_intermediates(name: &str, intermediates: Intermediates) -> Self {
         let root_key = KeyPair::generate().unwrap();
-        let root_params = authority(&format!("{name} root"));
-        let root_pem = root_params.self_signed(&root_key).unwrap().pem();
-        let root = Issuer::new(root_params, root_key);
-        let key = KeyPair::generate().unwrap();
-        let params = authority(&format!("{name} intermediate"));
-        let intermediate_pem = params.signed_by(&key, &root).unwrap().pem();
+        let root = authority(&format!("{name} root"));
+        let root_pem = root.self_signed(&root_key).unwrap().pem();
+        let count = match intermediates {
+            Intermediates::Good(count) => count,
+            Intermediates::Expired | Intermediates::NotAnAuthority => 1,
+        };
+        let mut issuer = Issuer::new(root, root_key);
+        let mut issuer_pem = root_pem.clone();
+        let mut intermediates_pem = String::new();
+        for number in 1..=count {
+            let key = KeyPair::generate().unwrap();
+            let mut params = authority(&format!("{name} intermediate {number}"));
+            if intermediates == Intermediates::Expired {
+                params.not_after = (now() - Duration::from_secs(3600)).into();
+            }
+            if intermediates == Intermediates::NotAnAuthority {
+                params.is_ca = IsCa::ExplicitNoCa;
+            }
+            issuer_pem = params.signed_by(&key, &issuer).unwrap().pem();
+            // The one that signs comes first, as chains are sent.
+            intermediates_pem.insert_str(0, &issuer_pem);
+            issuer = Issuer::new(params, key);
+        }
         let local_ca = Scratch::new("local-ca");
-        local_ca.write("signkey.pem", key.serialize_pem());
-        local_ca.write("issuercert.pem", &intermediate_pem);
+        local_ca.write("signkey.pem", issuer.key().serialize_pem());
+        local_ca.write("issuercert.pem", &issuer_pem);
         // An empty value in the configuration is refused: it has to name a file.
         local_ca.write("options", "");
         Self {
             root_pem,
-            intermediate_pem,
+            intermediates_pem,
+            issuer,
             local_ca,
         }
     }
@@ -51,9 +113,30 @@ impl EkCa {
         &self.root_pem
     }
 
-    /// The certificate of the authority between the root and the endorsement keys, PEM.
-    pub fn intermediate_pem(&self) -> &str {
-        &self.intermediate_pem
+    /// The certificates of the authorities between the root and the endorsement keys, PEM, each
+    /// before the one that signed it; empty where there are none.
+    pub fn intermediates_pem(&self) -> &str {
+        &self.intermediates_pem
+    }
+
+    /// Certifies an endorsement key (DER of its `SubjectPublicKeyInfo`); DER.
+    ///
+    /// # Panics
+    ///
+    /// Where that is no RSA or ECDSA key.
+    #[track_caller]
+    pub fn certify(&self, public_key: &[u8], contents: &EkContents) -> Vec<u8> {
+        let key = SubjectPublicKeyInfo::from_der(public_key).expect("an RSA or ECDSA key");
+        let certificate = contents.to_params(&key).signed_by(&key, &self.issuer);
+        certificate.expect("it can be signed").der().to_vec()
+    }
+
+    /// Like [`EkCa::certify`], and the certificate says of an RSA key that it is for RSAES-OAEP
+    /// alone, as those of some makers do.
+    #[track_caller]
+    pub fn certify_oaep(&self, public_key: &[u8], contents: &EkContents) -> Vec<u8> {
+        let certificate = self.certify(public_key, contents);
+        contents::with_another_key(&certificate, &oaep_spki(public_key), self.issuer.key())
     }
 
     /// Where the files of `swtpm_localca` are.
@@ -64,6 +147,7 @@ impl EkCa {
 
 fn authority(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

@@ -31,7 +31,7 @@ fn a_tpm_has_two_persistent_keys_and_nothing_in_its_memory() {
 fn its_maker_has_certified_its_keys() {
     let maker = Arc::new(EkCa::new("another maker"));
     let tpm = Swtpm::made_by(&maker);
-    let (root, intermediate) = (parsed(tpm.ca_pem()), parsed(maker.intermediate_pem()));
+    let (root, intermediate) = (parsed(tpm.ca_pem()), parsed(maker.intermediates_pem()));
     let (_, root) = X509Certificate::from_der(&root).unwrap();
     let (_, intermediate) = X509Certificate::from_der(&intermediate).unwrap();
 

@@ -1,5 +1,6 @@
 //! TPMs in software, as clients and their owners see them.
 
+mod certificates;
 mod fixture;
 mod machine;
 mod proxy;
