@@ -1,7 +1,6 @@
 //! What makers of TPMs certify, as another implementation of X.509 reads it.
 
 use std::sync::{Arc, LazyLock};
-use std::time::SystemTime;
 
 use kubelet_authenticator_test_support::ek_ca::{
     AIK_USAGE, AlternativeName, EkCa, EkContents, Intermediates,
@@ -76,15 +75,7 @@ fn a_good_certificate_says_what_those_of_swtpm_say() {
 
 #[test]
 fn a_bad_certificate_is_bad_in_one_thing() {
-    let now = ASN1Time::from_timestamp(
-        SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap()
-            .as_secs()
-            .try_into()
-            .unwrap(),
-    );
-    let now = now.unwrap();
+    let now = ASN1Time::now();
     let good = EkContents::good();
 
     let expired = certified(&EkContents::expired());
