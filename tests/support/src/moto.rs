@@ -17,6 +17,8 @@
 //! it signs for. Signatures are not verified. What a test does as an account's owner
 //! ([`Moto::ec2`]) is neither counted nor failed.
 //!
+//! The front itself answers `GetInstanceTpmEkPub`, which moto does not know ([`Moto::give_tpm`]).
+//!
 //! moto server is installed once, outside the tree, by `tests/moto/build`. Starting one takes two
 //! seconds: tests that can, share one in a `static` and keep apart by accounts.
 //!
@@ -24,9 +26,11 @@
 //!
 //! Where something does not come to pass, with what was expected.
 
+mod calls;
 mod front;
 mod http;
 mod owner;
+mod tpm;
 mod xml;
 
 use std::net::SocketAddr;
@@ -35,9 +39,10 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+pub use self::calls::{Call, Failure, Scope};
 use self::front::Front;
-pub use self::front::{Call, Failure, Scope};
 pub use self::owner::{Ec2, Instance};
+pub use self::tpm::{NitroTpm, PublicKey};
 pub use self::xml::Field;
 use crate::api_server::Times;
 use crate::process::{Launch, Process, Scratch, free_port, poll};
@@ -140,6 +145,11 @@ impl Moto {
     /// Answers with another value of an instance's field from now on.
     pub fn amend(&self, instance: &str, field: Field, value: &str) {
         self.front.amend(instance, field, value);
+    }
+
+    /// Gives an instance a NitroTPM, or another: what GetInstanceTpmEkPub answers about it.
+    pub fn give_tpm(&self, instance: &str, tpm: NitroTpm) {
+        self.front.give_tpm(instance, tpm);
     }
 
     /// Leaves an instance out of every answer, as EC2 does with one that it does not know yet.

@@ -1,14 +1,30 @@
 //! What the front of moto adds to it, as a client sees it.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
+use base64::prelude::*;
 use kubelet_authenticator_test_support::api_server::Times;
-use kubelet_authenticator_test_support::moto::{Failure, Field, Moto, Scope, access_key};
+use kubelet_authenticator_test_support::moto::{Failure, Field, Moto, NitroTpm, Scope, access_key};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
 /// Asks as an account's client does; the status and the text of the answer.
 fn describe(account: &str, region: &str, instance: &str) -> (u16, String) {
+    let call = format!(
+        "Action=DescribeInstances&Version=2016-11-15&Filter.1.Name=instance-id&Filter.1.Value.1={instance}"
+    );
+    post(account, region, call)
+}
+
+/// The same, for the public key of its NitroTPM.
+fn public_key(account: &str, region: &str, asked: &str) -> (u16, String) {
+    let call = format!("Action=GetInstanceTpmEkPub&Version=2016-11-15{asked}");
+    post(account, region, call)
+}
+
+fn post(account: &str, region: &str, call: String) -> (u16, String) {
     let (key, _) = access_key(account);
     // A client wants one also for plain HTTP.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -17,12 +33,12 @@ fn describe(account: &str, region: &str, instance: &str) -> (u16, String) {
         .post(MOTO.url())
         .header(
             "authorization",
-            format!("AWS4-HMAC-SHA256 Credential={key}/20260101/{region}/ec2/aws4_request, Signature=0"),
+            format!(
+                "AWS4-HMAC-SHA256 Credential={key}/20260101/{region}/ec2/aws4_request, Signature=0"
+            ),
         )
         .header("content-type", "application/x-www-form-urlencoded")
-        .body(format!(
-            "Action=DescribeInstances&Version=2016-11-15&Filter.1.Name=instance-id&Filter.1.Value.1={instance}"
-        ))
+        .body(call)
         .send()
         .unwrap();
     (answer.status().as_u16(), answer.text().unwrap())
@@ -137,4 +153,113 @@ fn an_answer_is_amended_and_an_instance_hidden_until_it_is_restored() {
     assert!(text(&other).contains(&other));
     MOTO.restore(&id);
     assert!(text(&id).contains(&id));
+}
+
+#[test]
+fn the_public_keys_of_a_nitro_tpm_are_those_of_the_tpm() {
+    let tpm = Arc::new(Swtpm::start());
+    let account = "100000000007";
+    let id = MOTO.ec2(account, "eu-west-1").run(&[]).id;
+    MOTO.give_tpm(&id, NitroTpm::of(&tpm));
+
+    for (key, key_type) in [
+        (EndorsementKey::Rsa2048, "rsa-2048"),
+        (EndorsementKey::P384, "ecc-sec-p384"),
+    ] {
+        let machine = TpmMachine::new(tpm.clone(), key);
+        for (format, expected) in [("der", machine.ek_spki()), ("tpmt", machine.ek_public())] {
+            let asked = format!("&InstanceId={id}&KeyType={key_type}&KeyFormat={format}");
+            let (status, answer) = public_key(account, "eu-west-1", &asked);
+            assert_eq!(status, 200, "{answer}");
+            let value = BASE64_STANDARD.encode(expected);
+            for (element, text) in [
+                ("instanceId", &*id),
+                ("keyType", key_type),
+                ("keyFormat", format),
+                ("keyValue", &value),
+            ] {
+                assert!(answer.contains(&format!("<{element}>{text}</{element}>")));
+            }
+        }
+    }
+    let calls = MOTO.calls();
+    let calls = calls
+        .iter()
+        .filter(|call| call.action == "GetInstanceTpmEkPub" && call.values("InstanceId") == [&*id]);
+    assert_eq!(calls.count(), 4);
+}
+
+#[test]
+fn a_public_key_is_refused_as_ec2_refuses_it() {
+    let tpm = NitroTpm::of(&Arc::new(Swtpm::start()));
+    let account = "100000000008";
+    let ec2 = MOTO.ec2(account, "eu-west-1");
+    let [id, hidden, without] = [0; 3].map(|_| ec2.run(&[]).id);
+    for instance in [&id, &hidden] {
+        MOTO.give_tpm(instance, tpm.clone());
+    }
+    MOTO.hide(&hidden);
+    let asked = |id: &str| format!("&InstanceId={id}&KeyType=rsa-2048&KeyFormat=der");
+    let good = asked(&id);
+    assert_eq!(public_key(account, "eu-west-1", &good).0, 200);
+
+    let not_found = (400, "InvalidInstanceID.NotFound");
+    for (account, region, asked, (status, code)) in [
+        (
+            account,
+            "eu-west-1",
+            asked("i-0123456789abcdef0"),
+            not_found,
+        ),
+        (account, "eu-west-1", asked(&hidden), not_found),
+        (account, "eu-west-2", good.clone(), not_found),
+        ("100000000009", "eu-west-1", good.clone(), not_found),
+        (
+            account,
+            "eu-west-1",
+            asked(&without),
+            (400, "UnsupportedOperation"),
+        ),
+        (
+            account,
+            "eu-west-1",
+            format!("{good}&DryRun=true"),
+            (412, "DryRunOperation"),
+        ),
+        (
+            account,
+            "eu-west-1",
+            good.replace("rsa-2048", "rsa-1"),
+            (400, "InvalidParameterValue"),
+        ),
+        (
+            account,
+            "eu-west-1",
+            format!("&InstanceId={id}"),
+            (400, "MissingParameter"),
+        ),
+    ] {
+        let answer = public_key(account, region, &asked);
+        assert_eq!(answer.0, status, "{asked}: {}", answer.1);
+        assert!(
+            answer.1.contains(&format!("<Code>{code}</Code>")),
+            "{}",
+            answer.1
+        );
+    }
+}
+
+#[test]
+fn a_failure_may_be_of_one_action() {
+    let action = "GetInstanceTpmEkPub";
+    let account = "100000000010";
+    let id = MOTO.ec2(account, "eu-west-1").run(&[]).id;
+    let asked = format!("&InstanceId={id}&KeyType=rsa-2048&KeyFormat=der");
+    let scope = Scope::account(account).and_action(action);
+    MOTO.inject(scope, Times::once(), Failure::unauthorized());
+
+    assert!(knows(describe(account, "eu-west-1", &id), &id));
+    let (status, answer) = public_key(account, "eu-west-1", &asked);
+    assert_eq!(status, 403);
+    assert!(answer.contains("<Code>UnauthorizedOperation</Code>"));
 }

@@ -1,9 +1,9 @@
 //! The server in front of moto.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -14,136 +14,14 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
+use super::calls::{Call, Failure, Scope};
+use super::tpm::{self, NitroTpm};
 use super::xml::{self, Field};
 use super::{account_of, http};
 use crate::api_server::Times;
 
 /// The header that tells moto whose call it is.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
-
-/// A call of EC2.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    /// Its action.
-    pub action: String,
-    /// The account of its access key; empty for a key that is none of [`super::access_key`].
-    pub account: String,
-    /// The region that it was signed for.
-    pub region: String,
-    /// The service that it was signed for.
-    pub service: String,
-    /// Its parameters, action and version included.
-    pub parameters: Vec<(String, String)>,
-}
-
-impl Call {
-    /// The values of the parameters whose name begins so, in their order.
-    pub fn values(&self, prefix: &str) -> Vec<&str> {
-        let values = self.parameters.iter();
-        values
-            .filter(|(name, _)| name.starts_with(prefix))
-            .map(|(_, value)| &**value)
-            .collect()
-    }
-}
-
-/// Which calls something applies to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Scope {
-    account: Option<String>,
-    region: Option<String>,
-}
-
-impl Scope {
-    /// Every call.
-    pub fn any() -> Self {
-        Self::default()
-    }
-
-    /// The calls in a region.
-    pub fn region(region: &str) -> Self {
-        Self {
-            region: Some(region.to_owned()),
-            ..Self::default()
-        }
-    }
-
-    /// The calls with an account's access key.
-    pub fn account(account: &str) -> Self {
-        Self {
-            account: Some(account.to_owned()),
-            ..Self::default()
-        }
-    }
-
-    fn matches(&self, call: &Call) -> bool {
-        let same =
-            |wanted: &Option<String>, found| wanted.as_ref().is_none_or(|wanted| wanted == found);
-        same(&self.account, &call.account) && same(&self.region, &call.region)
-    }
-}
-
-/// What goes wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// EC2 answers an error of its own.
-    Error {
-        /// The HTTP status.
-        status: u16,
-        /// EC2's code.
-        code: &'static str,
-    },
-    /// Another server's answer, 200.
-    Body(String),
-    /// No answer, until the failures are cleared.
-    Hang,
-    /// The answer comes late.
-    Delay(Duration),
-    /// The connection is cut.
-    Cut,
-}
-
-impl Failure {
-    /// EC2 is asked too often.
-    pub fn throttled() -> Self {
-        Self::Error {
-            status: 503,
-            code: "RequestLimitExceeded",
-        }
-    }
-
-    /// EC2 is out of order.
-    pub fn out_of_order() -> Self {
-        Self::Error {
-            status: 503,
-            code: "Unavailable",
-        }
-    }
-
-    /// The credentials are not allowed to.
-    pub fn unauthorized() -> Self {
-        Self::Error {
-            status: 403,
-            code: "UnauthorizedOperation",
-        }
-    }
-
-    /// The credentials are none of AWS's.
-    pub fn bad_credentials() -> Self {
-        Self::Error {
-            status: 401,
-            code: "AuthFailure",
-        }
-    }
-
-    /// The credentials have expired.
-    pub fn expired_credentials() -> Self {
-        Self::Error {
-            status: 400,
-            code: "RequestExpired",
-        }
-    }
-}
 
 /// The running server.
 #[derive(Debug)]
@@ -167,6 +45,7 @@ struct State {
     failures: Vec<(Scope, Times, Failure)>,
     amended: Vec<(String, Field, String)>,
     hidden: Vec<String>,
+    tpms: HashMap<String, NitroTpm>,
 }
 
 impl Front {
@@ -229,6 +108,10 @@ impl Front {
     pub(super) fn amend(&self, instance: &str, field: Field, value: &str) {
         let amended = (instance.to_owned(), field, value.to_owned());
         self.shared.lock().amended.push(amended);
+    }
+
+    pub(super) fn give_tpm(&self, instance: &str, tpm: NitroTpm) {
+        self.shared.lock().tpms.insert(instance.to_owned(), tpm);
     }
 
     pub(super) fn hide(&self, instance: &str) {
@@ -329,8 +212,22 @@ async fn serve(
             return Err(Cut);
         }
     }
-    let (server, authorization) = (shared.server, authorization.to_owned());
-    let account = call.account;
+    if call.action == tpm::ACTION {
+        return public_key(&shared, authorization, &call).await;
+    }
+    let posted = ask(&shared, authorization, &call.account, body).await?;
+    Ok(answer(posted.status, shared.correct(posted.body)))
+}
+
+/// Passes a call on to moto.
+async fn ask(
+    shared: &Shared,
+    authorization: &str,
+    account: &str,
+    body: Bytes,
+) -> Result<http::Answer, Cut> {
+    let server = shared.server;
+    let (authorization, account) = (authorization.to_owned(), account.to_owned());
     let posted = tokio::task::spawn_blocking(move || {
         let mut headers = vec![("authorization", &*authorization)];
         if !account.is_empty() {
@@ -338,8 +235,30 @@ async fn serve(
         }
         http::post(server, &headers, &body)
     });
-    let posted = posted.await.map_err(|_| Cut)?.map_err(|_| Cut)?;
-    Ok(answer(posted.status, shared.correct(posted.body)))
+    posted.await.map_err(|_| Cut)?.map_err(|_| Cut)
+}
+
+/// What moto does not know: answers if it does know the instance, of this account and region.
+async fn public_key(
+    shared: &Shared,
+    authorization: &str,
+    call: &Call,
+) -> Result<Response<Full<Bytes>>, Cut> {
+    let wanted = match tpm::Wanted::of(call) {
+        Ok(wanted) => wanted,
+        Err(refusal) => return Ok(answer(refusal.status, error(refusal.code))),
+    };
+    let described = ask(shared, authorization, &call.account, wanted.describe()).await?;
+    if described.status != 200 {
+        return Ok(answer(described.status, described.body));
+    }
+    let state = shared.lock();
+    let hidden = state.hidden.contains(&wanted.instance);
+    let tpm = state.tpms.get(&wanted.instance);
+    Ok(match wanted.answer(tpm, hidden) {
+        Ok(body) => answer(200, body),
+        Err(refusal) => answer(refusal.status, error(refusal.code)),
+    })
 }
 
 fn read(authorization: &str, body: &[u8]) -> Call {

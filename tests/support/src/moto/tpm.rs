@@ -1,0 +1,138 @@
+//! `GetInstanceTpmEkPub`: which endorsement keys an instance's NitroTPM has.
+
+use std::sync::Arc;
+
+use base64::prelude::*;
+use hyper::body::Bytes;
+
+use super::calls::Call;
+use crate::swtpm::Swtpm;
+use crate::tpm_machine::{EndorsementKey, TpmMachine};
+
+/// The action.
+pub(super) const ACTION: &str = "GetInstanceTpmEkPub";
+
+/// A public endorsement key in both formats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    /// `SubjectPublicKeyInfo`: the format `der`.
+    pub der: Vec<u8>,
+    /// `TPMT_PUBLIC`: the format `tpmt`.
+    pub tpmt: Vec<u8>,
+}
+
+/// The public endorsement keys that EC2 knows of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NitroTpm {
+    /// Of the type `rsa-2048`.
+    pub rsa: PublicKey,
+    /// Of the type `ecc-sec-p384`.
+    pub p384: PublicKey,
+}
+
+impl NitroTpm {
+    /// Those of a TPM.
+    #[track_caller]
+    pub fn of(tpm: &Arc<Swtpm>) -> Self {
+        let key = |endorsement| {
+            let machine = TpmMachine::new(tpm.clone(), endorsement);
+            PublicKey {
+                der: machine.ek_spki(),
+                tpmt: machine.ek_public(),
+            }
+        };
+        Self {
+            rsa: key(EndorsementKey::Rsa2048),
+            p384: key(EndorsementKey::P384),
+        }
+    }
+}
+
+/// An error that EC2 answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: u16,
+    pub(super) code: &'static str,
+}
+
+const MISSING: Refusal = refusal("MissingParameter");
+const INVALID: Refusal = refusal("InvalidParameterValue");
+const NOT_FOUND: Refusal = refusal("InvalidInstanceID.NotFound");
+
+/// EC2 does not document what it says of an instance without one; this is its general word for what
+/// "the instance's configuration does not support".
+const NO_TPM: Refusal = refusal("UnsupportedOperation");
+
+const DRY_RUN: Refusal = Refusal {
+    status: 412,
+    code: "DryRunOperation",
+};
+
+const fn refusal(code: &'static str) -> Refusal {
+    Refusal { status: 400, code }
+}
+
+/// A well-formed call.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) instance: String,
+    key_type: String,
+    key_format: String,
+    dry_run: bool,
+}
+
+impl Wanted {
+    pub(super) fn of(call: &Call) -> Result<Self, Refusal> {
+        let find = |name: &str| {
+            let mut parameters = call.parameters.iter();
+            let (_, value) = parameters.find(|(found, _)| found == name)?;
+            Some(value.clone())
+        };
+        let wanted = Self {
+            instance: find("InstanceId").ok_or(MISSING)?,
+            key_type: find("KeyType").ok_or(MISSING)?,
+            key_format: find("KeyFormat").ok_or(MISSING)?,
+            dry_run: find("DryRun").is_some_and(|value| value == "true"),
+        };
+        let known = ["rsa-2048", "ecc-sec-p384"].contains(&&*wanted.key_type)
+            && ["der", "tpmt"].contains(&&*wanted.key_format);
+        known.then_some(wanted).ok_or(INVALID)
+    }
+
+    /// The call by which moto says whether the instance is the caller's.
+    pub(super) fn describe(&self) -> Bytes {
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.append_pair("Action", "DescribeInstances");
+        form.append_pair("Version", "2016-11-15");
+        form.append_pair("InstanceId.1", &self.instance);
+        form.finish().into()
+    }
+
+    pub(super) fn answer(&self, tpm: Option<&NitroTpm>, hidden: bool) -> Result<String, Refusal> {
+        if hidden {
+            return Err(NOT_FOUND);
+        }
+        if self.dry_run {
+            return Err(DRY_RUN);
+        }
+        let tpm = tpm.ok_or(NO_TPM)?;
+        let key = match &*self.key_type {
+            "rsa-2048" => &tpm.rsa,
+            _ => &tpm.p384,
+        };
+        let value = match &*self.key_format {
+            "der" => &key.der,
+            _ => &key.tpmt,
+        };
+        Ok(format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?><{ACTION}Response \
+             xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><requestId>0</requestId>\
+             <instanceId>{}</instanceId><keyType>{}</keyType><keyFormat>{}</keyFormat>\
+             <keyValue>{}</keyValue></{ACTION}Response>",
+            self.instance,
+            self.key_type,
+            self.key_format,
+            BASE64_STANDARD.encode(value)
+        ))
+    }
+}
