@@ -1,0 +1,163 @@
+//! How a machine proves by its TPM which it is.
+
+use std::sync::{Mutex, PoisonError};
+
+use data_encoding::HEXLOWER;
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::evidence::tpm::{Enrolment, PublicAreas, Quote, Response, TpmEvidence};
+use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_authenticator::attester::{
+    Attester, AttesterError, Blame, Challenged, Claim, ProviderIdSources,
+};
+use kubelet_authenticator::clock::Deadline;
+use kubelet_authenticator::settings::{EndorsementKeyChoice, TpmSettings};
+use sha2::{Digest as _, Sha256};
+
+use crate::protocol::{Answer, Ask, Binding, Bytes, EndorsementKey, Keys, Question, QuoteFor};
+use crate::{certificate, device_file, instance, program, trouble};
+
+/// The machine's TPM.
+#[derive(Debug, Default)]
+pub(crate) struct Tpm {
+    /// What was read to learn the provider ID; the evidence that follows is made from it.
+    keys: Mutex<Option<Keys>>,
+}
+
+impl Attester for Tpm {
+    fn provider(&self) -> Provider {
+        Provider::TPM
+    }
+
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+        if let Some(id) = sources.written_anywhere()? {
+            return Ok(id);
+        }
+        if let Some(id) = instance::provider_id(sources)? {
+            return Ok(id);
+        }
+        let keys = read_keys(&sources.settings.tpm, sources.deadline)?;
+        let digest = HEXLOWER.encode(&Sha256::digest(&keys.spki.0));
+        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+        ProviderId::parse(&format!("tpm://{digest}")).map_err(|error| {
+            AttesterError::new(Blame::Tpm, "the TPM has no name", "report this as a bug")
+                .because(error)
+        })
+    }
+
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+        let known = self
+            .keys
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let keys = match known {
+            Some(keys) => keys,
+            None => read_keys(&claim.settings.tpm, claim.deadline)?,
+        };
+        let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
+        let evidence = TpmEvidence::Enrol(Enrolment {
+            header: header(claim),
+            certificate: stored.and_then(certificate::in_index).map(<[u8]>::to_vec),
+            keys: PublicAreas {
+                endorsement: keys.endorsement.0,
+                attestation: keys.attestation.0,
+            },
+        });
+        Ok(Some(evidence.to_json()))
+    }
+
+    fn respond(
+        &self,
+        claim: &Claim<'_>,
+        challenged: &Challenged<'_>,
+    ) -> Result<Option<Vec<u8>>, AttesterError> {
+        // The endorsement key is the one that was challenged, whatever is set by now.
+        let keys = match TpmEvidence::parse(challenged.evidence) {
+            Ok(TpmEvidence::Enrol(enrolment)) => enrolment.keys,
+            Ok(TpmEvidence::Respond(response)) => response.keys,
+            Err(error) => {
+                let what = "the evidence that was challenged cannot be read";
+                let remedy = "nothing: the next run makes another";
+                return Err(AttesterError::new(Blame::Evidence, what, remedy).because(error));
+            }
+        };
+        let challenge = challenged.challenge;
+        let settings = &claim.settings.tpm;
+        let question = QuoteFor {
+            endorsement: Bytes(keys.endorsement.clone()),
+            credential_blob: Bytes(challenge.credential_blob.clone()),
+            encrypted_secret: Bytes(challenge.encrypted_secret.clone()),
+            binding: Binding {
+                audience: claim.audience.to_string(),
+                provider_id: claim.provider_id.to_string(),
+                node_name: claim.node_name.to_string(),
+                spki: Bytes(claim.spki.to_vec()),
+                id: Bytes(challenge.id.as_bytes().to_vec()),
+            },
+            registers: settings.registers.clone(),
+        };
+        let answer = ask(settings, Ask::Quote(Box::new(question)), claim.deadline)?;
+        let Answer::Quoted(quoted) = answer else {
+            return Err(out_of_turn());
+        };
+        let evidence = TpmEvidence::Respond(Response {
+            header: header(claim),
+            id: challenge.id,
+            expiry: challenge.expiry.clone(),
+            keys: PublicAreas {
+                endorsement: keys.endorsement,
+                attestation: quoted.attestation.0,
+            },
+            quote: Quote {
+                attest: quoted.attest.0,
+                signature: quoted.signature.0,
+                registers: quoted.registers,
+            },
+        });
+        Ok(Some(evidence.to_json()))
+    }
+}
+
+fn header(claim: &Claim<'_>) -> Header {
+    Header {
+        version: claim.version.clone(),
+        audience: claim.audience.clone(),
+    }
+}
+
+fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, AttesterError> {
+    let endorsement_key = match settings.endorsement_key {
+        EndorsementKeyChoice::Auto => None,
+        EndorsementKeyChoice::Rsa2048 => Some(EndorsementKey::Rsa2048),
+        EndorsementKeyChoice::EccP256 => Some(EndorsementKey::EccP256),
+        EndorsementKeyChoice::EccP384 => Some(EndorsementKey::EccP384),
+    };
+    match ask(settings, Ask::Keys { endorsement_key }, deadline)? {
+        Answer::Keys(keys) => Ok(keys),
+        Answer::Quoted(_) | Answer::Trouble(_) => Err(out_of_turn()),
+    }
+}
+
+/// Everything but trouble.
+fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, AttesterError> {
+    let tcti = if let Some(tcti) = &settings.tcti {
+        tcti.to_string()
+    } else {
+        device_file::check(&settings.device)?;
+        format!("device:{}", settings.device.display())
+    };
+    let name = tcti.strip_prefix("device:").unwrap_or(&tcti).to_owned();
+    let answer = program::find(settings.device_program.as_deref())
+        .and_then(|program| program::ask(&program, &Question { tcti, ask }, deadline))
+        .map_err(trouble::of_program)?;
+    match answer {
+        Answer::Trouble(trouble) => Err(trouble::of_tpm(&name, &trouble)),
+        Answer::Keys(_) | Answer::Quoted(_) => Ok(answer),
+    }
+}
+
+fn out_of_turn() -> AttesterError {
+    let what = "the program that speaks to the TPM answers another question";
+    let remedy = "install plugin and program from one package";
+    AttesterError::new(Blame::Tpm, what, remedy)
+}

@@ -1,0 +1,451 @@
+//! The TPM: the only file that names `tss-esapi`.
+//!
+//! Every call leaves the TPM as it found it: no object and no session stays loaded, be it after an
+//! error. Keys are made anew each time, from what the TPM never changes by itself.
+
+use std::collections::BTreeMap;
+use std::str::FromStr as _;
+
+use kubelet_attestation::evidence::tpm::Registers;
+use sha2::{Digest as _, Sha256};
+use tss_esapi::abstraction::nv;
+use tss_esapi::attributes::SessionAttributesBuilder;
+use tss_esapi::constants::response_code::Tss2ResponseCode;
+use tss_esapi::constants::{CapabilityType, SessionType};
+use tss_esapi::handles::{
+    AuthHandle, KeyHandle, NvIndexTpmHandle, ObjectHandle, PersistentTpmHandle, SessionHandle,
+    TpmHandle,
+};
+use tss_esapi::interface_types::algorithm::HashingAlgorithm;
+use tss_esapi::interface_types::ecc::EccCurve;
+use tss_esapi::interface_types::resource_handles::{Hierarchy, NvAuth};
+use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
+use tss_esapi::structures::{
+    Attest, AttestInfo, CapabilityData, Data, Digest, DigestList, EncryptedSecret, IdObject, Nonce,
+    PcrSelectionList, PcrSlot, Public, Signature, SignatureScheme, SymmetricDefinition,
+};
+use tss_esapi::traits::{Marshall as _, UnMarshall as _};
+use tss_esapi::{Context, Error, TctiNameConf};
+
+use crate::endorsement::{attestation_template, policy_b_branches};
+use crate::protocol::{Bytes, EndorsementKey, Keys, Quoted, Trouble};
+
+/// How often registers are read that another changes meanwhile: once more.
+const ATTEMPTS: usize = 2;
+
+/// `TPM_RC_FAILURE` (Part 2, "TPM_RC").
+const FAILURE: u32 = 0x101;
+
+/// What is set in codes of format one, and in those of them that are about a parameter.
+const PARAMETER: u32 = 0xc0;
+
+/// Bits 16 to 23: zero where the TPM itself speaks.
+const LAYER: u32 = 0x00ff_0000;
+
+const ACTIVATE: &str = "TPM2_ActivateCredential";
+const CREATE: &str = "TPM2_CreatePrimary";
+const QUOTE: &str = "TPM2_Quote";
+
+/// The contents of a key binding, given what was in the challenge.
+pub(crate) trait Bind: FnOnce(&[u8]) -> [u8; 32] {}
+
+impl<F: FnOnce(&[u8]) -> [u8; 32]> Bind for F {}
+
+/// One connection to one TPM.
+#[derive(Debug)]
+pub(crate) struct Device {
+    context: Context,
+}
+
+/// Why it does not do what is asked, before it is understood.
+enum Fault {
+    Tss { step: &'static str, error: Error },
+    Own(Trouble),
+}
+
+fn at(step: &'static str) -> impl Fn(Error) -> Fault {
+    move |error| Fault::Tss { step, error }
+}
+
+impl Device {
+    /// Connects to the TPM that libtss2 knows by this name.
+    pub(crate) fn open(tcti: &str) -> Result<Self, Trouble> {
+        let opened = TctiNameConf::from_str(tcti).and_then(Context::new);
+        opened
+            .map(|context| Self { context })
+            .map_err(|error| code_or_words("connecting", error))
+    }
+
+    /// The public areas of the endorsement key and the attestation key, and the certificate of the
+    /// former if the TPM has one.
+    pub(crate) fn keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, Trouble> {
+        let read = self.read_keys(chosen);
+        read.map_err(|fault| self.understand(fault))
+    }
+
+    /// Opens a challenge and quotes `registers`, qualified by what `bind` makes of it.
+    pub(crate) fn quote(
+        &mut self,
+        endorsement: &[u8],
+        credential_blob: Vec<u8>,
+        encrypted_secret: Vec<u8>,
+        bind: impl Bind,
+        registers: &[u8],
+    ) -> Result<Quoted, Trouble> {
+        let challenge = (credential_blob, encrypted_secret);
+        let quoted = self.open_and_quote(endorsement, challenge, bind, registers);
+        quoted.map_err(|fault| self.understand(fault))
+    }
+
+    fn read_keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, Fault> {
+        let kind = match chosen {
+            Some(kind) => kind,
+            None => self.choose()?,
+        };
+        let certificate = self.certificate(kind)?;
+        let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
+        let attestation = self.with_ak(|_, _, public| Ok(public.to_vec()))?;
+        let spki = kind
+            .spki(&endorsement)
+            .ok_or(Fault::Own(Trouble::OtherKey))?;
+        Ok(Keys {
+            endorsement: Bytes(endorsement),
+            spki: Bytes(spki),
+            certificate: certificate.map(Bytes),
+            attestation: Bytes(attestation),
+        })
+    }
+
+    /// The best key that the TPM has prepared, by a certificate or by keeping it; or else the best
+    /// that it can make.
+    fn choose(&mut self) -> Result<EndorsementKey, Fault> {
+        for kind in EndorsementKey::ALL {
+            if self.defined(kind.certificate_index())? || self.persistent(kind)?.is_some() {
+                return Ok(kind);
+            }
+        }
+        let p384 = u32::from(u16::from(EccCurve::NistP384));
+        let (curves, _) = self
+            .context
+            .get_capability(CapabilityType::EccCurves, p384, 1)
+            .map_err(at("TPM2_GetCapability"))?;
+        if let CapabilityData::EccCurves(curves) = curves
+            && curves.contains(&EccCurve::NistP384.into())
+        {
+            return Ok(EndorsementKey::EccP384);
+        }
+        Ok(EndorsementKey::EccP256)
+    }
+
+    /// What the TPM has at a handle is asked first: asking for what is not there is an error.
+    fn defined(&mut self, handle: u32) -> Result<bool, Fault> {
+        let (handles, _) = self
+            .context
+            .get_capability(CapabilityType::Handles, handle, 1)
+            .map_err(at("TPM2_GetCapability"))?;
+        let CapabilityData::Handles(handles) = handles else {
+            return Ok(false);
+        };
+        let first = handles.into_inner().into_iter().map(u32::from).next();
+        Ok(first == Some(handle))
+    }
+
+    fn certificate(&mut self, kind: EndorsementKey) -> Result<Option<Vec<u8>>, Fault> {
+        if !self.defined(kind.certificate_index())? {
+            return Ok(None);
+        }
+        let step = at("TPM2_NV_Read");
+        let index = NvIndexTpmHandle::new(kind.certificate_index()).map_err(&step)?;
+        let mut object = self
+            .context
+            .tr_from_tpm_public(TpmHandle::NvIndex(index))
+            .map_err(&step)?;
+        let read = self
+            .context
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                nv::read_full(context, NvAuth::NvIndex(object.into()), index)
+            });
+        self.context.tr_close(&mut object).ok();
+        read.map(Some).map_err(step)
+    }
+
+    /// Everything in one go, so that each key is made once.
+    fn open_and_quote(
+        &mut self,
+        endorsement: &[u8],
+        (credential_blob, encrypted_secret): (Vec<u8>, Vec<u8>),
+        bind: impl Bind,
+        registers: &[u8],
+    ) -> Result<Quoted, Fault> {
+        let kind = EndorsementKey::of(endorsement).ok_or(Fault::Own(Trouble::OtherKey))?;
+        let malformed = |_: Error| Fault::Own(Trouble::OtherChallenge);
+        let blob = IdObject::try_from(credential_blob).map_err(malformed)?;
+        let secret = EncryptedSecret::try_from(encrypted_secret).map_err(malformed)?;
+        self.with_ek(kind, |device, ek, public| {
+            if public != endorsement {
+                return Err(Fault::Own(Trouble::OtherKey));
+            }
+            device.with_ak(|device, ak, attestation| {
+                let opened = device.with_policy(kind, ek, |device, policy| {
+                    let sessions = (Some(AuthSession::Password), Some(policy), None);
+                    device
+                        .context
+                        .execute_with_sessions(sessions, |context| {
+                            context.activate_credential(ak, ek, blob, secret)
+                        })
+                        .map_err(at(ACTIVATE))
+                })?;
+                let quote = device.settled_quote(ak, bind(&opened), registers)?;
+                let (attest, signature, registers) = quote;
+                Ok(Quoted {
+                    attestation: Bytes(attestation.to_vec()),
+                    attest: Bytes(attest.marshall().map_err(at(QUOTE))?),
+                    signature: Bytes(signature.marshall().map_err(at(QUOTE))?),
+                    registers,
+                })
+            })
+        })
+    }
+
+    /// A quote, and registers that are what it is over.
+    fn settled_quote(
+        &mut self,
+        ak: KeyHandle,
+        qualifying: [u8; 32],
+        registers: &[u8],
+    ) -> Result<(Attest, Signature, Registers), Fault> {
+        let selection = selection_of(registers)?;
+        for _ in 0..ATTEMPTS {
+            let data = Data::try_from(qualifying.to_vec()).map_err(at(QUOTE))?;
+            let (attest, signature) = self
+                .context
+                .execute_with_session(Some(AuthSession::Password), |context| {
+                    context.quote(ak, data, SignatureScheme::Null, selection.clone())
+                })
+                .map_err(at(QUOTE))?;
+            let AttestInfo::Quote { info } = attest.attested() else {
+                return Err(Fault::Own(Trouble::NoBank));
+            };
+            // A quote over a bank that is not there succeeds, over nothing.
+            if info.pcr_selection() != &selection {
+                return Err(Fault::Own(Trouble::NoBank));
+            }
+            let read = self.read_registers(selection.clone())?;
+            let digest = read
+                .values()
+                .fold(Sha256::new(), |digest, value| digest.chain_update(value));
+            if **info.pcr_digest() == *digest.finalize() {
+                let registers = Registers::new(read).ok_or(Fault::Own(Trouble::Question))?;
+                return Ok((attest, signature, registers));
+            }
+        }
+        Err(Fault::Own(Trouble::Unsettled))
+    }
+
+    /// A TPM gives eight at once, and none where it has no such bank: what the crate has for this
+    /// asks for ever then.
+    fn read_registers(
+        &mut self,
+        mut wanted: PcrSelectionList,
+    ) -> Result<BTreeMap<u8, [u8; 32]>, Fault> {
+        let mut values = BTreeMap::new();
+        while !wanted.is_empty() {
+            let (_, read, digests) = self
+                .context
+                .pcr_read(wanted.clone())
+                .map_err(at("TPM2_PCR_Read"))?;
+            let selected = read.get_selections().iter();
+            let slots: Vec<PcrSlot> = selected.flat_map(|bank| bank.selected()).collect();
+            if slots.is_empty() || slots.len() != digests.len() {
+                return Err(Fault::Own(Trouble::NoBank));
+            }
+            for (slot, digest) in slots.into_iter().zip(digests.value()) {
+                let number = u8::try_from(u32::from(slot).trailing_zeros()).unwrap_or(u8::MAX);
+                let value = <[u8; 32]>::try_from(digest.to_vec());
+                values.insert(number, value.map_err(|_| Fault::Own(Trouble::NoBank))?);
+            }
+            wanted.subtract(&read).map_err(at("TPM2_PCR_Read"))?;
+        }
+        Ok(values)
+    }
+
+    /// The key that the TPM keeps, where it is what its template says.
+    fn persistent(&mut self, kind: EndorsementKey) -> Result<Option<(KeyHandle, Vec<u8>)>, Fault> {
+        if !self.defined(kind.persistent_handle())? {
+            return Ok(None);
+        }
+        let step = at("TPM2_ReadPublic");
+        let handle = PersistentTpmHandle::new(kind.persistent_handle()).map_err(&step)?;
+        let object = self
+            .context
+            .tr_from_tpm_public(TpmHandle::Persistent(handle))
+            .map_err(&step)?;
+        let key = KeyHandle::from(object);
+        let (public, _, _) = self.context.read_public(key).map_err(&step)?;
+        let public = public.marshall().map_err(step)?;
+        Ok((EndorsementKey::of(&public) == Some(kind)).then_some((key, public)))
+    }
+
+    /// The endorsement key that the TPM keeps, or else one made for this and flushed afterwards.
+    fn with_ek<T>(
+        &mut self,
+        kind: EndorsementKey,
+        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        match self.persistent(kind)? {
+            Some((key, public)) => use_it(self, key, &public),
+            None => self.with_primary(&kind.template(), use_it),
+        }
+    }
+
+    fn with_ak<T>(
+        &mut self,
+        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.with_primary(&attestation_template(), use_it)
+    }
+
+    fn with_primary<T>(
+        &mut self,
+        template: &[u8],
+        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let template = Public::unmarshall(template).map_err(at(CREATE))?;
+        let made = self
+            .context
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                context.create_primary(Hierarchy::Endorsement, template, None, None, None, None)
+            })
+            .map_err(at(CREATE))?;
+        let public = made.out_public.marshall().map_err(at(CREATE));
+        let used = public.and_then(|public| use_it(self, made.key_handle, &public));
+        self.and_flush(ObjectHandle::from(made.key_handle), used)
+    }
+
+    /// A session that satisfies the endorsement key's policy. It is salted with that key and
+    /// encrypts what is in the challenge on its way, for who listens between here and the TPM.
+    fn with_policy<T>(
+        &mut self,
+        kind: EndorsementKey,
+        ek: KeyHandle,
+        use_it: impl FnOnce(&mut Self, AuthSession) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let hash = match kind {
+            EndorsementKey::Rsa2048 | EndorsementKey::EccP256 => HashingAlgorithm::Sha256,
+            EndorsementKey::EccP384 => HashingAlgorithm::Sha384,
+        };
+        let cipher = SymmetricDefinition::AES_128_CFB;
+        let session = self
+            .context
+            .start_auth_session(Some(ek), None, None, SessionType::Policy, cipher, hash)
+            .map_err(at("TPM2_StartAuthSession"))?
+            .ok_or(Fault::Own(Trouble::Question))?;
+        let satisfied = self.satisfy(kind, session);
+        let used = satisfied.and_then(|()| use_it(self, session));
+        self.and_flush(SessionHandle::from(session).into(), used)
+    }
+
+    fn satisfy(&mut self, kind: EndorsementKey, session: AuthSession) -> Result<(), Fault> {
+        let step = at("TPM2_PolicySecret");
+        let (attributes, mask) = SessionAttributesBuilder::new()
+            .with_decrypt(true)
+            .with_encrypt(true)
+            .build();
+        self.context
+            .tr_sess_set_attributes(session, attributes, mask)
+            .map_err(&step)?;
+        let policy = PolicySession::try_from(session).map_err(&step)?;
+        self.context
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                let (nonce, cp_hash) = (Nonce::default(), Digest::default());
+                let owner = AuthHandle::Endorsement;
+                context.policy_secret(policy, owner, nonce, cp_hash, Nonce::default(), None)
+            })
+            .map_err(step)?;
+        match kind {
+            EndorsementKey::Rsa2048 | EndorsementKey::EccP256 => Ok(()),
+            EndorsementKey::EccP384 => {
+                let step = at("TPM2_PolicyOR");
+                let mut branches = DigestList::new();
+                for branch in policy_b_branches() {
+                    let branch = Digest::try_from(branch).map_err(&step)?;
+                    branches.add(branch).map_err(&step)?;
+                }
+                self.context.policy_or(policy, branches).map_err(step)
+            }
+        }
+    }
+
+    /// What came of using `object`, which is removed, whatever that is.
+    fn and_flush<T>(&mut self, object: ObjectHandle, used: Result<T, Fault>) -> Result<T, Fault> {
+        let flushed = self.context.flush_context(object);
+        let value = used?;
+        flushed.map(|()| value).map_err(at("TPM2_FlushContext"))
+    }
+
+    /// Tells failure mode from a command that failed: there is one code for both.
+    fn understand(&mut self, fault: Fault) -> Trouble {
+        let (step, error) = match fault {
+            Fault::Own(trouble) => return trouble,
+            Fault::Tss { step, error } => (step, error),
+        };
+        match response_code(error) {
+            Some(FAILURE) if self.fails() => Trouble::FailureMode,
+            // What some say of padding that does not open.
+            Some(FAILURE) if step == ACTIVATE => Trouble::OtherChallenge,
+            // Its parameters are the challenge.
+            Some(code)
+                if step == ACTIVATE && code & LAYER == 0 && code & PARAMETER == PARAMETER =>
+            {
+                Trouble::OtherChallenge
+            }
+            _ => code_or_words(step, error),
+        }
+    }
+
+    fn fails(&mut self) -> bool {
+        let asked = self
+            .context
+            .get_capability(CapabilityType::Handles, 0x8000_0000, 1);
+        asked.is_err_and(|error| response_code(error) == Some(FAILURE))
+    }
+}
+
+fn selection_of(registers: &[u8]) -> Result<PcrSelectionList, Fault> {
+    let slots: Result<Vec<PcrSlot>, Error> = registers
+        .iter()
+        .map(|number| PcrSlot::try_from(1_u32.checked_shl((*number).into()).unwrap_or_default()))
+        .collect();
+    slots
+        .and_then(|slots| {
+            PcrSelectionList::builder()
+                .with_selection(HashingAlgorithm::Sha256, &slots)
+                .build()
+        })
+        .map_err(at(QUOTE))
+}
+
+fn code_or_words(step: &str, error: Error) -> Trouble {
+    let step = step.to_owned();
+    match response_code(error) {
+        Some(code) => Trouble::Code { step, code },
+        None => Trouble::Bindings {
+            step,
+            words: error.to_string(),
+        },
+    }
+}
+
+/// The number; the crate names codes without looking at who speaks, and shows it only as text.
+fn response_code(error: Error) -> Option<u32> {
+    let Error::Tss2Error(code) = error else {
+        return None;
+    };
+    let text = match code {
+        Tss2ResponseCode::Success => return Some(0),
+        Tss2ResponseCode::FormatZero(code) => code.to_string(),
+        Tss2ResponseCode::FormatOne(code) => code.to_string(),
+    };
+    let (_, digits) = text.rsplit_once("0x")?;
+    u32::from_str_radix(digits, 16).ok()
+}

@@ -1,0 +1,116 @@
+//! The TPM as a file: why it cannot be used, before anybody tries.
+//!
+//! libtss2 has one error for all of these.
+
+use std::fs::FileType;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use kubelet_authenticator::attester::{AttesterError, Blame};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Says why this TPM cannot be used, if that can be seen without asking it anything.
+pub(crate) fn check(path: &Path) -> Result<(), AttesterError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    let file = opened.map_err(|error| unusable(path, error))?;
+    let kind = std::fs::File::from(file).metadata();
+    let kind = kind.map(|metadata| metadata.file_type());
+    if kind.as_ref().is_ok_and(FileType::is_char_device) {
+        return Ok(());
+    }
+    Err(trouble(
+        format!("{} is no TPM", path.display()),
+        "correct tpm.device in the settings",
+        None,
+    ))
+}
+
+fn unusable(path: &Path, error: Errno) -> AttesterError {
+    let place = path.display();
+    let cause = Some(error);
+    if error == Errno::NOENT || error == Errno::NXIO || error == Errno::NODEV {
+        let unmanaged = path.with_file_name("tpm0");
+        if unmanaged.exists() {
+            return trouble(
+                format!(
+                    "{place} is not there, though {} is: this is a TPM 1.2, or a kernel without a \
+                     resource manager for TPMs",
+                    unmanaged.display()
+                ),
+                "a TPM 2.0 and Linux 4.12 or newer are needed",
+                cause,
+            );
+        }
+        return trouble(
+            format!("this machine has no TPM that Linux knows: {place} is not there"),
+            "switch the TPM 2.0 on in the firmware (fTPM, PTT), give the virtual machine one (on EC2 an \
+             image with --tpm-support v2.0 and UEFI boot), or load its driver (tpm_crb, tpm_tis)",
+            cause,
+        );
+    }
+    if error == Errno::ACCESS || error == Errno::PERM {
+        return trouble(
+            format!("{place} may not be opened"),
+            "run the plugin as root, as the kubelet does, or in the group of the file; see that no \
+             sandbox (DeviceAllow=, a container) keeps devices from it",
+            cause,
+        );
+    }
+    if error == Errno::BUSY {
+        return trouble(
+            format!("{place} is in use by another program"),
+            "use /dev/tpmrm0 (tpm.device), which several programs can use at once",
+            cause,
+        );
+    }
+    trouble(
+        format!("{place} cannot be opened"),
+        "see the kernel's messages about the TPM (dmesg | grep -i tpm)",
+        cause,
+    )
+}
+
+fn trouble(what: String, remedy: &str, cause: Option<Errno>) -> AttesterError {
+    let error = AttesterError::new(Blame::Tpm, what, remedy);
+    match cause {
+        Some(cause) => error.because(io::Error::from(cause)),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_tpm_is_a_character_device_that_can_be_opened() {
+        check(Path::new("/dev/null")).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_tpm_says_what_it_is_instead() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let old = tempfile::tempdir().unwrap();
+        fs::write(old.path().join("tpm0"), "").unwrap();
+        for (path, words) in [
+            (folder.path().join("none"), "no TPM that Linux knows"),
+            (old.path().join("tpmrm0"), "this is a TPM 1.2"),
+            (file.join("below"), "cannot be opened"),
+            (folder.path().to_owned(), "cannot be opened"),
+            (file, "is no TPM"),
+        ] {
+            let error = check(&path).unwrap_err();
+
+            assert!(error.to_string().contains(words), "{error}");
+            assert_eq!(error.blame(), Blame::Tpm);
+            assert!(!error.remedy().is_empty());
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What EC2 calls a machine that is one of its instances.
+
+use kubelet_attestation::names::ProviderId;
+use kubelet_authenticator::attester::{AttesterError, Blame, ProviderIdSources};
+use kubelet_authenticator::imds::{Imds, ImdsError, Text};
+
+/// What the firmware of an instance calls its maker.
+const VENDOR: &str = "Amazon EC2";
+
+const ZONE: &str = "meta-data/placement/availability-zone";
+const ID: &str = "meta-data/instance-id";
+
+/// The instance's provider ID; none on a machine that is none.
+///
+/// The firmware tells instances from other machines, so that these wait for no metadata service. On
+/// an instance whose metadata cannot be had there is no other name: a machine does not change its
+/// own because a service is down.
+pub(crate) fn provider_id(
+    sources: &ProviderIdSources<'_>,
+) -> Result<Option<ProviderId>, AttesterError> {
+    let endpoint = sources.settings.aws.metadata_endpoint;
+    if endpoint.is_none() && sources.machine.vendor().as_deref() != Some(VENDOR) {
+        return Ok(None);
+    }
+    let deadline = sources.deadline;
+    let imds = Imds::open(endpoint, deadline).map_err(unavailable)?;
+    let zone = imds.read(ZONE, deadline).map_err(unavailable)?;
+    let id = imds.read(ID, deadline).map_err(unavailable)?;
+    named(&zone, &id).map(Some)
+}
+
+fn named(zone: &Text, id: &Text) -> Result<ProviderId, AttesterError> {
+    let is_plain = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        !text.is_empty() && text.bytes().all(plain)
+    };
+    let id = Some(format!("aws:///{}/{}", **zone, **id))
+        .filter(|_| is_plain(zone) && is_plain(id) && id.starts_with("i-"))
+        .and_then(|id| ProviderId::parse(&id).ok());
+    id.ok_or_else(|| {
+        AttesterError::new(
+            Blame::Evidence,
+            "the instance metadata names no instance",
+            "see what answers in the place of the instance metadata service, or set providerID in \
+             the settings",
+        )
+    })
+}
+
+fn unavailable(error: ImdsError) -> AttesterError {
+    let remedy = format!(
+        "{}; or set providerID in the settings, or give the kubelet --provider-id",
+        error.remedy()
+    );
+    let what = "this is an EC2 instance, and which cannot be learned";
+    AttesterError::new(Blame::Source, what, remedy).because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(zone: &str, id: &str) -> Result<ProviderId, AttesterError> {
+        named(&Text::new(zone.to_owned()), &Text::new(id.to_owned()))
+    }
+
+    #[test]
+    fn an_instance_is_named_as_its_cloud_provider_does() {
+        let id = read("eu-west-1a", "i-0123456789abcdef0").unwrap();
+
+        assert_eq!(id.as_str(), "aws:///eu-west-1a/i-0123456789abcdef0");
+    }
+
+    #[test]
+    fn other_words_name_no_instance() {
+        for (zone, id) in [
+            ("", "i-1"),
+            ("a/b", "i-1"),
+            ("a", ""),
+            ("a", "1"),
+            ("a", "i-1\n"),
+            ("<html>", "i-1"),
+        ] {
+            assert_eq!(read(zone, id).unwrap_err().blame(), Blame::Evidence);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::protocol::{Ask, Trouble};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// A program that is this script.
+fn script(text: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    (folder, program)
+}
+
+fn asked(program: &Path, time: Duration) -> Result<Answer, ProgramError> {
+    let question = Question {
+        tcti: "device:/dev/tpmrm0".to_owned(),
+        ask: Ask::Keys {
+            endorsement_key: None,
+        },
+    };
+    ask(program, &question, Deadline::after(time))
+}
+
+fn refused(text: &str) -> String {
+    let (_folder, program) = script(text);
+    let error = asked(&program, MINUTE).unwrap_err();
+    error
+        .to_string()
+        .replace(program.to_str().unwrap(), "PROGRAM")
+}
+
+#[test]
+fn the_answer_is_a_line_of_json() {
+    let (_folder, program) =
+        script("#!/bin/sh\nread question\necho '{\"Trouble\":\"FailureMode\"}'\n");
+
+    let answer = asked(&program, MINUTE).unwrap();
+
+    assert!(matches!(answer, Answer::Trouble(Trouble::FailureMode)));
+}
+
+#[test]
+fn the_program_gets_the_question_and_no_environment_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let (_script, program) = script(&format!(
+        "#!/bin/sh\n{{ cat; env; }} > {}\necho '{{\"Trouble\":\"FailureMode\"}}'\n",
+        kept.display()
+    ));
+
+    asked(&program, MINUTE).unwrap();
+
+    let kept = fs::read_to_string(kept).unwrap();
+    assert!(
+        kept.starts_with("{\"tcti\":\"device:/dev/tpmrm0\""),
+        "{kept}"
+    );
+    assert!(kept.contains("TSS2_LOG=all+none"));
+    assert!(!kept.contains("CARGO"), "{kept}");
+}
+
+#[test]
+fn what_the_loader_says_is_understood() {
+    for (words, expected) in [
+        (
+            "PROG: error while loading shared libraries: libtss2-esys.so.0: cannot open shared \
+             object file: No such file or directory",
+            "the library libtss2-esys.so.0 that speaks to TPMs is not installed, or is damaged",
+        ),
+        (
+            "PROG: symbol lookup error: PROG: undefined symbol: Esys_Free",
+            "the libraries that speak to TPMs are not those that PROGRAM was built for: PROG: \
+             symbol lookup error: PROG: undefined symbol: Esys_Free",
+        ),
+        (
+            "PROG: /lib/libc.so.6: version `GLIBC_2.38' not found (required by PROG)",
+            "the libraries that speak to TPMs are not those that PROGRAM was built for: PROG: \
+             /lib/libc.so.6: version `GLIBC_2.38' not found (required by PROG)",
+        ),
+    ] {
+        let said = refused(&format!("#!/bin/sh\ncat <<'E' >&2\n{words}\nE\nexit 127\n"));
+        assert_eq!(said, expected);
+    }
+}
+
+#[test]
+fn a_program_that_ends_otherwise_says_how() {
+    assert_eq!(
+        refused("#!/bin/sh\necho why >&2\nexit 3\n"),
+        "PROGRAM ended without an answer (exit status: 3): why"
+    );
+    assert_eq!(
+        refused("#!/bin/sh\nkill -9 $$\n"),
+        "PROGRAM ended without an answer (signal: 9 (SIGKILL))"
+    );
+    assert_eq!(
+        refused("#!/bin/sh\necho hello\n"),
+        "PROGRAM is of another release than this plugin"
+    );
+}
+
+#[test]
+fn a_program_that_does_not_answer_is_left_at_the_deadline() {
+    let (_folder, program) = script("#!/bin/sh\nexec sleep 1000\n");
+
+    let error = asked(&program, Duration::from_millis(50)).unwrap_err();
+
+    assert!(matches!(error, ProgramError::Slow { .. }), "{error}");
+}
+
+#[test]
+fn a_program_that_cannot_be_started_says_why() {
+    assert_eq!(
+        refused("#!/nowhere/loader\n"),
+        "PROGRAM cannot be started: this system has no glibc to load it"
+    );
+    let (_folder, program) = script("#!/bin/sh\n");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = asked(&program, MINUTE).unwrap_err();
+    assert!(matches!(error, ProgramError::NotStarted { .. }), "{error}");
+}
+
+#[test]
+fn the_program_is_where_it_is_set_to_be() {
+    let (_folder, program) = script("");
+
+    assert_eq!(find(Some(&program)).unwrap(), program);
+    let error = find(Some(&program.with_extension("none"))).unwrap_err();
+    assert!(matches!(error, ProgramError::Absent { looked } if looked.len() == 1));
+}

@@ -1,0 +1,148 @@
+use std::sync::Arc;
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_authenticator_test_support::tpm_machine::TpmMachine;
+use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
+
+use super::*;
+
+const SECRET: [u8; 32] = [9; 32];
+
+/// A question for a quote that answers a credential made for these keys by another's tools.
+pub(super) fn question(maker: &TpmMachine, ek_public: &[u8], ak_name: &[u8]) -> Value {
+    let (blob, secret) = maker.make_credential(ek_public, ak_name, &SECRET);
+    json!({"Quote": {
+        "endorsement": BASE64_STANDARD.encode(ek_public),
+        "credential_blob": BASE64_STANDARD.encode(blob),
+        "encrypted_secret": BASE64_STANDARD.encode(secret),
+        "binding": {
+            "audience": "prod", "provider_id": "tpm://00", "node_name": "n1",
+            "spki": BASE64_STANDARD.encode("spki"), "id": BASE64_STANDARD.encode([1; 16]),
+        },
+        "registers": [0, 4, 7, 10, 11, 12, 13, 14, 23],
+    }})
+}
+
+fn binding() -> [u8; 32] {
+    let binding = KeyBinding::new(
+        &Provider::TPM,
+        &Audience::parse("prod").unwrap(),
+        &ProviderId::parse("tpm://00").unwrap(),
+        &NodeName::parse("n1").unwrap(),
+        b"spki",
+        &[&[1; 16], &SECRET],
+    );
+    *binding.as_bytes()
+}
+
+/// A sized buffer.
+fn sized(contents: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(contents.len()).unwrap();
+    [&length.to_be_bytes(), contents].concat()
+}
+
+/// Two numbers of 32 bytes, each in a sized buffer, out of what follows `skipped` bytes.
+fn two_numbers(structure: &[u8], skipped: usize) -> Vec<u8> {
+    let mut rest = &structure[skipped..];
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        let (length, after) = rest.split_first_chunk().unwrap();
+        let (number, after) = after.split_at(u16::from_be_bytes(*length).into());
+        numbers.extend(vec![0; 32 - number.len()]);
+        numbers.extend(number);
+        rest = after;
+    }
+    assert!(rest.is_empty());
+    numbers
+}
+
+/// Whether this is a `TPMT_SIGNATURE`, ECDSA with SHA-256, of `message` by this `TPMT_PUBLIC`.
+fn is_signed(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
+    let point = [&[4][..], &two_numbers(public, 20)].concat();
+    assert_eq!(&signature[..4], [0, 0x18, 0, 0x0b]);
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
+        .verify(message, &two_numbers(signature, 4))
+        .is_ok()
+}
+
+#[test]
+fn a_quote_covers_the_binding_with_the_secret_that_was_opened() {
+    let tpm = Arc::new(Swtpm::start());
+    tpm.extend(4, &[1; 32]);
+    for (name, kind) in KINDS {
+        let machine = TpmMachine::new(tpm.clone(), kind);
+        let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+
+        let answer = ask(&tpm.tcti(), asked);
+
+        let quoted = &answer["Quoted"];
+        assert_eq!(bytes(quoted, "attestation"), machine.ak_public(), "{name}");
+        let attest = bytes(quoted, "attest");
+        assert!(attest.windows(34).any(|part| part == sized(&binding())));
+        let signature = bytes(quoted, "signature");
+        assert!(
+            is_signed(&machine.ak_public(), &attest, &signature),
+            "{name}"
+        );
+        let registers = quoted["registers"].as_object().unwrap();
+        assert_eq!(registers.len(), 9, "{name}");
+        for (number, value) in registers {
+            let value = data_encoding::HEXLOWER.decode(value.as_str().unwrap().as_bytes());
+            assert_eq!(value.unwrap(), tpm.pcr(number.parse().unwrap()), "{name}");
+        }
+    }
+    assert_empty(&tpm);
+}
+
+#[test]
+fn nothing_is_left_in_the_tpm_by_many_enrolments() {
+    let tpm = Arc::new(Swtpm::start());
+    let before = (
+        tpm.transient_handles(),
+        tpm.loaded_sessions(),
+        tpm.persistent_handles(),
+    );
+    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
+    let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+
+    for _ in 0..100 {
+        assert!(keys_of(&tpm, Some("EccP256"))["Keys"].is_object());
+        assert!(ask(&tpm.tcti(), asked.clone())["Quoted"].is_object());
+    }
+
+    let after = (
+        tpm.transient_handles(),
+        tpm.loaded_sessions(),
+        tpm.persistent_handles(),
+    );
+    assert_eq!(after, before);
+    assert_empty(&tpm);
+}
+
+#[test]
+fn a_join_costs_one_activation_and_one_quote_and_shows_no_secret() {
+    let tpm = Arc::new(Swtpm::start());
+    for (name, kind) in KINDS {
+        let machine = TpmMachine::new(tpm.clone(), kind);
+        let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+        let blob = BASE64_STANDARD.decode(asked["Quote"]["credential_blob"].as_str().unwrap());
+        let proxy = TpmProxy::before(&tpm);
+        let keys = json!({"Keys": {"endorsement_key": name}});
+
+        assert!(ask(&proxy.tcti(), keys)["Keys"].is_object());
+        assert!(ask(&proxy.tcti(), asked)["Quoted"].is_object());
+
+        assert_eq!(proxy.count(command::ACTIVATE_CREDENTIAL), 1, "{name}");
+        assert_eq!(proxy.count(command::QUOTE), 1, "{name}");
+        let kept = kind != EndorsementKey::P256;
+        let made = if kept { 2 } else { 4 };
+        assert_eq!(proxy.count(command::CREATE_PRIMARY), made, "{name}");
+        assert!(
+            !proxy.carried(&SECRET) && !proxy.carried(&blob.unwrap()),
+            "{name}"
+        );
+    }
+    assert_empty(&tpm);
+}

@@ -1,0 +1,152 @@
+use std::sync::Arc;
+
+use kubelet_authenticator_test_support::api_server::Times;
+use kubelet_authenticator_test_support::tpm_machine::TpmMachine;
+use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
+
+use super::quotes::question;
+use super::*;
+
+fn code(answer: &Value) -> u64 {
+    answer["Trouble"]["Code"]["code"]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[test]
+fn a_challenge_for_another_tpm_or_key_is_told_from_a_tpm_that_fails() {
+    let (this, other) = (Arc::new(Swtpm::start()), Arc::new(Swtpm::start()));
+    for (name, kind) in KINDS {
+        let (machine, stranger) = (
+            TpmMachine::new(this.clone(), kind),
+            TpmMachine::new(other.clone(), kind),
+        );
+        let refused = json!({"Trouble": "OtherChallenge"});
+
+        let mut asked = question(&machine, &stranger.ek_public(), &machine.ak_name());
+        asked["Quote"]["endorsement"] = BASE64_STANDARD.encode(machine.ek_public()).into();
+        assert_eq!(ask(&this.tcti(), asked), refused, "{name}: another TPM");
+        let asked = question(&machine, &machine.ek_public(), &stranger.ak_name());
+        assert_eq!(ask(&this.tcti(), asked), refused, "{name}: another key");
+        let mut asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+        asked["Quote"]["encrypted_secret"] = BASE64_STANDARD.encode([0; 7]).into();
+        assert_eq!(ask(&this.tcti(), asked), refused, "{name}: nonsense");
+    }
+    assert_empty(&this);
+}
+
+#[test]
+fn an_endorsement_key_of_another_tpm_is_not_this_ones() {
+    let (this, other) = (Arc::new(Swtpm::start()), Arc::new(Swtpm::start()));
+    let stranger = TpmMachine::new(other, EndorsementKey::P384);
+    let machine = TpmMachine::new(this.clone(), EndorsementKey::P384);
+
+    let asked = question(&machine, &stranger.ek_public(), &machine.ak_name());
+
+    assert_eq!(ask(&this.tcti(), asked), json!({"Trouble": "OtherKey"}));
+    assert_empty(&this);
+}
+
+#[test]
+fn a_quote_over_a_bank_that_is_not_there_is_none() {
+    let tpm = Arc::new(Swtpm::with_banks("sha1"));
+    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+
+    let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+
+    assert_eq!(ask(&tpm.tcti(), asked), json!({"Trouble": "NoBank"}));
+    assert_empty(&tpm);
+}
+
+#[test]
+fn a_tpm_in_failure_mode_says_so() {
+    let tpm = Swtpm::start();
+    tpm.break_down();
+
+    assert_eq!(keys_of(&tpm, None), json!({"Trouble": "FailureMode"}));
+}
+
+#[test]
+fn a_tpm_that_is_locked_out_still_attests() {
+    let tpm = Arc::new(Swtpm::start());
+    tpm.lock_out();
+    for (name, kind) in KINDS {
+        let machine = TpmMachine::new(tpm.clone(), kind);
+        assert!(keys_of(&tpm, Some(name))["Keys"].is_object(), "{name}");
+        let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+        assert!(ask(&tpm.tcti(), asked)["Quoted"].is_object(), "{name}");
+    }
+    assert!(tpm.is_locked_out());
+    assert_empty(&tpm);
+}
+
+#[test]
+fn a_tpm_that_is_not_there_is_not_reached() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = closed.local_addr().unwrap().port();
+    drop(closed);
+
+    let tcti = format!("swtpm:host=127.0.0.1,port={port}");
+    let answer = ask(&tcti, json!({"Keys": {"endorsement_key": null}}));
+
+    assert_eq!(code(&answer) & 0xff_0000, 0xa_0000, "{answer}");
+}
+
+#[test]
+fn a_question_that_makes_no_sense_is_not_asked() {
+    let nowhere = "swtpm:host=127.0.0.1,port=1";
+    assert_eq!(
+        ask(nowhere, json!("Shutdown")),
+        json!({"Trouble": "Question"})
+    );
+}
+
+#[test]
+fn a_code_is_told_with_the_command_that_it_answers() {
+    let tpm = Arc::new(Swtpm::start());
+    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
+    let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+    for (at, code, step) in [
+        (command::CREATE_PRIMARY, 0x902, "TPM2_CreatePrimary"),
+        (command::CREATE_PRIMARY, 0x9a2, "TPM2_CreatePrimary"),
+        (command::CREATE_PRIMARY, 0x185, "TPM2_CreatePrimary"),
+        (command::START_AUTH_SESSION, 0x903, "TPM2_StartAuthSession"),
+        (command::POLICY_SECRET, 0x921, "TPM2_PolicySecret"),
+        (
+            command::ACTIVATE_CREDENTIAL,
+            0x902,
+            "TPM2_ActivateCredential",
+        ),
+        (command::QUOTE, 0x101, "TPM2_Quote"),
+        (command::PCR_READ, 0x9ff, "TPM2_PCR_Read"),
+        (command::FLUSH_CONTEXT, 0x9ff, "TPM2_FlushContext"),
+    ] {
+        let proxy = TpmProxy::before(&tpm);
+        proxy.inject(Commands::One(at), Times::always(), Fault::Answer(code));
+
+        let answer = ask(&proxy.tcti(), asked.clone());
+
+        let expected = json!({"Trouble": {"Code": {"step": step, "code": code}}});
+        assert_eq!(answer, expected);
+        drop(proxy);
+        if at == command::FLUSH_CONTEXT {
+            tpm.flush();
+        }
+        assert_empty(&tpm);
+    }
+}
+
+#[test]
+fn a_tpm_that_is_cut_off_is_not_reached() {
+    let tpm = Arc::new(Swtpm::start());
+    let proxy = TpmProxy::before(&tpm);
+    let quote = Commands::One(command::CREATE_PRIMARY);
+    proxy.inject(quote, Times::always(), Fault::Cut);
+
+    let answer = ask(
+        &proxy.tcti(),
+        json!({"Keys": {"endorsement_key": "EccP256"}}),
+    );
+
+    assert_eq!(code(&answer) & 0xff_0000, 0xa_0000, "{answer}");
+}
