@@ -25,12 +25,9 @@ mod faults;
 mod server;
 mod sigv4;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
-
-use tokio::sync::oneshot;
 
 pub use self::credentials::{Credentials, Principal};
 pub use self::faults::{ConnectionFault, Fault, Times};
@@ -41,6 +38,7 @@ use self::faults::Faults;
 use self::server::Acceptors;
 use crate::clock::now;
 use crate::pki::CertificateAuthority;
+use crate::serving::Serving;
 
 /// How long credentials live that [`Sts::credentials`] gives: as those of instance metadata.
 const LIFETIME: Duration = Duration::from_secs(6 * 3600);
@@ -48,10 +46,8 @@ const LIFETIME: Duration = Duration::from_secs(6 * 3600);
 /// A running service.
 #[derive(Debug)]
 pub struct Sts {
-    address: SocketAddr,
+    serving: Serving,
     shared: Arc<Shared>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -128,47 +124,26 @@ impl Sts {
             authority,
             state: Mutex::default(),
         });
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn({
+        let serving = Serving::start({
             let shared = shared.clone();
-            move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .unwrap();
-                runtime.block_on(async {
-                    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                    tokio::select! {
-                        _ = stopped => {}
-                        _ = server::accept(listener, shared, acceptors) => {}
-                    }
-                });
-            }
+            move |listener| server::accept(listener, shared, acceptors)
         });
-        Self {
-            address,
-            shared,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Self { serving, shared }
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.serving.address()
     }
 
     /// `127.0.0.1:PORT`, as settings name an endpoint, and as `host` is signed.
     pub fn host(&self) -> String {
-        self.address.to_string()
+        self.address().to_string()
     }
 
     /// `https://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
-        format!("https://{}", self.address)
+        format!("https://{}", self.address())
     }
 
     /// The certificate of the authority that signed the service's, PEM.
@@ -240,14 +215,5 @@ impl Sts {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Sts {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }

@@ -45,14 +45,12 @@ mod tls;
 mod trickle;
 mod watch;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::crypto::CryptoProvider;
 use serde_json::Value;
-use tokio::sync::oneshot;
 
 pub use self::auth::User;
 pub use self::faults::{ConnectionFault, Fault, Route, Times};
@@ -70,6 +68,7 @@ use self::resource::{CORE_EVENTS, EVENTS, NODES, REQUESTS, Resource};
 use self::store::{Selection, Store};
 use self::tls::Acceptors;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
+use crate::serving::Serving;
 
 /// The bootstrap token that every server knows from its start.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
@@ -77,10 +76,8 @@ pub const TOKEN: &str = "abcdef.0123456789abcdef";
 /// A running server.
 #[derive(Debug)]
 pub struct ApiServer {
-    address: SocketAddr,
+    serving: Serving,
     shared: Arc<Shared>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// What the server's tasks and its owner share.
@@ -117,32 +114,11 @@ impl ApiServer {
         let authority = CertificateAuthority::new("kubernetes");
         let acceptors = Acceptors::new(&authority, &provider);
         let shared = Arc::new(Shared::new(authority, &provider));
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn({
+        let serving = Serving::start({
             let shared = shared.clone();
-            move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .unwrap();
-                runtime.block_on(async {
-                    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                    tokio::select! {
-                        _ = stopped => {}
-                        _ = serve::accept(listener, shared, acceptors) => {}
-                    }
-                });
-            }
+            move |listener| serve::accept(listener, shared, acceptors)
         });
-        let server = Self {
-            address,
-            shared,
-            stop: Some(stop),
-            thread: Some(thread),
-        };
+        let server = Self { serving, shared };
         let (id, secret) = TOKEN.split_once('.').unwrap();
         server.add_token(id, secret);
         server
@@ -150,12 +126,12 @@ impl ApiServer {
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.serving.address()
     }
 
     /// `https://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
-        format!("https://{}", self.address)
+        format!("https://{}", self.address())
     }
 
     /// The cluster's authority: it signs the server's certificate and the clients'.
@@ -303,15 +279,6 @@ impl ApiServer {
         let state = lock(&self.shared.state);
         let found = state.store.list(&Selection::everything(resource));
         found.iter().map(|object| (**object).clone()).collect()
-    }
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -23,18 +23,7 @@ use super::resource::{REQUESTS, Target};
 use super::tls::Acceptors;
 use super::trickle::{Pace, Trickle};
 use super::{Shared, lock};
-
-/// The connection is to be cut instead of an answer.
-#[derive(Debug)]
-struct Cut;
-
-impl std::fmt::Display for Cut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cut by the test")
-    }
-}
-
-impl std::error::Error for Cut {}
+use crate::serving::Cut;
 
 /// Accepts until the task is dropped.
 pub(super) async fn accept(

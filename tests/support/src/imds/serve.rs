@@ -20,6 +20,7 @@ use tokio::time::sleep;
 
 use super::faults::Fault;
 use super::{Request, Shared, lock};
+use crate::serving::Cut;
 
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
@@ -29,18 +30,6 @@ const PIECE: usize = 64 * 1024;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 type Response = hyper::Response<Body>;
-
-/// The connection is to be cut instead of an answer.
-#[derive(Debug)]
-struct Cut;
-
-impl std::fmt::Display for Cut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cut by the test")
-    }
-}
-
-impl std::error::Error for Cut {}
 
 /// Accepts until `stop` is dropped; with it end the connections.
 pub(super) async fn accept(

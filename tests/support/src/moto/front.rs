@@ -1,9 +1,8 @@
 //! The server in front of moto.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -12,13 +11,14 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::calls::{Call, Failure, Scope};
 use super::tpm::{self, NitroTpm};
 use super::xml::{self, Field};
 use super::{account_of, http};
 use crate::api_server::Times;
+use crate::serving::{Cut, Serving};
 
 /// The header that tells moto whose call it is.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
@@ -26,10 +26,8 @@ pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
 /// The running server.
 #[derive(Debug)]
 pub(super) struct Front {
-    address: SocketAddr,
+    serving: Serving,
     shared: Arc<Shared>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -55,37 +53,15 @@ impl Front {
             state: Mutex::default(),
             cleared: watch::Sender::new(()),
         });
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn({
+        let serving = Serving::start({
             let shared = shared.clone();
-            move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .unwrap();
-                runtime.block_on(async {
-                    let listener = TcpListener::from_std(listener).unwrap();
-                    tokio::select! {
-                        () = accept(listener, shared) => {}
-                        _ = stopped => {}
-                    }
-                });
-                runtime.shutdown_background();
-            }
+            move |listener| accept(listener, shared)
         });
-        Self {
-            address,
-            shared,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Self { serving, shared }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        self.serving.address()
     }
 
     pub(super) fn calls(&self) -> Vec<Call> {
@@ -122,15 +98,6 @@ impl Front {
         let mut state = self.shared.lock();
         state.hidden.retain(|hidden| hidden != instance);
         state.amended.retain(|(amended, ..)| amended != instance);
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -176,18 +143,6 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         });
     }
 }
-
-/// The connection is to be cut instead of an answer.
-#[derive(Debug)]
-struct Cut;
-
-impl std::fmt::Display for Cut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cut by the test")
-    }
-}
-
-impl std::error::Error for Cut {}
 
 async fn serve(
     shared: Arc<Shared>,

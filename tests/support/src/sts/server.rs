@@ -21,6 +21,7 @@ use super::answers::{Denied, error, identities, identity, judge};
 use super::faults::{ConnectionFault, Fault};
 use super::{Call, Shared};
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
+use crate::serving::Cut;
 
 /// A request is some hundred bytes.
 const LARGEST_BODY: usize = 64 * 1024;
@@ -37,18 +38,6 @@ const NAMES: [&str; 6] = [
 ];
 
 type Response = hyper::Response<BoxBody<Bytes, Infallible>>;
-
-/// The connection is to be cut instead of an answer.
-#[derive(Debug)]
-struct Cut;
-
-impl std::fmt::Display for Cut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cut by the test")
-    }
-}
-
-impl std::error::Error for Cut {}
 
 /// One way of answering for each certificate.
 pub(super) struct Acceptors {

@@ -1,0 +1,75 @@
+//! What the simulators have in common: a thread that serves until it is dropped.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread::JoinHandle;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// A port of 127.0.0.1, with a thread and a runtime of its own; all of it ends when this is
+/// dropped, connections included.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    /// Starts to serve, on a free port, what `accept` accepts.
+    pub(crate) fn start<A>(accept: impl FnOnce(TcpListener) -> A + Send + 'static) -> Self
+    where
+        A: Future,
+    {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).unwrap();
+                tokio::select! {
+                    _ = accept(listener) => {}
+                    _ = stopped => {}
+                }
+            });
+            // What blocks in a thread of its own is not waited for.
+            runtime.shutdown_background();
+        });
+        Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The connection is to be cut instead of an answer.
+#[derive(Debug)]
+pub(crate) struct Cut;
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cut by the test")
+    }
+}
+
+impl std::error::Error for Cut {}
