@@ -1,5 +1,6 @@
 //! Simulators and fixtures that know nothing of the code they test.
 
+mod hex;
 mod serving;
 mod tlv;
 

@@ -39,6 +39,7 @@ use std::time::Duration;
 pub(crate) use self::tools::{Sequence, Tools};
 pub use self::witness::Clock;
 use crate::ek_ca::EkCa;
+use crate::hex::hex;
 use crate::process::{Launch, Process, Scratch, free_port, poll};
 
 /// The maker of the TPMs of which a test does not say who made them.
@@ -205,8 +206,7 @@ impl Swtpm {
     /// Extends a PCR of the bank SHA-256, as a boot chain does that has changed.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let extension = format!("{pcr}:sha256={digest}");
+        let extension = format!("{pcr}:sha256={}", hex(digest));
         self.tools.once(&["tpm2_pcrextend", &extension]);
     }
 

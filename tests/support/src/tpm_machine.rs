@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 pub use self::keys::{AttestationKey, EndorsementKey};
 pub use self::software::{SoftwareKey, forged_quote};
+use crate::hex::hex;
 use crate::swtpm::{Sequence, Swtpm};
 
 /// What begins the files of tpm2-tools that hold a credential, and their version.
@@ -187,13 +188,12 @@ impl TpmMachine {
         let sequence = self.tpm.tools().sequence();
         sequence.write("ek.pub", with_length(ek_public));
         sequence.write("secret", secret);
-        let name: String = ak_name.iter().map(|byte| format!("{byte:02x}")).collect();
         sequence.must(&[
             "tpm2_makecredential",
             "-u",
             "ek.pub",
             "-n",
-            &name,
+            &hex(ak_name),
             "-s",
             "secret",
             "-o",

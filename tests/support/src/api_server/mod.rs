@@ -67,6 +67,7 @@ use self::log::{GateState, Log};
 use self::resource::{CORE_EVENTS, EVENTS, NODES, REQUESTS, Resource};
 use self::store::{Selection, Store};
 use self::tls::Acceptors;
+use crate::hex::hex;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::serving::Serving;
 
@@ -337,10 +338,6 @@ fn random_uid() -> String {
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let [a, b, c, d, e] = [0..4, 4..6, 6..8, 8..10, 10..16].map(|part| hex(&bytes[part]));
     format!("{a}-{b}-{c}-{d}-{e}")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// RFC 3339 in UTC, whole seconds, as Kubernetes writes times.

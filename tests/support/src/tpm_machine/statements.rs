@@ -1,6 +1,7 @@
 //! What a TPM says by the attestation key.
 
 use super::{Quote, Statement, TpmMachine};
+use crate::hex::hex;
 use crate::swtpm::Sequence;
 use crate::tpm_machine::AttestationKey;
 
@@ -152,8 +153,4 @@ fn statement(sequence: &Sequence<'_>) -> Statement {
         attest: sequence.read("attest"),
         signature: sequence.read("signature"),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

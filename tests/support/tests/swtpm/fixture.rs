@@ -140,6 +140,30 @@ fn a_broken_tpm_is_in_failure_mode() {
 }
 
 #[test]
+fn an_owner_and_a_full_memory_can_refuse_keys() {
+    let refused = |tpm: &Swtpm, code: &str| {
+        let output = std::process::Command::new("tpm2_createek")
+            .args(["-T", &tpm.tcti(), "-G", "ecc", "-c", "/dev/null"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(code), "{said}");
+    };
+    let tpm = Swtpm::start();
+
+    tpm.fill_memory();
+    assert_eq!(tpm.transient_handles().len(), 3);
+    refused(&tpm, "0x902");
+    tpm.flush();
+    assert!(tpm.transient_handles().is_empty());
+    tpm.disable_endorsement();
+    refused(&tpm, "0x185");
+    tpm.reset(Reset::Hard);
+    tpm.set_endorsement_password();
+    refused(&tpm, "0x9A2");
+}
+
+#[test]
 fn a_tpm_may_have_no_bank_of_sha256() {
     let tpm = Swtpm::with_banks("sha1");
 
