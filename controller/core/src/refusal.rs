@@ -19,7 +19,7 @@ mod ignored;
 
 pub use catalogue::{Reason, markdown};
 pub use deferral::{Deferral, Unavailable};
-pub use denial::{AwsDenial, Denial, SubjectAltNameKind};
+pub use denial::{AwsDenial, Denial, SubjectAltNameKind, TpmDenial};
 pub use failure::Failure;
 pub use ignored::Ignored;
 

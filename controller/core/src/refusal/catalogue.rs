@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{AwsDenial, Deferral, Denial, Failure, Ignored};
+use super::{AwsDenial, Deferral, Denial, Failure, Ignored, TpmDenial};
 
 /// One reason, as documentation lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,12 @@ pub fn markdown() -> String {
         (
             "Denied",
             "A contradiction: somebody lies, or is misconfigured. Asking again changes nothing.",
-            [Denial::CATALOGUE, AwsDenial::CATALOGUE].concat(),
+            [
+                Denial::CATALOGUE,
+                AwsDenial::CATALOGUE,
+                TpmDenial::CATALOGUE,
+            ]
+            .concat(),
         ),
         (
             "Failed",
@@ -147,6 +152,7 @@ mod tests {
         let all = [
             Denial::CATALOGUE,
             AwsDenial::CATALOGUE,
+            TpmDenial::CATALOGUE,
             Failure::CATALOGUE,
             Deferral::CATALOGUE,
             Ignored::CATALOGUE,

@@ -13,9 +13,11 @@ use crate::ledger::{CertificateUid, KeyDigest};
 use crate::serving::ServingName;
 pub use aws::AwsDenial;
 pub use subject_alt_name::SubjectAltNameKind;
+pub use tpm::TpmDenial;
 
 mod aws;
 mod subject_alt_name;
+mod tpm;
 
 reasons! {
     /// Why a request is denied: one reason a check, in the order of the checks.
@@ -400,5 +402,7 @@ reasons! {
     and {
         /// What speaks against the identity of an AWS instance.
         Aws(AwsDenial),
+        /// What speaks against the identity of a machine with a TPM.
+        Tpm(TpmDenial),
     }
 }

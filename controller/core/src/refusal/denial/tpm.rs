@@ -1,0 +1,185 @@
+//! What the attestor `tpm` denies: keys, a certificate or a quote of a TPM that contradict the
+//! request, or each other.
+
+use crate::ledger::KeyDigest;
+use crate::refusal::catalogue::reasons;
+
+reasons! {
+    /// Why the evidence of a machine with a TPM is denied: one reason a check, in the order of the
+    /// checks.
+    #[derive(Clone, PartialEq, Eq)]
+    TpmDenial {
+        /// The public area of the endorsement key is not one `TPMT_PUBLIC`, or its key is no key.
+        #[error("the endorsement key's public area is malformed: {detail}")]
+        EndorsementKeyMalformed {
+            /// By which rule.
+            detail: &'static str,
+        } => "the endorsement key's public area is malformed",
+        /// The endorsement key is not what a TPM makes of one of the templates L-1, L-2 and H-3 of
+        /// the TCG's EK Credential Profile.
+        #[error("the endorsement key's public area is none of the templates L-1, L-2 and H-3")]
+        EndorsementKeyNotOfTemplate => "the endorsement key is not made by an accepted template",
+        /// The RSA key has the form that made keys of many TPMs easy to factor (ROCA,
+        /// CVE-2017-15361).
+        #[error("the {key} can be factored (ROCA)")]
+        TpmKeyWeak {
+            /// Which.
+            key: &'static str,
+        } => "a key of this TPM can be factored; its firmware must be updated",
+        /// The public area of the attestation key is not one `TPMT_PUBLIC`, or its key is no key.
+        #[error("the attestation key's public area is malformed: {detail}")]
+        AttestationKeyMalformed {
+            /// By which rule.
+            detail: &'static str,
+        } => "the attestation key's public area is malformed",
+        /// The attestation key could leave its TPM, was not made in it, or signs more than what the
+        /// TPM itself says.
+        #[error("the attestation key has the attributes {attributes:#x} instead of 0x50472")]
+        AttestationKeyAttributes {
+            /// `TPMA_OBJECT`.
+            attributes: u32,
+        } => "the attestation key is not limited to attesting, or could leave its TPM",
+        /// The attestation key has a policy, which could let somebody else use it.
+        #[error("the attestation key has a policy")]
+        AttestationKeyPolicy => "the attestation key has a policy",
+        /// The attestation key is neither for ECDSA on P-256 nor for RSASSA with 2048 bits, with
+        /// SHA-256.
+        #[error("the attestation key is neither of ECDSA P-256 nor of RSASSA 2048, with SHA-256")]
+        AttestationKeyAlgorithm => "the attestation key's algorithm is not accepted",
+        /// Nothing says which endorsement key this machine has: neither its provider ID nor the
+        /// list of allowed keys nor the platform.
+        #[error("nothing says which endorsement key machine {machine} has")]
+        EndorsementKeyUnknown {
+            /// The Machine's name.
+            machine: String,
+        } => "it is not known which TPM the machine has",
+        /// The endorsement key is not that of this machine: it is another machine's TPM.
+        #[error("machine {machine} has the endorsement key {trusted}, and {presented} was presented")]
+        EndorsementKeyOfAnotherMachine {
+            /// The Machine's name.
+            machine: String,
+            /// What its provider ID, the list or the platform says.
+            trusted: KeyDigest,
+            /// What the request says.
+            presented: KeyDigest,
+        } => "the TPM is not the machine's",
+        /// A vendor's certificate is required of the endorsement key, and the request has none.
+        #[error("the endorsement key has no certificate")]
+        EndorsementCertificateMissing => "a certificate of the endorsement key is required",
+        /// The certificate of the endorsement key is not one certificate in DER, with nothing after
+        /// it but padding.
+        #[error("the certificate of the endorsement key is malformed: {detail}")]
+        EndorsementCertificateMalformed {
+            /// By which rule.
+            detail: &'static str,
+        } => "the certificate of the endorsement key is malformed",
+        /// The certificate is another key's.
+        #[error("the certificate is not of the endorsement key")]
+        EndorsementCertificateOfAnotherKey => "the certificate is not of the endorsement key",
+        /// The certificate is not one for an endorsement key, as the TCG's EK Credential Profile has
+        /// them.
+        #[error("the certificate is not one of an endorsement key: {detail}")]
+        EndorsementCertificateUnfit {
+            /// By which rule.
+            detail: &'static str,
+        } => "the certificate is not one for an endorsement key",
+        /// The certificate has expired, or is not valid yet.
+        #[error("the certificate of the endorsement key is not valid now")]
+        EndorsementCertificateNotValid => "the certificate of the endorsement key is not valid now",
+        /// The certificate is not signed by an authority that the cluster requires, which is valid
+        /// now.
+        #[error("the certificate of the endorsement key is of no authority that is required here")]
+        EndorsementCertificateUntrusted => "the certificate of the endorsement key is of no accepted authority",
+        /// The quote's signature is not one `TPMT_SIGNATURE`, or not one number in its bounds.
+        #[error("the quote's signature is malformed: {detail}")]
+        QuoteSignatureMalformed {
+            /// By which rule.
+            detail: &'static str,
+        } => "the quote's signature is malformed",
+        /// The signature is of another algorithm than the attestation key, or not with SHA-256.
+        #[error("the quote's signature is not by the attestation key's algorithm")]
+        QuoteSignatureAlgorithm => "the quote's signature is of another algorithm than the attestation key",
+        /// The signature does not verify with the attestation key.
+        #[error("the quote's signature does not verify with the attestation key")]
+        QuoteSignatureInvalid => "the quote's signature is not the attestation key's",
+        /// What was signed does not begin as what a TPM says itself (`TPM_GENERATED_VALUE`).
+        #[error("what was signed does not begin with TPM_GENERATED_VALUE")]
+        QuoteNotMadeByTpm => "what was signed was not made by a TPM",
+        /// What was signed is not one `TPMS_ATTEST`, to the last byte.
+        #[error("the quote is malformed: {detail}")]
+        QuoteMalformed {
+            /// By which rule.
+            detail: &'static str,
+        } => "the quote is malformed",
+        /// What was signed is no quote: a TPM says other things too.
+        #[error("what was signed has the type {tag:#x} instead of 0x8018, a quote")]
+        QuoteOfAnotherKind {
+            /// `TPMI_ST_ATTEST`.
+            tag: u16,
+        } => "what was signed is no quote",
+        /// The quote does not cover this request and its challenge. Either it was made for another
+        /// key, name, machine or cluster (a replay: the challenge's secret follows from all of
+        /// them), or for another challenge, or its maker never opened the challenge.
+        #[error("the quote is not made for this request and its challenge")]
+        QuoteOfAnotherRequest => "the quote was not made for this request and its challenge",
+        /// The attestation key is elsewhere than among the primary keys of the endorsement
+        /// hierarchy.
+        #[error("the quote's signer is not a primary key of the endorsement hierarchy")]
+        QuoteOfAnotherSigner => "the quote's signer is not a primary key of the endorsement hierarchy",
+        /// The quote is over no registers, over several banks or another one than that of SHA-256,
+        /// or over others than those that came with it.
+        #[error("the quote's selection of registers: {detail}")]
+        QuoteSelection {
+            /// By which rule.
+            detail: &'static str,
+        } => "the quote is not over the registers that came with it",
+        /// The registers that came with the quote are not those that the TPM quoted.
+        #[error("the registers do not have the digest of the quote")]
+        QuoteDigest => "the registers are not those that the TPM quoted",
+        /// The policy names a register that the quote is not over.
+        #[error("register {register} is not quoted, and the policy names it")]
+        RegisterNotQuoted {
+            /// Its number.
+            register: u8,
+        } => "a register that the policy names is not quoted",
+        /// The machine booted otherwise than the policy allows. Told by the allowed state that is
+        /// nearest.
+        #[error("registers {} are in no allowed state; register {register} is {value}", Listed(others))]
+        RegisterNotAllowed {
+            /// The first register that differs.
+            register: u8,
+            /// What is in it, in hexadecimal digits.
+            value: String,
+            /// All registers that differ.
+            others: Vec<u8>,
+        } => "the machine's boot state is not allowed",
+        /// The TPM's counts of resets and restarts, or its clock, are behind what they were at the
+        /// last certificate. Either the state of a (virtual) TPM was restored from a copy, or two
+        /// machines have the same TPM, or somebody cleared the TPM (`TPM2_Clear` sets all three to
+        /// zero), as reinstalling a machine can do: then an operator resets the identity.
+        #[error(
+            "the TPM's {what} went back from {former} to {now}: a copy of the TPM, a restored state, or \
+             a TPM that was cleared (reset the identity, if that was you)"
+        )]
+        TpmRolledBack {
+            /// What went back.
+            what: &'static str,
+            /// What it was.
+            former: u64,
+            /// What it is.
+            now: u64,
+        } => "the TPM's clock went back: it is a copy, was restored, or was cleared",
+    }
+}
+
+struct Listed<'a>(&'a [u8]);
+
+impl std::fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, register) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{register}")?;
+        }
+        Ok(())
+    }
+}
