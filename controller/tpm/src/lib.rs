@@ -1,1 +1,27 @@
 //! Verifies which TPM, and so which machine, asks for a kubelet certificate.
+//!
+//! The evidence comes in two requests with one key ([`kubelet_attestation::evidence::tpm`]). What it
+//! proves: the TPM that is known to be the machine's vouched for the request's key, after this
+//! controller asked it to, in the boot state that it quoted. What it does not prove: that the key
+//! is in the TPM. It is a file that root can copy.
+//!
+//! # Guarantees
+//!
+//! - Which endorsement key is a machine's comes from its provider ID, an operator's list or the
+//!   platform ([`trusted_ek`]), and never from a request.
+//! - There is no TPM library here, and nothing is asked but the platform.
+//! - Every structure is read to its last byte, and what is read was verified first.
+
+mod attest;
+mod chain;
+pub mod challenge;
+mod credential;
+#[cfg(test)]
+mod fixture;
+mod kdf;
+mod pcr_policy;
+pub mod policy;
+mod public;
+mod structure;
+pub mod trusted_ek;
+pub mod verifier;

@@ -1,0 +1,198 @@
+//! What a TPM says of itself and of its registers: quotes.
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{self, SHA256};
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Quote, Registers};
+use node_attestation_controller::refusal::TpmDenial;
+use node_attestation_controller::verifier::BootState;
+use tpm2_protocol::constant::TPM_GENERATED_VALUE;
+use tpm2_protocol::data::{
+    TpmAlgId, TpmSt, TpmsAttest, TpmsQuoteInfo, TpmsSignatureEcc, TpmtSignature, TpmuAttest,
+    TpmuSignature,
+};
+
+use crate::public::{AttestationKey, EXPONENT, Key};
+use crate::structure::exactly;
+
+/// What a key of a TPM said, and what it said it of. Only [`VerifiedQuote::verify`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VerifiedQuote {
+    registers: Registers,
+    boot: BootState,
+}
+
+/// The digests that a quote may be made for: one, or two while keys are replaced.
+pub(crate) type Qualifying = [Option<[u8; 32]>; 2];
+
+impl VerifiedQuote {
+    /// Checks that `key` made the quote, over one of `qualifying` and exactly the registers that
+    /// came with it.
+    ///
+    /// The signature is checked first, by the key's own algorithm and over the bytes that came; all
+    /// that follows is read out of these bytes.
+    ///
+    /// An ECDSA signature can be rewritten to another valid one, so a signature is nobody's
+    /// identity.
+    ///
+    /// # Errors
+    ///
+    /// The denials that begin with `Quote`, in their order.
+    pub(crate) fn verify(
+        key: &AttestationKey,
+        quote: Quote,
+        qualifying: &Qualifying,
+    ) -> Result<Self, TpmDenial> {
+        let malformed = |detail| TpmDenial::QuoteSignatureMalformed { detail };
+        let signature =
+            exactly(&quote.signature).ok_or(malformed("it is not one TPMT_SIGNATURE"))?;
+        check_signature(key.key(), &quote.attest, &signature)?;
+
+        let attest = read(&quote.attest)?;
+        if !is_for_one_of(qualifying, &attest.extra_data) {
+            return Err(TpmDenial::QuoteOfAnotherRequest);
+        }
+        if *attest.qualified_signer != *key.name().qualified().as_bytes() {
+            return Err(TpmDenial::QuoteOfAnotherSigner);
+        }
+        let TpmuAttest::Quote(info) = &attest.attested else {
+            return Err(malformed_quote());
+        };
+        check_registers(info, &quote.registers)?;
+        Ok(Self {
+            registers: quote.registers,
+            boot: BootState {
+                reset_count: attest.clock_info.reset_count.value(),
+                restart_count: attest.clock_info.restart_count.value(),
+                clock: attest.clock_info.clock.value(),
+                safe: attest.clock_info.safe.0,
+            },
+        })
+    }
+
+    /// The registers.
+    pub(crate) fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    /// When.
+    pub(crate) fn boot(&self) -> BootState {
+        self.boot
+    }
+}
+
+/// By the algorithm of the key, never by what the signature alone says of itself.
+fn check_signature(key: &Key, message: &[u8], signature: &TpmtSignature) -> Result<(), TpmDenial> {
+    match (key, &signature.signature) {
+        (Key::P256(point), TpmuSignature::Ecdsa(signature))
+            if signature.hash == TpmAlgId::Sha256 =>
+        {
+            let fixed = fixed(signature)?;
+            UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
+                .verify(message, &fixed)
+                .map_err(|_| TpmDenial::QuoteSignatureInvalid)
+        }
+        (Key::Rsa2048(modulus), TpmuSignature::Rsassa(signature))
+            if signature.hash == TpmAlgId::Sha256 =>
+        {
+            let components = RsaPublicKeyComponents {
+                n: modulus.as_slice(),
+                e: EXPONENT.as_slice(),
+            };
+            components
+                .verify(&RSA_PKCS1_2048_8192_SHA256, message, &signature.sig)
+                .map_err(|_| TpmDenial::QuoteSignatureInvalid)
+        }
+        (Key::P256(_) | Key::P384(_) | Key::Rsa2048(_), _) => {
+            Err(TpmDenial::QuoteSignatureAlgorithm)
+        }
+    }
+}
+
+/// The two numbers, each in 32 bytes: a TPM may leave out leading zeros.
+fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
+    let mut fixed = [0; 64];
+    let (r, s) = fixed.split_at_mut(32);
+    let numbers = [(r, &signature.signature_r), (s, &signature.signature_s)];
+    for (half, number) in numbers {
+        let number: &[u8] = number;
+        let end = half.len().checked_sub(number.len());
+        let end = end.and_then(|zeros| half.get_mut(zeros..));
+        let end = end.ok_or(TpmDenial::QuoteSignatureMalformed {
+            detail: "a number of it is longer than the curve's order",
+        })?;
+        end.copy_from_slice(number);
+    }
+    Ok(fixed)
+}
+
+/// Reads what was signed: a quote, to the last byte.
+fn read(attest: &[u8]) -> Result<TpmsAttest, TpmDenial> {
+    let header = attest.split_first_chunk().zip(attest.get(4..));
+    let Some(((magic, _), rest)) = header else {
+        return Err(TpmDenial::QuoteNotMadeByTpm);
+    };
+    if u32::from_be_bytes(*magic) != TPM_GENERATED_VALUE {
+        return Err(TpmDenial::QuoteNotMadeByTpm);
+    }
+    let (tag, _) = rest.split_first_chunk().ok_or_else(malformed_quote)?;
+    let tag = u16::from_be_bytes(*tag);
+    if tag != TpmSt::AttestQuote.value() {
+        return Err(TpmDenial::QuoteOfAnotherKind { tag });
+    }
+    exactly(attest).ok_or_else(malformed_quote)
+}
+
+fn malformed_quote() -> TpmDenial {
+    TpmDenial::QuoteMalformed {
+        detail: "it is not one TPMS_ATTEST",
+    }
+}
+
+/// Takes the same time whatever they differ in.
+fn is_for_one_of(qualifying: &Qualifying, extra_data: &[u8]) -> bool {
+    let equal = |digest: &[u8; 32]| verify_slices_are_equal(digest, extra_data).is_ok();
+    let [first, second] = qualifying;
+    first.as_ref().is_some_and(equal) | second.as_ref().is_some_and(equal)
+}
+
+/// Checks that exactly these registers were quoted, and with these values.
+///
+/// The digest is by the algorithm of the signature (Part 3, `TPM2_Quote`), SHA-256 as the bank.
+fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), TpmDenial> {
+    let wrong = |detail| Err(TpmDenial::QuoteSelection { detail });
+    let [selection] = &*info.pcr_select else {
+        return wrong("it is not over one bank");
+    };
+    if selection.hash != TpmAlgId::Sha256 {
+        return wrong("it is over another bank than that of SHA-256");
+    }
+    let bitmap: &[u8] = &selection.pcr_select;
+    let bits = bitmap.iter().zip(0_u8..).flat_map(|(byte, index)| {
+        (0..8).filter_map(move |bit| (byte >> bit & 1 == 1).then_some(index * 8 + bit))
+    });
+    let quoted: Vec<u8> = bits.collect();
+    if quoted.is_empty() {
+        return wrong("it is over no register");
+    }
+    if quoted.iter().any(|register| *register > MAX_REGISTER) {
+        return wrong("it is over a register that no PC has");
+    }
+    if !quoted
+        .into_iter()
+        .eq(registers.iter().map(|(number, _)| number))
+    {
+        return wrong("it is over other registers than those that came with it");
+    }
+    let mut digest = digest::Context::new(&SHA256);
+    for (_, value) in registers.iter() {
+        digest.update(value);
+    }
+    if *digest.finish().as_ref() == *info.pcr_digest {
+        Ok(())
+    } else {
+        Err(TpmDenial::QuoteDigest)
+    }
+}

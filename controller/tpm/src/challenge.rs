@@ -1,0 +1,155 @@
+//! The challenge: a secret that nobody keeps.
+//!
+//! It is an HMAC over everything that a certificate would rest on: the cluster, the audience, the
+//! trusted endorsement key and the attestation key, the key of the request, the machine, the name of
+//! the node, the challenge's own ID and its end. So it is made again from the response, by whatever
+//! replica reads that, and nothing has to be remembered. In return, a challenge answers for one key
+//! alone: an ID that comes back with another key (or name, machine, cluster, end) makes another
+//! secret, and a quote over the first one is a quote of another request
+//! ([`QuoteOfAnotherRequest`](node_attestation_controller::refusal::TpmDenial::QuoteOfAnotherRequest)):
+//! a replay, at every replica, as long as the keys are in use. With the same key it is our own retry.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::hmac;
+use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
+use kubelet_attestation::names::{Audience, NodeName, ProviderId};
+use node_attestation_controller::refusal::{Denial, Failure, Refusal, Unavailable};
+use zeroize::Zeroizing;
+
+use crate::structure::Name;
+
+/// How long a machine has to answer. Slow TPMs take ten seconds, and a controller that is busy or
+/// starts again has requests wait.
+pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
+
+/// How long an answer that came in time may have waited for its turn: no evidence is looked at
+/// that is older than fourteen minutes, and what it says of the machine's state is to be of now.
+const MAX_WAIT: Duration = Duration::from_mins(9);
+
+/// A key that challenges are made with: 32 random bytes.
+#[derive(Clone)]
+pub struct ChallengeKey(Zeroizing<[u8; 32]>);
+
+impl ChallengeKey {
+    /// The key of these random bytes.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+}
+
+impl fmt::Debug for ChallengeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChallengeKey")
+    }
+}
+
+/// The keys in use.
+///
+/// A key is replaced by making it the former one: challenges in flight are still answered. It can
+/// be dropped a quarter of an hour later, when no answer to them is looked at any more.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "whoever keeps the keys writes it out"
+)]
+pub struct ChallengeKeys {
+    /// New challenges are made with this one.
+    pub current: ChallengeKey,
+    /// Answers may be to a challenge of this one.
+    pub former: Option<ChallengeKey>,
+}
+
+/// Where the keys in use come from: all replicas have the same.
+pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
+    /// The keys in use now.
+    ///
+    /// # Errors
+    ///
+    /// They are not at hand; requests wait.
+    fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable>;
+}
+
+/// Keys that are never replaced.
+impl ChallengeKeySource for Arc<ChallengeKeys> {
+    fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
+        Ok(Self::clone(self))
+    }
+}
+
+/// What a challenge answers for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) cluster_uid: &'a str,
+    pub(crate) audience: &'a Audience,
+    pub(crate) endorsement: &'a Name,
+    pub(crate) attestation: &'a Name,
+    pub(crate) spki: &'a [u8],
+    pub(crate) provider_id: &'a ProviderId,
+    pub(crate) node_name: &'a NodeName,
+}
+
+impl Subject<'_> {
+    /// The secret of a challenge.
+    pub(crate) fn secret(
+        &self,
+        key: &ChallengeKey,
+        id: ChallengeId,
+        expiry: &Expiry,
+    ) -> Zeroizing<[u8; 32]> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, key.0.as_slice());
+        let mut mac = hmac::Context::with_key(&key);
+        mac.update(b"tpm/v1");
+        for field in [
+            self.cluster_uid.as_bytes(),
+            self.audience.as_str().as_bytes(),
+            self.endorsement.as_bytes(),
+            self.attestation.as_bytes(),
+            self.spki,
+            self.provider_id.as_str().as_bytes(),
+            self.node_name.as_str().as_bytes(),
+            id.as_bytes(),
+            expiry.as_str().as_bytes(),
+        ] {
+            // No field comes near four gigabytes.
+            let len = u32::try_from(field.len()).unwrap_or(u32::MAX);
+            mac.update(&len.to_be_bytes());
+            mac.update(field);
+        }
+        let mut secret = Zeroizing::new([0; 32]);
+        secret.copy_from_slice(mac.sign().as_ref());
+        secret
+    }
+}
+
+/// When a challenge of now ends; `None` where there is no such time.
+pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
+    let end = now.checked_add(LIFETIME)?;
+    Expiry::parse(&humantime::format_rfc3339_seconds(end).to_string())
+}
+
+/// Checks that an answer came in time, by our clock or by that of the API server, which wrote down
+/// when it came; and that it did not wait for too long since.
+///
+/// What the answer says is taken for the end of the challenge: another than the challenge had makes
+/// another secret.
+///
+/// # Errors
+///
+/// [`Failure::EvidenceExpired`]; [`Denial::EvidenceMalformed`] where there is no such time.
+pub(crate) fn in_time(expiry: &Expiry, asked: SystemTime, now: SystemTime) -> Result<(), Refusal> {
+    let end = humantime::parse_rfc3339(expiry.as_str()).map_err(|_| Denial::EvidenceMalformed {
+        detail: "expiry is no time".to_owned(),
+    })?;
+    let late = |clock: SystemTime| clock.duration_since(end).unwrap_or_default();
+    if late(now.min(asked)).is_zero() && late(now) <= MAX_WAIT {
+        Ok(())
+    } else {
+        Err(Failure::EvidenceExpired.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+use super::*;
+use crate::structure::NameAlgorithm;
+
+fn key() -> ChallengeKey {
+    ChallengeKey::new([0xa5; 32])
+}
+
+#[test]
+fn the_secret_is_the_hmac_that_wire_format_defines() {
+    let endorsement = Name::of(NameAlgorithm::Sha384, b"endorsement");
+    let attestation = Name::of(NameAlgorithm::Sha256, b"attestation");
+    let subject = Subject {
+        cluster_uid: "uid",
+        audience: &Audience::parse("prod").unwrap(),
+        endorsement: &endorsement,
+        attestation: &attestation,
+        spki: b"spki",
+        provider_id: &ProviderId::parse("tpm://digest").unwrap(),
+        node_name: &NodeName::parse("n1").unwrap(),
+    };
+    let expiry = Expiry::parse("2026-01-01T12:05:00Z").unwrap();
+
+    let secret = subject.secret(&key(), ChallengeId::new([7; 16]), &expiry);
+
+    let mut message = b"tpm/v1".to_vec();
+    for field in [
+        &b"uid"[..],
+        b"prod",
+        endorsement.as_bytes(),
+        attestation.as_bytes(),
+        b"spki",
+        b"tpm://digest",
+        b"n1",
+        &[7; 16],
+        b"2026-01-01T12:05:00Z",
+    ] {
+        message.extend([0, 0, 0, u8::try_from(field.len()).unwrap()]);
+        message.extend(field);
+    }
+    let expected = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &[0xa5; 32]), &message);
+    assert_eq!(secret.as_slice(), expected.as_ref());
+    assert_eq!(
+        (endorsement.as_bytes().len(), attestation.as_bytes().len()),
+        (50, 34)
+    );
+}
+
+#[test]
+fn bytes_cannot_move_from_one_field_to_the_next() {
+    let name = Name::of(NameAlgorithm::Sha256, b"");
+    let provider_id = ProviderId::parse("tpm://digest").unwrap();
+    let node_name = NodeName::parse("n1").unwrap();
+    let expiry = Expiry::parse("2026-01-01T12:05:00Z").unwrap();
+    let secret = |cluster_uid: &str, audience: &str| {
+        let subject = Subject {
+            cluster_uid,
+            audience: &Audience::parse(audience).unwrap(),
+            endorsement: &name,
+            attestation: &name,
+            spki: b"spki",
+            provider_id: &provider_id,
+            node_name: &node_name,
+        };
+        subject.secret(&key(), ChallengeId::new([7; 16]), &expiry)
+    };
+
+    assert_eq!(*secret("ab", "c"), *secret("ab", "c"));
+    assert_ne!(*secret("ab", "c"), *secret("a", "bc"));
+}
+
+#[test]
+fn a_key_is_not_shown() {
+    let keys = ChallengeKeys {
+        current: key(),
+        former: Some(key()),
+    };
+
+    let shown = format!("{keys:?}");
+
+    assert!(
+        !shown.contains("165") && !shown.to_lowercase().contains("a5"),
+        "{shown}"
+    );
+}

@@ -1,0 +1,305 @@
+//! A machine with a real TPM (in software), and a cluster that knows it.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::evidence::tpm::{
+    Challenge, Enrolment, PublicAreas, Quote, Registers, Response, TpmEvidence,
+};
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{self, EndorsementKey, TpmMachine};
+use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
+use node_attestation_controller::inventory::Machine;
+use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_controller::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Verifier as _,
+};
+
+use crate::challenge::{ChallengeKey, ChallengeKeys};
+use crate::policy::TpmPolicy;
+use crate::trusted_ek::{Asked, EndorsementKeys, NoPlatform};
+use crate::verifier::TpmVerifier;
+
+/// The TPM of the machine `m1`, for those who leave nothing behind.
+pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
+/// Another of the same maker.
+pub(crate) static ANOTHER: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
+
+/// What the machine sends where nobody wants otherwise, and what it was asked.
+pub(crate) static GOOD: LazyLock<Good> = LazyLock::new(|| Good::of(&machine(), &Case::valid()));
+
+/// The registers that it quotes.
+pub(crate) const REGISTERS: [u8; 3] = [0, 4, 7];
+
+pub(crate) fn machine() -> TpmMachine {
+    TpmMachine::new(TPM.clone(), EndorsementKey::P256)
+}
+
+/// Two requests of one machine, and the challenge between them.
+#[derive(Debug, Clone)]
+pub(crate) struct Good {
+    pub(crate) enrolment: Enrolment,
+    pub(crate) challenge: Challenge,
+    pub(crate) response: Response,
+}
+
+impl Good {
+    /// As the machine makes them for the cluster and the request of `case`.
+    #[track_caller]
+    pub(crate) fn of(machine: &TpmMachine, case: &Case) -> Self {
+        let enrolment = enrolment(machine);
+        let challenge = case.challenge(&enrolment);
+        let response = respond(machine, case, &enrolment, &challenge);
+        Self {
+            enrolment,
+            challenge,
+            response,
+        }
+    }
+}
+
+pub(crate) fn header() -> Header {
+    Header {
+        version: EvidenceVersion::v1(),
+        audience: Audience::parse("prod").unwrap(),
+    }
+}
+
+#[track_caller]
+pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
+    Enrolment {
+        header: header(),
+        certificate: machine.ek_certificate(),
+        keys: PublicAreas {
+            endorsement: machine.ek_public(),
+            attestation: machine.ak_public(),
+        },
+    }
+}
+
+/// As the node does it.
+#[track_caller]
+pub(crate) fn respond(
+    machine: &TpmMachine,
+    case: &Case,
+    enrolment: &Enrolment,
+    challenge: &Challenge,
+) -> Response {
+    let secret = machine
+        .activate(&challenge.credential_blob, &challenge.encrypted_secret)
+        .unwrap();
+    let quote = machine.quote(&case.qualifying(challenge, &secret), &REGISTERS);
+    answer(enrolment, challenge, quote)
+}
+
+/// An answer with this quote.
+pub(crate) fn answer(
+    enrolment: &Enrolment,
+    challenge: &Challenge,
+    quote: tpm_machine::Quote,
+) -> Response {
+    Response {
+        header: enrolment.header.clone(),
+        id: challenge.id,
+        expiry: challenge.expiry.clone(),
+        keys: enrolment.keys.clone(),
+        quote: Quote {
+            attest: quote.attest,
+            signature: quote.signature,
+            registers: Registers::new(quote.registers).unwrap(),
+        },
+    }
+}
+
+/// A platform that knows one endorsement key of every machine, or is out of order.
+#[derive(Debug, Clone)]
+pub(crate) enum Platform {
+    Knows(KeyDigest),
+    OutOfOrder,
+}
+
+impl EndorsementKeys for Platform {
+    fn trusted<'a>(
+        &'a self,
+        _asked: Asked<'a>,
+    ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
+        let answer = match self {
+            Self::Knows(key) => Ok(Some(*key)),
+            Self::OutOfOrder => Err(Unavailable::new("out of order")),
+        };
+        ready(answer).boxed()
+    }
+}
+
+/// A request, and the cluster that it is made to.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) cluster_uid: &'static str,
+    pub(crate) settings: TpmSettings,
+    pub(crate) platform: Arc<dyn EndorsementKeys>,
+    pub(crate) keys: ChallengeKeys,
+    pub(crate) audiences: Vec<Audience>,
+    pub(crate) machine: Machine,
+    pub(crate) provider_id: &'static str,
+    pub(crate) node_name: &'static str,
+    pub(crate) spki: &'static [u8],
+    pub(crate) asked: SystemTime,
+    pub(crate) now: SystemTime,
+}
+
+/// 2026-01-01T12:00:00Z.
+pub(crate) fn noon() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
+}
+
+pub(crate) fn key(byte: u8) -> ChallengeKey {
+    ChallengeKey::new([byte; 32])
+}
+
+const PROVIDER_ID: &str = "metal:///rack-1/7";
+
+impl Case {
+    /// Of machine `m1`, whose endorsement key of P-256 is on the list.
+    #[track_caller]
+    pub(crate) fn valid() -> Self {
+        static DIGEST: LazyLock<KeyDigest> = LazyLock::new(|| digest(&machine()));
+        let mut case = Self::of_nobody();
+        case.allow("m1", *DIGEST);
+        case
+    }
+
+    /// Of machine `m1`, of whose endorsement key nothing is known.
+    pub(crate) fn of_nobody() -> Self {
+        let mut machine = Machine::new("m1");
+        machine.provider_id = Some(ProviderId::parse(PROVIDER_ID).unwrap());
+        Self {
+            cluster_uid: "4e2f0e0c-6a2c-4a54-9a2c-0a4b7f3f8a01",
+            settings: TpmSettings::default(),
+            platform: Arc::new(NoPlatform),
+            keys: ChallengeKeys {
+                current: key(1),
+                former: None,
+            },
+            audiences: vec![Audience::parse("prod").unwrap()],
+            machine,
+            provider_id: PROVIDER_ID,
+            node_name: "n1",
+            spki: b"the key of the request",
+            asked: noon(),
+            now: noon(),
+        }
+    }
+
+    /// Puts a machine's endorsement key on the list.
+    pub(crate) fn allow(&mut self, machine: &str, key: KeyDigest) {
+        let keys = &mut self.settings.endorsement_keys;
+        keys.allow_list.push(AllowedEndorsementKey {
+            machine: machine.to_owned(),
+            ek_sha256: key.to_string(),
+        });
+    }
+
+    /// The whole provider ID, of machine and request.
+    pub(crate) fn called(mut self, provider_id: &'static str) -> Self {
+        self.machine.provider_id = Some(ProviderId::parse(provider_id).unwrap());
+        self.provider_id = provider_id;
+        self
+    }
+
+    pub(crate) fn verifier(&self) -> TpmVerifier {
+        TpmVerifier::new(
+            self.cluster_uid,
+            TpmPolicy::new(&self.settings).unwrap(),
+            self.platform.clone(),
+            Arc::new(Arc::new(self.keys.clone())),
+        )
+    }
+
+    /// The verifier's answer to these bytes.
+    pub(crate) fn decide_bytes(&self, evidence: Option<&[u8]>) -> Result<Assurance, Refusal> {
+        self.decide_by(&self.verifier(), evidence)
+    }
+
+    /// The answer of this verifier.
+    pub(crate) fn decide_by(
+        &self,
+        verifier: &TpmVerifier,
+        evidence: Option<&[u8]>,
+    ) -> Result<Assurance, Refusal> {
+        let appraisal = Appraisal {
+            evidence,
+            audiences: &self.audiences,
+            provider_id: &ProviderId::parse(self.provider_id).unwrap(),
+            node_name: &NodeName::parse(self.node_name).unwrap(),
+            spki: self.spki,
+            machine: &self.machine,
+            asked: self.asked,
+        };
+        let decided = verifier.verify(appraisal, self.now).now_or_never();
+        decided.expect("nobody is waited for")
+    }
+
+    pub(crate) fn decide(&self, evidence: &TpmEvidence) -> Result<Assurance, Refusal> {
+        self.decide_bytes(Some(&evidence.to_json()))
+    }
+
+    pub(crate) fn enrol(&self, enrolment: &Enrolment) -> Result<Assurance, Refusal> {
+        self.decide(&TpmEvidence::Enrol(enrolment.clone()))
+    }
+
+    pub(crate) fn respond(&self, response: &Response) -> Result<Assurance, Refusal> {
+        self.decide(&TpmEvidence::Respond(response.clone()))
+    }
+
+    /// The challenge that an enrolment ends with.
+    #[track_caller]
+    pub(crate) fn challenge(&self, enrolment: &Enrolment) -> Challenge {
+        match self.enrol(enrolment) {
+            Err(Refusal::Fail(Failure::ChallengeIssued { challenge, .. })) => challenge,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Who a response proves to be.
+    #[track_caller]
+    pub(crate) fn proves(&self, response: &Response) -> AttestedIdentity {
+        match self.respond(response) {
+            Ok(Assurance::Attested(identity)) => identity,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The qualifying data that wire-format defines, for a secret.
+    pub(crate) fn qualifying(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
+        let binding = KeyBinding::new(
+            &Provider::TPM,
+            &header().audience,
+            &ProviderId::parse(self.provider_id).unwrap(),
+            &NodeName::parse(self.node_name).unwrap(),
+            self.spki,
+            &[challenge.id.as_bytes(), secret],
+        );
+        *binding.as_bytes()
+    }
+}
+
+/// SHA-256 of the endorsement key's SPKI, by tpm2-tools' word.
+#[track_caller]
+pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
+    KeyDigest::of(&machine.ek_spki())
+}
+
+/// Why it is denied, for a reason of the TPM's.
+#[track_caller]
+pub(crate) fn denied(decided: Result<Assurance, Refusal>) -> TpmDenial {
+    match decided {
+        Err(Refusal::Deny(Denial::Tpm(denial))) => denial,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,87 @@
+//! In what state a machine must have booted.
+
+use std::collections::BTreeMap;
+
+use data_encoding::HEXLOWER;
+use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Registers};
+use node_attestation_controller::crd;
+use node_attestation_controller::refusal::TpmDenial;
+
+use crate::policy::InvalidTpmSettings;
+
+/// In what state a machine must have booted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PcrPolicy {
+    /// In any.
+    Record,
+    /// In one of these: registers with their values. There is one at least.
+    Enforce(Vec<BTreeMap<u8, [u8; 32]>>),
+}
+
+impl PcrPolicy {
+    /// The policy of these settings.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTpmSettings::AllowedState`], [`InvalidTpmSettings::NoAllowedState`].
+    pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
+        let allowed = settings.allowed.iter().enumerate();
+        let allowed: Result<Vec<_>, _> = allowed
+            .map(|(index, state)| read(state).ok_or(InvalidTpmSettings::AllowedState { index }))
+            .collect();
+        let allowed = allowed?;
+        if settings.mode == crd::PcrMode::Record {
+            Ok(Self::Record)
+        } else if allowed.is_empty() {
+            Err(InvalidTpmSettings::NoAllowedState)
+        } else {
+            Ok(Self::Enforce(allowed))
+        }
+    }
+
+    /// Checks the registers of a quote. More may be quoted than the policy names.
+    ///
+    /// # Errors
+    ///
+    /// [`TpmDenial::RegisterNotQuoted`], [`TpmDenial::RegisterNotAllowed`], both of the state that
+    /// differs in the fewest registers.
+    pub(crate) fn allows(&self, registers: &Registers) -> Result<(), TpmDenial> {
+        let Self::Enforce(allowed) = self else {
+            return Ok(());
+        };
+        let differing = allowed.iter().map(|state| {
+            let differing = state
+                .iter()
+                .filter(|(number, value)| registers.get(**number) != Some(*value));
+            differing.map(|(number, _)| *number).collect::<Vec<_>>()
+        });
+        let nearest = differing.min_by_key(Vec::len).unwrap_or_default();
+        let Some(&register) = nearest.first() else {
+            return Ok(());
+        };
+        let Some(value) = registers.get(register) else {
+            return Err(TpmDenial::RegisterNotQuoted { register });
+        };
+        Err(TpmDenial::RegisterNotAllowed {
+            register,
+            value: HEXLOWER.encode(value),
+            others: nearest,
+        })
+    }
+}
+
+fn read(state: &crd::PcrSet) -> Option<BTreeMap<u8, [u8; 32]>> {
+    let registers: Option<BTreeMap<_, _>> = state
+        .iter()
+        .map(|(number, value)| {
+            let number = number.parse().ok().filter(|one| *one <= MAX_REGISTER)?;
+            let value = HEXLOWER.decode(value.as_bytes()).ok()?;
+            Some((number, value.try_into().ok()?))
+        })
+        .collect();
+    // A state that names no register would allow every machine.
+    registers.filter(|registers| !registers.is_empty() && registers.len() == state.len())
+}
+
+#[cfg(test)]
+mod tests;

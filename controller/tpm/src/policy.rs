@@ -1,0 +1,63 @@
+//! What a cluster accepts of TPMs.
+
+use node_attestation_controller::crd::TpmSettings;
+
+use crate::chain::Authorities;
+use crate::pcr_policy::PcrPolicy;
+use crate::trusted_ek::AllowList;
+
+/// What a cluster accepts of TPMs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TpmPolicy {
+    pub(crate) authorities: Authorities,
+    pub(crate) allowed: AllowList,
+    pub(crate) registers: PcrPolicy,
+}
+
+/// Settings that mean nothing. The API server's schema refuses all but the contents of
+/// certificates.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidTpmSettings {
+    /// A required authority.
+    #[error("requireCA[{index}]: {detail}")]
+    Authority {
+        /// Which.
+        index: usize,
+        /// By which rule.
+        detail: &'static str,
+    },
+    /// The endorsement key of a machine: no digest, another machine's too, or not the only one.
+    #[error(
+        "allowList: the endorsement key of machine {machine} is no digest, or not one for one machine"
+    )]
+    EndorsementKey {
+        /// The Machine's name.
+        machine: String,
+    },
+    /// A state that names no register, or one that no PC has, or no digest.
+    #[error("pcrPolicy.allowed[{index}] is not registers from 0 to 23 with their digests")]
+    AllowedState {
+        /// Which.
+        index: usize,
+    },
+    /// A policy that would refuse every machine.
+    #[error("pcrPolicy allows no state")]
+    NoAllowedState,
+}
+
+impl TpmPolicy {
+    /// The policy of these settings. Which platform is asked is the caller's to see to.
+    ///
+    /// # Errors
+    ///
+    /// They mean nothing.
+    pub fn new(settings: &TpmSettings) -> Result<Self, InvalidTpmSettings> {
+        let keys = &settings.endorsement_keys;
+        Ok(Self {
+            authorities: Authorities::new(&keys.require_ca)?,
+            allowed: AllowList::new(&keys.allow_list)?,
+            registers: PcrPolicy::new(&settings.pcr_policy)?,
+        })
+    }
+}

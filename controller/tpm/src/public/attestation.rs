@@ -1,0 +1,118 @@
+//! Attestation keys: keys that sign nothing but what their TPM itself says.
+
+use node_attestation_controller::refusal::TpmDenial;
+use tpm2_protocol::basic::{TpmUint16, TpmUint32};
+use tpm2_protocol::data::{
+    TpmAlgId, TpmEccCurve, TpmsEccParms, TpmsRsaParms, TpmsSchemeHash, TpmtEccScheme,
+    TpmtKdfScheme, TpmtPublic, TpmtRsaScheme, TpmtSymDef, TpmuAsymScheme, TpmuPublicParms,
+};
+
+use super::{Key, modulus, point};
+use crate::structure::{Name, NameAlgorithm, encode, exactly};
+
+/// An attestation key, by its public area: that its TPM has it is what the challenge shows, whose
+/// secret is sealed for its [`name`](Self::name).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AttestationKey {
+    key: Key,
+    name: Name,
+}
+
+/// fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign: each, and no
+/// other.
+///
+/// `TPM2_ActivateCredential` opens a secret for any object that is loaded, a software key among
+/// them. So these decide whether the key's signature is its TPM's word.
+const ATTRIBUTES: u32 = 0x0005_0472;
+
+impl AttestationKey {
+    /// Reads a `TPMT_PUBLIC`.
+    ///
+    /// # Errors
+    ///
+    /// [`TpmDenial::AttestationKeyMalformed`], [`TpmDenial::AttestationKeyAttributes`],
+    /// [`TpmDenial::AttestationKeyPolicy`], [`TpmDenial::AttestationKeyAlgorithm`],
+    /// [`TpmDenial::TpmKeyWeak`].
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, TpmDenial> {
+        let malformed = |detail| TpmDenial::AttestationKeyMalformed { detail };
+        let public: TpmtPublic = exactly(bytes)
+            .filter(|public| encode(public).is_some_and(|encoded| encoded == bytes))
+            .ok_or(malformed("it is not one TPMT_PUBLIC"))?;
+        let attributes = public.object_attributes.bits();
+        if attributes != ATTRIBUTES {
+            return Err(TpmDenial::AttestationKeyAttributes { attributes });
+        }
+        let policy: &[u8] = &public.auth_policy;
+        if !policy.is_empty() {
+            return Err(TpmDenial::AttestationKeyPolicy);
+        }
+        let key = if is_ecdsa(&public.parameters) {
+            point(&public.unique, 32).and_then(|point| Key::p256(&point))
+        } else if is_rsassa(&public.parameters) {
+            modulus(&public.unique)
+        } else {
+            return Err(TpmDenial::AttestationKeyAlgorithm);
+        };
+        let key = key.map_err(malformed)?;
+        if key.is_weak() {
+            return Err(TpmDenial::TpmKeyWeak {
+                key: "attestation key",
+            });
+        }
+        let algorithm =
+            NameAlgorithm::of(public.name_alg).ok_or(TpmDenial::AttestationKeyAlgorithm)?;
+        Ok(Self {
+            key,
+            name: Name::of(algorithm, bytes),
+        })
+    }
+
+    /// The key.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The Name.
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+const SHA_256: TpmuAsymScheme = TpmuAsymScheme::Hash(TpmsSchemeHash {
+    hash_alg: TpmAlgId::Sha256,
+});
+
+/// Part 2, `TPMS_ECC_PARMS`: ECDSA with SHA-256 on P-256.
+fn is_ecdsa(parameters: &TpmuPublicParms) -> bool {
+    let ecdsa = TpmsEccParms {
+        symmetric: no_symmetric(),
+        scheme: TpmtEccScheme {
+            scheme: TpmAlgId::Ecdsa,
+            details: SHA_256,
+        },
+        curve_id: TpmEccCurve::NistP256,
+        kdf: TpmtKdfScheme::default(),
+    };
+    matches!(parameters, TpmuPublicParms::Ecc(parameters) if *parameters == ecdsa)
+}
+
+/// Part 2, `TPMS_RSA_PARMS`: RSASSA (PKCS #1 v1.5) with SHA-256, 2048 bits.
+fn is_rsassa(parameters: &TpmuPublicParms) -> bool {
+    let rsassa = TpmsRsaParms {
+        symmetric: no_symmetric(),
+        scheme: TpmtRsaScheme {
+            scheme: TpmAlgId::Rsassa,
+            details: SHA_256,
+        },
+        key_bits: TpmUint16::new(2048),
+        exponent: TpmUint32::new(0),
+    };
+    matches!(parameters, TpmuPublicParms::Rsa(parameters) if *parameters == rsassa)
+}
+
+fn no_symmetric() -> TpmtSymDef {
+    TpmtSymDef {
+        algorithm: TpmAlgId::Null,
+        ..TpmtSymDef::default()
+    }
+}

@@ -1,0 +1,97 @@
+//! The TPM's own encoding ("TPM 2.0 Library, Part 2: Structures"), read strictly.
+//!
+//! A structure has one encoding, and every byte of it is read: what is accepted encodes to the very
+//! bytes that were given.
+
+use aws_lc_rs::digest::{self, SHA256, SHA384, digest};
+use tpm2_protocol::data::TpmAlgId;
+use tpm2_protocol::{TpmMarshal, TpmSized, TpmUnmarshal, TpmWriter};
+
+/// Reads one structure, and nothing after it.
+pub(crate) fn exactly<T: TpmUnmarshal>(bytes: &[u8]) -> Option<T> {
+    match T::unmarshal(bytes) {
+        Ok((structure, [])) => Some(structure),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// The encoding of a structure; `None` where it has none.
+pub(crate) fn encode(structure: &(impl TpmMarshal + TpmSized)) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; structure.len()];
+    let mut writer = TpmWriter::new(&mut bytes);
+    structure.marshal(&mut writer).ok()?;
+    Some(bytes)
+}
+
+/// A `TPM2B` of these bytes; `None` where they are too many for one.
+pub(crate) fn sized(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut sized = u16::try_from(bytes.len()).ok()?.to_be_bytes().to_vec();
+    sized.extend_from_slice(bytes);
+    Some(sized)
+}
+
+/// The algorithm that an object is named by, of those that the keys here are made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameAlgorithm {
+    Sha256,
+    Sha384,
+}
+
+impl NameAlgorithm {
+    /// The algorithm of this identifier, if it is one of them.
+    pub(crate) fn of(identifier: TpmAlgId) -> Option<Self> {
+        [Self::Sha256, Self::Sha384]
+            .into_iter()
+            .find(|algorithm| algorithm.identifier() == identifier)
+    }
+
+    pub(crate) fn identifier(self) -> TpmAlgId {
+        match self {
+            Self::Sha256 => TpmAlgId::Sha256,
+            Self::Sha384 => TpmAlgId::Sha384,
+        }
+    }
+
+    pub(crate) fn digest(self) -> &'static digest::Algorithm {
+        match self {
+            Self::Sha256 => &SHA256,
+            Self::Sha384 => &SHA384,
+        }
+    }
+}
+
+/// The Name of an object: its algorithm, and the digest of its public area (Part 1, "Names").
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    algorithm: NameAlgorithm,
+    bytes: Vec<u8>,
+}
+
+/// `TPM_RH_ENDORSEMENT`.
+const ENDORSEMENT: [u8; 4] = 0x4000_000b_u32.to_be_bytes();
+
+impl Name {
+    /// The Name of the object with this public area.
+    pub(crate) fn of(algorithm: NameAlgorithm, public_area: &[u8]) -> Self {
+        let mut bytes = algorithm.identifier().value().to_be_bytes().to_vec();
+        bytes.extend_from_slice(digest(algorithm.digest(), public_area).as_ref());
+        Self { algorithm, bytes }
+    }
+
+    /// The Qualified Name of a primary object of the endorsement hierarchy with this Name: a
+    /// hierarchy is named by its handle.
+    pub(crate) fn qualified(&self) -> Self {
+        Self::of(self.algorithm, &[&ENDORSEMENT[..], &self.bytes].concat())
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl std::fmt::Debug for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hex = data_encoding::HEXLOWER.encode(&self.bytes);
+        write!(f, "Name({hex})")
+    }
+}

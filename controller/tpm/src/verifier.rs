@@ -1,0 +1,322 @@
+//! The verifier: which TPM made a request, in one order: cheap and local first.
+//!
+//! | | check | of | asks |
+//! | --- | --- | --- | --- |
+//! | 1 | the evidence can be read, and is for this cluster | both | nobody |
+//! | 2 | the keys are what keys of a TPM must be, by their public areas | both | nobody |
+//! | 3 | the endorsement key is all that is known of the machine's | both | nobody |
+//! | 4 | the endorsement key's certificate, where one is required | enrol | nobody |
+//! | 5 | the answer came in time | respond | nobody |
+//! | 6 | the quote is the attestation key's, for this request and its challenge | respond | nobody |
+//! | 7 | the machine booted as the policy allows | respond | nobody |
+//! | 8 | the endorsement key is the machine's, where 3 did not tell | both | the platform |
+//!
+//! The first request then fails with its challenge. The second one proves that the endorsement key
+//! and the attestation key are in one TPM: nobody else could open what was sealed for both. That a
+//! certificate was required is proved by the challenge too: without one there was none.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aws_lc_rs::rand;
+use futures::future::{BoxFuture, FutureExt as _};
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::tpm::{
+    Challenge, ChallengeId, Enrolment, Expiry, PublicAreas, Response, TpmEvidence,
+};
+use kubelet_attestation::names::{Audience, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::refusal::{
+    Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
+};
+use node_attestation_controller::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
+};
+
+use crate::attest::VerifiedQuote;
+use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
+use crate::credential::{Credential, NoCredential};
+use crate::policy::TpmPolicy;
+use crate::public::{AttestationKey, EndorsementKey};
+use crate::trusted_ek::{Asked, EndorsementKeys};
+
+/// Appraises the evidence of machines with TPMs, for one cluster.
+#[derive(Debug)]
+pub struct TpmVerifier {
+    cluster_uid: String,
+    policy: TpmPolicy,
+    platform: Arc<dyn EndorsementKeys>,
+    keys: Arc<dyn ChallengeKeySource>,
+    versions: [EvidenceVersion; 1],
+}
+
+/// The keys of a machine's TPM, by their public areas.
+struct Keys {
+    endorsement: EndorsementKey,
+    attestation: AttestationKey,
+}
+
+/// A machine, and whether its endorsement key is known without asking anybody.
+struct Machine<'a> {
+    provider_id: &'a ProviderId,
+    is_known: bool,
+}
+
+impl TpmVerifier {
+    /// A verifier of the cluster with this UID that accepts what `policy` says. `platform` is asked
+    /// for machines whose endorsement key neither their provider ID nor the policy tells.
+    pub fn new(
+        cluster_uid: impl Into<String>,
+        policy: TpmPolicy,
+        platform: Arc<dyn EndorsementKeys>,
+        keys: Arc<dyn ChallengeKeySource>,
+    ) -> Self {
+        Self {
+            cluster_uid: cluster_uid.into(),
+            policy,
+            platform,
+            keys,
+            versions: [EvidenceVersion::v1()],
+        }
+    }
+
+    async fn appraise(
+        &self,
+        appraisal: Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<Assurance, Refusal> {
+        let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
+        let evidence = TpmEvidence::parse(evidence).map_err(|error| Denial::EvidenceMalformed {
+            detail: error.to_string(),
+        })?;
+        match evidence {
+            TpmEvidence::Enrol(enrolment) => self.enrol(enrolment, &appraisal, now).await,
+            TpmEvidence::Respond(response) => self.respond(response, &appraisal, now).await,
+        }
+    }
+
+    /// Issues a challenge: that is how a first request ends.
+    async fn enrol(
+        &self,
+        enrolment: Enrolment,
+        appraisal: &Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<Assurance, Refusal> {
+        let audience = &enrolment.header.audience;
+        let keys = read(audience, &enrolment.keys, appraisal)?;
+        let machine = self.machine(&keys, appraisal)?;
+        let certificate = enrolment.certificate.as_deref();
+        let authorities = &self.policy.authorities;
+        let certified = authorities.require(certificate, &keys.endorsement, now);
+        certified.map_err(Denial::from)?;
+        self.is_the_machines(&machine, &keys, appraisal, now)
+            .await?;
+
+        let challenge_keys = self.challenge_keys()?;
+        let subject = self.subject(audience, &keys, appraisal);
+        let challenge = issue(&subject, &keys, &challenge_keys, now);
+        let challenge = challenge.map_err(|source| Deferral::VerifierUnavailable {
+            source: Unavailable::new(source),
+        })?;
+        Err(Failure::ChallengeIssued {
+            challenge,
+            endorsement_key: keys.endorsement.digest(),
+        }
+        .into())
+    }
+
+    async fn respond(
+        &self,
+        response: Response,
+        appraisal: &Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<Assurance, Refusal> {
+        let Response {
+            header,
+            id,
+            expiry,
+            keys,
+            quote,
+        } = response;
+        let keys = read(&header.audience, &keys, appraisal)?;
+        let machine = self.machine(&keys, appraisal)?;
+        challenge::in_time(&expiry, appraisal.asked, now)?;
+
+        let ChallengeKeys { current, former } = &*self.challenge_keys()?;
+        let subject = self.subject(&header.audience, &keys, appraisal);
+        let binding = |key| {
+            let secret = subject.secret(key, id, &expiry);
+            let parts = [id.as_bytes(), secret.as_slice()];
+            let binding = KeyBinding::new(
+                &Provider::TPM,
+                &header.audience,
+                appraisal.provider_id,
+                appraisal.node_name,
+                appraisal.spki,
+                &parts,
+            );
+            *binding.as_bytes()
+        };
+        let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
+        let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying);
+        let quote = quote.map_err(Denial::from)?;
+        let allowed = self.policy.registers.allows(quote.registers());
+        allowed.map_err(Denial::from)?;
+        self.is_the_machines(&machine, &keys, appraisal, now)
+            .await?;
+
+        let identity = Identity {
+            endorsement_key: Some(keys.endorsement.digest()),
+            ..Identity::of(machine.provider_id.clone())
+        };
+        let attested = AttestedIdentity::vouched(identity);
+        Ok(Assurance::Attested(attested.booted(quote.boot())))
+    }
+
+    /// The machine that the inventory has, where its endorsement key may be this one: it is, or
+    /// nothing local says which it is.
+    fn machine<'a>(&self, keys: &Keys, appraisal: &Appraisal<'a>) -> Result<Machine<'a>, Refusal> {
+        let Appraisal { machine, .. } = *appraisal;
+        let Some(provider_id) = &machine.provider_id else {
+            let machine = machine.name.clone();
+            return Err(Deferral::MachineNotReady { machine }.into());
+        };
+        if provider_id != appraisal.provider_id {
+            return Err(Denial::AnotherMachine {
+                attested: provider_id.clone(),
+                claimed: appraisal.provider_id.clone(),
+            }
+            .into());
+        }
+        let mut is_known = false;
+        for trusted in self.policy.allowed.known(machine, provider_id) {
+            must_be(trusted, keys, appraisal)?;
+            is_known = true;
+        }
+        Ok(Machine {
+            provider_id,
+            is_known,
+        })
+    }
+
+    /// Asks the platform where nobody else told the machine's endorsement key.
+    async fn is_the_machines(
+        &self,
+        machine: &Machine<'_>,
+        keys: &Keys,
+        appraisal: &Appraisal<'_>,
+        now: SystemTime,
+    ) -> Result<(), Refusal> {
+        if machine.is_known {
+            return Ok(());
+        }
+        let asked = Asked {
+            machine: appraisal.machine,
+            provider_id: machine.provider_id,
+            kind: keys.endorsement.kind(),
+            now,
+        };
+        let trusted = self.platform.trusted(asked).await;
+        let trusted = trusted.map_err(|source| Deferral::VerifierUnavailable { source })?;
+        let trusted = trusted.ok_or_else(|| {
+            Denial::from(TpmDenial::EndorsementKeyUnknown {
+                machine: appraisal.machine.name.clone(),
+            })
+        })?;
+        Ok(must_be(trusted, keys, appraisal)?)
+    }
+
+    fn subject<'a>(
+        &'a self,
+        audience: &'a Audience,
+        keys: &'a Keys,
+        appraisal: &Appraisal<'a>,
+    ) -> Subject<'a> {
+        Subject {
+            cluster_uid: &self.cluster_uid,
+            audience,
+            endorsement: keys.endorsement.name(),
+            attestation: keys.attestation.name(),
+            spki: appraisal.spki,
+            provider_id: appraisal.provider_id,
+            node_name: appraisal.node_name,
+        }
+    }
+
+    fn challenge_keys(&self) -> Result<Arc<ChallengeKeys>, Deferral> {
+        let keys = self.keys.keys();
+        keys.map_err(|source| Deferral::VerifierUnavailable { source })
+    }
+}
+
+impl Verifier for TpmVerifier {
+    fn provider(&self) -> &Provider {
+        &Provider::TPM
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &self.versions
+    }
+
+    fn verify<'a>(
+        &'a self,
+        appraisal: Appraisal<'a>,
+        now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        self.appraise(appraisal, now).boxed()
+    }
+}
+
+/// Reads what both requests have: that they are for this cluster, and the keys.
+fn read(
+    audience: &Audience,
+    keys: &PublicAreas,
+    appraisal: &Appraisal<'_>,
+) -> Result<Keys, Denial> {
+    if !appraisal.audiences.contains(audience) {
+        return Err(Denial::AudienceMismatch {
+            audience: audience.clone(),
+        });
+    }
+    Ok(Keys {
+        endorsement: EndorsementKey::parse(&keys.endorsement)?,
+        attestation: AttestationKey::parse(&keys.attestation)?,
+    })
+}
+
+fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result<(), Denial> {
+    let presented = keys.endorsement.digest();
+    if presented == trusted {
+        return Ok(());
+    }
+    Err(TpmDenial::EndorsementKeyOfAnotherMachine {
+        machine: appraisal.machine.name.clone(),
+        trusted,
+        presented,
+    }
+    .into())
+}
+
+fn issue(
+    subject: &Subject<'_>,
+    keys: &Keys,
+    challenge_keys: &ChallengeKeys,
+    now: SystemTime,
+) -> Result<Challenge, NoCredential> {
+    let mut id = [0; 16];
+    rand::fill(&mut id)?;
+    let id = ChallengeId::new(id);
+    let expiry: Expiry = challenge::expiry(now).ok_or(NoCredential)?;
+    let secret = subject.secret(&challenge_keys.current, id, &expiry);
+    let credential = Credential::make(&keys.endorsement, &keys.attestation, &secret)?;
+    Ok(Challenge {
+        id,
+        expiry,
+        credential_blob: credential.blob,
+        encrypted_secret: credential.encrypted_secret,
+    })
+}
+
+#[cfg(test)]
+mod tests;

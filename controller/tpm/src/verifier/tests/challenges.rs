@@ -1,0 +1,218 @@
+//! Challenges, and what they answer for.
+
+use std::time::Duration;
+
+use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
+
+use super::*;
+use crate::challenge::{ChallengeKeys, LIFETIME};
+use crate::fixture::{REGISTERS, answer, key, respond};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn d19_a_quote_over_another_secret_is_denied() {
+    let case = Case::valid();
+    for secret in [&[0; 32][..], &[], &[7; 32]] {
+        let qualifying = case.qualifying(&GOOD.challenge, secret);
+        let quote = machine().quote(&qualifying, &REGISTERS);
+
+        let response = answer(&GOOD.enrolment, &GOOD.challenge, quote);
+        assert_eq!(
+            denied(case.respond(&response)),
+            TpmDenial::QuoteOfAnotherRequest
+        );
+    }
+}
+
+#[test]
+fn d20_evidence_is_good_for_the_key_that_it_was_made_for_alone() {
+    let mut case = Case::valid();
+    case.spki = b"the key of whoever read the request";
+
+    assert_eq!(
+        denied(case.respond(&GOOD.response)),
+        TpmDenial::QuoteOfAnotherRequest
+    );
+}
+
+/// Changes of what a challenge answers for, each of one thing.
+fn others() -> Vec<(&'static str, Case)> {
+    let changed = |what, change: &dyn Fn(&mut Case)| {
+        let mut case = Case::valid();
+        change(&mut case);
+        (what, case)
+    };
+    vec![
+        changed("key", &|case| case.spki = b"another key"),
+        changed("name", &|case| case.node_name = "n2"),
+        changed("cluster", &|case| case.cluster_uid = "another"),
+        changed("controller", &|case| case.keys.current = key(2)),
+        changed("machine", &|case| {
+            *case = case.clone().called("metal:///rack-1/8");
+        }),
+    ]
+}
+
+#[test]
+fn d21_a_challenge_of_another_request_answers_for_none_but_that() {
+    for (what, other) in others() {
+        assert_eq!(
+            denied(other.respond(&GOOD.response)),
+            TpmDenial::QuoteOfAnotherRequest,
+            "another {what}"
+        );
+    }
+}
+
+#[test]
+fn d21_a_secret_that_was_had_by_another_request_answers_for_none_but_that() {
+    // The machine asks for a challenge elsewhere, opens it, and shows here what follows from it.
+    let here = Case::valid();
+    for (what, elsewhere) in others() {
+        let challenge = elsewhere.challenge(&GOOD.enrolment);
+        let response = respond(&machine(), &here, &GOOD.enrolment, &challenge);
+
+        assert_eq!(
+            denied(here.respond(&response)),
+            TpmDenial::QuoteOfAnotherRequest,
+            "another {what}"
+        );
+    }
+}
+
+#[test]
+fn d21_another_audience_of_the_same_cluster_has_other_secrets() {
+    let mut case = Case::valid();
+    let former = Audience::parse("former").unwrap();
+    case.audiences.push(former.clone());
+    let mut response = GOOD.response.clone();
+    response.header.audience = former;
+
+    assert_eq!(
+        denied(case.respond(&response)),
+        TpmDenial::QuoteOfAnotherRequest
+    );
+}
+
+#[test]
+fn d21_another_id_or_end_makes_another_secret() {
+    let case = Case::valid();
+    let mut other_id = GOOD.response.clone();
+    other_id.id = ChallengeId::new([7; 16]);
+    let mut later = GOOD.response.clone();
+    later.expiry = Expiry::parse("2026-01-01T12:05:01Z").unwrap();
+    assert_ne!(later.expiry, GOOD.response.expiry);
+
+    for response in [other_id, later] {
+        assert_eq!(
+            denied(case.respond(&response)),
+            TpmDenial::QuoteOfAnotherRequest
+        );
+    }
+}
+
+#[test]
+fn d21_an_answer_comes_within_five_minutes_and_is_looked_at_within_fourteen() {
+    assert_eq!(GOOD.challenge.expiry.as_str(), "2026-01-01T12:05:00Z");
+    let end = noon() + LIFETIME;
+    let hour = Duration::from_hours(1);
+    let late = 9 * 60 * SECOND;
+    for (what, asked, now, in_time) in [
+        ("at the last moment", end, end, true),
+        ("too late", end + SECOND, end + SECOND, false),
+        ("waited", end, end + late, true),
+        ("waited too long", end, end + late + SECOND, false),
+        (
+            "asked late, by the API server's clock",
+            end + hour,
+            end,
+            true,
+        ),
+        (
+            "asked early, by the API server's clock",
+            end - hour,
+            end + SECOND,
+            true,
+        ),
+        ("asked early, and long ago", end - hour, end + hour, false),
+    ] {
+        let mut case = Case::valid();
+        (case.asked, case.now) = (asked, now);
+
+        let decided = case.respond(&GOOD.response);
+        match decided {
+            Ok(Assurance::Attested(_)) => assert!(in_time, "{what}"),
+            Err(Refusal::Fail(Failure::EvidenceExpired)) => assert!(!in_time, "{what}"),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn d21_an_end_that_is_no_time_is_malformed() {
+    for expiry in [
+        "2026-02-30T12:05:00Z",
+        "2026-13-01T12:05:00Z",
+        "2026-01-01T25:05:00Z",
+    ] {
+        let mut response = GOOD.response.clone();
+        response.expiry = Expiry::parse(expiry).unwrap();
+
+        let decided = Case::valid().respond(&response);
+        assert!(
+            matches!(
+                decided,
+                Err(Refusal::Deny(Denial::EvidenceMalformed { .. }))
+            ),
+            "{expiry}: {decided:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_that_is_replaced_breaks_no_challenge_in_flight() {
+    let mut case = Case::valid();
+    case.keys = ChallengeKeys {
+        current: key(2),
+        former: Some(case.keys.current),
+    };
+    case.proves(&GOOD.response);
+    // New challenges are of the new key.
+    let new = Good::of(&machine(), &case);
+    case.keys.former = None;
+    case.proves(&new.response);
+
+    assert_eq!(
+        denied(case.respond(&GOOD.response)),
+        TpmDenial::QuoteOfAnotherRequest
+    );
+}
+
+#[test]
+fn no_two_challenges_are_alike() {
+    let case = Case::valid();
+    let (one, other) = (
+        case.challenge(&GOOD.enrolment),
+        case.challenge(&GOOD.enrolment),
+    );
+
+    assert_ne!(one.id, other.id);
+    assert_ne!(one.credential_blob, other.credential_blob);
+    assert_ne!(one.encrypted_secret, other.encrypted_secret);
+}
+
+#[test]
+fn the_challenge_names_the_endorsement_key_that_it_is_for() {
+    let Err(Refusal::Fail(failure)) = Case::valid().enrol(&GOOD.enrolment) else {
+        panic!("no challenge");
+    };
+
+    let Failure::ChallengeIssued {
+        endorsement_key, ..
+    } = failure
+    else {
+        panic!("{failure:?}");
+    };
+    assert_eq!(endorsement_key, digest(&machine()));
+}

@@ -1,0 +1,140 @@
+//! Random changes of good evidence.
+
+use kubelet_attestation::evidence::version_of;
+
+use super::*;
+
+const MUTATIONS: usize = 100_000;
+
+/// The same numbers in every run (xorshift64*).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33).unwrap()
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.next() % end
+    }
+}
+
+/// One change: a bit, a byte, bytes left out, repeated or put elsewhere.
+fn change(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
+    if bytes.is_empty() {
+        return;
+    }
+    let at = numbers.below(bytes.len());
+    let length = numbers.below(8).min(bytes.len() - at);
+    match numbers.below(5) {
+        0 => bytes[at] ^= 1 << numbers.below(8),
+        1 => bytes[at] = numbers.next().to_le_bytes()[0],
+        2 => drop(bytes.drain(at..at + length)),
+        3 => {
+            let repeated = bytes[at..at + length].to_vec();
+            bytes.splice(at..at, repeated);
+        }
+        _ => {
+            let moved: Vec<u8> = bytes.drain(at..at + length).collect();
+            let to = numbers.below(bytes.len() + 1);
+            bytes.splice(to..to, moved);
+        }
+    }
+}
+
+fn changed(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
+    for _ in 0..=numbers.below(3) {
+        change(bytes, numbers);
+    }
+}
+
+#[test]
+fn no_random_change_of_a_quote_is_accepted() {
+    let case = Case::valid();
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let (mut accepted, mut kept) = (0, 0);
+    for _ in 0..MUTATIONS {
+        let mut response = GOOD.response.clone();
+        match numbers.below(4) {
+            0 => changed(&mut response.keys.endorsement, &mut numbers),
+            1 => changed(&mut response.keys.attestation, &mut numbers),
+            2 => changed(&mut response.quote.attest, &mut numbers),
+            _ => changed(&mut response.quote.signature, &mut numbers),
+        }
+        let same = response == GOOD.response;
+        kept += usize::from(same);
+        match case.respond(&response) {
+            Ok(_) if same => {}
+            // An ECDSA signature has other forms; nothing that is signed has.
+            Ok(_) => {
+                accepted += 1;
+                response.quote.signature = GOOD.response.quote.signature.clone();
+                assert_eq!(response, GOOD.response);
+            }
+            Err(Refusal::Deny(_)) => assert!(!same),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        kept < MUTATIONS / 10 && accepted < MUTATIONS / 100,
+        "{kept} {accepted}"
+    );
+}
+
+#[test]
+fn no_random_change_of_an_enrolment_is_challenged_for_another_tpm() {
+    let mut case = Case::valid();
+    let endorsement = GOOD.enrolment.keys.endorsement.clone();
+    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
+    let mut challenged = 0;
+    for number in 0..MUTATIONS {
+        let mut enrolment = GOOD.enrolment.clone();
+        match numbers.below(2) {
+            0 => changed(&mut enrolment.keys.endorsement, &mut numbers),
+            _ => changed(&mut enrolment.keys.attestation, &mut numbers),
+        }
+        // With a list and without one: then the platform knows the key.
+        if number == MUTATIONS / 2 {
+            case.settings.endorsement_keys.allow_list.clear();
+            case.platform = Arc::new(Platform::Knows(digest(&machine())));
+        }
+        match case.enrol(&enrolment) {
+            // Another attestation key is another key: its TPM opens nothing for it, if it has it
+            // not.
+            Err(Refusal::Fail(Failure::ChallengeIssued { .. })) => {
+                challenged += 1;
+                assert_eq!(enrolment.keys.endorsement, endorsement);
+                let attestation = &enrolment.keys.attestation;
+                let before = &GOOD.enrolment.keys.attestation;
+                assert_eq!(attestation[..20], before[..20]);
+            }
+            Err(Refusal::Deny(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(challenged < MUTATIONS / 10, "{challenged}");
+}
+
+#[test]
+fn no_random_change_of_the_json_is_accepted_with_other_words() {
+    let case = Case::valid();
+    let verifier = case.verifier();
+    let good = TpmEvidence::Respond(GOOD.response.clone()).to_json();
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c16);
+    for _ in 0..MUTATIONS / 10 {
+        let mut evidence = good.clone();
+        changed(&mut evidence, &mut numbers);
+        // As the chain does, which comes before.
+        let is_v1 = version_of(&evidence).is_ok_and(|version| version == EvidenceVersion::v1());
+        if is_v1 && case.decide_by(&verifier, Some(&evidence)).is_ok() {
+            let TpmEvidence::Respond(mut response) = TpmEvidence::parse(&evidence).unwrap() else {
+                panic!("another phase");
+            };
+            response.quote.signature = GOOD.response.quote.signature.clone();
+            assert_eq!(response, GOOD.response);
+        }
+    }
+}

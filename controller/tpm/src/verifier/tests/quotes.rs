@@ -1,0 +1,423 @@
+//! Quotes that are not what they should be.
+
+use kubelet_attestation::evidence::tpm::{Quote, Registers, Response};
+use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
+use kubelet_authenticator_test_support::tpm_machine::Statement;
+use node_attestation_controller::crd::PcrMode;
+
+use super::*;
+use crate::fixture::{REGISTERS, TPM};
+
+/// The response with another quote.
+fn with(change: impl FnOnce(&mut Quote)) -> Response {
+    let mut response = GOOD.response.clone();
+    change(&mut response.quote);
+    response
+}
+
+fn with_statement(statement: Statement) -> Response {
+    with(|quote| {
+        quote.attest = statement.attest;
+        quote.signature = statement.signature;
+    })
+}
+
+#[track_caller]
+fn quote_denied(response: &Response) -> TpmDenial {
+    denied(Case::valid().respond(response))
+}
+
+/// What the good quote is made for.
+fn qualifying() -> Vec<u8> {
+    let opened = machine().activate(
+        &GOOD.challenge.credential_blob,
+        &GOOD.challenge.encrypted_secret,
+    );
+    let qualifying = Case::valid().qualifying(&GOOD.challenge, &opened.unwrap());
+    qualifying.to_vec()
+}
+
+#[test]
+fn d08_words_that_an_unrestricted_key_signed_are_not_the_attestation_keys() {
+    let forger = machine().with_attestation_key(AttestationKey::unrestricted());
+    let signature = forger.sign(&GOOD.response.quote.attest).unwrap();
+
+    let response = with(|quote| quote.signature = signature.clone());
+    assert_eq!(quote_denied(&response), TpmDenial::QuoteSignatureInvalid);
+    let mut own = response;
+    own.keys.attestation = forger.ak_public();
+    assert_eq!(
+        quote_denied(&own),
+        TpmDenial::AttestationKeyAttributes {
+            attributes: 0x0004_0472
+        }
+    );
+}
+
+#[test]
+fn d08_a_quote_of_another_machine_is_not_the_attestation_keys() {
+    let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
+    let quote = another.quote(&qualifying(), &REGISTERS);
+    let relayed = with_statement(Statement {
+        attest: quote.attest,
+        signature: quote.signature,
+    });
+
+    assert_eq!(quote_denied(&relayed), TpmDenial::QuoteSignatureInvalid);
+}
+
+#[test]
+fn d09_what_the_key_signed_that_is_not_the_tpms_own_is_denied() {
+    for message in [&br#"{"pcrs":{}}"#[..], b"\xff\x54\x43", b"", &[0xff; 145]] {
+        let signature = machine().sign_with_ticket(message).unwrap();
+        let mut attest = message.to_vec();
+        // No evidence has an empty structure.
+        if attest.is_empty() {
+            attest.push(0);
+        }
+        let response = with_statement(Statement {
+            attest: attest.clone(),
+            signature,
+        });
+
+        let expected = if attest == message {
+            TpmDenial::QuoteNotMadeByTpm
+        } else {
+            TpmDenial::QuoteSignatureInvalid
+        };
+        assert_eq!(quote_denied(&response), expected);
+    }
+    // With the magic of its own words, the TPM refuses to.
+    let refused = machine().sign_with_ticket(&GOOD.response.quote.attest);
+    refused.unwrap_err();
+}
+
+#[test]
+fn d10_what_the_tpm_says_of_something_else_is_no_quote() {
+    let (machine, data) = (machine(), qualifying());
+    for (statement, tag) in [
+        (machine.certify(&AttestationKey::unrestricted()).1, 0x8017),
+        (machine.creation(&data), 0x801a),
+        (machine.time(&data), 0x8019),
+        (machine.index(&data, b"contents"), 0x8014),
+    ] {
+        assert_eq!(
+            quote_denied(&with_statement(statement)),
+            TpmDenial::QuoteOfAnotherKind { tag }
+        );
+    }
+}
+
+#[test]
+fn d11_a_quote_for_other_qualifying_data_is_denied() {
+    let data = qualifying();
+    let mut other = data.clone();
+    other[31] ^= 1;
+    let empty: &[u8] = &[];
+    for wrong in [
+        empty,
+        &[0x00, 0xff, 0x55, 0xaa],
+        &data[..31],
+        &data[1..],
+        &[&data[..], &[0]].concat(),
+        &[0; 32],
+        &other,
+    ] {
+        let statement = machine().quote_over(wrong, "sha256:0,4,7");
+
+        assert_eq!(
+            quote_denied(&with_statement(statement)),
+            TpmDenial::QuoteOfAnotherRequest,
+            "{wrong:x?}"
+        );
+    }
+    let right = machine().quote_over(&data, "sha256:0,4,7");
+    Case::valid().proves(&with_statement(right));
+}
+
+#[test]
+fn d12_a_key_outside_of_the_endorsement_hierarchy_is_denied() {
+    let machine = machine().with_attestation_key(AttestationKey::of_the_owner());
+    let case = Case::valid();
+    // It is good by its public area, and its TPM opens the secret for it.
+    let good = Good::of(&machine, &case);
+
+    assert_eq!(
+        denied(case.respond(&good.response)),
+        TpmDenial::QuoteOfAnotherSigner
+    );
+}
+
+#[test]
+fn d14_a_signature_of_another_algorithm_than_the_keys_is_denied() {
+    let rsassa = machine().with_attestation_key(AttestationKey::rsassa());
+    let good = Good::of(&rsassa, &Case::valid());
+    let mut ecdsa_key = GOOD.response.clone();
+    ecdsa_key.quote.signature = good.response.quote.signature.clone();
+    let mut rsa_key = good.response;
+    rsa_key.quote.signature = GOOD.response.quote.signature.clone();
+    // TPM_ALG_HMAC, of a digest of SHA-256; and none.
+    let hmac = with(|quote| quote.signature = [&[0, 5, 0, 0x0b][..], &[0; 32]].concat());
+    let none = with(|quote| quote.signature = vec![0, 0x10]);
+    for response in [ecdsa_key, rsa_key, hmac, none] {
+        assert_eq!(
+            quote_denied(&response),
+            TpmDenial::QuoteSignatureAlgorithm,
+            "{:x?}",
+            response.quote.signature
+        );
+    }
+}
+
+#[test]
+fn d15_a_signature_of_other_numbers_is_denied() {
+    let good = &GOOD.response.quote.signature;
+    let (r, s) = (&good[4..38], &good[38..]);
+    assert_eq!(
+        (good.len(), &r[..2], &s[..2]),
+        (72, &[0, 32][..], &[0, 32][..])
+    );
+    let numbers = |r: &[u8], s: &[u8]| [&good[..4], r, s].concat();
+    let zero = [&[0, 32][..], &[0; 32]].concat();
+    let invalid = TpmDenial::QuoteSignatureInvalid;
+    let long = |bytes: &[u8]| [&[0, 33, 0][..], &bytes[2..]].concat();
+    let too_long = TpmDenial::QuoteSignatureMalformed {
+        detail: "a number of it is longer than the curve's order",
+    };
+    for (what, signature, expected) in [
+        ("swapped", numbers(s, r), &invalid),
+        ("r = 0", numbers(&zero, s), &invalid),
+        ("s = 0", numbers(r, &zero), &invalid),
+        ("both 0", numbers(&zero, &zero), &invalid),
+        ("no r", numbers(&[0, 0], s), &invalid),
+        ("no numbers", numbers(&[0, 0], &[0, 0]), &invalid),
+        (
+            "r = -1",
+            numbers(&[&[0, 32][..], &[0xff; 32]].concat(), s),
+            &invalid,
+        ),
+        ("a longer r", numbers(&long(r), s), &too_long),
+        ("a longer s", numbers(r, &long(s)), &too_long),
+    ] {
+        let denial = quote_denied(&with(|quote| quote.signature = signature));
+        assert_eq!(denial, *expected, "{what}");
+    }
+    let mut rsassa = Good::of(
+        &machine().with_attestation_key(AttestationKey::rsassa()),
+        &Case::valid(),
+    )
+    .response;
+    let cut = rsassa.quote.signature.split_off(200);
+    assert!(!cut.is_empty());
+    rsassa.quote.signature[4..6].copy_from_slice(&[0, 194]);
+    assert_eq!(quote_denied(&rsassa), TpmDenial::QuoteSignatureInvalid);
+}
+
+#[test]
+fn d16_a_signature_with_sha1_is_denied() {
+    let sha1 = machine().with_attestation_key(AttestationKey::sha1_ecdsa());
+    let statement = sha1.quote_over(&qualifying(), "sha256:0,4,7");
+
+    assert_eq!(
+        quote_denied(&with_statement(statement)),
+        TpmDenial::QuoteSignatureAlgorithm
+    );
+}
+
+#[test]
+fn d17_a_quote_over_other_registers_or_banks_is_denied() {
+    let banks = Arc::new(Swtpm::with_banks("sha1,sha256"));
+    let machine = TpmMachine::new(banks, Kind::P256);
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    let good = Good::of(&machine, &case);
+    let secret = machine.activate(
+        &good.challenge.credential_blob,
+        &good.challenge.encrypted_secret,
+    );
+    let data = case.qualifying(&good.challenge, &secret.unwrap());
+    for (selection, detail) in [
+        (
+            "sha256:0,4",
+            "it is over other registers than those that came with it",
+        ),
+        (
+            "sha256:0,4,7,8",
+            "it is over other registers than those that came with it",
+        ),
+        (
+            "sha256:0,4,8",
+            "it is over other registers than those that came with it",
+        ),
+        ("sha1:0,4,7", "it is over another bank than that of SHA-256"),
+        ("sha256:0,4,7+sha1:0", "it is not over one bank"),
+        ("sha1:0,4,7+sha256:0,4,7", "it is not over one bank"),
+    ] {
+        let statement = machine.quote_over(&data, selection);
+        let mut response = good.response.clone();
+        response.quote.attest = statement.attest;
+        response.quote.signature = statement.signature;
+
+        assert_eq!(
+            denied(case.respond(&response)),
+            TpmDenial::QuoteSelection { detail },
+            "{selection}"
+        );
+    }
+}
+
+#[test]
+fn d17_a_quote_over_no_registers_is_denied() {
+    let machine = TpmMachine::new(Arc::new(Swtpm::with_banks("sha1")), Kind::P256);
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    let mut good = Good::of(&machine, &case);
+    assert_eq!(good.response.quote.registers, Registers::default());
+    let no_register = TpmDenial::QuoteSelection {
+        detail: "it is over no register",
+    };
+
+    assert_eq!(denied(case.respond(&good.response)), no_register);
+    good.response.quote.registers = GOOD.response.quote.registers.clone();
+    assert_eq!(denied(case.respond(&good.response)), no_register);
+}
+
+#[test]
+fn d18_values_that_are_not_those_of_the_quote_are_denied() {
+    let good = &GOOD.response.quote.registers;
+    for changed in REGISTERS {
+        let registers = good.iter().map(|(number, value)| {
+            let mut value = *value;
+            value[31] ^= u8::from(number == changed);
+            (number, value)
+        });
+        let registers = Registers::new(registers.collect()).unwrap();
+
+        let denial = quote_denied(&with(|quote| quote.registers = registers));
+        assert_eq!(denial, TpmDenial::QuoteDigest, "{changed}");
+    }
+}
+
+#[test]
+fn d22_a_quote_and_its_signature_are_one_structure_to_the_last_byte() {
+    let Quote {
+        attest, signature, ..
+    } = &GOOD.response.quote;
+    let longer = [&signature[..], &[0]].concat();
+    let lies = [&signature[..4], &[0xff], &signature[5..]].concat();
+    let unknown = [&[0xff], &signature[1..]].concat();
+    let prefixes = (1..signature.len()).map(|len| signature[..len].to_vec());
+    for changed in prefixes.chain([longer, lies, unknown]) {
+        let denial = quote_denied(&with(|quote| quote.signature = changed));
+        assert_eq!(
+            denial,
+            TpmDenial::QuoteSignatureMalformed {
+                detail: "it is not one TPMT_SIGNATURE"
+            }
+        );
+    }
+    for changed in [[&attest[..], &[0]].concat(), attest[..144].to_vec()] {
+        let denial = quote_denied(&with(|quote| quote.attest = changed));
+        assert_eq!(denial, TpmDenial::QuoteSignatureInvalid);
+    }
+}
+
+#[test]
+fn d23_a_copy_of_the_tpm_is_behind_the_original() {
+    let tpm = Arc::new(Swtpm::start());
+    let machine = TpmMachine::new(tpm.clone(), Kind::P256);
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    let boot = |machine: &TpmMachine| {
+        let good = Good::of(machine, &case);
+        case.proves(&good.response).boot().unwrap()
+    };
+    let copy = Arc::new(Swtpm::copy_of(&tpm));
+    tpm.reset(Reset::Orderly);
+    tpm.reset(Reset::Orderly);
+    let original = boot(&machine);
+
+    let copied = boot(&TpmMachine::new(copy, Kind::P256));
+    assert_eq!(
+        copied.follows(&original),
+        Err(TpmDenial::TpmRolledBack {
+            what: "count of resets",
+            former: original.reset_count.into(),
+            now: copied.reset_count.into(),
+        })
+    );
+    assert_eq!(original.follows(&copied), Ok(()));
+
+    tpm.reset(Reset::Resume);
+    let resumed = boot(&machine);
+    assert_eq!(resumed.follows(&original), Ok(()));
+    assert_eq!(resumed.restart_count, original.restart_count + 1);
+    assert!(original.follows(&resumed).is_err());
+
+    tpm.clear();
+    let cleared = boot(&machine);
+    assert_eq!((cleared.reset_count, cleared.restart_count), (0, 0));
+    assert!(matches!(
+        cleared.follows(&resumed),
+        Err(TpmDenial::TpmRolledBack { now: 0, .. })
+    ));
+}
+
+#[test]
+fn d23_a_clock_that_is_not_safe_is_written_down_and_not_denied() {
+    let tpm = Arc::new(Swtpm::start());
+    let machine = TpmMachine::new(tpm.clone(), Kind::P256);
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    let before = Good::of(&machine, &case);
+    let before = case.proves(&before.response).boot().unwrap();
+    tpm.reset(Reset::Hard);
+
+    let good = Good::of(&machine, &case);
+    let boot = case.proves(&good.response).boot().unwrap();
+
+    assert!(!boot.safe);
+    assert_eq!(boot.follows(&before), Ok(()));
+}
+
+#[test]
+fn a_changed_boot_chain_is_denied_and_the_register_named() {
+    let tpm = Arc::new(Swtpm::copy_of(&TPM));
+    let machine = TpmMachine::new(tpm.clone(), Kind::P256);
+    let mut case = Case::valid();
+    let policy = &mut case.settings.pcr_policy;
+    policy.mode = PcrMode::Enforce;
+    let zero = "0".repeat(64);
+    policy.allowed = vec![
+        [
+            ("4".to_owned(), zero.clone()),
+            ("7".to_owned(), zero.clone()),
+        ]
+        .into(),
+        [("0".to_owned(), "1".repeat(64))].into(),
+    ];
+    let good = Good::of(&machine, &case);
+    case.proves(&good.response);
+
+    tpm.extend(4, &[1; 32]);
+    let changed = Good::of(&machine, &case);
+    let TpmDenial::RegisterNotAllowed {
+        register, value, ..
+    } = denied(case.respond(&changed.response))
+    else {
+        panic!("another reason");
+    };
+    assert_eq!(register, 4);
+    assert_eq!(value, data_encoding::HEXLOWER.encode(&tpm.pcr(4)));
+
+    tpm.reset(Reset::Orderly);
+    case.proves(&Good::of(&machine, &case).response);
+    case.settings.pcr_policy.allowed = vec![[("8".to_owned(), zero)].into()];
+    assert_eq!(
+        denied(case.respond(&GOOD.response)),
+        TpmDenial::RegisterNotQuoted { register: 8 }
+    );
+    case.settings.pcr_policy.mode = PcrMode::Record;
+    case.proves(&GOOD.response);
+    case.proves(&changed.response);
+}

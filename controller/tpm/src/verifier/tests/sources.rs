@@ -1,0 +1,232 @@
+//! Whose word it is that a machine has an endorsement key.
+
+use std::time::Duration;
+
+use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
+
+use super::*;
+use crate::policy::InvalidTpmSettings;
+use crate::trusted_ek::KeyKind;
+
+fn of(kind: Kind) -> TpmMachine {
+    machine().with_endorsement_key(kind)
+}
+
+#[test]
+fn a_provider_id_that_is_the_keys_digest_names_the_key() {
+    let own = format!("tpm://{}", digest(&machine())).leak();
+    let other = format!("tpm://{}", digest(&of(Kind::P384))).leak();
+
+    Case::of_nobody().called(own).challenge(&GOOD.enrolment);
+    let denied = denied(Case::of_nobody().called(other).enrol(&GOOD.enrolment));
+
+    assert_eq!(
+        denied,
+        TpmDenial::EndorsementKeyOfAnotherMachine {
+            machine: "m1".to_owned(),
+            trusted: digest(&of(Kind::P384)),
+            presented: digest(&machine()),
+        }
+    );
+}
+
+#[test]
+fn a_provider_id_of_another_form_names_no_key() {
+    let hex = digest(&machine()).to_string();
+    for provider_id in [
+        format!("tpm://{}", hex.to_uppercase()),
+        format!("tpm:///{hex}"),
+        format!("tpm://{}", hex.clone().split_off(1)),
+        format!("x-tpm://{hex}"),
+    ] {
+        let case = Case::of_nobody().called(provider_id.leak());
+
+        assert!(
+            matches!(
+                denied(case.enrol(&GOOD.enrolment)),
+                TpmDenial::EndorsementKeyUnknown { .. }
+            ),
+            "{}",
+            case.provider_id
+        );
+    }
+}
+
+#[test]
+fn d04_the_list_is_by_machine_and_the_key_of_another_one_is_denied() {
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&of(Kind::P384)));
+    case.allow("m2", digest(&machine()));
+
+    for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
+        assert_eq!(
+            denied(decided),
+            TpmDenial::EndorsementKeyOfAnotherMachine {
+                machine: "m1".to_owned(),
+                trusted: digest(&of(Kind::P384)),
+                presented: digest(&machine()),
+            }
+        );
+    }
+}
+
+#[test]
+fn d04_a_genuine_tpm_of_the_same_maker_is_not_the_machines() {
+    let mut case = Case::valid();
+    // Its maker certified it today.
+    case.now += Duration::from_hours(24 * 365 * 50);
+    let endorsement_keys = &mut case.settings.endorsement_keys;
+    endorsement_keys.require_ca = vec![ANOTHER.maker().intermediates_pem().to_owned()];
+    let another = TpmMachine::new(ANOTHER.clone(), Kind::P384);
+    let enrolment = crate::fixture::enrolment(&another);
+    assert!(enrolment.certificate.is_some());
+
+    assert_eq!(
+        denied(case.enrol(&enrolment)),
+        TpmDenial::EndorsementKeyOfAnotherMachine {
+            machine: "m1".to_owned(),
+            trusted: digest(&machine()),
+            presented: digest(&another),
+        }
+    );
+    // Nobody's word is not a vendor's word.
+    case.settings.endorsement_keys.allow_list.clear();
+    assert_eq!(
+        denied(case.enrol(&enrolment)),
+        TpmDenial::EndorsementKeyUnknown {
+            machine: "m1".to_owned()
+        }
+    );
+}
+
+#[test]
+fn d05_the_keys_of_a_request_never_say_which_is_trusted() {
+    let case = Case::of_nobody();
+    for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
+        assert_eq!(
+            denied(decided),
+            TpmDenial::EndorsementKeyUnknown {
+                machine: "m1".to_owned()
+            }
+        );
+    }
+}
+
+#[test]
+fn all_that_is_known_without_asking_must_agree() {
+    let own = format!("tpm://{}", digest(&machine())).leak();
+    let mut agreeing = Case::valid().called(own);
+    agreeing.challenge(&GOOD.enrolment);
+    agreeing.settings.endorsement_keys.allow_list.clear();
+    agreeing.allow("m1", digest(&of(Kind::P384)));
+
+    for enrolment in [
+        GOOD.enrolment.clone(),
+        crate::fixture::enrolment(&of(Kind::P384)),
+    ] {
+        assert!(matches!(
+            denied(agreeing.enrol(&enrolment)),
+            TpmDenial::EndorsementKeyOfAnotherMachine { .. }
+        ));
+    }
+}
+
+#[test]
+fn the_platforms_word_counts_where_nobody_else_knows() {
+    let mut case = Case::of_nobody();
+    case.platform = Arc::new(Platform::Knows(digest(&machine())));
+    let good = Good::of(&machine(), &case);
+    case.proves(&good.response);
+
+    case.platform = Arc::new(Platform::Knows(digest(&of(Kind::P384))));
+    for decided in [case.enrol(&good.enrolment), case.respond(&good.response)] {
+        assert!(matches!(
+            denied(decided),
+            TpmDenial::EndorsementKeyOfAnotherMachine { .. }
+        ));
+    }
+}
+
+#[test]
+fn the_platform_is_not_asked_where_somebody_else_knows_or_the_quote_is_bad() {
+    let mut case = Case::valid();
+    case.platform = Arc::new(Platform::OutOfOrder);
+    case.challenge(&GOOD.enrolment);
+    case.proves(&GOOD.response);
+
+    case.settings.endorsement_keys.allow_list.clear();
+    let mut bad = GOOD.response.clone();
+    bad.quote.attest.pop();
+    assert_eq!(denied(case.respond(&bad)), TpmDenial::QuoteSignatureInvalid);
+}
+
+#[test]
+fn e12_a_platform_that_is_out_of_order_delays_and_denies_nobody() {
+    let mut case = Case::of_nobody();
+    case.platform = Arc::new(Platform::OutOfOrder);
+    for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
+        assert!(
+            matches!(
+                decided,
+                Err(Refusal::Retry(Deferral::VerifierUnavailable { .. }))
+            ),
+            "{decided:?}"
+        );
+    }
+}
+
+#[test]
+fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
+    #[derive(Debug)]
+    struct Expects(KeyKind, KeyDigest);
+    impl EndorsementKeys for Expects {
+        fn trusted<'a>(
+            &'a self,
+            asked: Asked<'a>,
+        ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
+            assert_eq!((asked.kind, asked.now), (self.0, noon()));
+            assert_eq!(asked.machine, &Case::of_nobody().machine);
+            assert_eq!(asked.provider_id.as_str(), Case::of_nobody().provider_id);
+            futures::future::ready(Ok(Some(self.1))).boxed()
+        }
+    }
+
+    for (key, kind) in [
+        (Kind::Rsa2048, KeyKind::Rsa2048),
+        (Kind::P256, KeyKind::P256),
+        (Kind::P384, KeyKind::P384),
+    ] {
+        let machine = of(key);
+        let mut case = Case::of_nobody();
+        case.platform = Arc::new(Expects(kind, digest(&machine)));
+
+        case.challenge(&crate::fixture::enrolment(&machine));
+    }
+}
+
+#[test]
+fn settings_that_mean_nothing_are_refused() {
+    let key = "0f".repeat(32);
+    let allowed = |machine: &str, key: &str| AllowedEndorsementKey {
+        machine: machine.to_owned(),
+        ek_sha256: key.to_owned(),
+    };
+    for (listed, blamed) in [
+        (vec![allowed("m1", "0F")], "m1"),
+        (vec![allowed("m1", &key), allowed("m2", &key)], "m2"),
+        (
+            vec![allowed("m1", &key), allowed("m1", &"0e".repeat(32))],
+            "m1",
+        ),
+    ] {
+        let mut settings = TpmSettings::default();
+        settings.endorsement_keys.allow_list = listed;
+
+        assert_eq!(
+            TpmPolicy::new(&settings).unwrap_err(),
+            InvalidTpmSettings::EndorsementKey {
+                machine: blamed.to_owned()
+            }
+        );
+    }
+}
