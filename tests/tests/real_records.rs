@@ -15,7 +15,7 @@ use node_attestation_controller::ledger::{
 };
 use node_attestation_controller::nodes::MemoryNodes;
 use node_attestation_controller::refusal::{Denial, Refusal};
-use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity};
+use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 use serde_json::Value;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -54,7 +54,12 @@ fn provider_id(machine: &str) -> ProviderId {
 fn claim(machine: &str, node: &str, key: u8) -> Claim {
     let identity = Identity {
         instance: Some("i-1".to_owned()),
-        endorsement_key: Some(KeyDigest::of(b"ek")),
+        endorsement_key: Some(KeyDigest::of(machine.as_bytes())),
+        boot: Some(TpmBoot {
+            resets: 2,
+            restarts: 0,
+            clock: u64::from(key),
+        }),
         ..Identity::of(provider_id(machine))
     };
     Claim {
@@ -159,7 +164,10 @@ async fn a_record_is_made_once_and_changed_as_it_was_read() {
         .unwrap();
     let known = records.known(&name("n1")).await.unwrap().unwrap();
     assert_eq!(known.record, changed);
-    let of_machine = records.known_of_machine(&provider_id("m1")).await.unwrap();
+    let of_machine = records
+        .known_of_machine(&Identity::of(provider_id("m1")))
+        .await
+        .unwrap();
     assert_eq!(of_machine.len(), 1);
     records.delete(&name("n1"), &second.version).await.unwrap();
     assert_eq!(records.read(&name("n1")).await.unwrap(), None);
@@ -224,6 +232,7 @@ async fn records_come_through_a_move_and_renew() {
         serial: "0a".to_owned(),
         not_after: now() + 8 * DAY,
         time: now(),
+        boot: None,
     };
     records.note(&name("n1"), &issued).await.unwrap();
     assert_eq!(record(&records, "n1").await.known_end(), now() + 8 * DAY);

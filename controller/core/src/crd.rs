@@ -33,8 +33,8 @@ pub use kubelet_authentication::{
 pub use manifests::{manifests, workload_manifest, yaml};
 pub use name::object_name;
 pub use node_identity::{
-    FormerGeneration, NodeIdentity, NodeIdentitySpec, NodeIdentityStatus, Opened, Revoked,
-    Tombstone, TombstoneReason,
+    FormerGeneration, LastTpmBoot, NodeIdentity, NodeIdentitySpec, NodeIdentityStatus, Opened,
+    Revoked, Tombstone, TombstoneReason, TpmBoot,
 };
 pub use revoked_node_credentials::{
     MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,

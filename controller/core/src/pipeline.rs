@@ -189,6 +189,7 @@ impl Pipeline {
                 serial: certificate.serial().to_owned(),
                 not_after: certificate.not_after(),
                 time: (self.clock)(),
+                boot: certificate.boot(),
             };
             self.context.ledger.issued(certificate.node_name(), issued);
         }

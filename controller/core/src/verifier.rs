@@ -84,6 +84,22 @@ pub struct Identity {
     pub instance: Option<String>,
     /// The endorsement key of its TPM, where that proved it.
     pub endorsement_key: Option<KeyDigest>,
+    /// How far that TPM had come.
+    pub boot: Option<TpmBoot>,
+}
+
+/// How often a TPM was started, and for how long it has run: a later one is greater ("TPM 2.0
+/// Library, Part 2", `TPMS_CLOCK_INFO`). Only `TPM2_Clear` sets them back, and so does a copy of the
+/// TPM that was made before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::exhaustive_structs, reason = "three counters, in this order")]
+pub struct TpmBoot {
+    /// `resetCount`.
+    pub resets: u32,
+    /// `restartCount`: since the last reset.
+    pub restarts: u32,
+    /// `clock`, in milliseconds. It may go back where the TPM lost power, and then `resets` went up.
+    pub clock: u64,
 }
 
 impl Identity {
@@ -94,6 +110,7 @@ impl Identity {
             node_name: None,
             instance: None,
             endorsement_key: None,
+            boot: None,
         }
     }
 }

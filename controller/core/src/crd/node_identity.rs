@@ -105,6 +105,10 @@ use crate::ledger::{CertificateUid, InvalidCertificateUid};
 #[schemars(extend("x-kubernetes-validations" = [
     in_one_generation(".providerID", "self.providerID == oldSelf.providerID"),
     in_one_generation(".attestor", "self.attestor == oldSelf.attestor"),
+    in_one_generation(
+        ".tpmBoot",
+        "(has(self.tpmBoot) ? has(oldSelf.tpmBoot) && self.tpmBoot == oldSelf.tpmBoot : !has(oldSelf.tpmBoot))",
+    ),
     in_one_generation(".opened.keySHA256", "self.opened.keySHA256 == oldSelf.opened.keySHA256"),
     rule_at(
         ".revoked.generation",
@@ -167,6 +171,9 @@ pub struct NodeIdentitySpec {
     )]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub endorsement_key_sha256: Option<String>,
+    /// How far that TPM had come at the time of the claim. A lesser one is a copy, or was cleared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm_boot: Option<TpmBoot>,
     /// Which holder of the name this is, from 1. Certificates of former generations are worth
     /// nothing.
     #[schemars(
@@ -256,6 +263,32 @@ pub struct Opened {
     pub stale_node_uid: Option<String>,
 }
 
+/// How often a TPM was started, and for how long it has run (`TPMS_CLOCK_INFO`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TpmBoot {
+    /// How often it was reset.
+    #[schemars(with = "i64", range(min = 0))]
+    pub reset_count: u32,
+    /// How often it was restarted or resumed since.
+    #[schemars(with = "i64", range(min = 0))]
+    pub restart_count: u32,
+    /// Its clock, in milliseconds.
+    #[schemars(with = "i64", range(min = 0))]
+    pub clock: u64,
+}
+
+/// How far a TPM had come when the last certificate of a generation was issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastTpmBoot {
+    /// Which generation.
+    #[schemars(with = "i64", range(min = 1))]
+    pub generation: u64,
+    /// How far.
+    pub boot: TpmBoot,
+}
+
 /// A generation that was followed by another.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -325,6 +358,9 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
+    /// How far the machine's TPM had come then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_tpm_boot: Option<LastTpmBoot>,
     /// What is the case.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]

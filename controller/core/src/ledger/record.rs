@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::{CertificateUid, Claim, KeyDigest, RecordUid};
-use crate::verifier::{Assurance, AttestedIdentity, Identity};
+use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 /// How many former generations a record remembers. One more lets the oldest go, whose certificates
 /// end first; they stay as worthless for a renewal as they were.
@@ -36,6 +36,8 @@ pub struct Record {
     /// The latest end that a renewal is known to have granted. Best effort: a renewal writes
     /// nothing.
     pub renewed_until: Option<SystemTime>,
+    /// How far the TPM had come at the last renewal that is known of. Best effort, too.
+    pub renewed_boot: Option<TpmBoot>,
     /// Former generations whose certificates may still be valid, the oldest first.
     pub former: Vec<Former>,
     /// Set when nobody holds the name any more.
@@ -64,6 +66,8 @@ pub struct RecordHolder {
     pub machine_name: Option<String>,
     /// The endorsement key of its TPM, where that proved it.
     pub endorsement_key: Option<KeyDigest>,
+    /// How far that TPM had come at the time of the claim.
+    pub boot: Option<TpmBoot>,
 }
 
 /// The claim that opened a generation.
@@ -162,6 +166,7 @@ impl Record {
             opened: Opened::by(claim, stale_node, now),
             not_after: whole_seconds(claim.not_after),
             renewed_until: None,
+            renewed_boot: None,
             former: Vec::new(),
             tombstone: None,
             revoked: None,
@@ -250,6 +255,12 @@ impl Record {
             .map_or(self.not_after, |renewed| renewed.max(self.not_after))
     }
 
+    /// Whether the TPM is further back than it was seen to be: a copy of it, or one that was cleared.
+    pub(super) fn is_ahead_of(&self, identity: &Identity) -> bool {
+        let known = self.renewed_boot.max(self.holder.boot);
+        identity.boot.is_some_and(|boot| Some(boot) < known)
+    }
+
     /// By when every certificate of the generation has expired that ended at `now`, the ones that
     /// nobody knows of among them.
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
@@ -305,6 +316,7 @@ impl RecordHolder {
             instance: identity.instance.clone(),
             machine_name: claim.machine_name.clone(),
             endorsement_key: identity.endorsement_key,
+            boot: identity.boot,
         }
     }
 
@@ -318,6 +330,7 @@ impl RecordHolder {
         let identity = Identity {
             instance: self.instance.clone(),
             endorsement_key: self.endorsement_key,
+            boot: self.boot,
             ..Identity::of(self.provider_id.clone())
         };
         if self.is_attested() {
@@ -325,6 +338,17 @@ impl RecordHolder {
         } else {
             Assurance::None(identity)
         }
+    }
+
+    /// Whether a record of this machine matters to the identity: it is the machine's, or its TPM's.
+    pub(super) fn concerns(&self, identity: &Identity) -> bool {
+        self.provider_id == identity.provider_id || self.has_tpm_of(identity)
+    }
+
+    /// Whether the identity has the same TPM.
+    pub(super) fn has_tpm_of(&self, identity: &Identity) -> bool {
+        let key = self.endorsement_key;
+        key.is_some() && key == identity.endorsement_key
     }
 
     /// Whether it is this identity, and proved so when the record was opened.

@@ -18,7 +18,7 @@ use crate::inventory::{Inventory, MachineState};
 use crate::logs::error_chain;
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
-use crate::verifier::Assurance;
+use crate::verifier::{Assurance, Identity};
 
 /// How many steps a claim takes before others have their turn: a name that changes hands to a
 /// machine of three other names takes a dozen.
@@ -57,6 +57,8 @@ struct Own {
 struct Others {
     /// Those that are not buried, as they are.
     live: Vec<Stored>,
+    /// Those of other machines that are not buried, and have its TPM.
+    tpm_of: Vec<(Stored, HolderState)>,
     /// Whether any, buried or not, is of the identity that claims. A denial is spared for it, so
     /// that a cache may say so.
     was_known: bool,
@@ -166,10 +168,15 @@ impl RecordLedger {
             if own.record.is_some() {
                 own = self.fresh(own, name).await?;
             }
-            let Others { live, was_known } = self.others(claim, own.record.as_ref()).await?;
+            let Others {
+                live,
+                tpm_of,
+                was_known,
+            } = self.others(claim, own.record.as_ref()).await?;
             let facts = Facts {
                 own: own.record.as_ref(),
                 others: &live,
+                tpm_of: &tpm_of,
                 nodes: &nodes,
                 was_known,
                 holder: holder.as_ref().map(|(_, state)| *state),
@@ -251,12 +258,16 @@ impl RecordLedger {
         if let Some(own) = own {
             self.caught_up(own).await?;
         }
-        let provider_id = &claim.assurance.identity().provider_id;
-        let known = self.records.known_of_machine(provider_id).await;
-        let mut live = Vec::new();
+        let identity = claim.assurance.identity();
+        let known = self.records.known_of_machine(identity).await;
+        let (mut live, mut tpm_of) = (Vec::new(), Vec::new());
         let mut was_known = false;
         for known in known.map_err(unavailable)? {
             let name = &known.record.node_name;
+            if known.record.holder.provider_id != identity.provider_id {
+                tpm_of.extend(self.tpm_of_another(&known, identity).await?);
+                continue;
+            }
             if *name == claim.node_name {
                 continue;
             }
@@ -269,11 +280,37 @@ impl RecordLedger {
             }
             let fresh = self.records.read(name).await.map_err(unavailable)?;
             let fresh = fresh.filter(|fresh| {
-                fresh.record.is_live() && fresh.record.holder.provider_id == *provider_id
+                fresh.record.is_live() && fresh.record.holder.provider_id == identity.provider_id
             });
             live.extend(fresh);
         }
-        Ok(Others { live, was_known })
+        Ok(Others {
+            live,
+            tpm_of,
+            was_known,
+        })
+    }
+
+    /// The record as it is, if another machine holds it with the identity's TPM, and how that
+    /// machine fares.
+    async fn tpm_of_another(
+        &self,
+        known: &Stored,
+        identity: &Identity,
+    ) -> Result<Option<(Stored, HolderState)>, Refusal> {
+        if !known.record.is_live() {
+            return Ok(None);
+        }
+        let fresh = self.records.read(&known.record.node_name).await;
+        let Some(fresh) = fresh.map_err(unavailable)?.filter(|fresh| {
+            let Record { holder, .. } = &fresh.record;
+            let held = fresh.record.is_live() && !fresh.record.is_reset();
+            held && holder.has_tpm_of(identity) && holder.provider_id != identity.provider_id
+        }) else {
+            return Ok(None);
+        };
+        let state = self.holder_state(&fresh.record.holder).await?;
+        Ok(Some((fresh, state)))
     }
 
     async fn caught_up(&self, stored: &Stored) -> Result<(), Refusal> {

@@ -4,10 +4,11 @@ use std::fmt::Debug;
 use std::time::SystemTime;
 
 use futures::future::BoxFuture;
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::NodeName;
 
 use super::Record;
 use crate::refusal::Unavailable;
+use crate::verifier::{Identity, TpmBoot};
 
 mod cache;
 mod kube;
@@ -33,10 +34,11 @@ pub trait Records: Debug + Send + Sync {
         name: &'a NodeName,
     ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>>;
 
-    /// The records of this machine, buried ones among them, as a cache has them.
+    /// The records of this machine and those of its TPM, buried ones among them, as a cache has
+    /// them.
     fn known_of_machine<'a>(
         &'a self,
-        provider_id: &'a ProviderId,
+        identity: &'a Identity,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>>;
 
     /// Waits until the cache has everything that was written before this version of this record,
@@ -124,6 +126,8 @@ pub struct LastIssued {
     pub not_after: SystemTime,
     /// When it was issued.
     pub time: SystemTime,
+    /// How far the machine's TPM had come.
+    pub boot: Option<TpmBoot>,
 }
 
 /// A record was not written.

@@ -4,92 +4,25 @@
 //! something is to be written, it is one write, after which the rules are applied anew to what there
 //! is then.
 
-use std::collections::BTreeMap;
-use std::time::SystemTime;
-
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::record::{Record, TombstoneReason};
 use super::records::Stored;
 use super::{
-    Adoption, CertificateUid, Certificates, Claim, Claimant, Grant, Holder, LedgerPolicy,
-    NameReuse, Opening, RecordUid, Reenrolment, Renewal, StaleNodes,
+    Adoption, Certificates, Claim, Claimant, Grant, LedgerPolicy, NameReuse, Opening, Reenrolment,
+    StaleNodes,
 };
 use crate::nodes::NodeState;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Assurance;
 
-/// What is known when a claim is decided.
-#[derive(Debug)]
-pub(super) struct Facts<'a> {
-    /// The record of the name.
-    pub(super) own: Option<&'a Stored>,
-    /// The other records of the same machine that are not buried.
-    pub(super) others: &'a [Stored],
-    /// The Nodes that were asked for.
-    pub(super) nodes: &'a BTreeMap<NodeName, NodeState>,
-    /// Whether a record of another name is, or was, this identity's: the claim renames it.
-    pub(super) was_known: bool,
-    /// How the machine fares that holds the record, if that was asked.
-    pub(super) holder: Option<HolderState>,
-    /// For a new record.
-    pub(super) uid: RecordUid,
-    /// The time.
-    pub(super) now: SystemTime,
-}
+mod holding;
+mod step;
 
-/// How a machine fares that holds a record, by the inventory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HolderState {
-    Alive,
-    Leaving,
-    Gone,
-}
+pub(super) use holding::{holder, renewed};
+pub(super) use step::{Facts, HolderState, Question, Step};
 
-/// What is next.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// Find out more.
-    Ask(Question),
-    /// The claim holds.
-    Grant(Grant),
-    /// Make this record.
-    Create(Box<Record>),
-    /// Write this over what was read.
-    Replace {
-        record: Box<Record>,
-        read: Box<Stored>,
-    },
-    /// It does not hold, or not yet.
-    Refuse(Refusal),
-}
-
-/// What must be known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Question {
-    /// Whether the Node of this name is up.
-    Node(NodeName),
-    /// How this machine fares.
-    Holder(ProviderId),
-}
-
-impl From<Denial> for Step {
-    fn from(denial: Denial) -> Self {
-        Self::Refuse(denial.into())
-    }
-}
-
-impl From<Deferral> for Step {
-    fn from(deferral: Deferral) -> Self {
-        Self::Refuse(deferral.into())
-    }
-}
-
-impl From<Question> for Step {
-    fn from(question: Question) -> Self {
-        Self::Ask(question)
-    }
-}
+use holding::{another_instance, identity_revoked, name_taken, tpm_ran_backwards};
 
 /// What follows from a claim.
 pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> Step {
@@ -98,73 +31,13 @@ pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -
         facts,
         policy,
     };
-    let step = rules.may_be_new().and_then(|()| match facts.own {
+    let own = rules.has_its_own_tpm().and_then(|()| rules.may_be_new());
+    let step = own.and_then(|()| match facts.own {
         None => rules.first(),
         Some(own) if own.record.holder.provider_id == rules.identity_id() => rules.again(own),
         Some(own) => rules.another(own),
     });
     step.unwrap_or_else(|end| end)
-}
-
-/// What follows from a renewal by this record.
-pub(super) fn renewed(own: Option<&Record>, renewal: &Renewal) -> Result<Grant, Denial> {
-    let record = held(own, &renewal.node_name)?;
-    if record.certificate_uid() != renewal.uid || !record.is_live() {
-        return Err(Denial::FormerCertificate {
-            node_name: renewal.node_name.clone(),
-            presented: renewal.uid,
-        });
-    }
-    let identity = renewal.identity.identity();
-    if record.holder.provider_id != identity.provider_id {
-        return Err(name_taken(record));
-    }
-    if !record.holder.is(identity) {
-        return Err(another_instance(record));
-    }
-    if record.is_revoked() {
-        return Err(identity_revoked(record));
-    }
-    Ok(Grant {
-        uid: record.certificate_uid(),
-        not_after: renewal.not_after,
-        opening: Opening::Renewed,
-    })
-}
-
-/// Who holds a name, for somebody with a certificate of `uid`, or of none where certificates carry
-/// none.
-pub(super) fn holder(
-    own: Option<&Record>,
-    node_name: &NodeName,
-    uid: Option<CertificateUid>,
-) -> Result<Holder, Denial> {
-    let record = held(own, node_name)?;
-    match uid {
-        Some(presented) if presented != record.certificate_uid() || !record.is_live() => {
-            Err(Denial::FormerCertificate {
-                node_name: node_name.clone(),
-                presented,
-            })
-        }
-        None if !record.is_live() => Err(record_missing(node_name)),
-        Some(_) | None if record.is_revoked() => Err(identity_revoked(record)),
-        Some(_) | None => Ok(Holder {
-            uid: record.certificate_uid(),
-            assurance: record.holder.assurance(),
-        }),
-    }
-}
-
-/// The record of this name; there must be one.
-fn held<'a>(own: Option<&'a Record>, node_name: &NodeName) -> Result<&'a Record, Denial> {
-    own.ok_or_else(|| record_missing(node_name))
-}
-
-fn record_missing(node_name: &NodeName) -> Denial {
-    Denial::RecordMissing {
-        node_name: node_name.clone(),
-    }
 }
 
 struct Rules<'a> {
@@ -179,6 +52,31 @@ type Checked<T> = Result<T, Step>;
 impl Rules<'_> {
     fn identity_id(&self) -> ProviderId {
         self.claim.assurance.identity().provider_id.clone()
+    }
+
+    /// Checks that the TPM is not that of another machine which is still there.
+    fn has_its_own_tpm(&self) -> Checked<()> {
+        for (other, state) in self.facts.tpm_of {
+            let (node_name, holder) = (&other.record.node_name, &other.record.holder.provider_id);
+            match state {
+                HolderState::Alive => {
+                    return Err(Denial::TpmOfAnotherMachine {
+                        node_name: node_name.clone(),
+                        holder: holder.clone(),
+                    }
+                    .into());
+                }
+                HolderState::Leaving => {
+                    return Err(Deferral::HolderLeaving {
+                        node_name: node_name.clone(),
+                        holder: holder.clone(),
+                    }
+                    .into());
+                }
+                HolderState::Gone => {}
+            }
+        }
+        Ok(())
     }
 
     /// Checks that nothing speaks against the identity's first record, unless it has one.
@@ -244,13 +142,17 @@ impl Rules<'_> {
         self.reopen(own, None)
     }
 
-    /// Checks that nobody took the identity's certificates back, and that it is the same instance.
+    /// Checks that nobody took the identity's certificates back, and that it is the same instance, no
+    /// further back than it was.
     fn may_return(&self, record: &Record) -> Checked<()> {
         if record.is_revoked() {
             return Err(identity_revoked(record).into());
         }
         if !record.holder.is(self.claim.assurance.identity()) {
             return Err(another_instance(record).into());
+        }
+        if record.is_ahead_of(self.claim.assurance.identity()) {
+            return Err(tpm_ran_backwards(record).into());
         }
         Ok(())
     }
@@ -350,6 +252,9 @@ impl Rules<'_> {
             if record.is_revoked() && !record.is_reset() {
                 return Err(identity_revoked(record).into());
             }
+            if record.is_ahead_of(self.claim.assurance.identity()) && !record.is_reset() {
+                return Err(tpm_ran_backwards(record).into());
+            }
             self.may_reenrol(record)?;
         }
         match self.facts.others.first() {
@@ -425,27 +330,6 @@ impl Rules<'_> {
     fn holder(&self, provider_id: &ProviderId) -> Checked<HolderState> {
         let known = self.facts.holder;
         known.ok_or_else(|| Question::Holder(provider_id.clone()).into())
-    }
-}
-
-fn name_taken(record: &Record) -> Denial {
-    Denial::NameTaken {
-        node_name: record.node_name.clone(),
-        holder: record.holder.provider_id.clone(),
-    }
-}
-
-fn another_instance(record: &Record) -> Denial {
-    Denial::AnotherInstance {
-        node_name: record.node_name.clone(),
-        holder: record.holder.provider_id.clone(),
-    }
-}
-
-fn identity_revoked(record: &Record) -> Denial {
-    Denial::IdentityRevoked {
-        node_name: record.node_name.clone(),
-        generation: record.generation,
     }
 }
 

@@ -63,9 +63,9 @@ impl Records for Mortal<MemoryRecords> {
 
     fn known_of_machine<'a>(
         &'a self,
-        provider_id: &'a ProviderId,
+        identity: &'a Identity,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
-        self.inner.known_of_machine(provider_id)
+        self.inner.known_of_machine(identity)
     }
 
     fn caught_up<'a>(

@@ -12,6 +12,7 @@ use crate::refusal::Unavailable;
 use crate::request::forge::cluster::Parts;
 use crate::request::forge::{now, valid};
 use crate::status::memory_store::{MemoryStore, UID};
+use crate::verifier::Identity;
 
 /// Away until then.
 #[derive(Debug)]
@@ -51,9 +52,9 @@ impl Records for Away<MemoryRecords> {
 
     fn known_of_machine<'a>(
         &'a self,
-        provider_id: &'a ProviderId,
+        identity: &'a Identity,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
-        self.inner.known_of_machine(provider_id)
+        self.inner.known_of_machine(identity)
     }
 
     fn caught_up<'a>(

@@ -389,6 +389,23 @@ reasons! {
             /// Who holds it.
             holder: ProviderId,
         } => "the machine is not the one that holds the node name",
+        /// The machine's TPM is further back than it was seen to be. There are two of it, or somebody
+        /// cleared it; a person who knows which resets the record.
+        #[error("the TPM of {holder}, which holds node {node_name}, is behind what was seen of it: a copy, or cleared")]
+        TpmRanBackwards {
+            /// The name.
+            node_name: NodeName,
+            /// The machine.
+            holder: ProviderId,
+        } => "the TPM's counters ran backwards",
+        /// The machine's TPM is that of another machine, which holds another name.
+        #[error("the TPM is that of {holder}, which holds node {node_name}")]
+        TpmOfAnotherMachine {
+            /// The other machine's name.
+            node_name: NodeName,
+            /// The other machine.
+            holder: ProviderId,
+        } => "the TPM is known as another machine's",
         /// A person revoked the machine's certificates. They can have no others until the record is
         /// reset.
         #[error("generation {generation} of node {node_name} is revoked")]

@@ -8,6 +8,7 @@ use super::{Asked, Basis, ClaimedCsr, CorroboratedCsr};
 use crate::ledger::{CertificateUid, KeyDigest, Opening};
 use crate::refusal::{Denial, Refusal};
 use crate::signer::Signer;
+use crate::verifier::TpmBoot;
 
 /// A certificate for a machine that passed every check; neither approved nor published yet.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub struct IssuedCertificate {
     not_after: SystemTime,
     opening: Option<Opening>,
     endorsement_key: Option<KeyDigest>,
+    boot: Option<TpmBoot>,
 }
 
 impl ClaimedCsr {
@@ -43,6 +45,7 @@ impl ClaimedCsr {
             not_after: certificate.not_after,
             opening: Some(self.opening().clone()),
             endorsement_key: self.identity().endorsement_key,
+            boot: self.identity().boot,
         })
     }
 }
@@ -66,6 +69,7 @@ impl CorroboratedCsr {
             not_after: certificate.not_after,
             opening: None,
             endorsement_key: None,
+            boot: None,
         })
     }
 }
@@ -116,6 +120,11 @@ impl IssuedCertificate {
     /// The endorsement key of the TPM that vouched for a client certificate's key.
     pub fn endorsement_key(&self) -> Option<KeyDigest> {
         self.endorsement_key
+    }
+
+    /// How far that TPM had come.
+    pub fn boot(&self) -> Option<TpmBoot> {
+        self.boot
     }
 
     /// How a client certificate came to be granted; `None` of a serving certificate.

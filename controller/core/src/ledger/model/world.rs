@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
 use futures::future::{BoxFuture, FutureExt as _, poll_fn};
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::NodeName;
 
 use crate::inventory::{MachineState, StaticInventory};
 use crate::ledger::rules_world::{at, machine, policy};
 use crate::ledger::*;
 use crate::nodes::{NodeState, Nodes};
 use crate::refusal::{Refusal, Unavailable};
+use crate::verifier::Identity;
 
 /// Two requests, one at each replica, and what there was before.
 #[derive(Debug, Clone)]
@@ -280,12 +281,12 @@ impl Records for Replica {
 
     fn known_of_machine<'a>(
         &'a self,
-        provider_id: &'a ProviderId,
+        identity: &'a Identity,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
         self.call(move |shared, cached| {
             let known = shared.after(cached).into_values();
-            let of = |stored: &Stored| stored.record.holder.provider_id == *provider_id;
-            Some(Ok(known.filter(of).collect()))
+            let concerned = |stored: &Stored| stored.record.holder.concerns(identity);
+            Some(Ok(known.filter(concerned).collect()))
         })
     }
 

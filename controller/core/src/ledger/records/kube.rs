@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Error as KubeError};
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::NodeName;
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
@@ -19,6 +19,7 @@ use super::{LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::clusters::{Lenient, watched_in_pages};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use crate::refusal::Unavailable;
+use crate::verifier::Identity;
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// one small object.
@@ -180,6 +181,10 @@ impl KubeRecords {
             "serial": issued.serial,
             "notAfter": moment(issued.not_after)?,
             "lastRenewal": moment(issued.time)?,
+            "lastTpmBoot": issued.boot.map(|boot| crd::LastTpmBoot {
+                generation: issued.generation,
+                boot: object::boot_object(boot),
+            }),
         }});
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);
@@ -219,14 +224,14 @@ impl Records for KubeRecords {
 
     fn known_of_machine<'a>(
         &'a self,
-        provider_id: &'a ProviderId,
+        identity: &'a Identity,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
         Box::pin(async move {
             self.cache.synced().await?;
             let state = self.cache.state();
             let known = state.objects.values().flatten();
-            let of_machine = |stored: &&Stored| stored.record.holder.provider_id == *provider_id;
-            Ok(known.filter(of_machine).cloned().collect())
+            let concerned = |stored: &&Stored| stored.record.holder.concerns(identity);
+            Ok(known.filter(concerned).cloned().collect())
         })
     }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
-use kubelet_attestation::names::{NodeName, ProviderId};
+use kubelet_attestation::names::NodeName;
 
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::refusal::Unavailable;
+use crate::verifier::Identity;
 
 /// Records in memory: a restart forgets who holds which name, so first use is trusted again.
 #[derive(Debug, Default)]
@@ -58,13 +59,13 @@ impl Records for MemoryRecords {
 
     fn known_of_machine<'a>(
         &'a self,
-        provider_id: &'a ProviderId,
+        identity: &'a Identity,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
         let found = self
             .state()
             .records
             .values()
-            .filter(|stored| stored.record.holder.provider_id == *provider_id)
+            .filter(|stored| stored.record.holder.concerns(identity))
             .cloned()
             .collect();
         ready(Ok(found)).boxed()
@@ -140,6 +141,7 @@ impl Records for MemoryRecords {
         {
             let until = &mut stored.record.renewed_until;
             *until = (*until).max(Some(issued.not_after));
+            stored.record.renewed_boot = issued.boot.or(stored.record.renewed_boot);
         }
         ready(Ok(())).boxed()
     }

@@ -12,6 +12,7 @@ use crate::ledger::record::{
     Former, Opened, Record, RecordHolder, RequestRef, Revoked, Tombstone, TombstoneReason,
 };
 use crate::ledger::{KeyDigest, RecordUid};
+use crate::verifier::TpmBoot;
 
 /// The longest name of a request that is written down.
 const MAX_NAME: usize = 253;
@@ -67,6 +68,11 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
         opened: opened(&spec.opened)?,
         not_after: time(&spec.not_after),
         renewed_until: status_end.map(time),
+        renewed_boot: status
+            .as_ref()
+            .and_then(|status| status.last_tpm_boot)
+            .filter(|last| last.generation == spec.generation)
+            .map(|last| boot(last.boot)),
         former: spec.former.iter().map(former).collect(),
         tombstone: spec.tombstone.as_ref().map(tombstone),
         revoked: spec.revoked.as_ref().map(revoked),
@@ -96,7 +102,26 @@ fn holder(spec: &NodeIdentitySpec) -> Result<RecordHolder, &'static str> {
             .map(KeyDigest::parse)
             .transpose()
             .map_err(|_| "spec.endorsementKeySHA256")?,
+        boot: spec.tpm_boot.map(boot),
     })
+}
+
+fn boot(boot: crd::TpmBoot) -> TpmBoot {
+    TpmBoot {
+        resets: boot.reset_count,
+        restarts: boot.restart_count,
+        clock: boot.clock,
+    }
+}
+
+/// What the object says of how far a TPM had come. The schema's numbers end with 63 bits, and no
+/// clock comes that far.
+pub(super) fn boot_object(boot: TpmBoot) -> crd::TpmBoot {
+    crd::TpmBoot {
+        reset_count: boot.resets,
+        restart_count: boot.restarts,
+        clock: boot.clock.min(i64::MAX.unsigned_abs()),
+    }
 }
 
 fn opened(opened: &crd::Opened) -> Result<Opened, &'static str> {
@@ -155,6 +180,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         opened,
         not_after,
         renewed_until: _,
+        renewed_boot: _,
         former,
         tombstone,
         revoked,
@@ -171,6 +197,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         instance: holder.instance.clone(),
         machine_name: machine_name.map(str::to_owned),
         endorsement_key_sha256: holder.endorsement_key.map(|key| key.to_string()),
+        tpm_boot: holder.boot.map(boot_object),
         generation: *generation,
         opened: crd::Opened {
             key_sha256: opened.key.to_string(),

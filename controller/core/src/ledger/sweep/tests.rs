@@ -93,6 +93,7 @@ fn issued(hour: u32) -> LastIssued {
         serial: "0a".to_owned(),
         not_after: at(hour + 10),
         time: at(hour),
+        boot: None,
     }
 }
 

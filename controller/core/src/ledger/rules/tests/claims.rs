@@ -4,7 +4,6 @@ use crate::inventory::MachineState;
 use crate::ledger::rules_world::*;
 use crate::ledger::*;
 use crate::refusal::Denial;
-use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 #[test]
 fn the_first_claim_makes_a_record() {
@@ -288,32 +287,6 @@ fn a_revoked_machine_gets_nothing_until_it_is_reset() {
     world.reset("n1");
     assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
     world.renews("m1", 2, 1).unwrap();
-}
-
-#[test]
-fn the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset() {
-    let with_key = |key: &[u8], spki| {
-        let identity = Identity {
-            endorsement_key: Some(KeyDigest::of(key)),
-            ..Identity::of(provider_id("m1"))
-        };
-        Claim {
-            assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
-            ..claim("m1", "n1", spki, 0)
-        }
-    };
-    let world = World::new();
-    world.claims(&with_key(b"ek", 1), 0).unwrap();
-
-    assert_eq!(
-        world.denied(&with_key(b"other", 2), 1),
-        Denial::AnotherInstance {
-            node_name: name("n1"),
-            holder: provider_id("m1"),
-        }
-    );
-    world.reset("n1");
-    assert_eq!(world.granted(&with_key(b"other", 2), 1), 2);
 }
 
 #[test]

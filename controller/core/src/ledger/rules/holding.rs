@@ -1,0 +1,99 @@
+//! Who holds a name, and may go on with it.
+
+use kubelet_attestation::names::NodeName;
+
+use crate::ledger::record::Record;
+use crate::ledger::{CertificateUid, Grant, Holder, Opening, Renewal};
+use crate::refusal::Denial;
+
+/// What follows from a renewal by this record.
+pub(in crate::ledger) fn renewed(own: Option<&Record>, renewal: &Renewal) -> Result<Grant, Denial> {
+    let record = held(own, &renewal.node_name)?;
+    if record.certificate_uid() != renewal.uid || !record.is_live() {
+        return Err(Denial::FormerCertificate {
+            node_name: renewal.node_name.clone(),
+            presented: renewal.uid,
+        });
+    }
+    let identity = renewal.identity.identity();
+    if record.holder.provider_id != identity.provider_id {
+        return Err(name_taken(record));
+    }
+    if !record.holder.is(identity) {
+        return Err(another_instance(record));
+    }
+    if record.is_ahead_of(identity) {
+        return Err(tpm_ran_backwards(record));
+    }
+    if record.is_revoked() {
+        return Err(identity_revoked(record));
+    }
+    Ok(Grant {
+        uid: record.certificate_uid(),
+        not_after: renewal.not_after,
+        opening: Opening::Renewed,
+    })
+}
+
+/// Who holds a name, for somebody with a certificate of `uid`, or of none where certificates carry
+/// none.
+pub(in crate::ledger) fn holder(
+    own: Option<&Record>,
+    node_name: &NodeName,
+    uid: Option<CertificateUid>,
+) -> Result<Holder, Denial> {
+    let record = held(own, node_name)?;
+    match uid {
+        Some(presented) if presented != record.certificate_uid() || !record.is_live() => {
+            Err(Denial::FormerCertificate {
+                node_name: node_name.clone(),
+                presented,
+            })
+        }
+        None if !record.is_live() => Err(record_missing(node_name)),
+        Some(_) | None if record.is_revoked() => Err(identity_revoked(record)),
+        Some(_) | None => Ok(Holder {
+            uid: record.certificate_uid(),
+            assurance: record.holder.assurance(),
+        }),
+    }
+}
+
+/// The record of this name; there must be one.
+fn held<'a>(own: Option<&'a Record>, node_name: &NodeName) -> Result<&'a Record, Denial> {
+    own.ok_or_else(|| record_missing(node_name))
+}
+
+fn record_missing(node_name: &NodeName) -> Denial {
+    Denial::RecordMissing {
+        node_name: node_name.clone(),
+    }
+}
+
+pub(super) fn name_taken(record: &Record) -> Denial {
+    Denial::NameTaken {
+        node_name: record.node_name.clone(),
+        holder: record.holder.provider_id.clone(),
+    }
+}
+
+pub(super) fn another_instance(record: &Record) -> Denial {
+    Denial::AnotherInstance {
+        node_name: record.node_name.clone(),
+        holder: record.holder.provider_id.clone(),
+    }
+}
+
+pub(super) fn tpm_ran_backwards(record: &Record) -> Denial {
+    Denial::TpmRanBackwards {
+        node_name: record.node_name.clone(),
+        holder: record.holder.provider_id.clone(),
+    }
+}
+
+pub(super) fn identity_revoked(record: &Record) -> Denial {
+    Denial::IdentityRevoked {
+        node_name: record.node_name.clone(),
+        generation: record.generation,
+    }
+}

@@ -1,0 +1,87 @@
+//! What is known of a claim, and what is to be done next.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use crate::ledger::record::Record;
+use crate::ledger::records::Stored;
+use crate::ledger::{Grant, RecordUid};
+use crate::nodes::NodeState;
+use crate::refusal::{Deferral, Denial, Refusal};
+
+/// What is known when a claim is decided.
+#[derive(Debug)]
+pub(in crate::ledger) struct Facts<'a> {
+    /// The record of the name.
+    pub(in crate::ledger) own: Option<&'a Stored>,
+    /// The other records of the same machine that are not buried.
+    pub(in crate::ledger) others: &'a [Stored],
+    /// The Nodes that were asked for.
+    pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, NodeState>,
+    /// Records of other machines that are not buried and have the TPM of the one that claims, and how
+    /// those machines fare.
+    pub(in crate::ledger) tpm_of: &'a [(Stored, HolderState)],
+    /// Whether a record of another name is, or was, this identity's: the claim renames it.
+    pub(in crate::ledger) was_known: bool,
+    /// How the machine fares that holds the record, if that was asked.
+    pub(in crate::ledger) holder: Option<HolderState>,
+    /// For a new record.
+    pub(in crate::ledger) uid: RecordUid,
+    /// The time.
+    pub(in crate::ledger) now: SystemTime,
+}
+
+/// How a machine fares that holds a record, by the inventory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ledger) enum HolderState {
+    Alive,
+    Leaving,
+    Gone,
+}
+
+/// What is next.
+#[derive(Debug)]
+pub(in crate::ledger) enum Step {
+    /// Find out more.
+    Ask(Question),
+    /// The claim holds.
+    Grant(Grant),
+    /// Make this record.
+    Create(Box<Record>),
+    /// Write this over what was read.
+    Replace {
+        record: Box<Record>,
+        read: Box<Stored>,
+    },
+    /// It does not hold, or not yet.
+    Refuse(Refusal),
+}
+
+/// What must be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::ledger) enum Question {
+    /// Whether the Node of this name is up.
+    Node(NodeName),
+    /// How this machine fares.
+    Holder(ProviderId),
+}
+
+impl From<Denial> for Step {
+    fn from(denial: Denial) -> Self {
+        Self::Refuse(denial.into())
+    }
+}
+
+impl From<Deferral> for Step {
+    fn from(deferral: Deferral) -> Self {
+        Self::Refuse(deferral.into())
+    }
+}
+
+impl From<Question> for Step {
+    fn from(question: Question) -> Self {
+        Self::Ask(question)
+    }
+}

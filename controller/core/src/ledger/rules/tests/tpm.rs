@@ -1,0 +1,172 @@
+//! Machines that prove themselves by a TPM: which one it is, and how far it has come.
+
+use std::time::SystemTime;
+
+use futures::executor::block_on;
+
+use crate::inventory::MachineState;
+use crate::ledger::rules_world::{World, at, claim, name, provider_id};
+use crate::ledger::*;
+use crate::refusal::{Denial, Refusal};
+use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
+
+fn boot(resets: u32, restarts: u32, clock: u64) -> TpmBoot {
+    TpmBoot {
+        resets,
+        restarts,
+        clock,
+    }
+}
+
+fn identity(machine: &str, key: &[u8], boot: TpmBoot) -> AttestedIdentity {
+    AttestedIdentity::vouched(Identity {
+        endorsement_key: Some(KeyDigest::of(key)),
+        boot: Some(boot),
+        ..Identity::of(provider_id(machine))
+    })
+}
+
+fn by_tpm(claim: Claim, machine: &str, key: &[u8], boot: TpmBoot) -> Claim {
+    Claim {
+        assurance: Assurance::Attested(identity(machine, key, boot)),
+        ..claim
+    }
+}
+
+fn renewed(world: &World, machine: &str, key: &[u8], boot: TpmBoot) -> Result<Grant, Refusal> {
+    let record = world.record("n1");
+    let renewal = Renewal {
+        node_name: name("n1"),
+        identity: identity(machine, key, boot),
+        uid: record.certificate_uid(),
+        not_after: at(12),
+    };
+    block_on(world.ledger().renew(&renewal, at(2)))
+}
+
+fn refused(result: Result<Grant, Refusal>) -> Denial {
+    match result {
+        Err(Refusal::Deny(denial)) => denial,
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+/// A world in which `m1` holds `n1` by this TPM.
+fn held(boot: TpmBoot) -> World {
+    let world = World::new();
+    let claim = by_tpm(claim("m1", "n1", 1, 0), "m1", b"ek", boot);
+    world.claims(&claim, 0).unwrap();
+    world
+}
+
+#[test]
+fn e05_the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset() {
+    let world = held(boot(2, 0, 5));
+    let other = by_tpm(claim("m1", "n1", 2, 1), "m1", b"other", boot(0, 0, 1));
+    let denial = Denial::AnotherInstance {
+        node_name: name("n1"),
+        holder: provider_id("m1"),
+    };
+
+    assert_eq!(world.denied(&other, 1), denial);
+    assert_eq!(
+        refused(renewed(&world, "m1", b"other", boot(2, 0, 5))),
+        denial
+    );
+    world.reset("n1");
+    assert_eq!(world.granted(&other, 1), 2);
+}
+
+#[test]
+fn e06_a_tpm_that_is_known_as_another_machines_is_denied_while_that_machine_is_there() {
+    let mut world = held(boot(2, 0, 5));
+    let second = by_tpm(claim("m2", "n2", 2, 1), "m2", b"ek", boot(2, 0, 6));
+
+    assert_eq!(
+        world.denied(&second, 1),
+        Denial::TpmOfAnotherMachine {
+            node_name: name("n1"),
+            holder: provider_id("m1"),
+        }
+    );
+    let own = by_tpm(claim("m2", "n2", 2, 1), "m2", b"its own", boot(2, 0, 6));
+    let elsewhere = held(boot(2, 0, 5));
+    assert_eq!(elsewhere.granted(&own, 1), 1);
+
+    world.becomes("m1", Some(MachineState::Deleting));
+    assert_eq!(world.waits(&second, 1), "HolderLeaving");
+    world.becomes("m1", None);
+    assert_eq!(world.granted(&second, 1), 1);
+}
+
+#[test]
+fn e06_a_tpm_whose_machine_a_person_gave_up_may_be_anothers() {
+    let world = held(boot(2, 0, 5));
+    world.reset("n1");
+
+    let second = by_tpm(claim("m2", "n2", 2, 1), "m2", b"ek", boot(2, 0, 6));
+    assert_eq!(world.granted(&second, 1), 1);
+}
+
+#[test]
+fn d23_a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
+    let denial = Denial::TpmRanBackwards {
+        node_name: name("n1"),
+        holder: provider_id("m1"),
+    };
+    for (later, is_denied) in [
+        (boot(2, 3, 5), false),
+        (boot(2, 3, 6), false),
+        (boot(2, 4, 1), false),
+        (boot(3, 0, 1), false),
+        (boot(2, 3, 4), true),
+        (boot(2, 2, 9), true),
+        (boot(1, 9, 9), true),
+        (boot(0, 0, 0), true),
+    ] {
+        let world = held(boot(2, 3, 5));
+        let renewal = renewed(&world, "m1", b"ek", later);
+        world.node("n1", false, 1);
+        let again = by_tpm(claim("m1", "n1", 2, 1), "m1", b"ek", later);
+        if !is_denied {
+            assert!(renewal.is_ok(), "{later:?}: {renewal:?}");
+            assert_eq!(world.granted(&again, 1), 2, "{later:?}");
+            continue;
+        }
+        assert_eq!(refused(renewal), denial, "{later:?}");
+        assert_eq!(world.denied(&again, 1), denial, "{later:?}");
+        // Nor by way of another name.
+        let renamed = by_tpm(claim("m1", "n3", 2, 1), "m1", b"ek", later);
+        assert_eq!(world.denied(&renamed, 1), denial, "{later:?}");
+
+        world.reset("n1");
+        assert_eq!(world.granted(&again, 1), 2, "{later:?}");
+        assert_eq!(world.record("n1").holder.boot, Some(later));
+    }
+}
+
+#[test]
+fn d23_what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
+    let noted = |boot, generation| LastIssued {
+        generation,
+        serial: "0a".to_owned(),
+        not_after: at(12),
+        time: SystemTime::UNIX_EPOCH,
+        boot: Some(boot),
+    };
+    let world = held(boot(2, 0, 5));
+    let note = |issued| block_on(world.records.note(&name("n1"), &issued)).unwrap();
+    note(noted(boot(7, 0, 1), 1));
+    assert!(matches!(
+        refused(renewed(&world, "m1", b"ek", boot(6, 0, 1))),
+        Denial::TpmRanBackwards { .. }
+    ));
+    assert!(renewed(&world, "m1", b"ek", boot(7, 0, 1)).is_ok());
+
+    // Another TPM, another count.
+    world.reset("n1");
+    let other = by_tpm(claim("m1", "n1", 2, 1), "m1", b"other", boot(1, 0, 1));
+    assert_eq!(world.granted(&other, 1), 2);
+    note(noted(boot(9, 0, 1), 1));
+    assert!(renewed(&world, "m1", b"other", boot(1, 0, 2)).is_ok());
+}
