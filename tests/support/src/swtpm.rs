@@ -31,7 +31,7 @@ mod tools;
 mod trouble;
 mod witness;
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -131,18 +131,21 @@ impl Swtpm {
 
     #[track_caller]
     fn run(scratch: Scratch, state: PathBuf, maker: Arc<EkCa>) -> Self {
-        let log = scratch.join("swtpm.log");
+        let (log, written) = (scratch.join("swtpm.log"), scratch.join("swtpm.pid"));
         for _ in 0..ATTEMPTS {
             let port = free_port();
-            let mut process = launch(port, &state).spawn(&log);
-            let control = SocketAddr::from((Ipv4Addr::LOCALHOST, port + 1));
+            let mut process = launch(port, &state, &written).spawn(&log);
+            // It writes its ID when it listens. To connect would not do: the ports may be
+            // another's, and this one about to end.
+            let own = process.pid().to_string();
             let listening = poll(DEADLINE, || {
                 let ended = !process.is_running();
-                let there = !ended && TcpStream::connect(control).is_ok();
+                let id = std::fs::read_to_string(&written).unwrap_or_default();
+                let there = !ended && id.trim() == own;
                 (there || ended).then_some(there)
             });
             match listening {
-                Some(true) if process.is_running() => {
+                Some(true) => {
                     return Self {
                         port,
                         tools: Tools::new(tcti(port)),
@@ -152,8 +155,11 @@ impl Swtpm {
                         _scratch: scratch,
                     };
                 }
-                Some(_) if process.log().text().contains("already in use") => {}
-                Some(_) | None => panic!("swtpm does not start{}", process.log()),
+                Some(false) | None => {
+                    let said = process.log().since(process.log_start());
+                    let taken = said.contains("already in use");
+                    assert!(taken, "swtpm does not start{}", process.log());
+                }
             }
         }
         panic!("swtpm found none of {ATTEMPTS} pairs of ports free");
@@ -253,11 +259,12 @@ fn tcti(port: u16) -> String {
     format!("swtpm:host=127.0.0.1,port={port}")
 }
 
-fn launch(port: u16, state: &Path) -> Launch {
+fn launch(port: u16, state: &Path, written: &Path) -> Launch {
     let channel = |port| format!("type=tcp,port={port},bindaddr=127.0.0.1");
     Launch::new("swtpm", "swtpm")
         .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
         .args(["--tpmstate", &format!("dir={}", state.display())])
+        .args(["--pid", &format!("file={}", written.display())])
         .args(["--server", &channel(port)])
         // libtss2 looks for it there.
         .args(["--ctrl", &channel(port + 1)])
