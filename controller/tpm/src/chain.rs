@@ -309,3 +309,6 @@ fn names_a_tpm(name: &GeneralName<'_>) -> bool {
     name.iter_attributes()
         .any(|attribute| *attribute.attr_type() == TPM_MANUFACTURER)
 }
+
+#[cfg(test)]
+mod tests;

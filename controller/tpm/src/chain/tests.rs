@@ -1,0 +1,397 @@
+//! Certificates of real TPMs, and of makers who certify what they should not.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::ek_ca::{
+    AIK_USAGE, AlternativeName, EK_USAGE, EkCa, EkContents, Intermediates,
+};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey as Kind, TpmMachine};
+
+use super::*;
+use crate::fixture::{ANOTHER, Case, denied, digest, enrolment};
+
+static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));
+static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::made_by(&MAKER)));
+
+/// In sixty years: whatever was made today is valid, and what has no end.
+fn later() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 120)
+}
+
+fn machine(kind: Kind) -> TpmMachine {
+    TpmMachine::new(TPM.clone(), kind)
+}
+
+fn key(kind: Kind) -> EndorsementKey {
+    EndorsementKey::parse(&machine(kind).ek_public()).unwrap()
+}
+
+fn listed(texts: &[&str]) -> Result<Authorities, InvalidTpmSettings> {
+    let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+    Authorities::new(&texts)
+}
+
+fn authorities() -> Authorities {
+    listed(&[MAKER.intermediates_pem()]).unwrap()
+}
+
+fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
+    authorities().require(Some(certificate), &key(kind), later())
+}
+
+/// The certificate with these contents.
+fn certificate(contents: &EkContents) -> Vec<u8> {
+    MAKER.certify(&machine(Kind::P256).ek_spki(), contents)
+}
+
+fn unfit(detail: &'static str) -> Result<(), TpmDenial> {
+    Err(TpmDenial::EndorsementCertificateUnfit { detail })
+}
+
+/// The certificate with bytes that occur in it once replaced by as many others.
+fn replaced(certificate: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut found = certificate
+        .windows(from.len())
+        .enumerate()
+        .filter(|(_, window)| *window == from);
+    let (at, _) = found.next().expect("it is there");
+    assert!(found.next().is_none(), "it is there twice");
+    let mut changed = certificate.to_vec();
+    changed[at..at + to.len()].copy_from_slice(to);
+    changed
+}
+
+#[test]
+fn certificates_of_tpms_are_accepted() {
+    for kind in [Kind::Rsa2048, Kind::P384] {
+        let certificate = machine(kind).ek_certificate().unwrap();
+
+        assert_eq!(check(&certificate, kind), Ok(()), "{kind:?}");
+    }
+    for kind in Kind::ALL {
+        let certificate = MAKER.certify(&machine(kind).ek_spki(), &EkContents::good());
+
+        assert_eq!(check(&certificate, kind), Ok(()), "{kind:?}");
+    }
+}
+
+#[test]
+fn the_oddities_of_makers_are_accepted() {
+    let spki = machine(Kind::Rsa2048).ek_spki();
+    let oaep = MAKER.certify_oaep(&spki, &EkContents::good());
+    assert_eq!(check(&oaep, Kind::Rsa2048), Ok(()));
+
+    for contents in [
+        EkContents {
+            alternative_name: AlternativeName::NotCritical,
+            common_name: Some("a TPM".to_owned()),
+            ..EkContents::good()
+        },
+        EkContents {
+            usages: vec![AIK_USAGE, EK_USAGE],
+            unknown_extension: Some(false),
+            ..EkContents::good()
+        },
+    ] {
+        let certificate = certificate(&contents);
+        assert_eq!(check(&certificate, Kind::P256), Ok(()), "{contents:?}");
+    }
+
+    let good = certificate(&EkContents::good());
+    for padding in [&[0; 300][..], &[0xff; 7]] {
+        assert_eq!(check(&[&good, padding].concat(), Kind::P256), Ok(()));
+    }
+}
+
+#[test]
+fn a_serial_number_may_be_negative() {
+    let good = certificate(&EkContents::good());
+    let (_, parsed) = X509Certificate::from_der(&good).unwrap();
+    let serial = parsed.raw_serial();
+    let negative = [&[serial[0] | 0x80], &serial[1..]].concat();
+
+    // It is read; the signature is over the other.
+    assert_eq!(
+        check(&replaced(&good, serial, &negative), Kind::P256),
+        Err(TpmDenial::EndorsementCertificateUntrusted)
+    );
+}
+
+#[test]
+fn d02_a_certificate_of_another_authority_is_denied() {
+    let spki = machine(Kind::P256).ek_spki();
+    let untrusted = Err(TpmDenial::EndorsementCertificateUntrusted);
+    for other in [
+        EkCa::new("another maker"),
+        // Of the same name, with another key.
+        EkCa::new("a maker"),
+        EkCa::with_intermediates("a maker", Intermediates::Good(2)),
+    ] {
+        let certificate = other.certify(&spki, &EkContents::good());
+        assert_eq!(check(&certificate, Kind::P256), untrusted);
+    }
+    // Its root signed it not; and whoever is on the list besides changes nothing.
+    let good = certificate(&EkContents::good());
+    let stranger = EkCa::new("another maker");
+    for (texts, expected) in [
+        (vec![MAKER.root_pem()], untrusted.clone()),
+        (
+            vec![stranger.root_pem(), stranger.intermediates_pem()],
+            untrusted.clone(),
+        ),
+        (
+            vec![stranger.intermediates_pem(), MAKER.intermediates_pem()],
+            Ok(()),
+        ),
+        (
+            vec![&*[MAKER.root_pem(), MAKER.intermediates_pem()].concat()],
+            Ok(()),
+        ),
+    ] {
+        let authorities = listed(&texts).unwrap();
+        let decided = authorities.require(Some(&good), &key(Kind::P256), later());
+        assert_eq!(decided, expected);
+    }
+}
+
+#[test]
+fn d02_a_certificate_whose_signature_or_words_were_changed_is_denied() {
+    let good = certificate(&EkContents::good());
+    let untrusted = Err(TpmDenial::EndorsementCertificateUntrusted);
+    let mut signature = good.clone();
+    *signature.last_mut().unwrap() ^= 1;
+    assert_eq!(check(&signature, Kind::P256), untrusted);
+
+    let words = replaced(&good, b"swtpm", b"SWTPM");
+    assert_eq!(check(&words, Kind::P256), untrusted);
+    // The algorithm that is signed, and the one beside the signature.
+    let ecdsa_with_sha256 = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+    let places = good.windows(8).enumerate();
+    let places = places.filter(|(_, window)| *window == ecdsa_with_sha256);
+    let places: Vec<_> = places.map(|(at, _)| at + 7).collect();
+    assert_eq!(places.len(), 2);
+    for chosen in [&places[..1], &places[1..], &places] {
+        // Of SHA-384, and of no digest that is known.
+        for digest in [0x03, 0x01] {
+            let mut other = good.clone();
+            for at in chosen {
+                other[*at] = digest;
+            }
+            assert_eq!(check(&other, Kind::P256), untrusted);
+        }
+    }
+}
+
+#[test]
+fn d02_a_certificate_that_is_not_an_endorsement_keys_is_denied() {
+    let no_usage = unfit("it does not have the extended key usage 2.23.133.8.1");
+    let of = |change: &dyn Fn(&mut EkContents)| {
+        let mut contents = EkContents::good();
+        change(&mut contents);
+        check(&certificate(&contents), Kind::P256)
+    };
+
+    assert_eq!(of(&|_| {}), Ok(()));
+    assert_eq!(of(&|contents| contents.usages = vec![]), no_usage);
+    assert_eq!(of(&|contents| contents.usages = vec![AIK_USAGE]), no_usage);
+    assert_eq!(
+        of(&|contents| contents.alternative_name = AlternativeName::Absent),
+        unfit("it does not name a TPM's manufacturer")
+    );
+    assert_eq!(
+        of(&|contents| contents.authority = true),
+        unfit("it is an authority's")
+    );
+    assert_eq!(
+        of(&|contents| contents.unknown_extension = Some(true)),
+        unfit("it has an unknown critical extension")
+    );
+}
+
+#[test]
+fn d02_a_certificate_that_names_something_else_than_a_tpm_is_denied() {
+    // tpmManufacturer becomes an attribute that nobody knows.
+    let manufacturer = [0x67, 0x81, 0x05, 0x02, 0x01];
+    let other = [0x67, 0x81, 0x05, 0x02, 0x7f];
+    let good = certificate(&EkContents::good());
+
+    assert_eq!(
+        check(&replaced(&good, &manufacturer, &other), Kind::P256),
+        unfit("it does not name a TPM's manufacturer")
+    );
+}
+
+#[test]
+fn d02_a_certificate_for_another_use_of_the_key_is_denied() {
+    // Key agreement of P-256 becomes key encipherment, and the other way round.
+    let usage = |unused| {
+        [
+            0x55, 0x1d, 0x0f, 0x01, 0x01, 0xff, 0x04, 0x04, 0x03, 0x02, unused,
+        ]
+    };
+    for (kind, own, other) in [
+        (Kind::P256, [3, 0x08], [5, 0x20]),
+        (Kind::P384, [3, 0x08], [2, 0x0c]),
+        (Kind::Rsa2048, [5, 0x20], [3, 0x08]),
+        (Kind::Rsa2048, [5, 0x20], [2, 0x24]),
+    ] {
+        let good = MAKER.certify(&machine(kind).ek_spki(), &EkContents::good());
+        let usage = |[unused, bits]: [u8; 2]| [&usage(unused)[..], &[bits]].concat();
+
+        assert_eq!(
+            check(&replaced(&good, &usage(own), &usage(other)), kind),
+            unfit("its key usage is not that of an endorsement key"),
+            "{kind:?} {other:?}"
+        );
+    }
+}
+
+#[test]
+fn d02_a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
+    let not_valid = Err(TpmDenial::EndorsementCertificateNotValid);
+    let year = Duration::from_hours(24 * 365);
+    let contents = EkContents {
+        not_before: later() - year,
+        not_after: later() + year,
+        ..EkContents::good()
+    };
+    let certificate = certificate(&contents);
+    let second = Duration::from_secs(1);
+    for (now, expected) in [
+        (later(), Ok(())),
+        (contents.not_before, Ok(())),
+        (contents.not_before - second, not_valid.clone()),
+        (contents.not_after, Ok(())),
+        (contents.not_after + second, not_valid),
+    ] {
+        let decided = authorities().require(Some(&certificate), &key(Kind::P256), now);
+        assert_eq!(decided, expected);
+    }
+}
+
+#[test]
+fn d02_a_certificate_of_an_authority_that_has_expired_is_denied() {
+    let maker = EkCa::with_intermediates("a maker", Intermediates::Expired);
+    let certificate = maker.certify(&machine(Kind::P256).ek_spki(), &EkContents::good());
+
+    let authorities = listed(&[maker.intermediates_pem()]).unwrap();
+
+    assert_eq!(
+        authorities.require(Some(&certificate), &key(Kind::P256), later()),
+        Err(TpmDenial::EndorsementCertificateUntrusted)
+    );
+}
+
+#[test]
+fn d03_a_certificate_of_another_key_is_denied() {
+    let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
+    let of_another = Err(TpmDenial::EndorsementCertificateOfAnotherKey);
+    for spki in [
+        another.ek_spki(),
+        machine(Kind::P384).ek_spki(),
+        machine(Kind::Rsa2048).ek_spki(),
+    ] {
+        let certificate = MAKER.certify(&spki, &EkContents::good());
+        assert_eq!(check(&certificate, Kind::P256), of_another);
+    }
+}
+
+#[test]
+fn d03_a_required_certificate_is_the_endorsement_keys_own() {
+    let (machine, another) = (
+        machine(Kind::P384),
+        TpmMachine::new(ANOTHER.clone(), Kind::P384),
+    );
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    case.now = later();
+    let endorsement_keys = &mut case.settings.endorsement_keys;
+    endorsement_keys.require_ca = vec![
+        MAKER.intermediates_pem().to_owned(),
+        ANOTHER.maker().intermediates_pem().to_owned(),
+    ];
+    let mut enrolment = enrolment(&machine);
+    case.challenge(&enrolment);
+
+    enrolment.certificate = another.ek_certificate();
+    assert_eq!(
+        denied(case.enrol(&enrolment)),
+        TpmDenial::EndorsementCertificateOfAnotherKey
+    );
+    enrolment.certificate = None;
+    assert_eq!(
+        denied(case.enrol(&enrolment)),
+        TpmDenial::EndorsementCertificateMissing
+    );
+    // Where none is required, none is looked at.
+    case.settings.endorsement_keys.require_ca.clear();
+    enrolment.certificate = Some(b"no certificate".to_vec());
+    case.challenge(&enrolment);
+}
+
+#[test]
+fn d22_a_certificate_is_one_structure_and_padding() {
+    let good = certificate(&EkContents::good());
+    let malformed = |detail| Err(TpmDenial::EndorsementCertificateMalformed { detail });
+    for end in [&[1][..], &[0, 0xff], &good] {
+        assert_eq!(
+            check(&[&good, end].concat(), Kind::P256),
+            malformed("it has something after its end")
+        );
+    }
+    for len in 0..good.len() {
+        assert_eq!(
+            check(&good[..len], Kind::P256),
+            malformed("it is not one certificate in DER")
+        );
+    }
+}
+
+#[test]
+fn d22_no_change_of_what_is_signed_is_accepted() {
+    let good = certificate(&EkContents::good());
+    let (authorities, key) = (authorities(), key(Kind::P256));
+    let (_, parsed) = X509Certificate::from_der(&good).unwrap();
+    let signed: &[u8] = parsed.tbs_certificate.as_ref();
+    for at in 4..4 + signed.len() {
+        for bit in 0..8 {
+            let mut changed = good.clone();
+            changed[at] ^= 1 << bit;
+
+            let decided = authorities.require(Some(&changed), &key, later());
+            assert!(decided.is_err(), "byte {at}, bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn authorities_that_are_none_are_refused() {
+    let good = MAKER.intermediates_pem();
+    let no_authority = EkCa::with_intermediates("a maker", Intermediates::NotAnAuthority);
+    let of_a_tpm = pem::encode(&pem::Pem::new(
+        "CERTIFICATE",
+        certificate(&EkContents::good()),
+    ));
+    let garbage = pem::encode(&pem::Pem::new("CERTIFICATE", b"garbage".to_vec()));
+    let key = pem::encode(&pem::Pem::new("PUBLIC KEY", b"garbage".to_vec()));
+    for (text, detail) in [
+        (
+            no_authority.intermediates_pem(),
+            "its certificate is of no authority",
+        ),
+        (&*of_a_tpm, "its certificate is of no authority"),
+        (&*garbage, "it is not one certificate in DER"),
+        (&*key, "it has something else than certificates"),
+        ("", "it has no certificate"),
+        ("-----BEGIN CERTIFICATE-----\n", "it has no certificate"),
+    ] {
+        assert_eq!(
+            listed(&[good, text]),
+            Err(InvalidTpmSettings::Authority { index: 1, detail }),
+            "{text}"
+        );
+    }
+}
