@@ -12,10 +12,8 @@ use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
 use crate::refusal::{Denial, Refusal};
 
-mod boot_state;
 mod insecure;
 
-pub use boot_state::BootState;
 pub use insecure::InsecureVerifier;
 
 /// Appraises the evidence of one provider's machines.
@@ -142,7 +140,6 @@ impl Assurance {
 pub struct AttestedIdentity {
     identity: Identity,
     unless_known: Option<Denial>,
-    boot: Option<BootState>,
 }
 
 impl AttestedIdentity {
@@ -152,7 +149,6 @@ impl AttestedIdentity {
         Self {
             identity,
             unless_known: None,
-            boot: None,
         }
     }
 
@@ -166,23 +162,9 @@ impl AttestedIdentity {
         }
     }
 
-    /// The same, proved by a TPM that was in this state.
-    #[must_use]
-    pub fn booted(self, boot: BootState) -> Self {
-        Self {
-            boot: Some(boot),
-            ..self
-        }
-    }
-
     /// The identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
-    }
-
-    /// In what state its TPM was, where that proved it.
-    pub fn boot(&self) -> Option<BootState> {
-        self.boot
     }
 
     /// Why no first record is opened for it.

@@ -7,7 +7,7 @@ use aws_lc_rs::signature::{
 };
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Quote, Registers};
 use node_attestation_controller::refusal::TpmDenial;
-use node_attestation_controller::verifier::BootState;
+use node_attestation_controller::verifier::TpmBoot;
 use tpm2_protocol::constant::TPM_GENERATED_VALUE;
 use tpm2_protocol::data::{
     TpmAlgId, TpmSt, TpmsAttest, TpmsQuoteInfo, TpmsSignatureEcc, TpmtSignature, TpmuAttest,
@@ -21,7 +21,7 @@ use crate::structure::exactly;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VerifiedQuote {
     registers: Registers,
-    boot: BootState,
+    boot: TpmBoot,
 }
 
 /// The digests that a quote may be made for: one, or two while keys are replaced.
@@ -33,6 +33,9 @@ impl VerifiedQuote {
     ///
     /// The signature is checked first, by the key's own algorithm and over the bytes that came; all
     /// that follows is read out of these bytes.
+    ///
+    /// Whether the TPM calls its clock safe does not matter: it does not for some seconds after a
+    /// power cut.
     ///
     /// An ECDSA signature can be rewritten to another valid one, so a signature is nobody's
     /// identity.
@@ -63,11 +66,10 @@ impl VerifiedQuote {
         check_registers(info, &quote.registers)?;
         Ok(Self {
             registers: quote.registers,
-            boot: BootState {
-                reset_count: attest.clock_info.reset_count.value(),
-                restart_count: attest.clock_info.restart_count.value(),
+            boot: TpmBoot {
+                resets: attest.clock_info.reset_count.value(),
+                restarts: attest.clock_info.restart_count.value(),
                 clock: attest.clock_info.clock.value(),
-                safe: attest.clock_info.safe.0,
             },
         })
     }
@@ -77,8 +79,8 @@ impl VerifiedQuote {
         &self.registers
     }
 
-    /// When.
-    pub(crate) fn boot(&self) -> BootState {
+    /// How far the TPM had come.
+    pub(crate) fn boot(&self) -> TpmBoot {
         self.boot
     }
 }

@@ -168,10 +168,10 @@ impl TpmVerifier {
 
         let identity = Identity {
             endorsement_key: Some(keys.endorsement.digest()),
+            boot: Some(quote.boot()),
             ..Identity::of(machine.provider_id.clone())
         };
-        let attested = AttestedIdentity::vouched(identity);
-        Ok(Assurance::Attested(attested.booted(quote.boot())))
+        Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }
 
     /// The machine that the inventory has, where its endorsement key may be this one: it is, or

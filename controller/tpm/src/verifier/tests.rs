@@ -35,10 +35,10 @@ fn a_machine_proves_itself_with_every_kind_of_key() {
             assert_eq!(identity.endorsement_key, Some(digest(&machine)));
             assert_eq!(identity.provider_id.as_str(), case.provider_id);
             assert_eq!((&identity.node_name, &identity.instance), (&None, &None));
-            let boot = attested.boot().unwrap();
+            let boot = identity.boot.unwrap();
             let clock = machine.tpm().clock();
-            assert_eq!(boot.reset_count, clock.reset_count);
-            assert_eq!(boot.restart_count, clock.restart_count);
+            assert_eq!(boot.resets, clock.reset_count);
+            assert_eq!(boot.restarts, clock.restart_count);
             assert!(boot.clock <= clock.clock && boot.clock > 0);
         }
     }

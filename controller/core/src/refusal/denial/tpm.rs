@@ -153,22 +153,6 @@ reasons! {
             /// All registers that differ.
             others: Vec<u8>,
         } => "the machine's boot state is not allowed",
-        /// The TPM's counts of resets and restarts, or its clock, are behind what they were at the
-        /// last certificate. Either the state of a (virtual) TPM was restored from a copy, or two
-        /// machines have the same TPM, or somebody cleared the TPM (`TPM2_Clear` sets all three to
-        /// zero), as reinstalling a machine can do: then an operator resets the identity.
-        #[error(
-            "the TPM's {what} went back from {former} to {now}: a copy of the TPM, a restored state, or \
-             a TPM that was cleared (reset the identity, if that was you)"
-        )]
-        TpmRolledBack {
-            /// What went back.
-            what: &'static str,
-            /// What it was.
-            former: u64,
-            /// What it is.
-            now: u64,
-        } => "the TPM's clock went back: it is a copy, was restored, or was cleared",
     }
 }
 
