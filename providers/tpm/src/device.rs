@@ -22,7 +22,8 @@ use tss_esapi::interface_types::resource_handles::{Hierarchy, NvAuth};
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
     Attest, AttestInfo, CapabilityData, Data, Digest, DigestList, EncryptedSecret, IdObject, Nonce,
-    PcrSelectionList, PcrSlot, Public, Signature, SignatureScheme, SymmetricDefinition,
+    PcrSelection, PcrSelectionList, PcrSlot, Public, Signature, SignatureScheme,
+    SymmetricDefinition,
 };
 use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::{Context, Error, TctiNameConf};
@@ -33,7 +34,7 @@ use crate::protocol::{Bytes, EndorsementKey, Keys, Quoted, Trouble};
 /// How often registers are read that another changes meanwhile: once more.
 const ATTEMPTS: usize = 2;
 
-/// `TPM_RC_FAILURE` (Part 2, "TPM_RC").
+/// `TPM_RC_FAILURE` (Part 2, `TPM_RC`).
 const FAILURE: u32 = 0x101;
 
 /// What is set in codes of format one, and in those of them that are about a parameter.
@@ -231,9 +232,7 @@ impl Device {
                 return Err(Fault::Own(Trouble::NoBank));
             }
             let read = self.read_registers(selection.clone())?;
-            let digest = read
-                .values()
-                .fold(Sha256::new(), |digest, value| digest.chain_update(value));
+            let digest = read.values().fold(Sha256::new(), Sha256::chain_update);
             if **info.pcr_digest() == *digest.finalize() {
                 let registers = Registers::new(read).ok_or(Fault::Own(Trouble::Question))?;
                 return Ok((attest, signature, registers));
@@ -255,7 +254,7 @@ impl Device {
                 .pcr_read(wanted.clone())
                 .map_err(at("TPM2_PCR_Read"))?;
             let selected = read.get_selections().iter();
-            let slots: Vec<PcrSlot> = selected.flat_map(|bank| bank.selected()).collect();
+            let slots: Vec<PcrSlot> = selected.flat_map(PcrSelection::selected).collect();
             if slots.is_empty() || slots.len() != digests.len() {
                 return Err(Fault::Own(Trouble::NoBank));
             }

@@ -1,8 +1,10 @@
+use std::process::Command;
 use std::sync::Arc;
 
-use kubelet_authenticator_test_support::tpm_machine::TpmMachine;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 
-use super::*;
+use super::bed::{KINDS, assert_empty, bytes, keys_of};
 
 #[test]
 fn the_keys_are_what_other_tools_say_they_are() {

@@ -1,58 +1,10 @@
 //! The program that speaks to the TPM, on TPMs in software.
 
+#[cfg(test)]
+mod bed;
+#[cfg(test)]
 mod keys;
+#[cfg(test)]
 mod quotes;
+#[cfg(test)]
 mod troubles;
-
-use std::io::Write as _;
-use std::process::{Command, Stdio};
-
-use base64::prelude::*;
-use kubelet_authenticator_test_support::swtpm::Swtpm;
-use kubelet_authenticator_test_support::tpm_machine::EndorsementKey;
-use serde_json::{Value, json};
-
-/// The kinds of endorsement keys, as the programs name them to each other.
-const KINDS: [(&str, EndorsementKey); 3] = [
-    ("Rsa2048", EndorsementKey::Rsa2048),
-    ("EccP256", EndorsementKey::P256),
-    ("EccP384", EndorsementKey::P384),
-];
-
-/// What the program answers to this question.
-#[track_caller]
-fn ask(tcti: &str, ask: Value) -> Value {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kubelet-authenticator-tpm-device"))
-        .env_clear()
-        .env("TSS2_LOG", "all+none")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let question = json!({"tcti": tcti, "ask": ask});
-    writeln!(child.stdin.take().unwrap(), "{question}").unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn keys_of(tpm: &Swtpm, kind: Option<&str>) -> Value {
-    ask(&tpm.tcti(), json!({"Keys": {"endorsement_key": kind}}))
-}
-
-/// The bytes of a field.
-#[track_caller]
-fn bytes(answer: &Value, field: &str) -> Vec<u8> {
-    let text = answer[field].as_str();
-    let text = text.unwrap_or_else(|| panic!("no {field} in {answer}"));
-    BASE64_STANDARD.decode(text).unwrap()
-}
-
-/// Nothing is left in the TPM.
-#[track_caller]
-fn assert_empty(tpm: &Swtpm) {
-    assert_eq!(tpm.transient_handles(), Vec::<u32>::new());
-    assert_eq!(tpm.loaded_sessions(), Vec::<u32>::new());
-}

@@ -1,12 +1,15 @@
 use std::sync::Arc;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use base64::prelude::*;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
-use kubelet_authenticator_test_support::tpm_machine::TpmMachine;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
+use serde_json::{Value, json};
 
-use super::*;
+use super::bed::{KINDS, ask, assert_empty, bytes, keys_of};
 
 const SECRET: [u8; 32] = [9; 32];
 
@@ -75,7 +78,7 @@ fn a_quote_covers_the_binding_with_the_secret_that_was_opened() {
         let machine = TpmMachine::new(tpm.clone(), kind);
         let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
 
-        let answer = ask(&tpm.tcti(), asked);
+        let answer = ask(&tpm.tcti(), &asked);
 
         let quoted = &answer["Quoted"];
         assert_eq!(bytes(quoted, "attestation"), machine.ak_public(), "{name}");
@@ -109,7 +112,7 @@ fn nothing_is_left_in_the_tpm_by_many_enrolments() {
 
     for _ in 0..100 {
         assert!(keys_of(&tpm, Some("EccP256"))["Keys"].is_object());
-        assert!(ask(&tpm.tcti(), asked.clone())["Quoted"].is_object());
+        assert!(ask(&tpm.tcti(), &asked)["Quoted"].is_object());
     }
 
     let after = (
@@ -131,8 +134,8 @@ fn a_join_costs_one_activation_and_one_quote_and_shows_no_secret() {
         let proxy = TpmProxy::before(&tpm);
         let keys = json!({"Keys": {"endorsement_key": name}});
 
-        assert!(ask(&proxy.tcti(), keys)["Keys"].is_object());
-        assert!(ask(&proxy.tcti(), asked)["Quoted"].is_object());
+        assert!(ask(&proxy.tcti(), &keys)["Keys"].is_object());
+        assert!(ask(&proxy.tcti(), &asked)["Quoted"].is_object());
 
         assert_eq!(proxy.count(command::ACTIVATE_CREDENTIAL), 1, "{name}");
         assert_eq!(proxy.count(command::QUOTE), 1, "{name}");

@@ -1,11 +1,14 @@
 use std::sync::Arc;
 
+use base64::prelude::*;
 use kubelet_authenticator_test_support::api_server::Times;
-use kubelet_authenticator_test_support::tpm_machine::TpmMachine;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
+use serde_json::{Value, json};
 
+use super::bed::{KINDS, ask, assert_empty, keys_of};
 use super::quotes::question;
-use super::*;
 
 fn code(answer: &Value) -> u64 {
     answer["Trouble"]["Code"]["code"]
@@ -25,12 +28,12 @@ fn a_challenge_for_another_tpm_or_key_is_told_from_a_tpm_that_fails() {
 
         let mut asked = question(&machine, &stranger.ek_public(), &machine.ak_name());
         asked["Quote"]["endorsement"] = BASE64_STANDARD.encode(machine.ek_public()).into();
-        assert_eq!(ask(&this.tcti(), asked), refused, "{name}: another TPM");
+        assert_eq!(ask(&this.tcti(), &asked), refused, "{name}: another TPM");
         let asked = question(&machine, &machine.ek_public(), &stranger.ak_name());
-        assert_eq!(ask(&this.tcti(), asked), refused, "{name}: another key");
+        assert_eq!(ask(&this.tcti(), &asked), refused, "{name}: another key");
         let mut asked = question(&machine, &machine.ek_public(), &machine.ak_name());
         asked["Quote"]["encrypted_secret"] = BASE64_STANDARD.encode([0; 7]).into();
-        assert_eq!(ask(&this.tcti(), asked), refused, "{name}: nonsense");
+        assert_eq!(ask(&this.tcti(), &asked), refused, "{name}: nonsense");
     }
     assert_empty(&this);
 }
@@ -43,7 +46,7 @@ fn an_endorsement_key_of_another_tpm_is_not_this_ones() {
 
     let asked = question(&machine, &stranger.ek_public(), &machine.ak_name());
 
-    assert_eq!(ask(&this.tcti(), asked), json!({"Trouble": "OtherKey"}));
+    assert_eq!(ask(&this.tcti(), &asked), json!({"Trouble": "OtherKey"}));
     assert_empty(&this);
 }
 
@@ -54,7 +57,7 @@ fn a_quote_over_a_bank_that_is_not_there_is_none() {
 
     let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
 
-    assert_eq!(ask(&tpm.tcti(), asked), json!({"Trouble": "NoBank"}));
+    assert_eq!(ask(&tpm.tcti(), &asked), json!({"Trouble": "NoBank"}));
     assert_empty(&tpm);
 }
 
@@ -74,7 +77,7 @@ fn a_tpm_that_is_locked_out_still_attests() {
         let machine = TpmMachine::new(tpm.clone(), kind);
         assert!(keys_of(&tpm, Some(name))["Keys"].is_object(), "{name}");
         let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
-        assert!(ask(&tpm.tcti(), asked)["Quoted"].is_object(), "{name}");
+        assert!(ask(&tpm.tcti(), &asked)["Quoted"].is_object(), "{name}");
     }
     assert!(tpm.is_locked_out());
     assert_empty(&tpm);
@@ -87,7 +90,7 @@ fn a_tpm_that_is_not_there_is_not_reached() {
     drop(closed);
 
     let tcti = format!("swtpm:host=127.0.0.1,port={port}");
-    let answer = ask(&tcti, json!({"Keys": {"endorsement_key": null}}));
+    let answer = ask(&tcti, &json!({"Keys": {"endorsement_key": null}}));
 
     assert_eq!(code(&answer) & 0xff_0000, 0xa_0000, "{answer}");
 }
@@ -96,7 +99,7 @@ fn a_tpm_that_is_not_there_is_not_reached() {
 fn a_question_that_makes_no_sense_is_not_asked() {
     let nowhere = "swtpm:host=127.0.0.1,port=1";
     assert_eq!(
-        ask(nowhere, json!("Shutdown")),
+        ask(nowhere, &json!("Shutdown")),
         json!({"Trouble": "Question"})
     );
 }
@@ -124,7 +127,7 @@ fn a_code_is_told_with_the_command_that_it_answers() {
         let proxy = TpmProxy::before(&tpm);
         proxy.inject(Commands::One(at), Times::always(), Fault::Answer(code));
 
-        let answer = ask(&proxy.tcti(), asked.clone());
+        let answer = ask(&proxy.tcti(), &asked);
 
         let expected = json!({"Trouble": {"Code": {"step": step, "code": code}}});
         assert_eq!(answer, expected);
