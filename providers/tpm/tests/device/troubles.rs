@@ -148,7 +148,7 @@ fn a_tpm_that_is_cut_off_is_not_reached() {
 
     let answer = ask(
         &proxy.tcti(),
-        json!({"Keys": {"endorsement_key": "EccP256"}}),
+        &json!({"Keys": {"endorsement_key": "EccP256"}}),
     );
 
     assert_eq!(code(&answer) & 0xff_0000, 0xa_0000, "{answer}");
