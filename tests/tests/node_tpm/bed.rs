@@ -1,0 +1,202 @@
+//! A machine with a TPM, and a controller that challenges it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::csr::subject;
+use kubelet_attestation::evidence::tpm::{
+    CHALLENGE_ANNOTATION, Challenge, ChallengeId, Enrolment, Expiry, Response, TpmEvidence,
+};
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_tests::node::{Node, Run};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+pub const TPM: &str = "kubelet-authenticator-tpm";
+pub const DEVICE: &str = "kubelet-authenticator-tpm-device";
+
+/// How often the controller looks for new requests.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What is in every challenge.
+pub const SECRET: [u8; 32] = [9; 32];
+
+pub struct Bed {
+    pub server: ApiServer,
+    pub tpm: Arc<Swtpm>,
+    pub machine: TpmMachine,
+    pub node: Node,
+    /// Makes credentials, with a TPM of its own.
+    maker: TpmMachine,
+    /// For which endorsement key; that of the machine.
+    pub trusted: Vec<u8>,
+    /// Whether certificates are due for renewal at once.
+    pub old: bool,
+}
+
+/// What a request carried.
+pub struct Sent {
+    pub name: String,
+    pub evidence: TpmEvidence,
+    pub provider_id: ProviderId,
+    pub node_name: NodeName,
+    pub spki: Vec<u8>,
+}
+
+impl Bed {
+    /// A machine that is to join, whose provider ID is its TPM's.
+    pub fn new() -> Self {
+        let server = ApiServer::start();
+        let tpm = Arc::new(Swtpm::start());
+        let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+        let maker = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
+        let mut node = Node::new(TPM, &server);
+        node.unset("PROVIDER_ID");
+        node.set("TPM_TCTI", tpm.tcti());
+        Self {
+            trusted: machine.ek_public(),
+            server,
+            tpm,
+            machine,
+            node,
+            maker,
+            old: false,
+        }
+    }
+
+    /// Runs the plugin as client-go does, while the controller decides what it sends.
+    #[track_caller]
+    pub fn run(&self) -> Run {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let controller = scope.spawn(|| self.control(&over));
+            let run = self.node.start(&["credential", "--verbose"]).finish();
+            over.store(true, Ordering::Relaxed);
+            controller.join().unwrap();
+            let secret = STANDARD.encode(SECRET);
+            assert!(!run.stderr.contains(&secret), "{run:#?}");
+            assert!(!run.stderr.contains("PRIVATE KEY"), "{run:#?}");
+            run
+        })
+    }
+
+    fn control(&self, over: &AtomicBool) {
+        let known = |csr: &Value| csr["metadata"]["name"].as_str().unwrap().to_owned();
+        let csrs = self.server.csrs();
+        let decided = csrs
+            .iter()
+            .filter(|csr| csr["status"]["conditions"].is_array());
+        let mut decided: BTreeSet<String> = decided.map(known).collect();
+        while !over.load(Ordering::Relaxed) {
+            for csr in self.server.csrs() {
+                if decided.insert(known(&csr)) {
+                    self.decide(csr);
+                }
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn decide(&self, csr: Value) {
+        let sent = read(&csr);
+        match &sent.evidence {
+            TpmEvidence::Enrol(enrolment) => self.challenge(csr, enrolment),
+            TpmEvidence::Respond(response) => {
+                self.check(&sent, response);
+                let signer = if self.old {
+                    Signer::Issue(Issuance {
+                        lifetime: Some(Duration::from_secs(3600)),
+                        backdate: Duration::from_secs(3 * 3600),
+                        ..Issuance::default()
+                    })
+                } else {
+                    Signer::issue()
+                };
+                self.server.decide(&sent.name, &signer);
+            }
+        }
+    }
+
+    fn challenge(&self, mut csr: Value, enrolment: &Enrolment) {
+        let name = [&[0, 0x0b][..], &Sha256::digest(&enrolment.keys.attestation)].concat();
+        let made = self.maker.make_credential(&self.trusted, &name, &SECRET);
+        let challenge = Challenge {
+            id: ChallengeId::new([7; 16]),
+            expiry: Expiry::parse("2100-01-01T00:00:00Z").unwrap(),
+            credential_blob: made.0,
+            encrypted_secret: made.1,
+        };
+        csr["metadata"]["annotations"][CHALLENGE_ANNOTATION] = challenge.to_annotation().into();
+        csr["status"]["conditions"] = json!([{
+            "type": "Failed", "status": "True", "reason": "ChallengeIssued", "message": "open it",
+        }]);
+        self.server.put_csr(csr);
+    }
+
+    /// The quote covers this request and what was in the challenge.
+    fn check(&self, sent: &Sent, response: &Response) {
+        let id = ChallengeId::new([7; 16]);
+        assert_eq!(response.id, id);
+        let binding = KeyBinding::new(
+            &Provider::TPM,
+            &response.header.audience,
+            &sent.provider_id,
+            &sent.node_name,
+            &sent.spki,
+            &[id.as_bytes(), &SECRET],
+        );
+        let attest = &response.quote.attest;
+        let covers = attest.windows(32).any(|part| part == binding.as_bytes());
+        assert!(covers, "the quote is over something else");
+        assert_eq!(response.header.audience, self.audience());
+    }
+
+    /// The audience that names the cluster by its CA.
+    pub fn audience(&self) -> Audience {
+        Audience::of_ca(&self.server.authority().certificate_der())
+    }
+
+    /// What was sent, in order.
+    pub fn sent(&self) -> Vec<Sent> {
+        let bodies = self.server.created_bodies().into_iter();
+        bodies
+            .map(|body| read(&serde_json::from_slice(&body).unwrap()))
+            .collect()
+    }
+
+    /// A program that is this script, in the place of the one that speaks to the TPM.
+    pub fn replace_device_program(&mut self, script: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let path = self.node.scratch().join("device-program");
+        let script = script.replace("DEVICE", program(DEVICE).to_str().unwrap());
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        self.node.set("TPM_DEVICE_PROGRAM", path);
+    }
+}
+
+fn read(csr: &Value) -> Sent {
+    let request = STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
+    let envelope = Envelope::parse(&request.unwrap()).unwrap();
+    let csr_der = CertificationRequest::from_der(&envelope.csr).unwrap();
+    Sent {
+        name: csr["metadata"]["name"].as_str().unwrap().to_owned(),
+        evidence: TpmEvidence::parse(&envelope.evidence.unwrap()).unwrap(),
+        provider_id: csr_der.claimed_provider_id().unwrap(),
+        node_name: subject::node_name(csr_der.subject()).unwrap(),
+        spki: csr_der.spki_der().to_vec(),
+    }
+}

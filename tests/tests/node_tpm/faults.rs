@@ -1,0 +1,168 @@
+//! Whatever the TPM does has its exit status, its words, and its time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::api_server::Times;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
+
+use crate::bed::Bed;
+
+/// The time that the nodes here are given to join, in seconds.
+const TIMEOUT: &str = "4";
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A node whose TPM does that at every such command.
+fn faulty(commands: Commands, fault: Fault) -> (Bed, TpmProxy) {
+    let mut bed = Bed::new();
+    let proxy = TpmProxy::before(&bed.tpm);
+    proxy.inject(commands, Times::always(), fault);
+    bed.node.set("TPM_TCTI", proxy.tcti());
+    bed.node.set("TIMEOUT_SECONDS", TIMEOUT);
+    (bed, proxy)
+}
+
+#[test]
+fn a_tpm_that_refuses_is_6_with_what_to_do() {
+    let all = Commands::All;
+    let create = Commands::One(command::CREATE_PRIMARY);
+    for (commands, code, words, remedy) in [
+        (all, 0x101, "is in failure mode", "switch the machine off"),
+        (all, 0x100, "was not started", "switch the machine off"),
+        (create, 0x902, "has no memory left", "tpm2_flushcontext"),
+        (create, 0x921, "is locked out", "--clear-lockout"),
+        (create, 0x9a2, "wants a password", "tpm2_changeauth"),
+        (create, 0x185, "switched off", "firmware's settings"),
+        (create, 0x2e6, "that kind of key", "tpm.endorsementKey"),
+    ] {
+        let (bed, _proxy) = faulty(commands, Fault::Answer(code));
+
+        let run = bed.run().failed(6).saying(words).saying(remedy);
+
+        run.saying("swtpm:host=127.0.0.1").within(LIMIT);
+        assert!(bed.sent().is_empty());
+    }
+}
+
+#[test]
+fn a_tpm_that_hangs_is_6_at_the_deadline() {
+    for command in [
+        command::GET_CAPABILITY,
+        command::CREATE_PRIMARY,
+        command::ACTIVATE_CREDENTIAL,
+        command::QUOTE,
+    ] {
+        let (bed, _proxy) = faulty(Commands::One(command), Fault::Hang);
+
+        bed.run()
+            .failed(6)
+            .saying("the TPM did not answer within")
+            .within(LIMIT);
+    }
+}
+
+#[test]
+fn a_challenge_that_was_not_answered_is_answered_by_the_next_run() {
+    let (bed, proxy) = faulty(
+        Commands::One(command::ACTIVATE_CREDENTIAL),
+        Fault::Answer(0x922),
+    );
+    bed.run().failed(6).saying("is busy");
+    assert_eq!(bed.sent().len(), 1);
+    proxy.clear_faults();
+
+    let run = renew(&bed);
+
+    assert_eq!(run, Some(0));
+    let sent = bed.sent();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[0].spki, sent[1].spki);
+}
+
+fn renew(bed: &Bed) -> Option<i32> {
+    kubelet_authenticator_test_support::process::poll(LIMIT * 4, || {
+        (bed.run().code == Some(0)).then_some(0)
+    })
+}
+
+#[test]
+fn a_tpm_that_hangs_does_not_take_a_credential_away() {
+    let (mut bed, proxy) = faulty(Commands::One(command::QUOTE), Fault::Hang);
+    proxy.clear_faults();
+    bed.old = true;
+    bed.node.set("TIMEOUT_SECONDS", "60");
+    let first = bed.run().succeeded();
+    proxy.inject(Commands::All, Times::always(), Fault::Hang);
+
+    let second = bed.run().succeeded().within(LIMIT);
+
+    assert_eq!(second.pair(), first.pair());
+    second.saying("the old one still holds");
+}
+
+#[test]
+fn a_challenge_for_another_tpm_is_7_and_is_not_kept() {
+    let mut bed = Bed::new();
+    let other = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
+    let own = std::mem::replace(&mut bed.trusted, other.ek_public());
+    bed.run().failed(7).saying("it was made for another TPM");
+
+    bed.trusted = own;
+
+    assert_eq!(renew(&bed), Some(0));
+    let sent = bed.sent();
+    assert_eq!(sent.len(), 3);
+    assert!(sent.iter().all(|one| one.spki == sent[0].spki));
+}
+
+#[test]
+fn a_bank_that_is_not_there_is_6() {
+    let mut bed = Bed::new();
+    let tpm = Arc::new(Swtpm::with_banks("sha1"));
+    bed.node.set("TPM_TCTI", tpm.tcti());
+    bed.trusted = TpmMachine::new(tpm.clone(), EndorsementKey::P384).ek_public();
+
+    bed.run().failed(6).saying("tpm2_pcrallocate");
+}
+
+#[test]
+fn a_machine_without_a_tpm_is_6_with_what_to_do() {
+    let mut bed = Bed::new();
+    bed.node.unset("TPM_TCTI");
+    for (device, words) in [
+        ("/dev/tpm-that-is-not-there", "no TPM that Linux knows"),
+        // It needs a terminal that these processes do not have.
+        ("/dev/tty", "cannot be opened"),
+        ("/dev/null", "cannot be reached"),
+    ] {
+        bed.node.set("TPM_DEVICE", device);
+        bed.node
+            .run_with(&["csr", "--dry-run"])
+            .failed(6)
+            .saying(words);
+    }
+}
+
+#[test]
+fn what_does_not_load_is_6_with_what_to_install() {
+    for (script, words, remedy) in [
+        (
+            "#!/bin/sh\necho 'DEVICE: error while loading shared libraries: libtss2-esys.so.0: \
+             cannot open shared object file' >&2\nexit 127\n",
+            "the library libtss2-esys.so.0 that speaks to TPMs is not installed",
+            "libtss2-esys-3.0.2-0",
+        ),
+        ("#!/no/such/loader\n", "has no glibc to load it", "musl"),
+        ("#!/bin/sh\nexit 0\n", "of another release", "one package"),
+    ] {
+        let mut bed = Bed::new();
+        bed.replace_device_program(script);
+        bed.run().failed(6).saying(words).saying(remedy);
+    }
+    let mut bed = Bed::new();
+    bed.node.set("TPM_DEVICE_PROGRAM", "/no/such/program");
+    bed.run().failed(6).saying("is not /no/such/program");
+}

@@ -1,0 +1,129 @@
+//! A machine joins, and renews.
+
+use kubelet_attestation::evidence::tpm::TpmEvidence;
+use kubelet_authenticator_test_support::imds::{Imds, Instance};
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
+use sha2::{Digest as _, Sha256};
+
+use crate::bed::Bed;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_machine_joins_by_two_requests_with_one_key_and_one_quote() {
+    let mut bed = Bed::new();
+    let proxy = TpmProxy::before(&bed.tpm);
+    bed.node.set("TPM_TCTI", proxy.tcti());
+
+    bed.run().succeeded();
+
+    let sent = bed.sent();
+    let [first, second] = sent.as_slice() else {
+        panic!("{} requests", sent.len())
+    };
+    assert_eq!(first.spki, second.spki);
+    assert_ne!(first.name, second.name);
+    let TpmEvidence::Enrol(enrolment) = &first.evidence else {
+        panic!("{:?}", first.evidence)
+    };
+    let TpmEvidence::Respond(response) = &second.evidence else {
+        panic!("{:?}", second.evidence)
+    };
+    assert_eq!(enrolment.certificate, bed.machine.ek_certificate());
+    assert_eq!(enrolment.keys, response.keys);
+    assert_eq!(enrolment.keys.endorsement, bed.machine.ek_public());
+    assert_eq!(enrolment.keys.attestation, bed.machine.ak_public());
+    assert_eq!(response.quote.registers.iter().count(), 8);
+    for (number, value) in response.quote.registers.iter() {
+        assert_eq!(bed.tpm.pcr(number), value);
+    }
+    assert_eq!(proxy.count(command::ACTIVATE_CREDENTIAL), 1);
+    assert_eq!(proxy.count(command::QUOTE), 1);
+}
+
+#[test]
+fn a_machine_that_nothing_else_names_is_named_by_its_endorsement_key() {
+    for (setting, key) in [
+        ("rsa-2048", EndorsementKey::Rsa2048),
+        ("ecc-p256", EndorsementKey::P256),
+        ("ecc-p384", EndorsementKey::P384),
+    ] {
+        let mut bed = Bed::new();
+        bed.node.set("TPM_ENDORSEMENT_KEY", setting);
+        let machine = TpmMachine::new(bed.tpm.clone(), key);
+        bed.trusted = machine.ek_public();
+
+        bed.run().succeeded();
+
+        let expected = format!("tpm://{}", hex(&Sha256::digest(machine.ek_spki())));
+        for sent in bed.sent() {
+            assert_eq!(sent.provider_id.as_str(), expected, "{setting}");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_set_counts_more_than_the_tpms() {
+    let mut bed = Bed::new();
+    bed.node.set("PROVIDER_ID", "vsphere://4210");
+
+    bed.run().succeeded();
+
+    assert_eq!(bed.sent()[1].provider_id.as_str(), "vsphere://4210");
+}
+
+#[test]
+fn an_instance_of_ec2_goes_by_its_own_name() {
+    let imds = Imds::start(Instance::new(
+        "eu-west-1",
+        "eu-west-1a",
+        "i-0123456789abcdef0",
+    ));
+    let mut bed = Bed::new();
+    bed.node.set("AWS_METADATA_ENDPOINT", imds.url());
+
+    bed.run().succeeded();
+
+    let expected = "aws:///eu-west-1a/i-0123456789abcdef0";
+    assert_eq!(bed.sent()[1].provider_id.as_str(), expected);
+}
+
+#[test]
+fn a_stored_credential_is_printed_without_the_tpm() {
+    let mut bed = Bed::new();
+    let first = bed.run().succeeded();
+    bed.node.set("TPM_TCTI", "swtpm:host=127.0.0.1,port=1");
+    bed.node.set("TPM_DEVICE_PROGRAM", "/nowhere/at/all");
+
+    let second = bed.node.run().succeeded();
+
+    assert_eq!(second.pair(), first.pair());
+    assert_eq!(bed.sent().len(), 2);
+}
+
+#[test]
+fn a_renewal_attests_again_with_another_key() {
+    let mut bed = Bed::new();
+    bed.old = true;
+    let first = bed.run().succeeded();
+    bed.tpm.extend(4, &[1; 32]);
+    bed.old = false;
+
+    let second = bed.run().succeeded();
+
+    assert_ne!(second.pair(), first.pair());
+    let sent = bed.sent();
+    assert_eq!(sent.len(), 4);
+    assert_eq!(sent[2].spki, sent[3].spki);
+    assert_ne!(sent[0].spki, sent[2].spki);
+    let TpmEvidence::Respond(response) = &sent[3].evidence else {
+        panic!("{:?}", sent[3].evidence)
+    };
+    assert_eq!(
+        response.quote.registers.get(4).unwrap(),
+        bed.tpm.pcr(4).as_slice()
+    );
+}

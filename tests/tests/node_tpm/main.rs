@@ -1,0 +1,5 @@
+//! The plugin of machines with a TPM, on TPMs in software; the test is the controller.
+
+mod bed;
+mod faults;
+mod join;
