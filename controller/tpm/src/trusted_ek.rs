@@ -60,7 +60,7 @@ pub enum KeyKind {
 
 /// Where no platform knows the machines.
 #[derive(Debug, Clone, Copy, Default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to know")]
 pub struct NoPlatform;
 
 impl EndorsementKeys for NoPlatform {
