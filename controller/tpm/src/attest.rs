@@ -1,10 +1,13 @@
 //! What a TPM says of itself and of its registers: quotes.
 
+use std::fmt;
+
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{self, SHA256};
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
 };
+use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Quote, Registers};
 use node_attestation_controller::refusal::TpmDenial;
 use node_attestation_controller::verifier::TpmBoot;
@@ -22,6 +25,8 @@ use crate::structure::exactly;
 pub(crate) struct VerifiedQuote {
     registers: Registers,
     boot: TpmBoot,
+    is_clock_safe: bool,
+    firmware: u64,
 }
 
 /// The digests that a quote may be made for: one, or two while keys are replaced.
@@ -34,8 +39,8 @@ impl VerifiedQuote {
     /// The signature is checked first, by the key's own algorithm and over the bytes that came; all
     /// that follows is read out of these bytes.
     ///
-    /// Whether the TPM calls its clock safe does not matter: it does not for some seconds after a
-    /// power cut.
+    /// A clock that the TPM does not call safe is no reason to refuse: after a power cut it does not
+    /// for some seconds.
     ///
     /// An ECDSA signature can be rewritten to another valid one, so a signature is nobody's
     /// identity.
@@ -71,6 +76,8 @@ impl VerifiedQuote {
                 restarts: attest.clock_info.restart_count.value(),
                 clock: attest.clock_info.clock.value(),
             },
+            is_clock_safe: attest.clock_info.safe.0,
+            firmware: attest.firmware_version.value(),
         })
     }
 
@@ -82,6 +89,31 @@ impl VerifiedQuote {
     /// How far the TPM had come.
     pub(crate) fn boot(&self) -> TpmBoot {
         self.boot
+    }
+}
+
+/// For people: what the log keeps of a boot.
+impl fmt::Display for VerifiedQuote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TpmBoot {
+            resets,
+            restarts,
+            clock,
+        } = self.boot;
+        let safe = if self.is_clock_safe {
+            ""
+        } else {
+            " (not safe)"
+        };
+        let firmware = self.firmware;
+        write!(
+            f,
+            "resets {resets}, restarts {restarts}, clock {clock} ms{safe}, firmware {firmware:016x}"
+        )?;
+        for (register, value) in self.registers.iter() {
+            write!(f, ", {register}={}", HEXLOWER.encode(value))?;
+        }
+        Ok(())
     }
 }
 

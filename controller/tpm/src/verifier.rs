@@ -4,7 +4,7 @@
 //! | --- | --- | --- | --- |
 //! | 1 | the evidence can be read, and is for this cluster | both | nobody |
 //! | 2 | the keys are what keys of a TPM must be, by their public areas | both | nobody |
-//! | 3 | the endorsement key is all that is known of the machine's | both | nobody |
+//! | 3 | the endorsement key is the one of the machine's provider ID, and of the list | both | nobody |
 //! | 4 | the endorsement key's certificate, where one is required | enrol | nobody |
 //! | 5 | the answer came in time | respond | nobody |
 //! | 6 | the quote is the attestation key's, for this request and its challenge | respond | nobody |
@@ -161,6 +161,8 @@ impl TpmVerifier {
         let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
         let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying);
         let quote = quote.map_err(Denial::from)?;
+        let machine_name = appraisal.machine.name.as_str();
+        tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
         let allowed = self.policy.registers.allows(quote.registers());
         allowed.map_err(Denial::from)?;
         self.is_the_machines(&machine, &keys, appraisal, now)

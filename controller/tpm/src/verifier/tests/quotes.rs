@@ -323,6 +323,11 @@ fn d22_a_quote_and_its_signature_are_one_structure_to_the_last_byte() {
     }
 }
 
+/// The qualifying data of a quote by a key that is named by SHA-256.
+fn qualifying_data(response: &Response) -> [u8; 32] {
+    response.quote.attest[44..76].try_into().unwrap()
+}
+
 /// How far the TPM says that it has come.
 #[track_caller]
 fn boot(machine: &TpmMachine, case: &Case) -> TpmBoot {
@@ -356,7 +361,7 @@ fn d23_a_copy_of_the_tpm_is_behind_the_original() {
 }
 
 #[test]
-fn d23_a_clock_that_is_not_safe_is_not_denied() {
+fn d23_a_clock_that_is_not_safe_is_written_down_and_not_denied() {
     let tpm = Arc::new(Swtpm::start());
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();
@@ -366,6 +371,19 @@ fn d23_a_clock_that_is_not_safe_is_not_denied() {
 
     let good = Good::of(&machine, &case);
     let after = case.proves(&good.response).identity().boot.unwrap();
+    let quote = VerifiedQuote::verify(
+        &crate::public::AttestationKey::parse(&good.response.keys.attestation).unwrap(),
+        good.response.quote.clone(),
+        &[Some(qualifying_data(&good.response)), None],
+    );
+    let written = quote.unwrap().to_string();
+    assert!(
+        written.contains(" (not safe), firmware 20191023"),
+        "{written}"
+    );
+    let zero = "0".repeat(64);
+    let registers = format!(", 0={zero}, 4={zero}, 7={zero}");
+    assert!(written.ends_with(&registers), "{written}");
 
     // Behind it are the version of the firmware, the selection and the digest.
     let attest = &good.response.quote.attest;
