@@ -64,6 +64,8 @@ bench-limits: musl
 musl: prerequisites-musl
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-aws
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-insecure
+	@# Its other program links libtss2, and so glibc.
+	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-tpm --bin kubelet-authenticator-tpm
 	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-floor
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached

@@ -31,7 +31,11 @@ providerID: bench:///bench
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
 /// The plugins that are released; each has to keep to the limits.
-const PLUGINS: [&str; 2] = [PLUGIN, "kubelet-authenticator-aws"];
+const PLUGINS: [&str; 3] = [
+    PLUGIN,
+    "kubelet-authenticator-aws",
+    "kubelet-authenticator-tpm",
+];
 
 /// A node that has enrolled: its state, and the environment in which client-go runs the plugin.
 pub struct Node {
@@ -87,7 +91,8 @@ pub fn run(programs: &Path, limits_only: bool) -> Suite {
     let variable = ("KUBELET_AUTHENTICATOR_CONFIG", settings.to_str().unwrap());
     let with_settings = with_settings.with_env([variable]);
 
-    // On the same store, where there is nothing that could prove anything: no metadata service.
+    // On the same store, where there is nothing that could prove anything: no metadata service, and no
+    // TPM.
     let others = PLUGINS.into_iter().filter(|name| *name != PLUGIN);
     let others: Vec<Program> = others
         .map(|name| Program {
