@@ -99,11 +99,16 @@ impl Bed {
             .iter()
             .filter(|csr| csr["status"]["conditions"].is_array());
         let mut decided: BTreeSet<String> = decided.map(known).collect();
-        while !over.load(Ordering::Relaxed) {
+        loop {
+            // Once more after the plugin has ended, for what it sent last.
+            let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(known(&csr)) {
                     self.decide(csr);
                 }
+            }
+            if last {
+                return;
             }
             thread::sleep(LOOK);
         }
