@@ -230,3 +230,6 @@ fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), Tp
         Err(TpmDenial::QuoteDigest)
     }
 }
+
+#[cfg(test)]
+mod tests;

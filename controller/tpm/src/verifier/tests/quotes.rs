@@ -155,12 +155,24 @@ fn d14_a_signature_of_another_algorithm_than_the_keys_is_denied() {
     let good = Good::of(&rsassa, &Case::valid());
     let mut ecdsa_key = GOOD.response.clone();
     ecdsa_key.quote.signature = good.response.quote.signature.clone();
+    // The same signatures, said to be with SHA-1 or SHA-384.
+    let mut other_hashes = Vec::new();
+    for hash in [0x04, 0x0c] {
+        for mut response in [GOOD.response.clone(), good.response.clone()] {
+            assert_eq!(response.quote.signature[2..4], [0, 0x0b]);
+            response.quote.signature[3] = hash;
+            other_hashes.push(response);
+        }
+    }
     let mut rsa_key = good.response;
     rsa_key.quote.signature = GOOD.response.quote.signature.clone();
     // TPM_ALG_HMAC, of a digest of SHA-256; and none.
     let hmac = with(|quote| quote.signature = [&[0, 5, 0, 0x0b][..], &[0; 32]].concat());
     let none = with(|quote| quote.signature = vec![0, 0x10]);
-    for response in [ecdsa_key, rsa_key, hmac, none] {
+    for response in [ecdsa_key, rsa_key, hmac, none]
+        .into_iter()
+        .chain(other_hashes)
+    {
         assert_eq!(
             quote_denied(&response),
             TpmDenial::QuoteSignatureAlgorithm,

@@ -1,0 +1,193 @@
+//! What a key signs that no TPM would: the checks behind the signature do not lean on it.
+
+use std::collections::BTreeMap;
+
+use kubelet_authenticator_test_support::tpm_machine::{SoftwareKey, forged_quote};
+
+use super::*;
+
+const DATA: [u8; 32] = [7; 32];
+
+/// A key that lies about its attributes, and may sign anything.
+struct Forger {
+    software: SoftwareKey,
+    key: AttestationKey,
+    registers: BTreeMap<u8, [u8; 32]>,
+}
+
+impl Forger {
+    fn new() -> Self {
+        let software = SoftwareKey::generate();
+        Self {
+            key: AttestationKey::parse(&software.public(0x0005_0472)).unwrap(),
+            software,
+            registers: [(0, [1; 32]), (9, [2; 32]), (23, [3; 32])].into(),
+        }
+    }
+
+    fn attest(&self) -> Vec<u8> {
+        let public = self.software.public(0x0005_0472);
+        forged_quote(&public, &DATA, &self.registers)
+    }
+
+    /// Signs these words, and has them verified.
+    fn verify(&self, attest: &[u8]) -> Result<VerifiedQuote, TpmDenial> {
+        let quote = Quote {
+            attest: attest.to_vec(),
+            signature: self.software.sign(attest),
+            registers: Registers::new(self.registers.clone()).unwrap(),
+        };
+        VerifiedQuote::verify(&self.key, quote, &[None, Some(DATA)])
+    }
+}
+
+/// The words with other bytes from `at` on.
+fn with(attest: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut changed = attest.to_vec();
+    changed[at..at + bytes.len()].copy_from_slice(bytes);
+    changed
+}
+
+#[test]
+fn a_forged_quote_is_read_as_it_stands() {
+    let forger = Forger::new();
+
+    let quote = forger.verify(&forger.attest()).unwrap();
+
+    let boot = TpmBoot {
+        resets: 2,
+        restarts: 0,
+        clock: 60_000,
+    };
+    assert_eq!(quote.boot(), boot);
+    assert_eq!(
+        quote.registers(),
+        &Registers::new(forger.registers).unwrap()
+    );
+}
+
+#[test]
+fn d09_other_magic_is_not_the_tpms() {
+    let forger = Forger::new();
+    let attest = forger.attest();
+    for changed in [
+        with(&attest, 0, &[0xfe]),
+        with(&attest, 3, &[0x46]),
+        attest[..3].to_vec(),
+        attest[1..].to_vec(),
+    ] {
+        let denial = forger.verify(&changed).unwrap_err();
+        assert_eq!(denial, TpmDenial::QuoteNotMadeByTpm);
+    }
+}
+
+#[test]
+fn d10_another_type_is_no_quote() {
+    let forger = Forger::new();
+    for tag in [
+        0x8014, 0x8015, 0x8016, 0x8017, 0x8019, 0x801a, 0x801c, 0, 0xffff_u16,
+    ] {
+        let changed = with(&forger.attest(), 4, &tag.to_be_bytes());
+
+        let denial = forger.verify(&changed).unwrap_err();
+        assert_eq!(denial, TpmDenial::QuoteOfAnotherKind { tag });
+    }
+}
+
+#[test]
+fn d22_what_is_signed_is_one_structure_to_its_last_byte() {
+    let forger = Forger::new();
+    let attest = forger.attest();
+    let malformed = TpmDenial::QuoteMalformed {
+        detail: "it is not one TPMS_ATTEST",
+    };
+    let prefixes = (6..attest.len()).map(|len| attest[..len].to_vec());
+    let longer = [
+        [&attest[..], &[0]].concat(),
+        [&attest[..], &attest].concat(),
+    ];
+    // The length of the name, of the qualifying data, of the digest; the truth of `safe`.
+    let end = attest.len();
+    let lies = [
+        with(&attest, 6, &[0xff]),
+        with(&attest, 42, &[0, 33]),
+        with(&attest, end - 34, &[0, 33]),
+        with(&attest, end - 53, &[2]),
+    ];
+    for changed in prefixes.chain(longer).chain(lies) {
+        let denial = forger.verify(&changed).unwrap_err();
+        assert_eq!(denial, malformed, "{changed:x?}");
+    }
+}
+
+#[test]
+fn d12_another_qualified_name_is_another_signer() {
+    let forger = Forger::new();
+    let attest = forger.attest();
+    for at in [8, 9, 10, 41] {
+        let mut changed = attest.clone();
+        changed[at] ^= 1;
+
+        let denial = forger.verify(&changed).unwrap_err();
+        assert_eq!(denial, TpmDenial::QuoteOfAnotherSigner, "byte {at}");
+    }
+}
+
+#[test]
+fn d17_a_selection_of_registers_that_no_pc_has_is_denied() {
+    let forger = Forger::new();
+    let attest = forger.attest();
+    // The number of bytes is before the three of the bitmap and the digest.
+    let at = attest.len() - 34 - 4;
+    let four_bytes = |last: u8| {
+        let longer = with(&attest, at, &[4]);
+        [&longer[..at + 4], &[last], &longer[at + 4..]].concat()
+    };
+
+    assert!(forger.verify(&four_bytes(0)).is_ok());
+    assert_eq!(
+        forger.verify(&four_bytes(1)),
+        Err(TpmDenial::QuoteSelection {
+            detail: "it is over a register that no PC has"
+        })
+    );
+}
+
+#[test]
+fn d18_each_byte_of_the_digest_counts() {
+    let forger = Forger::new();
+    let attest = forger.attest();
+    for back in 1..=32 {
+        let mut changed = attest.clone();
+        changed[attest.len() - back] ^= 0x80;
+
+        let denial = forger.verify(&changed).unwrap_err();
+        assert_eq!(denial, TpmDenial::QuoteDigest);
+    }
+}
+
+#[test]
+fn d21_without_a_former_key_its_challenges_are_another_requests() {
+    let forger = Forger::new();
+    let attest = forger.attest();
+    let quote = Quote {
+        signature: forger.software.sign(&attest),
+        attest,
+        registers: Registers::new(forger.registers.clone()).unwrap(),
+    };
+    for (qualifying, is_for) in [
+        ([Some(DATA), None], true),
+        ([Some([8; 32]), Some(DATA)], true),
+        ([Some([8; 32]), None], false),
+        ([None, None], false),
+    ] {
+        let decided = VerifiedQuote::verify(&forger.key, quote.clone(), &qualifying);
+        match decided {
+            Ok(_) => assert!(is_for),
+            Err(denial) => {
+                assert!(!is_for);
+                assert_eq!(denial, TpmDenial::QuoteOfAnotherRequest);
+            }
+        }
+    }
+}
