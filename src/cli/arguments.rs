@@ -72,7 +72,7 @@ struct Flags {
     /// The TPM.
     #[arg(long, global = true, value_name = "FILE")]
     tpm_device: Option<OsString>,
-    /// The TPM where it is no device: swtpm:host=<host>,port=<port>.
+    /// The TPM where it is no device: swtpm:host=HOST,port=PORT.
     #[arg(long, global = true, value_name = "ADDRESS")]
     tpm_tcti: Option<OsString>,
     /// Which endorsement key says which TPM this is: auto, rsa-2048, ecc-p256 or ecc-p384.

@@ -1,6 +1,8 @@
 //! A machine with a TPM, and a controller that challenges it.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,7 +22,6 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::node::{Node, Run};
-use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -181,14 +182,11 @@ impl Bed {
             .collect()
     }
 
-    /// A program that is this script, in the place of the one that speaks to the TPM.
-    pub fn replace_device_program(&mut self, script: &str) {
-        use std::os::unix::fs::PermissionsExt as _;
-
+    /// Puts this in the place of the program that speaks to the TPM.
+    pub fn set_device_program(&mut self, content: &[u8]) {
         let path = self.node.scratch().join("device-program");
-        let script = script.replace("DEVICE", program(DEVICE).to_str().unwrap());
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         self.node.set("TPM_DEVICE_PROGRAM", path);
     }
 }

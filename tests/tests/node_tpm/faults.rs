@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::Times;
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
 
-use crate::bed::Bed;
+use kubelet_authenticator_tests::node::PATIENCE;
+use kubelet_authenticator_tests::program;
+
+use crate::bed::{Bed, DEVICE};
 
 /// The time that the nodes here are given to join, in seconds.
 const TIMEOUT: &str = "4";
@@ -83,9 +87,7 @@ fn a_challenge_that_was_not_answered_is_answered_by_the_next_run() {
 }
 
 fn renew(bed: &Bed) -> Option<i32> {
-    kubelet_authenticator_test_support::process::poll(LIMIT * 4, || {
-        (bed.run().code == Some(0)).then_some(0)
-    })
+    poll(PATIENCE, || (bed.run().code == Some(0)).then_some(0))
 }
 
 #[test]
@@ -146,23 +148,83 @@ fn a_machine_without_a_tpm_is_6_with_what_to_do() {
     }
 }
 
+/// A program that speaks to the TPM, with one of the names in it replaced.
+fn patched(bed: &mut Bed, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = std::fs::read(program(DEVICE)).unwrap();
+    let named = |part: &[u8]| part == [from.as_bytes(), &[0]].concat();
+    let places: Vec<usize> = (0..bytes.len() - from.len())
+        .filter(|start| named(&bytes[*start..=start + from.len()]))
+        .collect();
+    assert!(!places.is_empty());
+    for start in places {
+        bytes[start..start + to.len()].copy_from_slice(to.as_bytes());
+    }
+    bed.set_device_program(&bytes);
+}
+
 #[test]
 fn what_does_not_load_is_6_with_what_to_install() {
-    for (script, words, remedy) in [
+    let packages = "libtss2-esys-3.0.2-0";
+    for (from, to, words, remedy) in [
         (
-            "#!/bin/sh\necho 'DEVICE: error while loading shared libraries: libtss2-esys.so.0: \
-             cannot open shared object file' >&2\nexit 127\n",
-            "the library libtss2-esys.so.0 that speaks to TPMs is not installed",
-            "libtss2-esys-3.0.2-0",
+            "libtss2-esys.so.0",
+            "libtss2-none.so.0",
+            "the library libtss2-none.so.0 that speaks to TPMs is not installed",
+            packages,
         ),
-        ("#!/no/such/loader\n", "has no glibc to load it", "musl"),
-        ("#!/bin/sh\nexit 0\n", "of another release", "one package"),
+        (
+            "Esys_ActivateCredential",
+            "Esys_DoNotHaveThisOneAt",
+            "undefined symbol: Esys_DoNotHaveThisOneAt",
+            packages,
+        ),
+        (
+            "/lib64/ld-linux-x86-64.so.2",
+            "/lib64/ld-linux-x86-64.so.9",
+            "has no glibc to load it",
+            "musl",
+        ),
     ] {
         let mut bed = Bed::new();
-        bed.replace_device_program(script);
+        patched(&mut bed, from, to);
         bed.run().failed(6).saying(words).saying(remedy);
     }
     let mut bed = Bed::new();
+    bed.set_device_program(b"#!/bin/sh\nexit 0\n");
+    bed.run().failed(6).saying("of another release");
     bed.node.set("TPM_DEVICE_PROGRAM", "/no/such/program");
-    bed.run().failed(6).saying("is not /no/such/program");
+    bed.node
+        .command(&["credential"])
+        .failed(6)
+        .saying("is not /no/such/program");
+}
+
+#[test]
+fn what_speaks_to_the_tpm_ends_with_the_plugin() {
+    let (mut bed, proxy) = faulty(Commands::All, Fault::Hang);
+    let kept = bed.node.scratch().join("pid");
+    let script = format!(
+        "#!/bin/sh\necho $$ > {0}.new; mv {0}.new {0}; exec {1}\n",
+        kept.display(),
+        program(DEVICE).display()
+    );
+    bed.set_device_program(script.as_bytes());
+    bed.node.set("TIMEOUT_SECONDS", "600");
+    let mut plugin = bed.node.start(&[]);
+    let pid = poll(PATIENCE, || std::fs::read_to_string(&kept).ok()).unwrap();
+    let process = std::path::Path::new("/proc").join(pid.trim());
+    poll(PATIENCE, || (!proxy.exchanges().is_empty()).then_some(())).unwrap();
+    assert!(process.exists());
+
+    plugin.kill();
+
+    // What is left of it, if anything, waits for somebody to ask how it ended.
+    let ended = poll(PATIENCE, || {
+        let status = std::fs::read_to_string(process.join("status"));
+        status
+            .map_or(true, |status| status.contains("State:\tZ"))
+            .then_some(())
+    });
+    assert!(ended.is_some());
 }

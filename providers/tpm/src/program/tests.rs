@@ -1,5 +1,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
@@ -8,14 +9,21 @@ use crate::protocol::{Ask, Trouble};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// A program that is this script.
-fn script(text: &str) -> (TempDir, PathBuf) {
+/// A file that is open for writing is not executed, and a process that another test is about to
+/// start has it open too for a moment.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A program that is this script, and the turn of whoever has one.
+fn script(text: &str) -> (Script, PathBuf) {
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    (folder, program)
+    ((turn, folder), program)
 }
+
+type Script = (MutexGuard<'static, ()>, TempDir);
 
 fn asked(program: &Path, time: Duration) -> Result<Answer, ProgramError> {
     let question = Question {
