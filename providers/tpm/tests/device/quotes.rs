@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::thread;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::prelude::*;
@@ -100,28 +101,28 @@ fn a_quote_covers_the_binding_with_the_secret_that_was_opened() {
 }
 
 #[test]
-fn nothing_is_left_in_the_tpm_by_many_enrolments() {
-    let tpm = Arc::new(Swtpm::start());
-    let before = (
-        tpm.transient_handles(),
-        tpm.loaded_sessions(),
-        tpm.persistent_handles(),
-    );
-    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
-    let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
-
-    for _ in 0..100 {
-        assert!(keys_of(&tpm, Some("EccP256"))["Keys"].is_object());
-        assert!(ask(&tpm.tcti(), &asked)["Quoted"].is_object());
-    }
-
-    let after = (
-        tpm.transient_handles(),
-        tpm.loaded_sessions(),
-        tpm.persistent_handles(),
-    );
-    assert_eq!(after, before);
-    assert_empty(&tpm);
+fn nothing_is_left_in_tpms_by_1000_enrolments() {
+    let enrol = || {
+        let tpm = Arc::new(Swtpm::start());
+        let handles = |tpm: &Swtpm| {
+            let persistent = tpm.persistent_handles();
+            (tpm.transient_handles(), tpm.loaded_sessions(), persistent)
+        };
+        let before = handles(&tpm);
+        let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
+        let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+        for _ in 0..250 {
+            assert!(keys_of(&tpm, Some("EccP256"))["Keys"].is_object());
+            assert!(ask(&tpm.tcti(), &asked)["Quoted"].is_object());
+        }
+        assert_eq!(handles(&tpm), before);
+        assert_empty(&tpm);
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(enrol);
+        }
+    });
 }
 
 #[test]
