@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt as _;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
@@ -22,6 +23,10 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::node::{Node, Run};
+use node_attestation_controller::inventory::Machine;
+use node_attestation_controller::refusal::{Failure, Refusal};
+use node_attestation_controller::verifier::{Appraisal, Verifier as _};
+use node_attestation_tpm::verifier::TpmVerifier;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -45,12 +50,15 @@ pub struct Bed {
     pub trusted: Vec<u8>,
     /// Whether certificates are due for renewal at once.
     pub old: bool,
+    /// Decides in the place of the test.
+    pub verifier: Option<TpmVerifier>,
 }
 
 /// What a request carried.
 pub struct Sent {
     pub name: String,
     pub evidence: TpmEvidence,
+    pub raw: Vec<u8>,
     pub provider_id: ProviderId,
     pub node_name: NodeName,
     pub spki: Vec<u8>,
@@ -74,6 +82,7 @@ impl Bed {
             node,
             maker,
             old: false,
+            verifier: None,
         }
     }
 
@@ -117,6 +126,9 @@ impl Bed {
 
     fn decide(&self, csr: Value) {
         let sent = read(&csr);
+        if let Some(verifier) = &self.verifier {
+            return self.have_decided(verifier, &sent, csr);
+        }
         match &sent.evidence {
             TpmEvidence::Enrol(enrolment) => self.challenge(csr, enrolment),
             TpmEvidence::Respond(response) => {
@@ -135,7 +147,29 @@ impl Bed {
         }
     }
 
-    fn challenge(&self, mut csr: Value, enrolment: &Enrolment) {
+    fn have_decided(&self, verifier: &TpmVerifier, sent: &Sent, csr: Value) {
+        let mut machine = Machine::new("m1");
+        machine.provider_id = Some(sent.provider_id.clone());
+        let now = kubelet_authenticator_test_support::clock::now();
+        let appraisal = Appraisal {
+            evidence: Some(&sent.raw),
+            audiences: &[self.audience()],
+            provider_id: &sent.provider_id,
+            node_name: &sent.node_name,
+            spki: &sent.spki,
+            machine: &machine,
+            asked: now,
+        };
+        match verifier.verify(appraisal, now).now_or_never() {
+            Some(Err(Refusal::Fail(Failure::ChallengeIssued { challenge, .. }))) => {
+                self.fail_with(csr, &challenge);
+            }
+            Some(Ok(_)) => self.server.decide(&sent.name, &Signer::issue()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn challenge(&self, csr: Value, enrolment: &Enrolment) {
         let name = [&[0, 0x0b][..], &Sha256::digest(&enrolment.keys.attestation)].concat();
         let made = self.maker.make_credential(&self.trusted, &name, &SECRET);
         let challenge = Challenge {
@@ -144,6 +178,10 @@ impl Bed {
             credential_blob: made.0,
             encrypted_secret: made.1,
         };
+        self.fail_with(csr, &challenge);
+    }
+
+    fn fail_with(&self, mut csr: Value, challenge: &Challenge) {
         csr["metadata"]["annotations"][CHALLENGE_ANNOTATION] = challenge.to_annotation().into();
         csr["status"]["conditions"] = json!([{
             "type": "Failed", "status": "True", "reason": "ChallengeIssued", "message": "open it",
@@ -195,9 +233,11 @@ fn read(csr: &Value) -> Sent {
     let request = STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
     let envelope = Envelope::parse(&request.unwrap()).unwrap();
     let csr_der = CertificationRequest::from_der(&envelope.csr).unwrap();
+    let raw = envelope.evidence.unwrap();
     Sent {
         name: csr["metadata"]["name"].as_str().unwrap().to_owned(),
-        evidence: TpmEvidence::parse(&envelope.evidence.unwrap()).unwrap(),
+        evidence: TpmEvidence::parse(&raw).unwrap(),
+        raw,
         provider_id: csr_der.claimed_provider_id().unwrap(),
         node_name: subject::node_name(csr_der.subject()).unwrap(),
         spki: csr_der.spki_der().to_vec(),

@@ -1,9 +1,16 @@
 //! A machine joins, and renews.
 
+use std::sync::Arc;
+
 use kubelet_attestation::evidence::tpm::TpmEvidence;
 use kubelet_authenticator_test_support::imds::{Imds, Instance};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
+use node_attestation_controller::crd::TpmSettings;
+use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
+use node_attestation_tpm::policy::TpmPolicy;
+use node_attestation_tpm::trusted_ek::NoPlatform;
+use node_attestation_tpm::verifier::TpmVerifier;
 use sha2::{Digest as _, Sha256};
 
 use crate::bed::Bed;
@@ -62,6 +69,28 @@ fn a_machine_that_nothing_else_names_is_named_by_its_endorsement_key() {
         for sent in bed.sent() {
             assert_eq!(sent.provider_id.as_str(), expected, "{setting}");
         }
+    }
+}
+
+#[test]
+fn the_verifier_takes_what_the_plugin_sends() {
+    for key in ["rsa-2048", "ecc-p256", "ecc-p384"] {
+        let mut bed = Bed::new();
+        bed.node.set("TPM_ENDORSEMENT_KEY", key);
+        let keys = ChallengeKeys {
+            current: ChallengeKey::new([3; 32]),
+            former: None,
+        };
+        bed.verifier = Some(TpmVerifier::new(
+            "4e2f0e0c-6a2c-4a54-9a2c-0a4b7f3f8a01",
+            TpmPolicy::new(&TpmSettings::default()).unwrap(),
+            Arc::new(NoPlatform),
+            Arc::new(Arc::new(keys)),
+        ));
+
+        bed.run().succeeded();
+
+        assert_eq!(bed.sent().len(), 2, "{key}");
     }
 }
 
