@@ -3,6 +3,8 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
 use kubelet_authenticator_test_support::ek_ca::{
     AIK_USAGE, AlternativeName, EK_USAGE, EkCa, EkContents, Intermediates,
 };
@@ -11,6 +13,9 @@ use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey as Kind, Tp
 
 use super::*;
 use crate::fixture::{ANOTHER, Case, denied, digest, enrolment};
+
+/// What both identifiers of the algorithm of a maker's certificate have.
+const ECDSA_WITH_SHA_256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::made_by(&MAKER)));
@@ -24,8 +29,18 @@ fn machine(kind: Kind) -> TpmMachine {
     TpmMachine::new(TPM.clone(), kind)
 }
 
-fn key(kind: Kind) -> EndorsementKey {
-    EndorsementKey::parse(&machine(kind).ek_public()).unwrap()
+static KEYS: LazyLock<Vec<(Kind, EndorsementKey)>> = LazyLock::new(|| {
+    let read = |kind| EndorsementKey::parse(&machine(kind).ek_public()).unwrap();
+    Kind::ALL.map(|kind| (kind, read(kind))).to_vec()
+});
+
+fn key(kind: Kind) -> &'static EndorsementKey {
+    let mut keys = KEYS.iter();
+    &keys.find(|(of, _)| *of == kind).unwrap().1
+}
+
+fn spki(kind: Kind) -> Vec<u8> {
+    key(kind).key().spki()
 }
 
 fn listed(texts: &[&str]) -> Result<Authorities, InvalidTpmSettings> {
@@ -38,12 +53,12 @@ fn authorities() -> Authorities {
 }
 
 fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
-    authorities().require(Some(certificate), &key(kind), later())
+    authorities().require(Some(certificate), key(kind), later())
 }
 
 /// The certificate with these contents.
 fn certificate(contents: &EkContents) -> Vec<u8> {
-    MAKER.certify(&machine(Kind::P256).ek_spki(), contents)
+    MAKER.certify(&spki(Kind::P256), contents)
 }
 
 fn unfit(detail: &'static str) -> Result<(), TpmDenial> {
@@ -72,7 +87,7 @@ fn certificates_of_tpms_are_accepted() {
         assert_eq!(check(&certificate, kind), Ok(()), "{kind:?}");
     }
     for kind in Kind::ALL {
-        let certificate = MAKER.certify(&machine(kind).ek_spki(), &EkContents::good());
+        let certificate = MAKER.certify(&spki(kind), &EkContents::good());
 
         assert_eq!(check(&certificate, kind), Ok(()), "{kind:?}");
     }
@@ -80,8 +95,8 @@ fn certificates_of_tpms_are_accepted() {
 
 #[test]
 fn the_oddities_of_makers_are_accepted() {
-    let spki = machine(Kind::Rsa2048).ek_spki();
-    let oaep = MAKER.certify_oaep(&spki, &EkContents::good());
+    let public_key = spki(Kind::Rsa2048);
+    let oaep = MAKER.certify_oaep(&public_key, &EkContents::good());
     assert_eq!(check(&oaep, Kind::Rsa2048), Ok(()));
 
     for contents in [
@@ -122,7 +137,7 @@ fn a_serial_number_may_be_negative() {
 
 #[test]
 fn d02_a_certificate_of_another_authority_is_denied() {
-    let spki = machine(Kind::P256).ek_spki();
+    let public_key = spki(Kind::P256);
     let untrusted = Err(TpmDenial::EndorsementCertificateUntrusted);
     for other in [
         EkCa::new("another maker"),
@@ -130,7 +145,7 @@ fn d02_a_certificate_of_another_authority_is_denied() {
         EkCa::new("a maker"),
         EkCa::with_intermediates("a maker", Intermediates::Good(2)),
     ] {
-        let certificate = other.certify(&spki, &EkContents::good());
+        let certificate = other.certify(&public_key, &EkContents::good());
         assert_eq!(check(&certificate, Kind::P256), untrusted);
     }
     // Its root signed it not; and whoever is on the list besides changes nothing.
@@ -152,7 +167,7 @@ fn d02_a_certificate_of_another_authority_is_denied() {
         ),
     ] {
         let authorities = listed(&texts).unwrap();
-        let decided = authorities.require(Some(&good), &key(Kind::P256), later());
+        let decided = authorities.require(Some(&good), key(Kind::P256), later());
         assert_eq!(decided, expected);
     }
 }
@@ -168,9 +183,8 @@ fn d02_a_certificate_whose_signature_or_words_were_changed_is_denied() {
     let words = replaced(&good, b"swtpm", b"SWTPM");
     assert_eq!(check(&words, Kind::P256), untrusted);
     // The algorithm that is signed, and the one beside the signature.
-    let ecdsa_with_sha256 = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
     let places = good.windows(8).enumerate();
-    let places = places.filter(|(_, window)| *window == ecdsa_with_sha256);
+    let places = places.filter(|(_, window)| *window == ECDSA_WITH_SHA_256);
     let places: Vec<_> = places.map(|(at, _)| at + 7).collect();
     assert_eq!(places.len(), 2);
     for chosen in [&places[..1], &places[1..], &places] {
@@ -183,6 +197,69 @@ fn d02_a_certificate_whose_signature_or_words_were_changed_is_denied() {
             assert_eq!(check(&other, Kind::P256), untrusted);
         }
     }
+}
+
+/// A certificate of these words, signed with ECDSA P-256 and SHA-256, and who signed it.
+fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
+    let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
+    let signature = key.sign(&SystemRandom::new(), words).unwrap();
+    let der = |tag: u8, parts: &[&[u8]]| {
+        let contents = parts.concat();
+        let len = u16::try_from(contents.len()).unwrap().to_be_bytes();
+        match len {
+            [0, len] if len < 0x80 => [&[tag, len][..], &contents].concat(),
+            [0, len] => [&[tag, 0x81, len][..], &contents].concat(),
+            [high, low] => [&[tag, 0x82, high, low][..], &contents].concat(),
+        }
+    };
+    let algorithm = [&[0x06, 0x08][..], &ECDSA_WITH_SHA_256].concat();
+    let signature = der(0x03, &[&[0], signature.as_ref()]);
+    let certificate = der(0x30, &[words, &der(0x30, &[&algorithm]), &signature]);
+    let authority = Authority {
+        subject: subject.to_vec(),
+        spki: Key::p256(key.public_key().as_ref()).unwrap().spki(),
+        validity: Validity {
+            not_before: 0,
+            not_after: i64::MAX,
+        },
+    };
+    (certificate, Authorities(vec![authority]))
+}
+
+#[test]
+fn d02_a_certificate_must_name_its_issuer_and_its_algorithm() {
+    let good = certificate(&EkContents::good());
+    let (_, parsed) = X509Certificate::from_der(&good).unwrap();
+    let words: &[u8] = parsed.tbs_certificate.as_ref();
+    let issuer = parsed.issuer().as_raw();
+    let check = |words: &[u8], subject: &[u8]| {
+        let (certificate, authorities) = signed(words, subject);
+        authorities.require(Some(&certificate), key(Kind::P256), later())
+    };
+    let untrusted = Err(TpmDenial::EndorsementCertificateUntrusted);
+
+    assert_eq!(check(words, issuer), Ok(()));
+    assert_eq!(check(words, &issuer[1..]), untrusted);
+    let mut ecdsa_with_sha384 = ECDSA_WITH_SHA_256;
+    ecdsa_with_sha384[7] = 0x03;
+    let other = replaced(words, &ECDSA_WITH_SHA_256, &ecdsa_with_sha384);
+    assert_eq!(check(&other, issuer), untrusted);
+}
+
+#[test]
+fn d02_a_certificate_with_an_extension_twice_is_denied() {
+    // The basic constraints become a second key usage.
+    let good = certificate(&EkContents::good());
+    let twice = replaced(
+        &good,
+        &[0x06, 0x03, 0x55, 0x1d, 0x13],
+        &[0x06, 0x03, 0x55, 0x1d, 0x0f],
+    );
+
+    assert_eq!(
+        check(&twice, Kind::P256),
+        unfit("it has an extension twice")
+    );
 }
 
 #[test]
@@ -238,7 +315,7 @@ fn d02_a_certificate_for_another_use_of_the_key_is_denied() {
         (Kind::Rsa2048, [5, 0x20], [3, 0x08]),
         (Kind::Rsa2048, [5, 0x20], [2, 0x24]),
     ] {
-        let good = MAKER.certify(&machine(kind).ek_spki(), &EkContents::good());
+        let good = MAKER.certify(&spki(kind), &EkContents::good());
         let usage = |[unused, bits]: [u8; 2]| [&usage(unused)[..], &[bits]].concat();
 
         assert_eq!(
@@ -267,7 +344,7 @@ fn d02_a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
         (contents.not_after, Ok(())),
         (contents.not_after + second, not_valid),
     ] {
-        let decided = authorities().require(Some(&certificate), &key(Kind::P256), now);
+        let decided = authorities().require(Some(&certificate), key(Kind::P256), now);
         assert_eq!(decided, expected);
     }
 }
@@ -275,12 +352,12 @@ fn d02_a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
 #[test]
 fn d02_a_certificate_of_an_authority_that_has_expired_is_denied() {
     let maker = EkCa::with_intermediates("a maker", Intermediates::Expired);
-    let certificate = maker.certify(&machine(Kind::P256).ek_spki(), &EkContents::good());
+    let certificate = maker.certify(&spki(Kind::P256), &EkContents::good());
 
     let authorities = listed(&[maker.intermediates_pem()]).unwrap();
 
     assert_eq!(
-        authorities.require(Some(&certificate), &key(Kind::P256), later()),
+        authorities.require(Some(&certificate), key(Kind::P256), later()),
         Err(TpmDenial::EndorsementCertificateUntrusted)
     );
 }
@@ -289,14 +366,14 @@ fn d02_a_certificate_of_an_authority_that_has_expired_is_denied() {
 fn d03_a_certificate_of_another_key_is_denied() {
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
     let of_another = Err(TpmDenial::EndorsementCertificateOfAnotherKey);
-    for spki in [
-        another.ek_spki(),
-        machine(Kind::P384).ek_spki(),
-        machine(Kind::Rsa2048).ek_spki(),
-    ] {
+    for spki in [another.ek_spki(), spki(Kind::P384), spki(Kind::Rsa2048)] {
         let certificate = MAKER.certify(&spki, &EkContents::good());
         assert_eq!(check(&certificate, Kind::P256), of_another);
     }
+    // The modulus with another exponent is another key.
+    let rsa = MAKER.certify(&spki(Kind::Rsa2048), &EkContents::good());
+    let other = replaced(&rsa, &[0x02, 0x03, 1, 0, 1], &[0x02, 0x03, 1, 0, 3]);
+    assert_eq!(check(&other, Kind::Rsa2048), of_another);
 }
 
 #[test]
@@ -361,7 +438,7 @@ fn d22_no_change_of_what_is_signed_is_accepted() {
             let mut changed = good.clone();
             changed[at] ^= 1 << bit;
 
-            let decided = authorities.require(Some(&changed), &key, later());
+            let decided = authorities.require(Some(&changed), key, later());
             assert!(decided.is_err(), "byte {at}, bit {bit}");
         }
     }
@@ -377,12 +454,22 @@ fn authorities_that_are_none_are_refused() {
     ));
     let garbage = pem::encode(&pem::Pem::new("CERTIFICATE", b"garbage".to_vec()));
     let key = pem::encode(&pem::Pem::new("PUBLIC KEY", b"garbage".to_vec()));
+    // Its key signs lists of revoked certificates alone.
+    let parsed = pem::parse(good).unwrap();
+    let usage = |bits: u8| {
+        [
+            0x55, 0x1d, 0x0f, 0x01, 0x01, 0xff, 0x04, 0x04, 0x03, 0x02, 0x01, bits,
+        ]
+    };
+    let lists = replaced(parsed.contents(), &usage(0x06), &usage(0x02));
+    let lists = pem::encode(&pem::Pem::new("CERTIFICATE", lists));
     for (text, detail) in [
         (
             no_authority.intermediates_pem(),
             "its certificate is of no authority",
         ),
         (&*of_a_tpm, "its certificate is of no authority"),
+        (&*lists, "its key signs no certificates"),
         (&*garbage, "it is not one certificate in DER"),
         (&*key, "it has something else than certificates"),
         ("", "it has no certificate"),
