@@ -5,6 +5,8 @@ mod bed;
 #[cfg(test)]
 mod keys;
 #[cfg(test)]
+mod liar;
+#[cfg(test)]
 mod quotes;
 #[cfg(test)]
 mod troubles;

@@ -8,6 +8,7 @@ use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, c
 use serde_json::{Value, json};
 
 use super::bed::{KINDS, ask, assert_empty, keys_of};
+use super::liar::liar;
 use super::quotes::question;
 
 fn code(answer: &Value) -> u64 {
@@ -152,4 +153,22 @@ fn a_tpm_that_is_cut_off_is_not_reached() {
     );
 
     assert_eq!(code(&answer) & 0xff_0000, 0xa_0000, "{answer}");
+}
+
+#[test]
+fn registers_that_change_while_they_are_read_are_read_once_more() {
+    let tpm = Arc::new(Swtpm::start());
+    let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
+    let asked = question(&machine, &machine.ek_public(), &machine.ak_name());
+
+    let once = ask(&liar(&tpm, 1), &asked);
+    let always = ask(&liar(&tpm, usize::MAX), &asked);
+
+    let registers = once["Quoted"]["registers"].as_object().unwrap();
+    for (number, value) in registers {
+        let value = data_encoding::HEXLOWER.decode(value.as_str().unwrap().as_bytes());
+        assert_eq!(value.unwrap(), tpm.pcr(number.parse().unwrap()));
+    }
+    assert_eq!(always, json!({"Trouble": "Unsettled"}));
+    assert_empty(&tpm);
 }

@@ -1,0 +1,72 @@
+//! A TPM whose registers read otherwise than they are: what a boot does that still goes on between
+//! a quote and a read.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+use kubelet_authenticator_test_support::process::free_port;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_proxy::command;
+
+/// How many bytes each command and each answer begins with: tag, length, code.
+const HEADER: usize = 10;
+
+/// The name by which libtss2 finds a TPM that lies about its registers so many times.
+pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
+    let (port, listeners) = loop {
+        let port = free_port();
+        let listen = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
+        if let (Some(data), Some(control)) = (listen(port), listen(port + 1)) {
+            break (port, [data, control]);
+        }
+    };
+    let data = tpm.address();
+    let control = SocketAddr::new(data.ip(), data.port() + 1);
+    let [data_listener, control_listener] = listeners;
+    thread::spawn(move || {
+        for stream in control_listener.incoming() {
+            let (client, tpm) = (stream.unwrap(), TcpStream::connect(control).unwrap());
+            let back = (tpm.try_clone().unwrap(), client.try_clone().unwrap());
+            for (mut from, mut to) in [(client, tpm), back] {
+                thread::spawn(move || {
+                    drop(io::copy(&mut from, &mut to));
+                    // The TPM listens to one at a time.
+                    drop(from.shutdown(Shutdown::Both));
+                    drop(to.shutdown(Shutdown::Both));
+                });
+            }
+        }
+    });
+    thread::spawn(move || {
+        let mut lies = lies;
+        for stream in data_listener.incoming() {
+            // It ends when either end does.
+            drop(serve(stream.unwrap(), data, &mut lies));
+        }
+    });
+    format!("swtpm:host=127.0.0.1,port={port}")
+}
+
+fn serve(mut client: TcpStream, tpm: SocketAddr, lies: &mut usize) -> io::Result<()> {
+    let mut tpm = TcpStream::connect(tpm)?;
+    loop {
+        let asked = message(&mut client)?;
+        tpm.write_all(&asked)?;
+        let mut answer = message(&mut tpm)?;
+        if asked.get(6..HEADER) == Some(&command::PCR_READ.to_be_bytes()) && *lies > 0 {
+            *lies -= 1;
+            *answer.last_mut().unwrap() ^= 1;
+        }
+        client.write_all(&answer)?;
+    }
+}
+
+fn message(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; HEADER];
+    from.read_exact(&mut message)?;
+    let length: [u8; 4] = message[2..6].try_into().unwrap();
+    message.resize(u32::from_be_bytes(length).try_into().unwrap(), 0);
+    from.read_exact(&mut message[HEADER..])?;
+    Ok(message)
+}
