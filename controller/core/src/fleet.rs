@@ -11,7 +11,7 @@
 //! # use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings};
 //! # use node_attestation_controller::verifier::Verifier;
 //! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
-//! let verifiers = move |_: &KubeletAuthentication| -> Result<Verifiers, NoVerifiers> {
+//! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
 //!     Ok(Verifiers::from_iter([verifier.clone()]))
 //! };
 //! let fleet = Fleet::new(&management, Settings::default(), Arc::new(verifiers));
@@ -79,20 +79,29 @@ pub struct Settings {
 
 /// Finds who appraises a cluster's evidence.
 pub trait VerifierFactory: Send + Sync {
-    /// The verifiers of what is authorized there, one for each attestor.
+    /// The verifiers of what is authorized there, one for each attestor. `cluster_uid` is the
+    /// Cluster's, which a move changes.
     ///
     /// # Errors
     ///
     /// One that is authorized and cannot be had; none of the cluster's requests is answered then.
-    fn verifiers(&self, authentication: &KubeletAuthentication) -> Result<Verifiers, NoVerifiers>;
+    fn verifiers(
+        &self,
+        authentication: &KubeletAuthentication,
+        cluster_uid: &str,
+    ) -> Result<Verifiers, NoVerifiers>;
 }
 
 impl<F> VerifierFactory for F
 where
-    F: Fn(&KubeletAuthentication) -> Result<Verifiers, NoVerifiers> + Send + Sync,
+    F: Fn(&KubeletAuthentication, &str) -> Result<Verifiers, NoVerifiers> + Send + Sync,
 {
-    fn verifiers(&self, authentication: &KubeletAuthentication) -> Result<Verifiers, NoVerifiers> {
-        self(authentication)
+    fn verifiers(
+        &self,
+        authentication: &KubeletAuthentication,
+        cluster_uid: &str,
+    ) -> Result<Verifiers, NoVerifiers> {
+        self(authentication, cluster_uid)
     }
 }
 

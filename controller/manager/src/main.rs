@@ -46,6 +46,7 @@ mod aws;
 mod identities;
 mod logging;
 mod run;
+mod tpm;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -16,6 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::attestors::Attestors;
 use crate::aws::{Aws, AwsArguments, AwsArgumentsError};
+use crate::tpm::{TpmArguments, TpmArgumentsError};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -24,6 +25,8 @@ pub(crate) struct Arguments {
     allow_insecure: bool,
     #[command(flatten)]
     aws: AwsArguments,
+    #[command(flatten)]
+    tpm: TpmArguments,
     #[command(flatten)]
     management: management::ManagementArguments,
     #[command(flatten)]
@@ -42,6 +45,9 @@ pub(crate) enum RunError {
     /// An option for AWS.
     #[error(transparent)]
     Aws(#[from] AwsArgumentsError),
+    /// An option for TPMs.
+    #[error(transparent)]
+    Tpm(#[from] TpmArgumentsError),
     /// AWS cannot be asked.
     #[error("--attestor aws cannot be used: {0}")]
     NoAws(String),
@@ -69,6 +75,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     let Arguments {
         allow_insecure,
         aws,
+        tpm,
         management,
         standalone,
     } = arguments;
@@ -83,6 +90,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
     let attestors = Attestors {
         allow_insecure,
         aws: opened(aws)?,
+        tpm: tpm.open()?,
     };
     match standalone.choice() {
         Some(choice) => standalone::run(choice, attestors, stop).await,

@@ -110,7 +110,7 @@ fn service(
         return Err(Obstacle::ClusterPaused);
     }
     let verifiers = verifiers
-        .verifiers(authentication)
+        .verifiers(authentication, &cluster.uid)
         .map_err(Obstacle::NoVerifiers)?;
     let kubeconfig_name = format!("{name}-kubeconfig");
     let (text, kubeconfig) = match &sources.kubeconfig {

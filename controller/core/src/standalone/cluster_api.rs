@@ -103,7 +103,7 @@ impl Standalone {
 
         let client = management.client().clone();
         let said = Said::read(&client, &key).await.map_err(refused)?;
-        let verifiers = verifiers.verifiers(&said.authentication);
+        let verifiers = verifiers.verifiers(&said.authentication, &said.cluster.uid);
         let verifiers = verifiers.map_err(|error| refused(error.into()))?;
         let spec = &said.authentication.spec;
         let Trust {

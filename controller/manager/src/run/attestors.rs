@@ -7,9 +7,11 @@ use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_controller::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
 use node_attestation_controller::decide::Verifiers;
 use node_attestation_controller::fleet::{NoVerifiers, VerifierFactory};
+use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 use crate::aws::Aws;
+use crate::tpm::Tpm;
 
 /// What the operator admits.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct Attestors {
     pub(super) allow_insecure: bool,
     /// Instances of AWS; or why they cannot be appraised here.
     pub(super) aws: Result<Aws, String>,
+    /// Machines with a TPM.
+    pub(super) tpm: Tpm,
 }
 
 impl Attestors {
@@ -25,6 +29,7 @@ impl Attestors {
         &self,
         attestor: &str,
         spec: &KubeletAuthenticationSpec,
+        cluster_uid: &str,
     ) -> Result<Arc<dyn Verifier>, NoVerifiers> {
         if attestor == Provider::AWS.as_str() {
             let aws = self.aws.as_ref().map_err(|why| NoVerifiers::Unusable {
@@ -34,6 +39,13 @@ impl Attestors {
             let settings = spec.aws.clone().unwrap_or_default();
             let policy = AwsPolicy::new(&settings, Some(spec.cluster_name.clone()));
             Ok(aws.verifier(policy))
+        } else if attestor == Provider::TPM.as_str() {
+            let settings = spec.tpm.clone().unwrap_or_default();
+            let verifier = self.tpm.verifier(&settings, cluster_uid);
+            verifier.map_err(|error| NoVerifiers::Unusable {
+                attestor: "tpm",
+                why: error_chain(&error),
+            })
         } else if attestor != Provider::INSECURE.as_str() {
             Err(NoVerifiers::Unknown(attestor.to_owned()))
         } else if self.allow_insecure {
@@ -45,11 +57,15 @@ impl Attestors {
 }
 
 impl VerifierFactory for Attestors {
-    fn verifiers(&self, authentication: &KubeletAuthentication) -> Result<Verifiers, NoVerifiers> {
+    fn verifiers(
+        &self,
+        authentication: &KubeletAuthentication,
+        cluster_uid: &str,
+    ) -> Result<Verifiers, NoVerifiers> {
         let spec = &authentication.spec;
         let authorized = spec.authorized_attestors.iter();
         authorized
-            .map(|attestor| self.one(attestor, spec))
+            .map(|attestor| self.one(attestor, spec, cluster_uid))
             .collect()
     }
 }
@@ -62,6 +78,7 @@ mod tests {
         Attestors {
             allow_insecure,
             aws: Err("no authorities".to_owned()),
+            tpm: Tpm::without_keys(),
         }
     }
 
@@ -72,23 +89,36 @@ mod tests {
 
     #[test]
     fn insecure_is_admitted_only_where_both_say_so() {
-        let admitted = attestors(true).verifiers(&authorizing("insecure")).unwrap();
+        let admitted = attestors(true)
+            .verifiers(&authorizing("insecure"), "")
+            .unwrap();
         assert!(admitted.of(&Provider::INSECURE).is_some());
 
-        let refused = attestors(false).verifiers(&authorizing("insecure"));
+        let refused = attestors(false).verifiers(&authorizing("insecure"), "");
         assert_eq!(refused.unwrap_err(), NoVerifiers::InsecureNotAllowed);
     }
 
     #[test]
     fn an_attestor_that_is_not_verified_here_is_named() {
-        let refused = attestors(true).verifiers(&authorizing("tpm"));
+        let refused = attestors(true).verifiers(&authorizing("gcp"), "");
 
-        assert_eq!(refused.unwrap_err(), NoVerifiers::Unknown("tpm".to_owned()));
+        assert_eq!(refused.unwrap_err(), NoVerifiers::Unknown("gcp".to_owned()));
+    }
+
+    #[test]
+    fn a_tpm_is_challenged_only_with_keys_to_do_it() {
+        let refused = attestors(true).verifiers(&authorizing("tpm"), "");
+
+        let expected = NoVerifiers::Unusable {
+            attestor: "tpm",
+            why: "it runs without --tpm-challenge-keys".to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
     }
 
     #[test]
     fn what_keeps_aws_from_being_asked_is_told_to_who_authorizes_it() {
-        let refused = attestors(true).verifiers(&authorizing("aws"));
+        let refused = attestors(true).verifiers(&authorizing("aws"), "");
 
         let expected = NoVerifiers::Unusable {
             attestor: "aws",

@@ -50,7 +50,7 @@ pub(crate) async fn serve(
 
 /// The rubber stamp, and `insecure` where that is authorized.
 pub(crate) fn verifiers(stamp: Arc<dyn Verifier>) -> impl VerifierFactory {
-    move |authentication: &KubeletAuthentication| -> Result<Verifiers, NoVerifiers> {
+    move |authentication: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
         let authorized = &authentication.spec.authorized_attestors;
         let insecure = authorized
             .iter()

@@ -96,7 +96,7 @@ fn world() -> World {
 impl World {
     fn plan(&mut self) -> Plan {
         let found = self.verifiers.clone();
-        let verifiers = move |_: &KubeletAuthentication| {
+        let verifiers = move |_: &KubeletAuthentication, _: &str| {
             let insecure: Arc<dyn crate::verifier::Verifier> = Arc::new(InsecureVerifier);
             found.clone().map(|()| Verifiers::from_iter([insecure]))
         };

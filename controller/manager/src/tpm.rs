@@ -1,0 +1,183 @@
+//! The attestor `tpm`: what an operator says of it, and what its verifiers share.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use data_encoding::HEXLOWER;
+use node_attestation_controller::crd::{EndorsementKeyPlatform, TpmSettings};
+use node_attestation_controller::refusal::Unavailable;
+use node_attestation_controller::verifier::Verifier;
+use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
+use node_attestation_tpm::policy::{InvalidTpmSettings, TpmPolicy};
+use node_attestation_tpm::trusted_ek::NoPlatform;
+use node_attestation_tpm::verifier::TpmVerifier;
+use zeroize::Zeroizing;
+
+/// The key that new challenges are made with.
+const CURRENT: &str = "current";
+
+/// The key before it, whose challenges may still be answered.
+const FORMER: &str = "former";
+
+/// A key in hexadecimal, and the end of its line.
+const MAX_KEY_LEN: usize = 2 * 32 + 1;
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "TPM")]
+pub(crate) struct TpmArguments {
+    /// Keys of the challenges for TPMs: files `current` and, while a key is replaced, `former`, each
+    /// 32 random bytes in hexadecimal. A mounted Secret, the same for all replicas
+    #[arg(long, value_name = "DIRECTORY")]
+    tpm_challenge_keys: Option<PathBuf>,
+}
+
+/// What verifiers of TPMs need; none without keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Tpm {
+    keys: Option<Arc<dyn ChallengeKeySource>>,
+}
+
+/// The attestor cannot be had for a cluster.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoTpm {
+    #[error("it runs without --tpm-challenge-keys")]
+    NoKeys,
+    #[error("the platform that is to tell the endorsement keys is not asked by this controller")]
+    Platform,
+    #[error(transparent)]
+    Settings(#[from] InvalidTpmSettings),
+}
+
+/// The keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TpmArgumentsError {
+    #[error("cannot read --tpm-challenge-keys {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("--tpm-challenge-keys {}: a key is 64 lower-case hexadecimal digits, as `openssl rand -hex 32` makes them", path.display())]
+    Form { path: PathBuf },
+}
+
+impl TpmArguments {
+    pub(crate) fn open(self) -> Result<Tpm, TpmArgumentsError> {
+        let Some(directory) = self.tpm_challenge_keys else {
+            return Ok(Tpm { keys: None });
+        };
+        let keys = KeyFiles(directory);
+        keys.read()?;
+        Ok(Tpm {
+            keys: Some(Arc::new(keys)),
+        })
+    }
+}
+
+impl Tpm {
+    #[cfg(test)]
+    pub(crate) fn without_keys() -> Self {
+        Self { keys: None }
+    }
+
+    /// The verifier of a cluster.
+    pub(crate) fn verifier(
+        &self,
+        settings: &TpmSettings,
+        cluster_uid: &str,
+    ) -> Result<Arc<dyn Verifier>, NoTpm> {
+        let keys = self.keys.clone().ok_or(NoTpm::NoKeys)?;
+        if settings.endorsement_keys.platform != EndorsementKeyPlatform::None {
+            return Err(NoTpm::Platform);
+        }
+        let policy = TpmPolicy::new(settings)?;
+        let verifier = TpmVerifier::new(cluster_uid, policy, Arc::new(NoPlatform), keys);
+        Ok(Arc::new(verifier))
+    }
+}
+
+/// Keys in files, which are read for each request: whoever replaces them need not start us again.
+#[derive(Debug)]
+struct KeyFiles(PathBuf);
+
+impl KeyFiles {
+    fn read(&self) -> Result<ChallengeKeys, TpmArgumentsError> {
+        let current = self.0.join(CURRENT);
+        let former = self.0.join(FORMER);
+        Ok(ChallengeKeys {
+            current: key(&current)?,
+            former: match key(&former) {
+                Ok(key) => Some(key),
+                Err(TpmArgumentsError::Read { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound =>
+                {
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        })
+    }
+}
+
+impl ChallengeKeySource for KeyFiles {
+    fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
+        self.read().map(Arc::new).map_err(Unavailable::new)
+    }
+}
+
+fn key(path: &Path) -> Result<ChallengeKey, TpmArgumentsError> {
+    let read = |source| TpmArgumentsError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut text = Zeroizing::new(Vec::with_capacity(MAX_KEY_LEN + 1));
+    let limit = u64::try_from(MAX_KEY_LEN + 1).unwrap_or(u64::MAX);
+    let file = File::open(path).map_err(read)?;
+    file.take(limit).read_to_end(&mut text).map_err(read)?;
+    let digits = text.strip_suffix(b"\n").unwrap_or(&text);
+    let mut bytes = [0; 32];
+    let is_key = digits.len() == 2 * bytes.len() && HEXLOWER.decode_mut(digits, &mut bytes).is_ok();
+    is_key
+        .then(|| ChallengeKey::new(bytes))
+        .ok_or_else(|| TpmArgumentsError::Form {
+            path: path.to_owned(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_read_anew_and_a_former_one_may_be_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = KeyFiles(directory.path().to_owned());
+        assert!(matches!(files.read(), Err(TpmArgumentsError::Read { .. })));
+
+        fs::write(directory.path().join(CURRENT), "0f".repeat(32) + "\n").unwrap();
+        assert!(files.keys().unwrap().former.is_none());
+
+        fs::write(directory.path().join(FORMER), "a1".repeat(32)).unwrap();
+        assert!(files.keys().unwrap().former.is_some());
+    }
+
+    #[test]
+    fn what_is_no_key_is_named_and_not_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = KeyFiles(directory.path().to_owned());
+        let digits = "0f".repeat(32);
+        for text in [
+            digits.to_uppercase(),
+            "0f".repeat(31),
+            format!("{digits}0"),
+            format!("{digits}\n\n"),
+            String::new(),
+        ] {
+            fs::write(directory.path().join(CURRENT), &text).unwrap();
+
+            let error = files.read().unwrap_err();
+            assert!(matches!(error, TpmArgumentsError::Form { .. }), "{text}");
+            assert!(text.is_empty() || !error.to_string().contains(&text));
+        }
+    }
+}
