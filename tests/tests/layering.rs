@@ -13,10 +13,10 @@ const PROVIDERS: [&str; 4] = [
     "kubelet-authenticator-aws",
     "kubelet-authenticator-insecure",
     "kubelet-authenticator-null",
-    TPM,
+    NODE_TPM,
 ];
 /// Links libtss2, in one of its two programs.
-const TPM: &str = "kubelet-authenticator-tpm";
+const NODE_TPM: &str = "kubelet-authenticator-tpm";
 const CORE: &str = "node-attestation-controller";
 /// Verifiers by what they ask: each imports the controller library, and no other of them.
 const VERIFIERS: [&str; 2] = [AWS, TPM];
@@ -226,7 +226,8 @@ fn cloud_sdks_and_tpm_libraries_stay_in_their_packages() {
 
     for (package, dependencies) in &workspace.with_dev {
         let strays = dependencies.iter().filter(|name| {
-            name.starts_with("aws-sdk") && package != AWS || *name == "tss-esapi" && package != TPM
+            name.starts_with("aws-sdk") && package != AWS
+                || *name == "tss-esapi" && package != NODE_TPM
         });
         assert_eq!(
             strays.collect::<Vec<_>>(),
