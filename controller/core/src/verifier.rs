@@ -12,6 +12,7 @@ use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
 use crate::refusal::{Denial, Refusal};
 
+pub mod endorsement_keys;
 mod insecure;
 
 pub use insecure::InsecureVerifier;

@@ -9,9 +9,9 @@ use data_encoding::HEXLOWER;
 use node_attestation_controller::crd::{EndorsementKeyPlatform, TpmSettings};
 use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::verifier::Verifier;
+use node_attestation_controller::verifier::endorsement_keys::NoPlatform;
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
 use node_attestation_tpm::policy::{InvalidTpmSettings, TpmPolicy};
-use node_attestation_tpm::trusted_ek::NoPlatform;
 use node_attestation_tpm::verifier::TpmVerifier;
 use zeroize::Zeroizing;
 

@@ -23,8 +23,8 @@ use node_attestation_controller::verifier::{
 
 use crate::challenge::{ChallengeKey, ChallengeKeys};
 use crate::policy::TpmPolicy;
-use crate::trusted_ek::{Asked, EndorsementKeys, NoPlatform};
 use crate::verifier::TpmVerifier;
+use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys, NoPlatform};
 
 /// The TPM of the machine `m1`, for those who leave nothing behind.
 pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));

@@ -8,9 +8,11 @@
 //! # Guarantees
 //!
 //! - Which endorsement key is a machine's comes from its provider ID, an operator's list or the
-//!   platform ([`trusted_ek`]), and never from a request.
+//!   platform ([`endorsement_keys`]), and never from a request.
 //! - There is no TPM library here, and nothing is asked but the platform.
 //! - Every structure is read to its last byte, and what is read was verified first.
+//!
+//! [`endorsement_keys`]: node_attestation_controller::verifier::endorsement_keys
 
 mod attest;
 mod chain;
@@ -23,5 +25,5 @@ mod pcr_policy;
 pub mod policy;
 mod public;
 mod structure;
-pub mod trusted_ek;
+mod trusted_ek;
 pub mod verifier;

@@ -39,7 +39,7 @@ use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
-use crate::trusted_ek::{Asked, EndorsementKeys};
+use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys};
 
 /// Appraises the evidence of machines with TPMs, for one cluster.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use kubelet_authenticator_test_support::imds::{Imds, Instance};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
 use node_attestation_controller::crd::TpmSettings;
+use node_attestation_controller::verifier::endorsement_keys::NoPlatform;
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
 use node_attestation_tpm::policy::TpmPolicy;
-use node_attestation_tpm::trusted_ek::NoPlatform;
 use node_attestation_tpm::verifier::TpmVerifier;
 use sha2::{Digest as _, Sha256};
 

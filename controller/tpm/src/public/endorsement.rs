@@ -12,7 +12,7 @@ use tpm2_protocol::data::{
 
 use super::{Key, modulus, point};
 use crate::structure::{Name, NameAlgorithm, encode, exactly};
-use crate::trusted_ek::KeyKind;
+use node_attestation_controller::verifier::endorsement_keys::KeyKind;
 
 /// An endorsement key of one of the templates: restricted to opening what was sealed for its TPM,
 /// and never to leave it.

@@ -6,7 +6,7 @@ use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
 
 use super::*;
 use crate::policy::InvalidTpmSettings;
-use crate::trusted_ek::KeyKind;
+use node_attestation_controller::verifier::endorsement_keys::KeyKind;
 
 fn of(kind: Kind) -> TpmMachine {
     machine().with_endorsement_key(kind)
