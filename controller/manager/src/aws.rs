@@ -1,8 +1,6 @@
 //! The attestor `aws`: what an operator says of it, and what its verifiers share.
 
 use std::env;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +15,9 @@ use node_attestation_aws::proxy::Proxy;
 use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
 use node_attestation_controller::verifier::Verifier;
 
-/// Hundreds of certificates; a limit, so that a wrong file is not read whole.
+use crate::file::{self, FileError};
+
+/// Hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
 
 /// Whom to believe and whom to ask about instances. None of it is ever taken from a resource of a
@@ -60,21 +60,14 @@ pub(crate) struct Aws {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AwsArgumentsError {
     /// A file.
-    #[error("cannot read {option} {}", path.display())]
-    Read {
-        option: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The signers.
     #[error("--aws-extra-signers {}", path.display())]
     Signers {
         path: PathBuf,
         source: InvalidSigners,
     },
-    /// A file that is none of ours.
-    #[error("{option} {} has more than {MAX_FILE_LEN} bytes", path.display())]
-    TooLong { option: &'static str, path: PathBuf },
     /// The authorities.
     #[error("--aws-endpoint-ca {}", path.display())]
     Authorities {
@@ -109,7 +102,7 @@ impl AwsArguments {
     pub(crate) fn open(self) -> Result<Aws, AwsArgumentsError> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
-            .map(|path| read("--aws-endpoint-ca", path))
+            .map(|path| file::read("--aws-endpoint-ca", path, MAX_FILE_LEN))
             .transpose()?;
         let signers = signers(self.aws_extra_signers.as_deref())?;
         for role in &self.aws_instance_profiles {
@@ -154,32 +147,12 @@ fn signers(extra: Option<&Path>) -> Result<Signers, AwsArgumentsError> {
     let Some(path) = extra else {
         return Ok(Signers::embedded());
     };
-    let file = read("--aws-extra-signers", path)?;
+    let file = file::read("--aws-extra-signers", path, MAX_FILE_LEN)?;
     let signers = Signers::embedded().with_file(&String::from_utf8_lossy(&file));
     signers.map_err(|source| AwsArgumentsError::Signers {
         path: path.to_owned(),
         source,
     })
-}
-
-fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, AwsArgumentsError> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(MAX_FILE_LEN).unwrap_or(u64::MAX);
-    File::open(path)
-        .and_then(|file| file.take(limit.saturating_add(1)).read_to_end(&mut bytes))
-        .map_err(|source| AwsArgumentsError::Read {
-            option,
-            path: path.to_owned(),
-            source,
-        })?;
-    // Cut, it might be taken for a file with fewer certificates.
-    if bytes.len() > MAX_FILE_LEN {
-        return Err(AwsArgumentsError::TooLong {
-            option,
-            path: path.to_owned(),
-        });
-    }
-    Ok(bytes)
 }
 
 /// As the environment has it; curl's rule: lower case goes first.

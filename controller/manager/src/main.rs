@@ -8,6 +8,8 @@
 //!     --allow-insecure
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --attestor aws
 //!     (--inventory F | --aws-inventory ..) [--aws-account A ..] [--aws-region R ..]
+//! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F --attestor tpm
+//!     --inventory F --tpm-challenge-keys DIR [--tpm-settings F]
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F
 //!     --management-kubeconfig F --cluster NAMESPACE/NAME [--allow-insecure]
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
@@ -17,7 +19,8 @@
 //!
 //! The first looks after all clusters of a management cluster with Cluster API: of the one it runs
 //! in, or of the kubeconfig's. The second serves one cluster by files, and by hand; the third one on
-//! AWS. The fourth serves one cluster of a management cluster, by hand, when the first cannot run.
+//! AWS, the fourth one of machines with a TPM. The fifth serves one cluster of a management cluster,
+//! by hand, when the first cannot run.
 //!
 //! # Contract
 //!
@@ -43,6 +46,7 @@
 //! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
 
 mod aws;
+mod file;
 mod identities;
 mod logging;
 mod run;

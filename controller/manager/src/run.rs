@@ -4,6 +4,7 @@ mod attestors;
 mod management;
 mod standalone;
 mod standalone_aws;
+mod standalone_tpm;
 
 use std::io;
 
@@ -15,8 +16,10 @@ use node_attestation_controller::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::attestors::Attestors;
+use self::standalone_tpm::TpmSettingsError;
 use crate::aws::{Aws, AwsArguments, AwsArgumentsError};
-use crate::tpm::{TpmArguments, TpmArgumentsError};
+use crate::file::FileError;
+use crate::tpm::{NoTpm, TpmArguments, TpmArgumentsError};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -51,10 +54,25 @@ pub(crate) enum RunError {
     /// AWS cannot be asked.
     #[error("--attestor aws cannot be used: {0}")]
     NoAws(String),
+    /// TPMs cannot be appraised.
+    #[error("--attestor tpm cannot be used")]
+    NoTpm(#[from] NoTpm),
+    /// What is accepted of TPMs.
+    #[error(transparent)]
+    TpmSettings(#[from] TpmSettingsError),
+    /// An option that would be passed over.
+    #[error("{option} says nothing with --attestor {attestor}: leave it away")]
+    NotOfAttestor {
+        option: &'static str,
+        attestor: &'static str,
+    },
+    /// A file.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The cluster's instances cannot be listed.
     #[error("--aws-inventory")]
     AwsInventory(#[from] InvalidInventory),
-    /// A file.
+    /// A file, or what is in it.
     #[error(transparent)]
     Standalone(#[from] StandaloneError),
     /// The management cluster's kubeconfig.

@@ -179,7 +179,7 @@ fn d17_registers_have_one_form_and_are_named_once() {
         format!(r#"{{"24":"{digest}"}}"#),
         format!(r#"{{"-1":"{digest}"}}"#),
         format!(r#"{{"1":"{}"}}"#, digest.to_uppercase()),
-        format!(r#"{{"1":"{}"}}"#, &digest[2..]),
+        format!(r#"{{"1":"{}"}}"#, "0f".repeat(31)),
         r#"{"1":1}"#.to_owned(),
         "[]".to_owned(),
     ] {

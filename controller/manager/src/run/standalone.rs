@@ -18,10 +18,16 @@ use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 use super::RunError;
 use super::attestors::Attestors;
 use super::standalone_aws::StandaloneAwsArguments;
+use super::standalone_tpm::StandaloneTpmArguments;
+use crate::aws::Aws;
+use crate::file;
 
 /// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
 /// least 600).
 const MIN_DURATION: Duration = Duration::from_mins(10);
+
+/// Some hundred certificates.
+const MAX_CA_LEN: usize = 256 * 1024;
 
 #[derive(Debug, clap::Args)]
 #[expect(
@@ -51,6 +57,8 @@ pub(super) struct StandaloneArguments {
     attestor: Option<Attestor>,
     #[command(flatten)]
     aws: StandaloneAwsArguments,
+    #[command(flatten)]
+    tpm: StandaloneTpmArguments,
     /// List of the cluster's machines, read again when it changes
     #[arg(
         long,
@@ -115,6 +123,8 @@ pub(super) struct StandaloneArguments {
 enum Attestor {
     /// Their AWS instance identity.
     Aws,
+    /// Their TPM.
+    Tpm,
 }
 
 /// What is said of a management cluster.
@@ -146,7 +156,9 @@ pub(super) enum Choice {
 #[derive(Debug)]
 pub(super) struct Files {
     settings: Settings,
-    aws: Option<StandaloneAwsArguments>,
+    attestor: Option<Attestor>,
+    aws: StandaloneAwsArguments,
+    tpm: StandaloneTpmArguments,
 }
 
 impl StandaloneArguments {
@@ -183,8 +195,12 @@ impl StandaloneArguments {
                 insecure: self.insecure_certificate_duration,
             },
         };
-        let aws = self.attestor.map(|Attestor::Aws| self.aws);
-        Some(Files { settings, aws })
+        Some(Files {
+            settings,
+            attestor: self.attestor,
+            aws: self.aws,
+            tpm: self.tpm,
+        })
     }
 
     fn duties(&self) -> Duties {
@@ -203,6 +219,53 @@ impl StandaloneArguments {
     }
 }
 
+impl Files {
+    /// What appraises the evidence of the cluster's machines.
+    fn verifier(&self, attestors: &Attestors) -> Result<Arc<dyn Verifier>, RunError> {
+        match self.attestor {
+            Some(Attestor::Aws) if self.tpm.tpm_settings.is_some() => {
+                Err(not_of("--tpm-settings", "aws"))
+            }
+            Some(Attestor::Aws) => Ok(aws(attestors)?.verifier(self.aws.policy())),
+            Some(Attestor::Tpm) => {
+                if let Some(option) = self.aws.said_of_evidence() {
+                    return Err(not_of(option, "tpm"));
+                }
+                let settings = self.tpm.settings()?;
+                Ok(attestors.tpm.verifier(&settings, &self.cluster()?)?)
+            }
+            None if attestors.allow_insecure => Ok(Arc::new(InsecureVerifier::default())),
+            None => Err(RunError::NothingAdmitted),
+        }
+    }
+
+    /// The cluster's settings, with its machines.
+    fn settings(self, attestors: &Attestors) -> Result<Settings, RunError> {
+        let mut settings = self.settings;
+        if self.aws.aws_inventory {
+            let aws = aws(attestors)?;
+            settings.inventory = Machines::Known(self.aws.inventory(aws)?);
+        }
+        Ok(settings)
+    }
+
+    /// What tells the cluster from all others, the same for all replicas: no object of a management
+    /// cluster is there to do it.
+    fn cluster(&self) -> Result<String, RunError> {
+        let certificate = file::read("--ca-cert", &self.settings.ca_cert, MAX_CA_LEN)?;
+        Ok(Audience::of_ca(&certificate).to_string())
+    }
+}
+
+fn aws(attestors: &Attestors) -> Result<&Aws, RunError> {
+    let aws = attestors.aws.as_ref();
+    aws.map_err(|why| RunError::NoAws(why.clone()))
+}
+
+fn not_of(option: &'static str, attestor: &'static str) -> RunError {
+    RunError::NotOfAttestor { option, attestor }
+}
+
 /// Serves the cluster until `stop` is ready.
 pub(super) async fn run(
     choice: Choice,
@@ -211,18 +274,8 @@ pub(super) async fn run(
 ) -> Result<(), RunError> {
     let controller = match choice {
         Choice::Files(files) => {
-            let Files { mut settings, aws } = *files;
-            let verifier: Arc<dyn Verifier> = match aws {
-                Some(cluster) => {
-                    let aws = attestors.aws.map_err(RunError::NoAws)?;
-                    if cluster.aws_inventory {
-                        settings.inventory = Machines::Known(cluster.inventory(&aws)?);
-                    }
-                    aws.verifier(cluster.policy())
-                }
-                None if attestors.allow_insecure => Arc::new(InsecureVerifier::default()),
-                None => return Err(RunError::NothingAdmitted),
-            };
+            let verifier = files.verifier(&attestors)?;
+            let settings = files.settings(&attestors)?;
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
         Choice::Cluster(settings) => Standalone::of_cluster(settings, &attestors).await?,

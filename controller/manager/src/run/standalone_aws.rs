@@ -75,6 +75,17 @@ impl StandaloneAwsArguments {
         AwsPolicy::new(&settings, self.aws_cluster_name.clone())
     }
 
+    /// The first option given that is about the evidence of instances, and not about which there are.
+    pub(super) fn said_of_evidence(&self) -> Option<&'static str> {
+        if self.aws_cluster_name.is_some() {
+            Some("--aws-cluster-name")
+        } else if self.aws_any_root_volume {
+            Some("--aws-any-root-volume")
+        } else {
+            None
+        }
+    }
+
     /// The machines.
     pub(super) fn inventory(&self, aws: &Aws) -> Result<Arc<dyn Inventory>, InvalidInventory> {
         let regions = |account: &String| {

@@ -1,0 +1,145 @@
+//! What is accepted of TPMs in one workload cluster, by hand.
+
+use std::path::{Path, PathBuf};
+
+use node_attestation_controller::crd::TpmSettings;
+use serde_json::Value;
+
+use crate::file::{self, FileError};
+
+/// A few hundred machines' keys and states.
+const MAX_FILE_LEN: usize = 1024 * 1024;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    next_help_heading = "One workload cluster of machines with a TPM, without a management cluster"
+)]
+pub(super) struct StandaloneTpmArguments {
+    /// What is accepted of TPMs, as YAML: endorsementKeys and pcrPolicy, as `spec.tpm` of a
+    /// KubeletAuthentication has them. Without it, each machine's provider ID names its TPM
+    /// (tpm://<digest>), and boot states are written down
+    #[arg(long, value_name = "FILE", requires = "attestor")]
+    pub(super) tpm_settings: Option<PathBuf>,
+}
+
+/// The file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TpmSettingsError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("--tpm-settings {} is not what `spec.tpm` is", path.display())]
+    Syntax {
+        path: PathBuf,
+        source: Box<serde_saphyr::Error>,
+    },
+    #[error("--tpm-settings {}: there is no field {field}", path.display())]
+    UnknownField { path: PathBuf, field: String },
+}
+
+impl StandaloneTpmArguments {
+    /// What is accepted.
+    pub(super) fn settings(&self) -> Result<TpmSettings, TpmSettingsError> {
+        let settings = self.tpm_settings.as_deref().map(read).transpose()?;
+        Ok(settings.unwrap_or_default())
+    }
+}
+
+fn read(path: &Path) -> Result<TpmSettings, TpmSettingsError> {
+    let text = file::read("--tpm-settings", path, MAX_FILE_LEN)?;
+    parse(path, &String::from_utf8_lossy(&text))
+}
+
+fn parse(path: &Path, text: &str) -> Result<TpmSettings, TpmSettingsError> {
+    let syntax = |error| TpmSettingsError::Syntax {
+        path: path.to_owned(),
+        source: Box::new(error),
+    };
+    let settings: TpmSettings = serde_saphyr::from_str(text).map_err(syntax)?;
+    let written: Value = serde_saphyr::from_str(text).map_err(syntax)?;
+    // In a resource the API server drops what it does not know, and says so; here a misspelt policy
+    // would be none.
+    let understood = serde_json::to_value(&settings).unwrap_or_default();
+    match unknown(&written, &understood) {
+        Some(field) => Err(TpmSettingsError::UnknownField {
+            path: path.to_owned(),
+            field,
+        }),
+        None => Ok(settings),
+    }
+}
+
+/// The first field that was written and not understood.
+fn unknown(written: &Value, understood: &Value) -> Option<String> {
+    match (written, understood) {
+        (Value::Object(written), Value::Object(understood)) => {
+            written.iter().find_map(|(name, value)| {
+                let Some(known) = understood.get(name) else {
+                    return Some(name.clone());
+                };
+                unknown(value, known).map(|field| format!("{name}.{field}"))
+            })
+        }
+        (Value::Array(written), Value::Array(understood)) => written
+            .iter()
+            .zip(understood)
+            .find_map(|(one, known)| unknown(one, known)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_controller::crd::{EndorsementKeyPlatform, PcrMode};
+    use node_attestation_controller::logs::error_chain;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Result<TpmSettings, String> {
+        parse(Path::new("tpm.yaml"), text).map_err(|error| error_chain(&error))
+    }
+
+    #[test]
+    fn all_of_it_is_read() {
+        let digest = "0f".repeat(32);
+        let settings = parsed(&format!(
+            "endorsementKeys:\n  platform: aws\n  allowList:\n  - {{machine: m1, ekSha256: {digest}}}\n\
+             pcrPolicy:\n  mode: Enforce\n  allowed:\n  - 7: {digest}\n    \"4\": {digest}\n"
+        ));
+
+        let settings = settings.unwrap();
+        let keys = settings.endorsement_keys;
+        assert_eq!(keys.platform, EndorsementKeyPlatform::Aws);
+        assert_eq!(keys.allow_list[0].ek_sha256, digest);
+        assert_eq!(settings.pcr_policy.mode, PcrMode::Enforce);
+        let registers: Vec<_> = settings.pcr_policy.allowed[0].keys().collect();
+        assert_eq!(registers, ["4", "7"]);
+    }
+
+    #[test]
+    fn nothing_said_is_what_a_resource_has_by_default() {
+        assert_eq!(parsed("{}"), Ok(TpmSettings::default()));
+    }
+
+    #[test]
+    fn a_misspelt_field_is_named_and_not_passed_over() {
+        for (text, field) in [
+            ("pcrPolcy: {mode: Enforce}", "pcrPolcy"),
+            ("pcrPolicy: {allow: []}", "pcrPolicy.allow"),
+            (
+                "endorsementKeys: {allowList: [{machine: a, ekSha256: b, x: 1}]}",
+                "endorsementKeys.allowList.x",
+            ),
+        ] {
+            let expected = format!("--tpm-settings tpm.yaml: there is no field {field}");
+            assert_eq!(parsed(text), Err(expected));
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_with_its_place() {
+        let error = parsed("pcrPolicy:\n  mode: enforce\n").unwrap_err();
+
+        assert!(error.contains("is not what `spec.tpm` is"), "{error}");
+        assert!(error.contains("line 2"), "{error}");
+    }
+}
