@@ -7,6 +7,7 @@ pub mod fleet;
 pub mod management;
 pub mod node;
 pub mod scene;
+pub mod tpm;
 
 use std::path::PathBuf;
 

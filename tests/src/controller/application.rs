@@ -8,7 +8,7 @@ use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, csr_name};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::api_server::ApiServer;
-use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
+use kubelet_authenticator_test_support::pki::{Subject, certificate_request_with};
 use kubelet_authenticator_test_support::process::poll;
 use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::pem::PemObject as _;
@@ -68,12 +68,25 @@ impl Application {
         provider: Provider,
         evidence: impl FnOnce(&[u8]) -> Option<Vec<u8>>,
     ) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let evidence = evidence(&key.subject_public_key_info());
+        Self::of_key(
+            &key.serialize_pem(),
+            (node_name, provider_id),
+            provider,
+            evidence,
+        )
+    }
+
+    /// For whatever node and machine, with a key that there is (PKCS#8 PEM).
+    pub fn of_key(
+        key_pem: &str,
+        (node_name, provider_id): (&str, &str),
+        provider: Provider,
+        evidence: Option<Vec<u8>>,
+    ) -> Self {
         let subject = Subject::node(node_name);
-        let (csr, key_pem) = certificate_request(&subject, Some(provider_id));
-        let spki = KeyPair::from_pem(&key_pem)
-            .unwrap()
-            .subject_public_key_info();
-        let evidence = evidence(&spki);
+        let csr = certificate_request_with(key_pem, &subject, Some(provider_id));
         let csr = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes()).unwrap();
         let envelope = Envelope {
             csr: csr.to_vec(),
@@ -84,7 +97,7 @@ impl Application {
             provider,
             token: String::new(),
             request: envelope.encode(),
-            key_pem,
+            key_pem: key_pem.to_owned(),
         }
     }
 
@@ -140,8 +153,8 @@ impl Application {
         })
     }
 
-    /// Puts it into the in-memory API server as if the token's holder had sent it; gives its name.
-    pub fn put(&self, server: &ApiServer) -> String {
+    /// What the API server stores where the token's holder sent it.
+    pub fn to_stored(&self) -> Value {
         let mut object = self.to_json();
         object["spec"]["username"] = format!("system:bootstrap:{}", self.token).into();
         object["spec"]["groups"] = json!([
@@ -149,7 +162,12 @@ impl Application {
             "system:bootstrappers:kubeadm:default-node-token",
             "system:authenticated",
         ]);
-        server.put_csr(object);
+        object
+    }
+
+    /// Puts it into the in-memory API server as if the token's holder had sent it; gives its name.
+    pub fn put(&self, server: &ApiServer) -> String {
+        server.put_csr(self.to_stored());
         self.name()
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Application, Machine, PATIENCE, Setup, is_answered, wait_for_csr};
 use crate::cloud::{Cloud, Instance};
 use crate::program;
+use crate::tpm::Challenger;
 
 /// The ID of the bootstrap token of the machine at this place of [`Bed::instances`].
 pub fn token_of_instance(number: usize) -> String {
@@ -49,13 +50,25 @@ impl Bed {
                 "tokenID": token_of_instance(number),
             })
         });
-        let inventory = json!({
-            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-            "kind": "MachineInventory",
-            "machines": machines.collect::<Vec<_>>(),
-        });
-        bed.setup.write_inventory(&inventory.to_string());
+        bed.write_machines(machines.collect());
         bed.asking(cloud)
+    }
+
+    /// With `node-attestation-controller`, for machines of these names and provider IDs with TPMs,
+    /// the first of which has the bootstrap token [`token_of_instance`]`(0)`.
+    pub fn tpms(challenger: &Challenger, machines: &[(&str, &str)]) -> Self {
+        let mut bed = Self::new("node-attestation-controller", &[]);
+        let machines = machines.iter().enumerate();
+        let machines = machines.map(|(number, (name, provider_id))| {
+            json!({
+                "name": name,
+                "providerID": provider_id,
+                "tokenID": token_of_instance(number),
+            })
+        });
+        bed.write_machines(machines.collect());
+        bed.setup = bed.setup.args(&challenger.arguments());
+        bed
     }
 
     /// With `node-attestation-controller`, for the instances that it finds in this cloud by these
@@ -67,6 +80,16 @@ impl Bed {
         });
         bed.setup = bed.setup.args(&["--aws-inventory"]).args(arguments);
         bed.asking(cloud)
+    }
+
+    /// Replaces the inventory by these machines, as it has them.
+    pub fn write_machines(&self, machines: Vec<Value>) {
+        let inventory = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "MachineInventory",
+            "machines": machines,
+        });
+        self.setup.write_inventory(&inventory.to_string());
     }
 
     /// With a controller that asks this cloud about instances.

@@ -282,7 +282,18 @@ impl CertificateAuthority {
 ///
 /// The provider identifier, if given, is requested as the DER UTF8String extension.
 pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (String, String) {
-    let key = KeyPair::generate().unwrap();
+    let key_pem = KeyPair::generate().unwrap().serialize_pem();
+    let request = certificate_request_with(&key_pem, subject, provider_id);
+    (request, key_pem)
+}
+
+/// The same for a key that there is (PKCS#8 PEM).
+pub fn certificate_request_with(
+    key_pem: &str,
+    subject: &Subject,
+    provider_id: Option<&str>,
+) -> String {
+    let key = KeyPair::from_pem(key_pem).unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name = subject.to_name();
     if let Some(provider_id) = provider_id {
@@ -293,7 +304,7 @@ pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (Str
             .push(CustomExtension::from_oid_content(PROVIDER_ID, value));
     }
     let request = params.serialize_request(&key).unwrap();
-    (request.pem().unwrap(), key.serialize_pem())
+    request.pem().unwrap()
 }
 
 /// A private key (PEM) in the form that Go's older programs write: SEC1 or PKCS#1.

@@ -12,17 +12,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use kubelet_attestation::binding::KeyBinding;
-use kubelet_attestation::csr::envelope::Envelope;
-use kubelet_attestation::csr::parse::CertificationRequest;
-use kubelet_attestation::csr::subject;
 use kubelet_attestation::evidence::tpm::{
     CHALLENGE_ANNOTATION, Challenge, ChallengeId, Enrolment, Expiry, Response, TpmEvidence,
 };
-use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::node::{Node, Run};
+use kubelet_authenticator_tests::tpm::{self, Sent};
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::refusal::{Failure, Refusal};
 use node_attestation_controller::verifier::{Appraisal, Verifier as _};
@@ -30,7 +28,6 @@ use node_attestation_tpm::verifier::TpmVerifier;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-pub const TPM: &str = "kubelet-authenticator-tpm";
 pub const DEVICE: &str = "kubelet-authenticator-tpm-device";
 
 /// How often the controller looks for new requests.
@@ -54,16 +51,6 @@ pub struct Bed {
     pub verifier: Option<TpmVerifier>,
 }
 
-/// What a request carried.
-pub struct Sent {
-    pub name: String,
-    pub evidence: TpmEvidence,
-    pub raw: Vec<u8>,
-    pub provider_id: ProviderId,
-    pub node_name: NodeName,
-    pub spki: Vec<u8>,
-}
-
 impl Bed {
     /// A machine that is to join, whose provider ID is its TPM's.
     pub fn new() -> Self {
@@ -71,9 +58,7 @@ impl Bed {
         let tpm = Arc::new(Swtpm::start());
         let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
         let maker = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
-        let mut node = Node::new(TPM, &server);
-        node.unset("PROVIDER_ID");
-        node.set("TPM_TCTI", tpm.tcti());
+        let node = tpm::node(&machine, &server);
         Self {
             trusted: machine.ek_public(),
             server,
@@ -125,7 +110,7 @@ impl Bed {
     }
 
     fn decide(&self, csr: Value) {
-        let sent = read(&csr);
+        let sent = Sent::read(&csr);
         if let Some(verifier) = &self.verifier {
             return self.have_decided(verifier, &sent, csr);
         }
@@ -216,7 +201,7 @@ impl Bed {
     pub fn sent(&self) -> Vec<Sent> {
         let bodies = self.server.created_bodies().into_iter();
         bodies
-            .map(|body| read(&serde_json::from_slice(&body).unwrap()))
+            .map(|body| Sent::read(&serde_json::from_slice(&body).unwrap()))
             .collect()
     }
 
@@ -226,20 +211,5 @@ impl Bed {
         std::fs::write(&path, content).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         self.node.set("TPM_DEVICE_PROGRAM", path);
-    }
-}
-
-fn read(csr: &Value) -> Sent {
-    let request = STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
-    let envelope = Envelope::parse(&request.unwrap()).unwrap();
-    let csr_der = CertificationRequest::from_der(&envelope.csr).unwrap();
-    let raw = envelope.evidence.unwrap();
-    Sent {
-        name: csr["metadata"]["name"].as_str().unwrap().to_owned(),
-        evidence: TpmEvidence::parse(&raw).unwrap(),
-        raw,
-        provider_id: csr_der.claimed_provider_id().unwrap(),
-        node_name: subject::node_name(csr_der.subject()).unwrap(),
-        spki: csr_der.spki_der().to_vec(),
     }
 }

@@ -1,0 +1,302 @@
+//! Machines that prove themselves by their TPMs: what a manager is told of them, and requests in
+//! their names that are put together by hand, of parts that need not belong together.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::csr::subject;
+use kubelet_attestation::evidence::Header;
+use kubelet_attestation::evidence::tpm::{
+    CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION, Enrolment, PublicAreas, Quote,
+    Registers, Response, TpmEvidence,
+};
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+use kubelet_authenticator_test_support::api_server::ApiServer;
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_test_support::tpm_machine::{self, TpmMachine};
+use node_attestation_controller::crd::TpmSettings;
+use rcgen::{KeyPair, PublicKeyData as _};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::controller::Application;
+use crate::node::Node;
+
+/// The plugin.
+pub const PLUGIN: &str = "kubelet-authenticator-tpm";
+
+/// The registers that the plugin quotes where it is told nothing else.
+pub const REGISTERS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+/// The files of a manager that challenges TPMs: the keys that it does it with, and what it accepts.
+///
+/// Managers that have the same are replicas.
+#[derive(Debug)]
+pub struct Challenger {
+    scratch: Scratch,
+}
+
+impl Challenger {
+    /// With one key, and what `spec.tpm` of a `KubeletAuthentication` says.
+    pub fn new(settings: &TpmSettings) -> Self {
+        let challenger = Self {
+            scratch: Scratch::new("challenger"),
+        };
+        fs::create_dir(challenger.keys()).unwrap();
+        challenger.write("current", &new_key());
+        challenger.set(settings);
+        challenger
+    }
+
+    /// Accepts what these settings say, from the next start on.
+    pub fn set(&self, settings: &TpmSettings) {
+        let text = serde_json::to_string(settings).unwrap();
+        fs::write(self.settings(), text).unwrap();
+    }
+
+    /// What the manager is told on the command line.
+    pub fn arguments(&self) -> Vec<OsString> {
+        vec![
+            "--attestor=tpm".into(),
+            "--tpm-challenge-keys".into(),
+            self.keys().into(),
+            "--tpm-settings".into(),
+            self.settings().into(),
+        ]
+    }
+
+    /// Makes a new key, the present one being the former.
+    pub fn rotate(&self) {
+        let present = fs::read_to_string(self.keys().join("current")).unwrap();
+        self.write("former", &present);
+        self.write("current", &new_key());
+    }
+
+    /// Drops the former key.
+    pub fn drop_former(&self) {
+        fs::remove_file(self.keys().join("former")).unwrap();
+    }
+
+    fn write(&self, name: &str, digits: &str) {
+        // In one step: it is read for each request.
+        let new = self.scratch.write("key.new", digits);
+        fs::rename(new, self.keys().join(name)).unwrap();
+    }
+
+    fn keys(&self) -> PathBuf {
+        self.scratch.join("keys")
+    }
+
+    fn settings(&self) -> PathBuf {
+        self.scratch.join("settings.yaml")
+    }
+}
+
+/// 32 random bytes in hexadecimal.
+fn new_key() -> String {
+    let mut bytes = [0; 32];
+    let mut source = File::open("/dev/urandom").unwrap();
+    source.read_exact(&mut bytes).unwrap();
+    hex(&bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// SHA-256 of the machine's endorsement key (SPKI), in hexadecimal.
+pub fn endorsement_key(machine: &TpmMachine) -> String {
+    hex(&Sha256::digest(machine.ek_spki()))
+}
+
+/// The provider ID of a machine that nothing but its TPM names.
+pub fn provider_id(machine: &TpmMachine) -> String {
+    format!("tpm://{}", endorsement_key(machine))
+}
+
+/// The machine with the real plugin on it, which knows no bootstrap token that a controller knows.
+pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
+    let mut node = Node::new(PLUGIN, server);
+    node.unset("PROVIDER_ID");
+    node.set("TPM_TCTI", machine.tpm().tcti());
+    node
+}
+
+/// Whoever asks for a certificate, with one key and what his requests claim.
+#[derive(Debug, Clone)]
+pub struct Requester {
+    /// The cluster that his evidence is for.
+    pub audience: Audience,
+    /// The machine's provider ID.
+    pub provider_id: String,
+    /// The node's name.
+    pub node_name: String,
+    key_pem: String,
+}
+
+impl Requester {
+    /// With a new key, in the cluster with this CA (PEM).
+    pub fn new(ca_pem: &str, provider_id: &str, node_name: &str) -> Self {
+        let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
+        Self {
+            audience: Audience::of_ca(&ca),
+            provider_id: provider_id.to_owned(),
+            node_name: node_name.to_owned(),
+            key_pem: KeyPair::generate().unwrap().serialize_pem(),
+        }
+    }
+
+    /// The same with another new key.
+    #[must_use]
+    pub fn with_new_key(&self) -> Self {
+        Self {
+            key_pem: KeyPair::generate().unwrap().serialize_pem(),
+            ..self.clone()
+        }
+    }
+
+    /// What this machine enrols with: an honest first request.
+    #[track_caller]
+    pub fn enrolment(&self, machine: &TpmMachine) -> Enrolment {
+        Enrolment {
+            header: self.header(),
+            certificate: machine.ek_certificate(),
+            keys: keys_of(machine),
+        }
+    }
+
+    /// What this machine's quote is to cover, having opened the challenge: the key binding.
+    pub fn qualifying_data(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
+        let key = KeyPair::from_pem(&self.key_pem).unwrap();
+        let binding = KeyBinding::new(
+            &Provider::TPM,
+            &self.audience,
+            &ProviderId::parse(&self.provider_id).unwrap(),
+            &NodeName::parse(&self.node_name).unwrap(),
+            &key.subject_public_key_info(),
+            &[challenge.id.as_bytes(), secret],
+        );
+        *binding.as_bytes()
+    }
+
+    /// What this machine answers: an honest second request.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot open the challenge.
+    #[track_caller]
+    pub fn response(&self, machine: &TpmMachine, challenge: &Challenge) -> Response {
+        let opened = machine.activate(&challenge.credential_blob, &challenge.encrypted_secret);
+        self.response_with(machine, challenge, &opened.unwrap())
+    }
+
+    /// What this machine answers who takes this for the secret of the challenge.
+    #[track_caller]
+    pub fn response_with(
+        &self,
+        machine: &TpmMachine,
+        challenge: &Challenge,
+        secret: &[u8],
+    ) -> Response {
+        let data = self.qualifying_data(challenge, secret);
+        Response {
+            header: self.header(),
+            id: challenge.id,
+            expiry: challenge.expiry.clone(),
+            keys: keys_of(machine),
+            quote: quote_of(machine.quote(&data, &REGISTERS)),
+        }
+    }
+
+    /// The request with this evidence.
+    pub fn carrying(&self, evidence: &TpmEvidence) -> Application {
+        Application::of_key(
+            &self.key_pem,
+            (&self.node_name, &self.provider_id),
+            Provider::TPM,
+            Some(evidence.to_json()),
+        )
+    }
+
+    fn header(&self) -> Header {
+        Header {
+            version: EvidenceVersion::v1(),
+            audience: self.audience.clone(),
+        }
+    }
+}
+
+/// The public areas of the machine's keys.
+#[track_caller]
+pub fn keys_of(machine: &TpmMachine) -> PublicAreas {
+    PublicAreas {
+        endorsement: machine.ek_public(),
+        attestation: machine.ak_public(),
+    }
+}
+
+/// A quote as evidence has it.
+pub fn quote_of(quote: tpm_machine::Quote) -> Quote {
+    Quote {
+        attest: quote.attest,
+        signature: quote.signature,
+        registers: Registers::new(quote.registers).unwrap(),
+    }
+}
+
+/// The challenge that the request was answered with, if it was.
+pub fn challenge_of(csr: &Value) -> Option<Challenge> {
+    let annotation = csr["metadata"]["annotations"][CHALLENGE_ANNOTATION].as_str()?;
+    Some(Challenge::parse(annotation).unwrap())
+}
+
+/// The endorsement key that the request is annotated with, if it is.
+pub fn annotated_key(csr: &Value) -> Option<&str> {
+    csr["metadata"]["annotations"][ENDORSEMENT_KEY_ANNOTATION].as_str()
+}
+
+/// What a request carries.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    /// The request's name.
+    pub name: String,
+    /// The evidence.
+    pub evidence: TpmEvidence,
+    /// The same as it came.
+    pub raw: Vec<u8>,
+    /// The provider ID that it claims.
+    pub provider_id: ProviderId,
+    /// The node that it is for.
+    pub node_name: NodeName,
+    /// Its key (SPKI).
+    pub spki: Vec<u8>,
+}
+
+impl Sent {
+    /// Reads a request of a machine with a TPM.
+    #[track_caller]
+    pub fn read(csr: &Value) -> Self {
+        let request = STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
+        let envelope = Envelope::parse(&request.unwrap()).unwrap();
+        let csr_der = CertificationRequest::from_der(&envelope.csr).unwrap();
+        let raw = envelope.evidence.unwrap();
+        Self {
+            name: csr["metadata"]["name"].as_str().unwrap().to_owned(),
+            evidence: TpmEvidence::parse(&raw).unwrap(),
+            raw,
+            provider_id: csr_der.claimed_provider_id().unwrap(),
+            node_name: subject::node_name(csr_der.subject()).unwrap(),
+            spki: csr_der.spki_der().to_vec(),
+        }
+    }
+}
