@@ -61,7 +61,7 @@ pub(crate) enum RunError {
     #[error(transparent)]
     TpmSettings(#[from] TpmSettingsError),
     /// An option that would be passed over.
-    #[error("{option} says nothing with --attestor {attestor}: leave it away")]
+    #[error("{option} says nothing with --attestor {attestor}: leave it out")]
     NotOfAttestor {
         option: &'static str,
         attestor: &'static str,
