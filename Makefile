@@ -54,6 +54,7 @@ bench: prerequisites-all musl control-plane
 	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench
 	@target/release/bench
 	@$(CARGO) bench --locked --quiet -p node-attestation-aws --bench verification
+	@$(CARGO) bench --locked --quiet -p node-attestation-tpm --bench verify
 
 # The limits that do not depend on the machine's speed.
 bench-limits: musl

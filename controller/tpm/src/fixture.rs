@@ -17,6 +17,7 @@ use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys, NoPlatform};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Verifier as _,
 };
@@ -24,7 +25,6 @@ use node_attestation_controller::verifier::{
 use crate::challenge::{ChallengeKey, ChallengeKeys};
 use crate::policy::TpmPolicy;
 use crate::verifier::TpmVerifier;
-use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys, NoPlatform};
 
 /// The TPM of the machine `m1`, for those who leave nothing behind.
 pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));

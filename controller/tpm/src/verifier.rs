@@ -30,6 +30,7 @@ use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{
     Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
 };
+use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
 };
@@ -39,7 +40,6 @@ use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
-use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys};
 
 /// Appraises the evidence of machines with TPMs, for one cluster.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::TpmDenial;
+use node_attestation_controller::verifier::endorsement_keys::KeyKind;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
 use tpm2_protocol::data::{
     Tpm2bDigest, Tpm2bEccParameter, Tpm2bPublicKeyRsa, TpmAlgId, TpmEccCurve, TpmaObject,
@@ -12,7 +13,6 @@ use tpm2_protocol::data::{
 
 use super::{Key, modulus, point};
 use crate::structure::{Name, NameAlgorithm, encode, exactly};
-use node_attestation_controller::verifier::endorsement_keys::KeyKind;
 
 /// An endorsement key of one of the templates: restricted to opening what was sealed for its TPM,
 /// and never to leave it.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
+use node_attestation_controller::verifier::endorsement_keys::KeyKind;
 
 use super::*;
 use crate::policy::InvalidTpmSettings;
-use node_attestation_controller::verifier::endorsement_keys::KeyKind;
 
 fn of(kind: Kind) -> TpmMachine {
     machine().with_endorsement_key(kind)
