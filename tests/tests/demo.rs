@@ -8,6 +8,11 @@ fn the_embedded_demo_of_instances_ends_as_told() {
 }
 
 #[test]
+fn the_embedded_demo_of_machines_with_tpms_ends_as_told() {
+    demo::tell("tpm", "embedded");
+}
+
+#[test]
 fn the_embedded_demo_of_machines_that_prove_nothing_ends_as_told() {
     demo::tell("insecure", "embedded");
 }

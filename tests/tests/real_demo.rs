@@ -11,6 +11,14 @@ fn the_demo_of_instances_ends_as_told() {
 }
 
 #[test]
+fn the_demo_of_machines_with_tpms_ends_as_told() {
+    let story = demo::tell("tpm", "real");
+
+    assert!(story.contains("the attacker's now"), "{story}");
+    assert!(story.contains("node/control-plane-1   Ready"), "{story}");
+}
+
+#[test]
 fn the_demo_of_machines_that_prove_nothing_ends_as_told() {
     let story = demo::tell("insecure", "real");
 

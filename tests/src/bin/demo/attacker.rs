@@ -127,8 +127,20 @@ impl Attacker {
         self.file(wish.signer, &wish.request().0)
     }
 
-    /// Files these bytes as `spec.request`.
+    /// Files these bytes as `spec.request`, and waits for what becomes of it.
     pub fn file(&self, signer: &str, request: &str) -> Verdict {
+        match self.send(signer, request) {
+            Ok(name) => self.await_verdict(&name),
+            Err(refused) => refused,
+        }
+    }
+
+    /// Files these bytes as `spec.request`; the request's name.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not take it.
+    pub fn send(&self, signer: &str, request: &str) -> Result<String, Verdict> {
         let number = FILED.fetch_add(1, Ordering::Relaxed);
         let name = format!("kubelet-authenticator-attack-{number}");
         let body = json!({
@@ -155,13 +167,13 @@ impl Attacker {
         let body: Value = serde_json::from_str(&answer.text().unwrap()).unwrap();
         if !status.is_success() {
             let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
-            return Verdict::Refused {
+            return Err(Verdict::Refused {
                 kind: format!("HTTP {}", status.as_u16()),
                 reason: text("reason"),
                 message: text("message"),
-            };
+            });
         }
-        self.await_verdict(&name)
+        Ok(name)
     }
 
     /// The bytes of somebody else's request: every holder of a token can read them.
@@ -173,7 +185,15 @@ impl Attacker {
         String::from_utf8(unbase64(request)).unwrap()
     }
 
-    fn await_verdict(&self, name: &str) -> Verdict {
+    /// An annotation of somebody's request, which can be read too.
+    pub fn read_annotation(&self, name: &str, annotation: &str) -> Option<String> {
+        let csr = self.get(&format!("{CSRS}/{name}"));
+        let value = csr["metadata"]["annotations"][annotation].as_str();
+        value.map(str::to_owned)
+    }
+
+    /// Waits for what becomes of this request.
+    pub fn await_verdict(&self, name: &str) -> Verdict {
         let start = Instant::now();
         loop {
             let csr = self.get(&format!("{CSRS}/{name}"));

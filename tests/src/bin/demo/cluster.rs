@@ -137,6 +137,18 @@ impl Cluster {
         }
     }
 
+    /// The requests to this signer by this machine's token.
+    pub fn requests_of(&self, machine: &str, signer: &str) -> Vec<Value> {
+        let token = token(machine);
+        let (id, _) = token.split_once('.').expect("a bootstrap token");
+        let user = format!("system:bootstrap:{id}");
+        let mut csrs = self.csrs();
+        csrs.retain(|csr| {
+            csr["spec"]["username"] == user.as_str() && csr["spec"]["signerName"] == signer
+        });
+        csrs
+    }
+
     /// Waits for a request to this signer by this machine's token, as long as `going_on`.
     pub fn wait_for_request_of(
         &self,
@@ -144,19 +156,11 @@ impl Cluster {
         signer: &str,
         mut going_on: impl FnMut() -> bool,
     ) -> Option<Value> {
-        let id = token(machine);
-        let user = format!(
-            "system:bootstrap:{}",
-            id.split('.').next().unwrap_or_default()
-        );
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             // Asked first: what ends after this has sent its request by now.
             let last = !going_on();
-            let of_machine = |csr: &Value| {
-                csr["spec"]["username"] == user.as_str() && csr["spec"]["signerName"] == signer
-            };
-            if let Some(csr) = self.csrs().into_iter().find(of_machine) {
+            if let Some(csr) = self.requests_of(machine, signer).into_iter().next() {
                 return Some(csr);
             }
             if last {

@@ -1,8 +1,8 @@
 //! The main job as a story: a node joins, attackers do not.
 //!
-//! `demo [--provider aws|insecure] [--control-plane embedded|real]`. Embedded is an API server in this process; real is etcd,
-//! kube-apiserver, kube-controller-manager, kubelet and kubectl. The controller and the plugin are
-//! the real programs in both. Exit code 1 says that something did not end as it should.
+//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real]`. Embedded is an API server
+//! in this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl. The
+//! controller and the plugin are the real programs in both. Exit code 1 says that something did not end as it should.
 
 mod attacker;
 mod attacks;
@@ -11,6 +11,7 @@ mod cluster;
 mod controller;
 mod plugin;
 mod story;
+mod tpm;
 
 use std::process::ExitCode;
 
@@ -23,10 +24,12 @@ fn main() -> ExitCode {
     let as_told = match chosen(&arguments) {
         Some(("aws", "embedded")) => aws::embedded(),
         Some(("aws", "real")) => aws::real(),
+        Some(("tpm", "embedded")) => tpm::embedded(),
+        Some(("tpm", "real")) => tpm::real(),
         Some(("insecure", "embedded")) => story::embedded(),
         Some(("insecure", "real")) => story::real(),
         _ => {
-            eprintln!("usage: demo [--provider aws|insecure] [--control-plane embedded|real]");
+            eprintln!("usage: demo [--provider aws|tpm|insecure] [--control-plane embedded|real]");
             return ExitCode::from(2);
         }
     };

@@ -1,0 +1,206 @@
+//! What somebody tries who has everything but the machine.
+
+use std::time::Duration;
+
+use kubelet_attestation::evidence::tpm::{
+    Challenge, Enrolment, Expiry, PublicAreas, Response, TpmEvidence,
+};
+use kubelet_authenticator_test_support::clock;
+use kubelet_authenticator_test_support::tpm_machine::{
+    Quote, SoftwareKey, TpmMachine, forged_quote,
+};
+use kubelet_authenticator_tests::tpm::{REGISTERS, Requester, quote_of};
+
+use super::scene::Scene;
+use crate::attacks::LEAKED;
+
+/// What Kubernetes' own signer answers with kubeadm's bindings: it reads no evidence, and each of
+/// these is a bootstrap token and a name to it.
+pub const STOCK: &str = "issued";
+
+/// Longer ago than a challenge may be answered.
+const LONG_AGO: Duration = Duration::from_mins(20);
+
+/// The attributes of a good attestation key.
+const GOOD: u32 = 0x5_0472;
+
+/// Those of a key that was not made in a TPM, and may leave it.
+const IMPORTED: u32 = 0x5_0440;
+
+/// An attack by whoever holds the victim's bootstrap token.
+pub struct Attack {
+    /// In a few words.
+    pub what: &'static str,
+    /// The condition that it ends in.
+    pub kind: &'static str,
+    /// The reason.
+    pub reason: &'static str,
+    request: fn(&Scene<'_>) -> String,
+}
+
+impl Attack {
+    /// Tries it; the name of the request that must be refused.
+    pub fn on(&self, scene: &Scene<'_>) -> String {
+        (self.request)(scene)
+    }
+}
+
+impl Scene<'_> {
+    /// The victim's endorsement key, which is no secret, with this attestation key.
+    fn keys(&self, attestation: Vec<u8>) -> PublicAreas {
+        let endorsement = self.victim().ek_public();
+        PublicAreas {
+            endorsement,
+            attestation,
+        }
+    }
+
+    /// Asks for a challenge for the victim's endorsement key and this attestation key.
+    fn enrol_with(&self, requester: &Requester, attestation: Vec<u8>) -> String {
+        let enrolment = Enrolment {
+            keys: self.keys(attestation),
+            ..requester.enrolment(self.victim())
+        };
+        self.enrol(requester, enrolment)
+    }
+
+    /// Answers a challenge for the victim's endorsement key and this attestation key, with a quote that
+    /// is as it must be but for what was in the challenge, if the attacker's TPM does not open it.
+    fn answer_with(
+        &self,
+        attestation: Vec<u8>,
+        quote: impl FnOnce(&[u8], &TpmMachine) -> Quote,
+    ) -> String {
+        let requester = self.requester();
+        let enrolment = self.enrol_with(&requester, attestation.clone());
+        let challenge = self.challenge(&enrolment);
+        let Challenge {
+            credential_blob,
+            encrypted_secret,
+            ..
+        } = &challenge;
+        let opened = self
+            .world
+            .own
+            .host
+            .activate(credential_blob, encrypted_secret);
+        let can = if opened.is_ok() {
+            "OPENS"
+        } else {
+            "cannot open"
+        };
+        println!("which his TPM {can}, and answers");
+        let guessed = opened.unwrap_or_else(|_| vec![0; 32]);
+        let covered = requester.qualifying_data(&challenge, &guessed);
+        let response = Response {
+            keys: self.keys(attestation),
+            quote: quote_of(quote(&covered, self.victim())),
+            ..requester.response_with(self.victim(), &challenge, &guessed)
+        };
+        self.file(requester.carrying(&TpmEvidence::Respond(response)))
+    }
+
+    /// Answers as the victim itself, a challenge that ended this long ago.
+    fn answer_late(&self, ago: Duration) -> String {
+        let (requester, victim) = (self.requester(), self.victim());
+        let enrolment = self.enrol(&requester, requester.enrolment(victim));
+        let end = humantime::format_rfc3339_seconds(clock::now() - ago);
+        let challenge = Challenge {
+            expiry: Expiry::parse(&end.to_string()).expect("a time"),
+            ..self.challenge(&enrolment)
+        };
+        println!("which worker-2's TPM opens, and answers");
+        let response = requester.response(victim, &challenge);
+        self.file(requester.carrying(&TpmEvidence::Respond(response)))
+    }
+}
+
+/// The attacks, in the order in which the story tells them.
+pub const ATTACKS: [Attack; 9] = [
+    Attack {
+        what: "worker-2's name, with no evidence",
+        kind: "Denied",
+        reason: "EvidenceMissing",
+        request: |scene| scene.send(None),
+    },
+    Attack {
+        what: "worker-2's identity, by the plugin on the attacker's machine",
+        kind: "Denied",
+        reason: "EndorsementKeyOfAnotherMachine",
+        request: |scene| {
+            let tcti = scene.world.own.tpm().tcti();
+            scene.run_plugin(Some(("KUBELET_AUTHENTICATOR_TPM_TCTI", tcti)))
+        },
+    },
+    Attack {
+        what: "worker-2's endorsement key, and an attestation key in software",
+        kind: "Denied",
+        reason: "AttestationKeyAttributes",
+        request: |scene| {
+            let software = SoftwareKey::generate();
+            scene.enrol_with(&scene.requester(), software.public(IMPORTED))
+        },
+    },
+    Attack {
+        what: "the same, passed off as a key of worker-2's TPM",
+        kind: "Denied",
+        reason: "QuoteOfAnotherRequest",
+        request: |scene| {
+            let software = SoftwareKey::generate();
+            let public = software.public(GOOD);
+            scene.answer_with(public.clone(), |covered, victim| {
+                let registers = victim.quote(covered, &REGISTERS).registers;
+                let attest = forged_quote(&public, covered, &registers);
+                Quote {
+                    signature: software.sign(&attest),
+                    attest,
+                    registers,
+                }
+            })
+        },
+    },
+    Attack {
+        what: "worker-2's endorsement key, and a quote of the attacker's TPM",
+        kind: "Denied",
+        reason: "QuoteOfAnotherRequest",
+        request: |scene| {
+            let own = &scene.world.own.host;
+            scene.answer_with(own.ak_public(), |covered, _| own.quote(covered, &REGISTERS))
+        },
+    },
+    Attack {
+        what: "worker-2's quote, copied from its request to a new key",
+        kind: "Denied",
+        reason: "QuoteOfAnotherRequest",
+        request: |scene| scene.send(scene.copied()),
+    },
+    Attack {
+        what: "an answer twenty minutes late, as root on worker-2",
+        kind: "Failed",
+        reason: "EvidenceExpired",
+        request: |scene| scene.answer_late(LONG_AGO),
+    },
+    Attack {
+        what: "a control-plane node's name, as root on worker-2",
+        kind: "Denied",
+        reason: "NodeNameMismatch",
+        request: |scene| {
+            let name = "control-plane-1".to_owned();
+            scene.run_plugin(Some(("KUBELET_AUTHENTICATOR_NODE_NAME", name)))
+        },
+    },
+    Attack {
+        what: "worker-2 itself, with another boot loader",
+        kind: "Denied",
+        reason: "RegisterNotAllowed",
+        request: |scene| {
+            let boot_loader = 4;
+            scene
+                .world
+                .machine(LEAKED)
+                .tpm()
+                .extend(boot_loader, &[6; 32]);
+            scene.run_plugin(None)
+        },
+    },
+];

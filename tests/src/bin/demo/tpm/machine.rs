@@ -1,0 +1,78 @@
+//! A machine with a TPM.
+
+use std::sync::Arc;
+use std::thread;
+
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_tests::tpm;
+use node_attestation_controller::crd::PcrSet;
+use sha2::{Digest as _, Sha256};
+
+/// What a machine of the demo measures while it boots: into which register what.
+pub const BOOT: [(u8, &str); 3] = [(0, "firmware"), (4, "boot loader"), (7, "Secure Boot")];
+
+/// A machine that has booted.
+pub struct Machine {
+    /// Its name.
+    pub name: &'static str,
+    /// What its TPM can be made to do.
+    pub host: TpmMachine,
+    /// What it is called by: its endorsement key.
+    pub provider_id: String,
+}
+
+impl Machine {
+    /// Boots machines of these names, all of them alike.
+    pub fn boot_all(names: &[&'static str]) -> Vec<Self> {
+        thread::scope(|scope| {
+            let booting: Vec<_> = names
+                .iter()
+                .map(|name| scope.spawn(|| Self::boot(name)))
+                .collect();
+            let booted = booting.into_iter().map(|machine| machine.join().unwrap());
+            booted.collect()
+        })
+    }
+
+    fn boot(name: &'static str) -> Self {
+        let tpm = Arc::new(Swtpm::start());
+        for (register, what) in BOOT {
+            tpm.extend(register, &Sha256::digest(what).into());
+        }
+        let host = TpmMachine::new(tpm, EndorsementKey::P384);
+        Self {
+            name,
+            provider_id: tpm::provider_id(&host),
+            host,
+        }
+    }
+
+    /// Its TPM.
+    pub fn tpm(&self) -> &Swtpm {
+        self.host.tpm()
+    }
+
+    /// What its plugin is told, where its TPM is there.
+    pub fn plugin_environment(&self, tcti: String) -> [(&'static str, String); 3] {
+        [
+            ("KUBELET_AUTHENTICATOR_NODE_NAME", self.name.to_owned()),
+            (
+                "KUBELET_AUTHENTICATOR_PROVIDER_ID",
+                self.provider_id.clone(),
+            ),
+            ("KUBELET_AUTHENTICATOR_TPM_TCTI", tcti),
+        ]
+    }
+
+    /// What is in the registers of [`BOOT`].
+    pub fn boot_state(&self) -> PcrSet {
+        let registers = BOOT.map(|(register, _)| (register, self.tpm().pcr(register)));
+        let digits = |(register, value): (u8, Vec<u8>)| (register.to_string(), hex(&value));
+        registers.into_iter().map(digits).collect()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

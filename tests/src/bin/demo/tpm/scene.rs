@@ -1,0 +1,107 @@
+//! What an attacker can do about machines with TPMs: run the plugin, and write evidence himself.
+
+use std::cell::Cell;
+
+use kubelet_attestation::csr::envelope::Envelope;
+use kubelet_attestation::evidence::tpm::{CHALLENGE_ANNOTATION, Challenge, Enrolment, TpmEvidence};
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::tpm_machine::TpmMachine;
+use kubelet_authenticator_tests::controller::Application;
+use kubelet_authenticator_tests::tpm::Requester;
+
+use super::{PROGRAM, Requests, TPM, World};
+use crate::attacker::Attacker;
+use crate::attacks::LEAKED;
+use crate::plugin::Plugin;
+
+/// What the attacker has.
+pub struct Scene<'a> {
+    /// The cluster, and both machines.
+    pub world: &'a World,
+    /// The victim's bootstrap token.
+    pub attacker: Attacker,
+    /// The name of the request with the victim's quote.
+    victim: String,
+    runs: Cell<usize>,
+}
+
+impl<'a> Scene<'a> {
+    /// Before the first attack.
+    pub fn new(world: &'a World) -> Self {
+        let mut answers = world.requests_of(LEAKED).responses;
+        Self {
+            attacker: Attacker::holding(&world.cluster, LEAKED),
+            victim: answers.pop().expect("the victim has joined"),
+            runs: Cell::new(0),
+            world,
+        }
+    }
+
+    /// The victim's machine.
+    pub fn victim(&self) -> &TpmMachine {
+        &self.world.machine(LEAKED).host
+    }
+
+    /// Whoever claims to be the victim, with a new key.
+    pub fn requester(&self) -> Requester {
+        let victim = self.world.machine(LEAKED);
+        Requester::new(&self.world.cluster.ca_pem(), &victim.provider_id, LEAKED)
+    }
+
+    /// Runs the plugin with the victim's token, and this changed in what its machine tells it; the
+    /// name of the last request that it sent.
+    pub fn run_plugin(&self, change: Option<(&'static str, String)>) -> String {
+        let victim = self.world.machine(LEAKED);
+        let own = victim.plugin_environment(victim.tpm().tcti());
+        // What comes last counts.
+        let own = own.into_iter().chain(change);
+        let number = self.runs.get();
+        self.runs.set(number + 1);
+        let folder = self.world.folder.path().join(format!("attack-{number}"));
+        let before = self.world.requests_of(LEAKED);
+        let run = Plugin::new(&self.world.cluster, &folder, LEAKED, PROGRAM, own).run();
+        let Requests {
+            enrolments,
+            responses,
+        } = self.world.requests_of(LEAKED);
+        let mut sent = responses.into_iter().chain(enrolments);
+        let sent =
+            sent.find(|name| !before.enrolments.contains(name) && !before.responses.contains(name));
+        sent.unwrap_or_else(|| panic!("the plugin sent nothing: {}", run.stderr()))
+    }
+
+    /// Sends the victim's name with this evidence, and a new key; the request's name.
+    pub fn send(&self, evidence: Option<Vec<u8>>) -> String {
+        let id = &self.world.machine(LEAKED).provider_id;
+        self.file(Application::claiming(LEAKED, id, Provider::TPM, evidence))
+    }
+
+    /// What the victim's answer carries: everybody can read it.
+    pub fn copied(&self) -> Option<Vec<u8>> {
+        let request = self.attacker.read_request(&self.victim);
+        Envelope::parse(request.as_bytes()).unwrap().evidence
+    }
+
+    /// Names keys of a TPM, and gets a challenge if that is well; the request's name.
+    pub fn enrol(&self, requester: &Requester, enrolment: Enrolment) -> String {
+        self.file(requester.carrying(&TpmEvidence::Enrol(enrolment)))
+    }
+
+    /// The challenge that a request got; begins a line that says so.
+    pub fn challenge(&self, enrolment: &str) -> Challenge {
+        let verdict = self.attacker.await_verdict(enrolment).summary();
+        let annotation = self
+            .attacker
+            .read_annotation(enrolment, CHALLENGE_ANNOTATION);
+        let challenge = annotation.and_then(|text| Challenge::parse(&text).ok());
+        print!("      gets a challenge ({verdict}), ");
+        challenge.unwrap_or_else(|| panic!("no challenge: {verdict}"))
+    }
+
+    /// Files a request; its name.
+    pub fn file(&self, request: Application) -> String {
+        let request = String::from_utf8(request.request()).unwrap();
+        let sent = self.attacker.send(TPM, &request);
+        sent.unwrap_or_else(|refused| panic!("{}", refused.summary()))
+    }
+}
