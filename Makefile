@@ -21,7 +21,8 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## demo: nodes join and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes;
-##       PROVIDER=insecure tells what is not stopped where machines prove nothing
+##       PROVIDER=tpm is of machines with TPMs; PROVIDER=insecure tells what is not stopped where machines
+##       prove nothing
 demo: prerequisites-$(CONTROL_PLANE) dependencies
 	@# Of the whole workspace: with another choice of packages, and so of features, the SDK of AWS is built once more.
 	@$(CARGO) build --locked --quiet --workspace --bins
