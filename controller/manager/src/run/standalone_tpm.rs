@@ -15,9 +15,9 @@ const MAX_FILE_LEN: usize = 1024 * 1024;
     next_help_heading = "One workload cluster of machines with a TPM, without a management cluster"
 )]
 pub(super) struct StandaloneTpmArguments {
-    /// What is accepted of TPMs, as YAML: endorsementKeys and pcrPolicy, as `spec.tpm` of a
-    /// KubeletAuthentication has them. Without it, each machine's provider ID names its TPM
-    /// (tpm://<digest>), and boot states are written down
+    /// What is accepted of TPMs: YAML with endorsementKeys and pcrPolicy, as `spec.tpm` has them.
+    /// Without it, each machine's provider ID names its TPM (tpm://<digest>), and any boot state is
+    /// let in
     #[arg(long, value_name = "FILE", requires = "attestor")]
     pub(super) tpm_settings: Option<PathBuf>,
 }
