@@ -4,8 +4,10 @@ mod batch;
 mod bucket;
 mod checks;
 mod describe;
+mod ec2;
 mod lane;
 mod outage;
+mod trouble;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +16,8 @@ use std::time::SystemTime;
 pub use self::batch::{Expected, Instances, Limits};
 pub(crate) use self::checks::node_name;
 pub use self::checks::{Checked, absent, check};
-pub use self::describe::{Describe, Ec2, Ec2Settings, MAX_IDS, Page, Query};
+pub use self::describe::{Describe, MAX_IDS, Page, Query};
+pub use self::ec2::{Ec2, Ec2Settings};
 pub use self::outage::Outage;
 
 /// What is used of what EC2 says of an instance.

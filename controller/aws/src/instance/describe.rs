@@ -1,40 +1,26 @@
-//! The one call of EC2 that is made: `DescribeInstances`.
+//! What EC2 says of instances: `DescribeInstances`.
 
-use std::collections::{BTreeMap, HashMap};
-use std::error::Error as StdError;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use aws_credential_types::provider::error::CredentialsError;
-use aws_sdk_ec2::Client;
-use aws_sdk_ec2::config::Region;
-use aws_sdk_ec2::config::retry::RetryConfig;
-use aws_sdk_ec2::config::timeout::TimeoutConfig;
-use aws_sdk_ec2::error::{ProvideErrorMetadata as _, SdkError};
-use aws_sdk_ec2::operation::describe_instances::DescribeInstancesError;
 use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{DeviceType, Filter, Instance, Reservation};
 use futures::future::{BoxFuture, FutureExt as _};
 
+use super::ec2::{Ec2, outage};
 use super::{Attachment, InstanceFacts, Outage, Root};
-use crate::credentials::{Credentials, CredentialsKey};
+use crate::credentials::Credentials;
 
 /// How many instances one call asks for: EC2 takes 200 values of a filter, and advises pages for
 /// more than a hundred instances.
 pub const MAX_IDS: usize = 100;
 
+/// What the controller must be allowed to do.
+const ACTION: &str = "ec2:DescribeInstances";
+
 /// The most that EC2 puts on a page: what a call finds fits on one.
 const PAGE_LEN: i32 = 1000;
-
-/// A connection takes milliseconds.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// EC2 answers within a second; a request that waits longer is better tried again.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// More clients than a fleet has tenants and regions in use; at it, all are made anew.
-const MAX_CLIENTS: usize = 4096;
 
 /// Describes instances: EC2, or what stands for it in a test.
 pub trait Describe: fmt::Debug + Send + Sync {
@@ -72,66 +58,6 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// Where EC2 is asked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the manager writes one out")]
-pub struct Ec2Settings {
-    /// The URL of EC2 in a region, such as that of a VPC endpoint; otherwise the SDK's.
-    pub endpoints: BTreeMap<String, String>,
-}
-
-/// EC2 itself.
-pub struct Ec2 {
-    settings: Ec2Settings,
-    clients: Mutex<HashMap<(CredentialsKey, String), Client>>,
-}
-
-impl Ec2 {
-    /// EC2 by the SDK.
-    pub fn new(settings: Ec2Settings) -> Self {
-        Self {
-            settings,
-            clients: Mutex::default(),
-        }
-    }
-
-    fn client(&self, credentials: &Credentials, region: &str) -> Client {
-        let key = (credentials.key, region.to_owned());
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if clients.len() >= MAX_CLIENTS && !clients.contains_key(&key) {
-            clients.clear();
-        }
-        let made = || self.make(credentials, region);
-        clients.entry(key).or_insert_with(made).clone()
-    }
-
-    fn make(&self, credentials: &Credentials, region: &str) -> Client {
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(CALL_TIMEOUT)
-            .operation_attempt_timeout(CALL_TIMEOUT)
-            .operation_timeout(CALL_TIMEOUT)
-            .build();
-        let mut config = aws_sdk_ec2::config::Builder::from(&credentials.config)
-            .region(Region::new(region.to_owned()))
-            // Who asks tries again, and knows how many others do.
-            .retry_config(RetryConfig::disabled())
-            .timeout_config(timeouts);
-        if let Some(endpoint) = self.settings.endpoints.get(region) {
-            config = config.endpoint_url(endpoint);
-        }
-        Client::from_conf(config.build())
-    }
-}
-
-impl fmt::Debug for Ec2 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ec2")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Describe for Ec2 {
     fn describe<'a>(
         &'a self,
@@ -147,7 +73,8 @@ impl Describe for Ec2 {
             .max_results(PAGE_LEN)
             .set_next_token(next.map(str::to_owned));
         async move {
-            let output = call.send().await.map_err(|error| outage(region, &error))?;
+            let output = call.send().await;
+            let output = output.map_err(|error| outage(region, ACTION, &error))?;
             Ok(Page {
                 instances: output
                     .reservations()
@@ -264,56 +191,6 @@ fn root(instance: &Instance) -> Root {
 
 fn time(time: Option<&DateTime>) -> Option<SystemTime> {
     time.and_then(|time| SystemTime::try_from(*time).ok())
-}
-
-fn outage(region: &str, error: &SdkError<DescribeInstancesError>) -> Outage {
-    let region_name = region.to_owned();
-    match error {
-        SdkError::TimeoutError(_) => Outage::TimedOut {
-            region: region_name,
-        },
-        SdkError::ServiceError(answer) => match answer.err().code() {
-            Some(code) => Outage::of_code(region, code),
-            None => Outage::Unreachable {
-                region: region_name,
-                what: "its answer cannot be read",
-            },
-        },
-        _ if is_of_credentials(error) => Outage::Credentials {
-            region: region_name,
-            code: "none could be found".to_owned(),
-        },
-        SdkError::DispatchFailure(failure) if failure.is_timeout() => Outage::TimedOut {
-            region: region_name,
-        },
-        SdkError::ResponseError(_) => Outage::Unreachable {
-            region: region_name,
-            what: "its answer cannot be read",
-        },
-        SdkError::DispatchFailure(_) => Outage::Unreachable {
-            region: region_name,
-            what: "no connection",
-        },
-        SdkError::ConstructionFailure(_) => Outage::Unreachable {
-            region: region_name,
-            what: "no request could be made",
-        },
-        _ => Outage::Unreachable {
-            region: region_name,
-            what: "the SDK failed otherwise",
-        },
-    }
-}
-
-fn is_of_credentials(error: &SdkError<DescribeInstancesError>) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if error.is::<CredentialsError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 #[cfg(test)]

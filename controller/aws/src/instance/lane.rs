@@ -9,6 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::bucket::Bucket;
+use super::trouble::Trouble;
 use super::{InstanceFacts, Limits, MAX_IDS, Outage};
 use crate::credentials::Credentials;
 
@@ -35,7 +36,8 @@ pub(super) struct State {
     pub(super) expected: usize,
     remembered: HashMap<String, (Instant, InstanceFacts)>,
     bucket: Bucket,
-    trouble: Option<Trouble>,
+    /// While there is any, EC2 is tried with one call at a time.
+    trouble: Trouble,
 }
 
 pub(super) struct Batch {
@@ -46,13 +48,6 @@ pub(super) struct Batch {
 }
 
 pub(super) type Answer = Result<Option<InstanceFacts>, Outage>;
-
-/// EC2 failed, and is left alone; then it is tried with one call at a time.
-struct Trouble {
-    outage: Outage,
-    failures: u32,
-    until: Instant,
-}
 
 /// What a lane does next.
 pub(super) enum Next {
@@ -83,7 +78,7 @@ impl Lane {
                 expected: 0,
                 remembered: HashMap::new(),
                 bucket,
-                trouble: None,
+                trouble: Trouble::default(),
             }),
             changed: Notify::new(),
         }
@@ -125,7 +120,7 @@ impl State {
         if !first.is_full() && now < end {
             return Next::Wait(Some(end));
         }
-        if self.trouble.is_some() && self.in_flight > 0 {
+        if self.trouble.is_any() && self.in_flight > 0 {
             return Next::Wait(None);
         }
         if let Err(ready) = self.bucket.take(now) {
@@ -177,31 +172,13 @@ impl State {
     }
 
     pub(super) fn outage(&self, now: Instant) -> Option<Outage> {
-        let trouble = self
-            .trouble
-            .as_ref()
-            .filter(|trouble| now < trouble.until)?;
-        Some(trouble.outage.clone())
+        self.trouble.outage(now)
     }
 
     /// Learns how a call ended.
     pub(super) fn settle(&mut self, outage: Option<&Outage>, limits: &Limits) {
-        let now = Instant::now();
-        let Some(outage) = outage else {
-            self.trouble = None;
-            return;
-        };
-        // Calls that failed together count once.
-        if self.outage(now).is_some() {
-            return;
-        }
-        let failures = self.trouble.as_ref().map_or(0, |trouble| trouble.failures);
-        let pause = limits.pause.saturating_mul(2_u32.saturating_pow(failures));
-        self.trouble = Some(Trouble {
-            outage: outage.clone(),
-            failures: failures.saturating_add(1),
-            until: now + pause.min(limits.longest_pause),
-        });
+        let pause = (limits.pause, limits.longest_pause);
+        self.trouble.settle(outage, Instant::now(), pause);
     }
 
     pub(super) fn deliver(&mut self, batch: Batch, found: Vec<InstanceFacts>) {

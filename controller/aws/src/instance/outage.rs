@@ -36,9 +36,11 @@ pub enum Outage {
         /// EC2's code, or what is missing.
         code: String,
     },
-    /// The credentials may not describe instances.
-    #[error("the controller may not call ec2:DescribeInstances in {region}: {code}")]
+    /// The credentials may not do this.
+    #[error("the controller may not call {action} in {region}: {code}")]
     NotAllowed {
+        /// The action, as a policy of IAM has it.
+        action: &'static str,
         /// The region.
         region: String,
         /// EC2's code.
@@ -67,11 +69,11 @@ pub enum Outage {
 }
 
 impl Outage {
-    /// What an error code of EC2 means.
+    /// What an error code of EC2 means, where this action was asked for.
     ///
     /// The codes are those of "Error codes for the Amazon EC2 API" that a call without parameters
     /// of a caller's own can give.
-    pub(super) fn of_code(region: &str, code: &str) -> Self {
+    pub(super) fn of_code(region: &str, action: &'static str, code: &str) -> Self {
         let region = region.to_owned();
         // Of AWS, but neither bounded nor checked.
         let kept: String = code
@@ -89,7 +91,12 @@ impl Outage {
             | "SlowDown"
             | "BandwidthLimitExceeded" => Self::Throttled { region, code: kept },
             "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => {
-                Self::NotAllowed { region, code: kept }
+                let code = kept;
+                Self::NotAllowed {
+                    action,
+                    region,
+                    code,
+                }
             }
             "AuthFailure"
             | "Blocked"
