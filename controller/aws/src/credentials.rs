@@ -19,7 +19,8 @@ const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 /// An implementation for several tenants gives each its own: what is batched and remembered is kept
 /// apart by [`CredentialsKey`], so that nothing is decided on what another tenant may see.
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
-    /// The credentials for the instances of `account` in `region`.
+    /// The credentials for the instances of `account` in `region`. Which account it is may not be
+    /// known; then it is empty.
     ///
     /// It is asked for every request, so that it should answer from memory.
     ///

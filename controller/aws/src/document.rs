@@ -22,6 +22,7 @@ use std::time::SystemTime;
 
 use node_attestation_controller::refusal::AwsDenial;
 
+pub(crate) use json::{is_instance, is_zone_of};
 pub use signers::{InvalidSigners, Signer, Signers};
 
 /// What a signed document says of its instance. Only a verified signature makes one.

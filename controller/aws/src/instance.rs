@@ -1,12 +1,15 @@
-//! What EC2 says of an instance, and whether that is what its document says.
+//! What EC2 says of an instance, and whether that is what its document says; and which TPM it has.
 
 mod batch;
 mod bucket;
 mod checks;
 mod describe;
 mod ec2;
+mod endorsement_key;
 mod lane;
+mod nitro_tpm;
 mod outage;
+mod place;
 mod trouble;
 
 use std::collections::BTreeMap;
@@ -18,6 +21,7 @@ pub(crate) use self::checks::node_name;
 pub use self::checks::{Checked, absent, check};
 pub use self::describe::{Describe, MAX_IDS, Page, Query};
 pub use self::ec2::{Ec2, Ec2Settings};
+pub use self::nitro_tpm::{ClusterTpms, NitroTpms, TpmLimits};
 pub use self::outage::Outage;
 
 /// What is used of what EC2 says of an instance.

@@ -54,12 +54,26 @@ impl AwsPolicy {
                 account: account.clone(),
             });
         }
-        if !is_among(region, &self.regions) {
+        if !self.accepts_region(region) {
             return Err(AwsDenial::RegionNotAllowed {
                 region: region.clone(),
             });
         }
         Ok(())
+    }
+
+    /// Whether instances may be in this region.
+    pub(crate) fn accepts_region(&self, region: &str) -> bool {
+        is_among(region, &self.regions)
+    }
+
+    /// The account of all instances, where there is one.
+    pub(crate) fn only_account(&self) -> Option<&str> {
+        let mut accounts = self.accounts.iter();
+        accounts
+            .next()
+            .filter(|_| accounts.next().is_none())
+            .map(String::as_str)
     }
 }
 

@@ -127,14 +127,14 @@ fn is_account(account: &str) -> bool {
     account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())
 }
 
-fn is_instance(instance: &str) -> bool {
+pub(crate) fn is_instance(instance: &str) -> bool {
     instance.strip_prefix("i-").is_some_and(|id| {
         (8..=17).contains(&id.len()) && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
 /// `us-west-2a`; a local zone is `us-west-2-lax-1a`, one of Wavelength `us-east-1-wl1-bos-wlz-1`.
-fn is_zone_of(zone: &str, region: &str) -> bool {
+pub(crate) fn is_zone_of(zone: &str, region: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     zone.len() <= MAX_ZONE_LEN
         && match zone.strip_prefix(region).map(str::as_bytes) {

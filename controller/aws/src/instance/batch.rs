@@ -183,14 +183,24 @@ impl Instances {
     }
 
     async fn lane(&self, account: &str, region: &str) -> Result<Arc<Lane>, Unavailable> {
-        let credentials = self.shared.source.credentials(account, region);
-        let credentials = timeout(self.shared.limits.credentials, credentials).await;
-        let credentials = credentials.map_err(|_| Outage::Credentials {
-            region: region.to_owned(),
-            code: "none were found in time".to_owned(),
-        })??;
+        let limit = self.shared.limits.credentials;
+        let credentials = credentials(&*self.shared.source, account, region, limit).await?;
         Ok(self.shared.lane(credentials, region))
     }
+}
+
+/// The credentials to ask with, if they are found in time.
+pub(super) async fn credentials(
+    source: &dyn CredentialsSource,
+    account: &str,
+    region: &str,
+    limit: Duration,
+) -> Result<Credentials, Unavailable> {
+    let found = timeout(limit, source.credentials(account, region)).await;
+    found.map_err(|_| Outage::Credentials {
+        region: region.to_owned(),
+        code: "none were found in time".to_owned(),
+    })?
 }
 
 impl Expected {

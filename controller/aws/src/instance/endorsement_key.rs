@@ -1,0 +1,149 @@
+//! A public endorsement key as EC2 answers it: base64 of the DER of a `SubjectPublicKeyInfo`.
+
+use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
+use aws_lc_rs::rsa::PublicEncryptingKey;
+use aws_lc_rs::signature::{ECDSA_P384_SHA384_ASN1, ParsedPublicKey};
+use aws_sdk_ec2::types::EkPubKeyType;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::verifier::endorsement_keys::KeyKind;
+
+/// An RSA key has 392 digits.
+const MAX_LEN: usize = 4096;
+
+/// A kind of endorsement key that EC2 knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Rsa2048,
+    P384,
+}
+
+/// Why an answer is none.
+pub(super) type NoKey = &'static str;
+
+impl Kind {
+    pub(super) fn of(kind: KeyKind) -> Option<Self> {
+        match kind {
+            KeyKind::Rsa2048 => Some(Self::Rsa2048),
+            KeyKind::P384 => Some(Self::P384),
+            KeyKind::P256 => None,
+        }
+    }
+
+    /// What EC2 calls it.
+    pub(super) fn key_type(self) -> EkPubKeyType {
+        match self {
+            Self::Rsa2048 => EkPubKeyType::Rsa2048,
+            Self::P384 => EkPubKeyType::EccSecP384,
+        }
+    }
+
+    /// The digest of a key of this kind. A key has one form here, so that its digest is everybody's.
+    pub(super) fn read(self, value: &str) -> Result<KeyDigest, NoKey> {
+        if value.len() > MAX_LEN {
+            return Err("it is longer than a key");
+        }
+        let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
+        let made = self.parse(&spki).ok_or("it is not a key of the kind")?;
+        if made.as_ref() != spki {
+            return Err("it is not in the form that keys have");
+        }
+        Ok(KeyDigest::of(&spki))
+    }
+
+    /// The key of these bytes, made anew.
+    fn parse(self, spki: &[u8]) -> Option<PublicKeyX509Der<'static>> {
+        match self {
+            Self::Rsa2048 => {
+                let key = PublicEncryptingKey::from_der(spki).ok()?;
+                (key.key_size_bits() == 2048).then(|| key.as_der().ok())?
+            }
+            Self::P384 => {
+                let key = ParsedPublicKey::new(&ECDSA_P384_SHA384_ASN1, spki).ok()?;
+                key.as_der().ok()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData as _};
+
+    use super::*;
+
+    fn p384() -> Vec<u8> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
+        key.subject_public_key_info()
+    }
+
+    fn rsa(size: aws_lc_rs::rsa::KeySize) -> Vec<u8> {
+        let key = aws_lc_rs::rsa::PrivateDecryptingKey::generate(size).unwrap();
+        key.public_key().as_der().unwrap().as_ref().to_vec()
+    }
+
+    #[test]
+    fn a_key_of_each_kind_has_the_digest_of_its_spki() {
+        let (p384, rsa) = (p384(), rsa(aws_lc_rs::rsa::KeySize::Rsa2048));
+        for (kind, other, spki) in [
+            (Kind::P384, Kind::Rsa2048, &p384),
+            (Kind::Rsa2048, Kind::P384, &rsa),
+        ] {
+            let value = STANDARD.encode(spki);
+
+            assert_eq!(kind.read(&value), Ok(KeyDigest::of(spki)));
+            assert_eq!(other.read(&value), Err("it is not a key of the kind"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_of_the_kind_is_refused() {
+        let good = p384();
+        let with = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut spki = good.clone();
+            change(&mut spki);
+            STANDARD.encode(spki)
+        };
+        let point = good.len() - 97;
+        let p256 = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        for (kind, value, why) in [
+            (Kind::P384, String::new(), "it is not a key of the kind"),
+            (Kind::P384, "?".to_owned(), "it is not base64"),
+            (Kind::P384, "A".repeat(4097), "it is longer than a key"),
+            (
+                Kind::P384,
+                with(&|spki| spki.push(0)),
+                "it is not a key of the kind",
+            ),
+            (
+                Kind::P384,
+                with(&|spki| *spki.last_mut().unwrap() ^= 1),
+                "it is not a key of the kind",
+            ),
+            // A bare point is a key, and no SubjectPublicKeyInfo.
+            (
+                Kind::P384,
+                with(&|spki| drop(spki.drain(..point))),
+                "it is not in the form that keys have",
+            ),
+            (
+                Kind::P384,
+                STANDARD.encode(p256.subject_public_key_info()),
+                "it is not a key of the kind",
+            ),
+            (
+                Kind::Rsa2048,
+                STANDARD.encode(rsa(aws_lc_rs::rsa::KeySize::Rsa3072)),
+                "it is not a key of the kind",
+            ),
+        ] {
+            assert_eq!(kind.read(&value), Err(why), "{value}");
+        }
+    }
+
+    #[test]
+    fn ec2_knows_no_key_on_p_256() {
+        assert_eq!(Kind::of(KeyKind::P256), None);
+    }
+}

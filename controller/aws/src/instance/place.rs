@@ -1,0 +1,85 @@
+//! Where an instance is, by what its infrastructure calls it.
+
+use kubelet_attestation::names::ProviderId;
+
+use crate::document::{is_instance, is_zone_of};
+use crate::partition;
+
+/// An instance, and the region to ask about it in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place<'a> {
+    pub(super) region: &'a str,
+    pub(super) instance: &'a str,
+}
+
+impl<'a> Place<'a> {
+    /// Of `aws:///<zone>/<instance>`, as Cluster API Provider AWS and the cloud provider have it;
+    /// `None` where this is nothing of AWS's, or in no region that is known.
+    pub(super) fn of(provider_id: &'a ProviderId) -> Option<Self> {
+        let path = provider_id.as_str().strip_prefix("aws:///")?;
+        let (zone, instance) = path.split_once('/')?;
+        let region = region_of(zone)?;
+        is_instance(instance).then_some(Self { region, instance })
+    }
+}
+
+/// A region's name ends with its number, and a zone's begins with its region's.
+fn region_of(zone: &str) -> Option<&str> {
+    let number = zone.find(|char: char| char.is_ascii_digit())?;
+    let len = zone
+        .get(number..)?
+        .find(|char: char| !char.is_ascii_digit())?;
+    let region = zone.get(..number + len)?;
+    partition::of_region(region)?;
+    is_zone_of(zone, region).then_some(region)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(provider_id: &str) -> Option<(String, String)> {
+        let provider_id = ProviderId::parse(provider_id).unwrap();
+        let place = Place::of(&provider_id)?;
+        Some((place.region.to_owned(), place.instance.to_owned()))
+    }
+
+    #[test]
+    fn a_zone_of_every_form_is_in_its_region() {
+        for (zone, region) in [
+            ("eu-west-1a", "eu-west-1"),
+            ("us-gov-west-1b", "us-gov-west-1"),
+            ("cn-north-1a", "cn-north-1"),
+            ("eusc-de-east-1a", "eusc-de-east-1"),
+            ("us-west-2-lax-1a", "us-west-2"),
+            ("us-east-1-wl1-bos-wlz-1", "us-east-1"),
+        ] {
+            let found = place(&format!("aws:///{zone}/i-0123456789abcdef0"));
+
+            let expected = (region.to_owned(), "i-0123456789abcdef0".to_owned());
+            assert_eq!(found, Some(expected), "{zone}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_instance_of_aws_is_nowhere() {
+        for provider_id in [
+            "tpm://0123",
+            "metal:///rack-1/7",
+            "gce:///eu-west-1a/i-0123456789abcdef0",
+            "aws://eu-west-1a/i-0123456789abcdef0",
+            "aws:////i-0123456789abcdef0",
+            "aws:///i-0123456789abcdef0",
+            "aws:///eu-west-1/i-0123456789abcdef0",
+            "aws:///eu-west-1ab/i-0123456789abcdef0",
+            "aws:///eu-west-1a/i-",
+            "aws:///eu-west-1a/i-0123456789abcdef0/1",
+            "aws:///eu-west-1a/vol-0123456789abcdef0",
+            "aws:///west-1a/i-0123456789abcdef0",
+            "aws:///xx-west-1a/i-0123456789abcdef0",
+            "aws:///eu-west-1.example.org/i-0123456789abcdef0",
+        ] {
+            assert_eq!(place(provider_id), None, "{provider_id}");
+        }
+    }
+}
