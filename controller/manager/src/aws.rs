@@ -8,7 +8,7 @@ use kubelet_attestation::evidence::aws::is_region;
 use node_attestation_aws::caller::{InvalidStsSettings, ProfileRole, Sts, StsSettings};
 use node_attestation_aws::credentials::DefaultChain;
 use node_attestation_aws::document::{InvalidSigners, Signers};
-use node_attestation_aws::instance::{Ec2Settings, Instances};
+use node_attestation_aws::instance::{ClusterTpms, Ec2Settings, Instances, NitroTpms};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::proxy::Proxy;
@@ -54,6 +54,7 @@ pub(crate) struct AwsArguments {
 pub(crate) struct Aws {
     witnesses: Arc<Witnesses>,
     instances: Instances,
+    tpms: NitroTpms,
 }
 
 /// An option for AWS cannot be used.
@@ -123,10 +124,12 @@ impl AwsArguments {
         let ec2 = Ec2Settings {
             endpoints: self.aws_ec2_endpoints.into_iter().collect(),
         };
-        let instances = Instances::new(Arc::new(DefaultChain::new(proxy)), ec2);
+        let credentials = Arc::new(DefaultChain::new(proxy));
+        let instances = Instances::new(credentials.clone(), ec2.clone());
         Ok(Aws {
             witnesses: Arc::new(Witnesses::new(signers, sts, instances.clone())),
             instances,
+            tpms: NitroTpms::new(credentials, ec2),
         })
     }
 }
@@ -135,6 +138,11 @@ impl Aws {
     /// The verifier of a cluster that accepts what `policy` says.
     pub(crate) fn verifier(&self, policy: AwsPolicy) -> Arc<dyn Verifier> {
         Arc::new(AwsVerifier::new(self.witnesses.clone(), policy))
+    }
+
+    /// Whom to ask which TPMs the instances have that `policy` accepts.
+    pub(crate) fn endorsement_keys(&self, policy: AwsPolicy) -> ClusterTpms {
+        self.tpms.of_cluster(policy)
     }
 
     /// Whom to ask about instances.

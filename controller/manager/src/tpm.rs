@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
+use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_controller::crd::{EndorsementKeyPlatform, TpmSettings};
 use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::verifier::Verifier;
-use node_attestation_controller::verifier::endorsement_keys::NoPlatform;
+use node_attestation_controller::verifier::endorsement_keys::{EndorsementKeys, NoPlatform};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
 use node_attestation_tpm::policy::{InvalidTpmSettings, TpmPolicy};
 use node_attestation_tpm::verifier::TpmVerifier;
 use zeroize::Zeroizing;
+
+use crate::aws::Aws;
 
 /// The key that new challenges are made with.
 const CURRENT: &str = "current";
@@ -44,6 +47,8 @@ pub(crate) struct Tpm {
 pub(crate) enum NoTpm {
     #[error("it runs without --tpm-challenge-keys")]
     NoKeys,
+    #[error("the platform aws, which is to tell the endorsement keys, cannot be asked: {0}")]
+    NoAws(String),
     #[error("the platform that is to tell the endorsement keys is not asked by this controller")]
     Platform,
     #[error(transparent)]
@@ -78,19 +83,35 @@ impl Tpm {
         Self { keys: None }
     }
 
-    /// The verifier of a cluster.
+    /// The verifier of a cluster, of whose machines this platform knows the endorsement keys.
     pub(crate) fn verifier(
         &self,
         settings: &TpmSettings,
         cluster_uid: &str,
+        platform: Arc<dyn EndorsementKeys>,
     ) -> Result<Arc<dyn Verifier>, NoTpm> {
         let keys = self.keys.clone().ok_or(NoTpm::NoKeys)?;
-        if settings.endorsement_keys.platform != EndorsementKeyPlatform::None {
-            return Err(NoTpm::Platform);
-        }
         let policy = TpmPolicy::new(settings)?;
-        let verifier = TpmVerifier::new(cluster_uid, policy, Arc::new(NoPlatform), keys);
+        let verifier = TpmVerifier::new(cluster_uid, policy, platform, keys);
         Ok(Arc::new(verifier))
+    }
+}
+
+/// Who knows the endorsement keys of a cluster's machines, as its settings say; EC2 is asked about
+/// the instances that `policy` accepts.
+pub(crate) fn platform(
+    settings: &TpmSettings,
+    aws: Result<&Aws, &String>,
+    policy: AwsPolicy,
+) -> Result<Arc<dyn EndorsementKeys>, NoTpm> {
+    let platform = settings.endorsement_keys.platform;
+    if platform == EndorsementKeyPlatform::None {
+        Ok(Arc::new(NoPlatform))
+    } else if platform == EndorsementKeyPlatform::Aws {
+        let aws = aws.map_err(|why| NoTpm::NoAws(why.clone()))?;
+        Ok(Arc::new(aws.endorsement_keys(policy)))
+    } else {
+        Err(NoTpm::Platform)
     }
 }
 

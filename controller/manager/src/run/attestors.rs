@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
-use node_attestation_controller::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
+use node_attestation_controller::crd::{
+    KubeletAuthentication, KubeletAuthenticationSpec, TpmSettings,
+};
 use node_attestation_controller::decide::Verifiers;
 use node_attestation_controller::fleet::{NoVerifiers, VerifierFactory};
 use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 use crate::aws::Aws;
-use crate::tpm::Tpm;
+use crate::tpm::{self, NoTpm, Tpm};
 
 /// What the operator admits.
 #[derive(Debug)]
@@ -36,12 +38,10 @@ impl Attestors {
                 attestor: "aws",
                 why: why.clone(),
             })?;
-            let settings = spec.aws.clone().unwrap_or_default();
-            let policy = AwsPolicy::new(&settings, Some(spec.cluster_name.clone()));
-            Ok(aws.verifier(policy))
+            Ok(aws.verifier(policy(spec)))
         } else if attestor == Provider::TPM.as_str() {
             let settings = spec.tpm.clone().unwrap_or_default();
-            let verifier = self.tpm.verifier(&settings, cluster_uid);
+            let verifier = self.tpm(&settings, cluster_uid, policy(spec));
             verifier.map_err(|error| NoVerifiers::Unusable {
                 attestor: "tpm",
                 why: error_chain(&error),
@@ -54,6 +54,23 @@ impl Attestors {
             Err(NoVerifiers::InsecureNotAllowed)
         }
     }
+
+    /// The verifier of a cluster whose machines have TPMs; those that are instances of AWS are what
+    /// `policy` accepts.
+    pub(super) fn tpm(
+        &self,
+        settings: &TpmSettings,
+        cluster_uid: &str,
+        policy: AwsPolicy,
+    ) -> Result<Arc<dyn Verifier>, NoTpm> {
+        let platform = tpm::platform(settings, self.aws.as_ref(), policy)?;
+        self.tpm.verifier(settings, cluster_uid, platform)
+    }
+}
+
+fn policy(spec: &KubeletAuthenticationSpec) -> AwsPolicy {
+    let settings = spec.aws.clone().unwrap_or_default();
+    AwsPolicy::new(&settings, Some(spec.cluster_name.clone()))
 }
 
 impl VerifierFactory for Attestors {
@@ -72,6 +89,8 @@ impl VerifierFactory for Attestors {
 
 #[cfg(test)]
 mod tests {
+    use node_attestation_controller::crd::EndorsementKeyPlatform;
+
     use super::*;
 
     fn attestors(allow_insecure: bool) -> Attestors {
@@ -112,6 +131,24 @@ mod tests {
         let expected = NoVerifiers::Unusable {
             attestor: "tpm",
             why: "it runs without --tpm-challenge-keys".to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+
+    #[test]
+    fn what_keeps_ec2_from_telling_endorsement_keys_is_told_to_who_has_it_do_so() {
+        let mut authentication = authorizing("tpm");
+        let mut settings = TpmSettings::default();
+        settings.endorsement_keys.platform = EndorsementKeyPlatform::Aws;
+        authentication.spec.tpm = Some(settings);
+
+        let refused = attestors(true).verifiers(&authentication, "");
+
+        let why = "the platform aws, which is to tell the endorsement keys, cannot be asked: \
+                   no authorities";
+        let expected = NoVerifiers::Unusable {
+            attestor: "tpm",
+            why: why.to_owned(),
         };
         assert_eq!(refused.unwrap_err(), expected);
     }

@@ -232,7 +232,7 @@ impl Files {
                     return Err(not_of(option, "tpm"));
                 }
                 let settings = self.tpm.settings()?;
-                Ok(attestors.tpm.verifier(&settings, &self.cluster()?)?)
+                Ok(attestors.tpm(&settings, &self.cluster()?, self.aws.policy())?)
             }
             None if attestors.allow_insecure => Ok(Arc::new(InsecureVerifier::default())),
             None => Err(RunError::NothingAdmitted),
