@@ -8,4 +8,5 @@ mod nodes;
 mod page;
 mod proxy;
 mod restarts;
+mod tpm;
 mod world;
