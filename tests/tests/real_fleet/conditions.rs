@@ -135,10 +135,10 @@ fn what_is_paused_is_left_alone_until_it_is_not() {
 fn an_attestor_that_nobody_verifies_is_named() {
     let cluster = cluster("unknown-attestor");
 
-    let authentication = authorize(&BED.0, &cluster, &["tpm"], json!({}));
+    let authentication = authorize(&BED.0, &cluster, &["gcp"], json!({}));
 
     let message = not_ready(&authentication, "AttestorUnknown");
-    assert!(message.contains("tpm"), "{message}");
+    assert!(message.contains("gcp"), "{message}");
 }
 
 #[test]
