@@ -29,6 +29,25 @@ pub fn grant(management: &Management) {
     management.kubectl().ok(["apply", "-f", RBAC]);
 }
 
+/// The definition of what says how long certificates are valid.
+const DEFINITION: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
+
+/// Lets a KubeletAuthentication grant less than Kubernetes' least of ten minutes.
+pub fn allow_short_certificates(management: &Management) {
+    let target = ["customresourcedefinitions", DEFINITION];
+    let kubectl = management.kubectl();
+    let definition = kubectl.json(["get"].into_iter().chain(target));
+    let mut versions = definition["spec"]["versions"].clone();
+    let properties =
+        &mut versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    let lifetimes = &mut properties["certificate"]["properties"];
+    for field in ["expirationSeconds", "insecureExpirationSeconds"] {
+        assert_eq!(lifetimes[field]["minimum"].as_f64(), Some(600.0));
+        lifetimes[field]["minimum"] = json!(1);
+    }
+    kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
+}
+
 /// A controller of a management cluster.
 #[derive(Debug)]
 pub struct Manager {
@@ -173,6 +192,16 @@ pub fn kubelet_of_instance(
     let environment = instance.plugin_environment(cloud).into_iter();
     let exec = environment.fold(exec, |exec, (name, value)| exec.env(name, value));
     kubelet_with(cluster, machine, exec)
+}
+
+/// A kubelet of this machine, that has never joined, and whose TPM libtss2 knows by this name.
+pub fn kubelet_of_tpm(cluster: &WorkloadCluster, machine: &Machine, tcti: &str) -> KubeletBuilder {
+    let exec = exec(machine, "kubelet-authenticator-tpm");
+    kubelet_with(
+        cluster,
+        machine,
+        exec.env("KUBELET_AUTHENTICATOR_TPM_TCTI", tcti),
+    )
 }
 
 fn exec(machine: &Machine, plugin: &str) -> Exec {

@@ -10,10 +10,10 @@ use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::{Manager, authorize, grant, kubelet};
+use crate::bed::{Manager, allow_short_certificates, authorize, grant, kubelet};
 use crate::witness::{
-    PATIENCE, allow_short_certificates, issued, lines, mark, none_is_refused, not_after, record,
-    uid_of, wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
+    PATIENCE, issued, lines, mark, none_is_refused, not_after, record, uid_of,
+    wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
 };
 
 /// Certificates of a week are for those who can wait a week.

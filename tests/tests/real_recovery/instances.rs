@@ -12,10 +12,10 @@ use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::{Manager, authorize, management};
+use crate::bed::{Manager, allow_short_certificates, authorize, management};
 use crate::witness::{
-    PATIENCE, allow_short_certificates, lose_disk, none_is_refused, not_after, requests, uid_of,
-    wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
+    PATIENCE, lose_disk, none_is_refused, not_after, requests, uid_of, wait_for_certificate,
+    wait_until_not_ready, wait_until_ready, workload,
 };
 
 /// Renewed after 30 to 42 seconds.

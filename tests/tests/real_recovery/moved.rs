@@ -3,10 +3,10 @@
 use kubelet_authenticator_tests::management::Management;
 use serde_json::json;
 
-use crate::bed::{Manager, authorize, grant, kubelet, management};
+use crate::bed::{Manager, allow_short_certificates, authorize, grant, kubelet, management};
 use crate::witness::{
-    allow_short_certificates, issued, lines, lose_disk, mark, none_is_refused, record, uid_of,
-    wait_for_certificate, wait_until_ready, workload,
+    issued, lines, lose_disk, mark, none_is_refused, record, uid_of, wait_for_certificate,
+    wait_until_ready, workload,
 };
 
 /// Short, so that there is a renewal to be seen.

@@ -8,10 +8,10 @@ use kubelet_authenticator_tests::management::{Contract, Management, Pool};
 use kubelet_authenticator_tests::program;
 use serde_json::json;
 
-use crate::bed::{Manager, authorize, grant, kubelet};
+use crate::bed::{Manager, allow_short_certificates, authorize, grant, kubelet};
 use crate::witness::{
-    PATIENCE, allow_short_certificates, issued, lose_disk, mark, none_is_refused, record, uid_of,
-    wait_for_certificate, wait_until_ready, workload,
+    PATIENCE, issued, lose_disk, mark, none_is_refused, record, uid_of, wait_for_certificate,
+    wait_until_ready, workload,
 };
 
 const PLUGIN: &str = "kubelet-authenticator-null";

@@ -9,8 +9,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::{Process, poll};
-use kubelet_authenticator_tests::management::Management;
-use serde_json::{Value, json};
+use serde_json::Value;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::oid_registry::Oid;
@@ -34,25 +33,6 @@ pub fn workload() -> ControlPlane {
         .start();
     plane.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
     plane
-}
-
-/// The definition of what says how long certificates are valid.
-const DEFINITION: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
-
-/// Lets a KubeletAuthentication grant less than Kubernetes' least of ten minutes.
-pub fn allow_short_certificates(management: &Management) {
-    let target = ["customresourcedefinitions", DEFINITION];
-    let kubectl = management.kubectl();
-    let definition = kubectl.json(["get"].into_iter().chain(target));
-    let mut versions = definition["spec"]["versions"].clone();
-    let properties =
-        &mut versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
-    let lifetimes = &mut properties["certificate"]["properties"];
-    for field in ["expirationSeconds", "insecureExpirationSeconds"] {
-        assert_eq!(lifetimes[field]["minimum"].as_f64(), Some(600.0));
-        lifetimes[field]["minimum"] = json!(1);
-    }
-    kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
 }
 
 /// The record of a node's name.
