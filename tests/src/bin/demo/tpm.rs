@@ -215,7 +215,7 @@ fn tell(world: &World, controller: &Controller) -> bool {
 
 /// Whether a machine joins, by two requests and one challenge.
 fn join(world: &World, controller: &Controller, machine: &str) -> bool {
-    println!("\n== {machine} joins ==");
+    println!("\n== {machine} joins: two requests with one key, one challenge ==");
     let plugin = world.plugin(machine);
     println!("  kubelet     runs {}, as client-go does", plugin.name());
     let run = plugin.run();
