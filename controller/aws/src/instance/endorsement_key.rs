@@ -114,7 +114,7 @@ mod tests {
             (
                 Kind::P384,
                 with(&|spki| spki.push(0)),
-                "it is not a key of the kind",
+                "it is not in the form that keys have",
             ),
             (
                 Kind::P384,
