@@ -3,7 +3,8 @@
 //! An answer is told of on the machine, where the inventory has an object for it; a refusal also on
 //! the request. Where there is no such object, everything is told of on the request. So a join
 //! costs one event, which says what the name's record went through ([`Opening`]); a renewal and a
-//! serving certificate are nothing new, and cost none.
+//! serving certificate are nothing new, and cost none. A challenge is half of a join or a renewal,
+//! though its request fails: nothing is wrong, and nobody is told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,7 @@ use tokio::time::timeout;
 use crate::decide::{Decided, Decision};
 use crate::ledger::Opening;
 use crate::logs::error_chain;
+use crate::refusal::Failure;
 
 /// What the events name as their source.
 const CONTROLLER: &str = "node-attestation-controller";
@@ -199,7 +201,9 @@ fn events_of(
     now: SystemTime,
 ) -> Vec<Addressed> {
     let is_refused = match &decided.decision {
-        Decision::Ignore(_) => return Vec::new(),
+        Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
+            return Vec::new();
+        }
         Decision::Deny(_) | Decision::Fail(_) => true,
         Decision::Issue(certificate) if !is_news(certificate.opening()) => return Vec::new(),
         Decision::Approve(approval) if !is_news(approval.opening()) => return Vec::new(),

@@ -1,6 +1,10 @@
 use std::io::{Read as _, Write as _};
 
+use kubelet_attestation::evidence::tpm::{Challenge, ChallengeId, Expiry};
+use kubelet_attestation::names::{NodeName, ProviderId};
+
 use super::*;
+use crate::ledger::KeyDigest;
 use crate::refusal::{Deferral, Denial};
 use crate::request::forge::{cluster, now, valid};
 
@@ -147,4 +151,54 @@ fn what_is_not_ours_is_not_told_of() {
     let ignored = decided(Decision::Ignore(crate::refusal::Ignored::AlreadyDenied));
 
     assert!(events_of(&valid(), &ignored, now()).is_empty());
+}
+
+#[test]
+fn a_challenge_is_not_told_of_and_any_other_failure_is() {
+    let challenge = Challenge {
+        id: ChallengeId::new([7; 16]),
+        expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
+        credential_blob: b"sealed".to_vec(),
+        encrypted_secret: b"seed".to_vec(),
+    };
+    let challenged = Failure::ChallengeIssued {
+        challenge,
+        endorsement_key: KeyDigest::of(b"endorsement key"),
+    };
+    assert!(events_of(&valid(), &decided(Decision::Fail(challenged)), now()).is_empty());
+
+    let expired = on_request(&decided(Decision::Fail(Failure::EvidenceExpired)));
+    assert_eq!(expired.type_.as_deref(), Some("Warning"));
+}
+
+#[test]
+fn e06_d23_a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too() {
+    let node_name = NodeName::parse("n1").unwrap();
+    let holder = ProviderId::parse("metal:///1").unwrap();
+    let backwards = Denial::TpmRanBackwards {
+        node_name: node_name.clone(),
+        holder: holder.clone(),
+    };
+    let another = Denial::TpmOfAnotherMachine { node_name, holder };
+    for (denial, reason) in [
+        (backwards, "TpmRanBackwards"),
+        (another, "TpmOfAnotherMachine"),
+    ] {
+        let decided = Decided {
+            machine: Some(machine()),
+            ..denied(denial)
+        };
+
+        let events = events_of(&valid(), &decided, now());
+
+        let regarding = |event: &Event| event.regarding.clone().unwrap().kind.unwrap();
+        let kinds: Vec<_> = events.iter().map(|it| regarding(&it.event)).collect();
+        assert_eq!(kinds, ["Machine", "CertificateSigningRequest"]);
+        for Addressed { event, .. } in events {
+            assert_eq!(event.type_.as_deref(), Some("Warning"));
+            assert_eq!(event.reason.as_deref(), Some(reason));
+            let note = event.note.unwrap();
+            assert!(note.contains("metal:///1") && note.contains("n1"), "{note}");
+        }
+    }
 }
