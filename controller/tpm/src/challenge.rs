@@ -8,12 +8,17 @@
 //! secret, and a quote over the first one is a quote of another request
 //! ([`QuoteOfAnotherRequest`](node_attestation_controller::refusal::TpmDenial::QuoteOfAnotherRequest)):
 //! a replay, at every replica, as long as the keys are in use. With the same key it is our own retry.
+//!
+//! The ID tells by which key its challenge was made. So a machine whose challenge was made by a key
+//! that is not in use here is not taken for one that contradicts itself: replicas see a key that is
+//! replaced at different times.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aws_lc_rs::hmac;
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::{hmac, rand};
 use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use node_attestation_controller::refusal::{Denial, Failure, Refusal, Unavailable};
@@ -38,6 +43,38 @@ impl ChallengeKey {
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(Zeroizing::new(bytes))
     }
+
+    /// The ID of a new challenge: eight random bytes, and eight that tell the key.
+    ///
+    /// # Errors
+    ///
+    /// There is no randomness to be had.
+    pub(crate) fn new_id(&self) -> Result<ChallengeId, Unspecified> {
+        let mut random = [0; 8];
+        rand::fill(&mut random)?;
+        Ok(self.id_of(random))
+    }
+
+    fn made(&self, id: ChallengeId) -> bool {
+        let random = id.as_bytes().first_chunk().copied();
+        // No secret is compared: IDs can be read by everybody, and answer for nothing.
+        random.is_some_and(|random| self.id_of(random) == id)
+    }
+
+    fn id_of(&self, random: [u8; 8]) -> ChallengeId {
+        let mut mac = hmac::Context::with_key(&self.hmac());
+        mac.update(b"tpm/v1/id");
+        mac.update(&random);
+        let tag = mac.sign();
+        let mut id = [0; 16];
+        let bytes = random.iter().chain(tag.as_ref());
+        id.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        ChallengeId::new(id)
+    }
+
+    fn hmac(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, self.0.as_slice())
+    }
 }
 
 impl fmt::Debug for ChallengeKey {
@@ -60,6 +97,14 @@ pub struct ChallengeKeys {
     pub current: ChallengeKey,
     /// Answers may be to a challenge of this one.
     pub former: Option<ChallengeKey>,
+}
+
+impl ChallengeKeys {
+    /// Whether the challenge of this ID was made with a key that is in use.
+    pub(crate) fn made(&self, id: ChallengeId) -> bool {
+        let former = self.former.as_ref();
+        self.current.made(id) || former.is_some_and(|key| key.made(id))
+    }
 }
 
 /// Where the keys in use come from: all replicas have the same.
@@ -99,8 +144,7 @@ impl Subject<'_> {
         id: ChallengeId,
         expiry: &Expiry,
     ) -> Zeroizing<[u8; 32]> {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, key.0.as_slice());
-        let mut mac = hmac::Context::with_key(&key);
+        let mut mac = hmac::Context::with_key(&key.hmac());
         mac.update(b"tpm/v1");
         for field in [
             self.cluster_uid.as_bytes(),

@@ -6,7 +6,7 @@
 //! | 2 | the keys are what keys of a TPM must be, by their public areas | both | nobody |
 //! | 3 | the endorsement key is the one of the machine's provider ID, and of the list | both | nobody |
 //! | 4 | the endorsement key's certificate, where one is required | enrol | nobody |
-//! | 5 | the answer came in time | respond | nobody |
+//! | 5 | the answer came in time, to a challenge of a key in use | respond | nobody |
 //! | 6 | the quote is the attestation key's, for this request and its challenge | respond | nobody |
 //! | 7 | the machine booted as the policy allows | respond | nobody |
 //! | 8 | the endorsement key is the machine's, where 3 did not tell | both | the platform |
@@ -18,11 +18,10 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aws_lc_rs::rand;
 use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::tpm::{
-    Challenge, ChallengeId, Enrolment, Expiry, PublicAreas, Response, TpmEvidence,
+    Challenge, Enrolment, Expiry, PublicAreas, Response, TpmEvidence,
 };
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
@@ -143,7 +142,12 @@ impl TpmVerifier {
         let machine = self.machine(&keys, appraisal)?;
         challenge::in_time(&expiry, appraisal.asked, now)?;
 
-        let ChallengeKeys { current, former } = &*self.challenge_keys()?;
+        let challenge_keys = self.challenge_keys()?;
+        if !challenge_keys.made(id) {
+            // It was replaced meanwhile, or is not known here yet. Another challenge will do.
+            return Err(Failure::EvidenceExpired.into());
+        }
+        let ChallengeKeys { current, former } = &*challenge_keys;
         let subject = self.subject(&header.audience, &keys, appraisal);
         let binding = |key| {
             let secret = subject.secret(key, id, &expiry);
@@ -306,9 +310,7 @@ fn issue(
     challenge_keys: &ChallengeKeys,
     now: SystemTime,
 ) -> Result<Challenge, NoCredential> {
-    let mut id = [0; 16];
-    rand::fill(&mut id)?;
-    let id = ChallengeId::new(id);
+    let id = challenge_keys.current.new_id()?;
     let expiry: Expiry = challenge::expiry(now).ok_or(NoCredential)?;
     let secret = subject.secret(&challenge_keys.current, id, &expiry);
     let credential = Credential::make(&keys.endorsement, &keys.attestation, &secret)?;

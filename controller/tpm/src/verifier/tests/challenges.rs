@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
+use kubelet_attestation::evidence::tpm::Expiry;
 
 use super::*;
 use crate::challenge::{ChallengeKeys, LIFETIME};
@@ -47,7 +47,6 @@ fn others() -> Vec<(&'static str, Case)> {
         changed("key", &|case| case.spki = b"another key"),
         changed("name", &|case| case.node_name = "n2"),
         changed("cluster", &|case| case.cluster_uid = "another"),
-        changed("controller", &|case| case.keys.current = key(2)),
         changed("machine", &|case| {
             *case = case.clone().called("metal:///rack-1/8");
         }),
@@ -82,6 +81,22 @@ fn d21_a_secret_that_was_had_by_another_request_answers_for_none_but_that() {
 }
 
 #[test]
+fn d21_a_challenge_of_another_controller_fails_here_whatever_it_was_opened_for() {
+    let mut elsewhere = Case::valid();
+    elsewhere.keys.current = key(2);
+    let here = Case::valid();
+    let challenge = elsewhere.challenge(&GOOD.enrolment);
+    let response = respond(&machine(), &here, &GOOD.enrolment, &challenge);
+
+    for decided in [here.respond(&response), elsewhere.respond(&GOOD.response)] {
+        assert!(
+            matches!(decided, Err(Refusal::Fail(Failure::EvidenceExpired))),
+            "{decided:?}"
+        );
+    }
+}
+
+#[test]
 fn d21_another_audience_of_the_same_cluster_has_other_secrets() {
     let mut case = Case::valid();
     let former = Audience::parse("former").unwrap();
@@ -99,7 +114,7 @@ fn d21_another_audience_of_the_same_cluster_has_other_secrets() {
 fn d21_another_id_or_end_makes_another_secret() {
     let case = Case::valid();
     let mut other_id = GOOD.response.clone();
-    other_id.id = ChallengeId::new([7; 16]);
+    other_id.id = case.challenge(&GOOD.enrolment).id;
     let mut later = GOOD.response.clone();
     later.expiry = Expiry::parse("2026-01-01T12:05:01Z").unwrap();
     assert_ne!(later.expiry, GOOD.response.expiry);
@@ -183,9 +198,10 @@ fn a_key_that_is_replaced_breaks_no_challenge_in_flight() {
     case.keys.former = None;
     case.proves(&new.response);
 
-    assert_eq!(
-        denied(case.respond(&GOOD.response)),
-        TpmDenial::QuoteOfAnotherRequest
+    let dropped = case.respond(&GOOD.response);
+    assert!(
+        matches!(dropped, Err(Refusal::Fail(Failure::EvidenceExpired))),
+        "{dropped:?}"
     );
 }
 
