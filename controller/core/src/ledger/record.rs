@@ -257,8 +257,14 @@ impl Record {
 
     /// Whether the TPM is further back than it was seen to be: a copy of it, or one that was cleared.
     pub(super) fn is_ahead_of(&self, identity: &Identity) -> bool {
-        let known = self.renewed_boot.max(self.holder.boot);
-        identity.boot.is_some_and(|boot| Some(boot) < known)
+        identity
+            .boot
+            .is_some_and(|boot| Some(boot) < self.known_boot())
+    }
+
+    /// The furthest that its TPM was seen to have come.
+    pub(super) fn known_boot(&self) -> Option<TpmBoot> {
+        self.renewed_boot.max(self.holder.boot)
     }
 
     /// By when every certificate of the generation has expired that ended at `now`, the ones that

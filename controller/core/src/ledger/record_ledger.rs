@@ -163,7 +163,7 @@ impl RecordLedger {
         let mut holder = None;
         let mut renamed = None;
         let mut opening = None;
-        let mut own = Own::known(self.records.known(name).await.map_err(unavailable)?);
+        let mut own = Own::known(self.known(name).await?);
         for _ in 0..MAX_STEPS {
             if own.record.is_some() {
                 own = self.fresh(own, name).await?;
@@ -242,14 +242,38 @@ impl RecordLedger {
         .into())
     }
 
+    /// The record as a cache has it.
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Refusal> {
+        let known = self.records.known(name).await.map_err(unavailable)?;
+        Ok(self.recalled(known))
+    }
+
+    /// The record as it is.
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Refusal> {
+        let fresh = self.records.read(name).await.map_err(unavailable)?;
+        Ok(self.recalled(fresh))
+    }
+
+    /// The record, with how far we saw its TPM come since that was written down.
+    fn recalled(&self, stored: Option<Stored>) -> Option<Stored> {
+        let Stored {
+            mut record,
+            version,
+        } = stored?;
+        let issued = self.last_issued(&record.node_name);
+        let issued = issued.filter(|issued| issued.generation == record.generation);
+        let boot = issued.and_then(|issued| issued.boot);
+        record.renewed_boot = record.renewed_boot.max(boot);
+        Some(Stored { record, version })
+    }
+
     /// The record as it is: a cache may lack one, which creating it finds out, but whatever else it
     /// says is not acted upon.
     async fn fresh(&self, own: Own, name: &NodeName) -> Result<Own, Refusal> {
         if own.is_fresh {
             return Ok(own);
         }
-        let record = self.records.read(name).await.map_err(unavailable)?;
-        Ok(Own::fresh(record))
+        Ok(Own::fresh(self.read(name).await?))
     }
 
     /// The other records of the machine. With a record of its own at hand, all that were written
@@ -389,11 +413,11 @@ impl RecordLedger {
         name: &NodeName,
         rule: impl Fn(Option<&Record>) -> Result<T, Denial>,
     ) -> Result<T, Refusal> {
-        let known = self.records.known(name).await.map_err(unavailable)?;
+        let known = self.known(name).await?;
         if let Ok(value) = rule(known.as_ref().map(|known| &known.record)) {
             return Ok(value);
         }
-        let fresh = self.records.read(name).await.map_err(unavailable)?;
+        let fresh = self.read(name).await?;
         Ok(rule(fresh.as_ref().map(|fresh| &fresh.record))?)
     }
 

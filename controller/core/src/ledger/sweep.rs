@@ -12,6 +12,7 @@ use super::rules::HolderState;
 use super::{LastIssued, RecordLedger};
 use crate::logs::error_chain;
 use crate::refusal::Unavailable;
+use crate::verifier::TpmBoot;
 
 /// The Node that a former holder left is looked for this long after the name has changed hands;
 /// usually the claim itself deletes it.
@@ -75,9 +76,14 @@ pub enum Done {
 }
 
 /// Whether what was issued is to be written down: where nothing is yet, an hour after; otherwise when
-/// what is written misleads, because it is a day out of date, has passed, or is too late.
-fn is_due(issued: &LastIssued, written: Option<SystemTime>, now: SystemTime) -> bool {
-    match written {
+/// what is written misleads, because it is a day out of date, has passed, or is too late. Of a machine
+/// that was started anew at once: by that a copy of its TPM is told, and our memory may not last.
+fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
+    let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
+    if issued.boot.map(starts) > record.known_boot().map(starts) {
+        return true;
+    }
+    match record.renewed_until {
         None => now >= issued.time + FIRST_NOTE_AFTER,
         Some(written) => {
             let end = whole_seconds(issued.not_after);
@@ -181,7 +187,7 @@ impl RecordLedger {
 
     async fn write_down(&self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {
         let name = &record.node_name;
-        let due = |issued: &&LastIssued| is_due(issued, record.renewed_until, now);
+        let due = |issued: &&LastIssued| is_due(issued, record, now);
         let Some(issued) = issued.filter(due).filter(|_| record.is_live()) else {
             return;
         };

@@ -117,8 +117,12 @@ fn what_is_written_of_a_certificate_follows_when_it_would_mislead() {
         (Some(at(10)), 0, at(12), false),
     ] {
         let issued = issued(issued_at);
+        let record = Record {
+            renewed_until: written,
+            ..World::held(policy()).record("n1")
+        };
         assert_eq!(
-            is_due(&issued, written, now),
+            is_due(&issued, &record, now),
             due,
             "{written:?} {issued:?} {now:?}"
         );
@@ -148,7 +152,32 @@ fn a_certificate_is_written_down_once() {
     assert_eq!(world.record("n1").renewed_until, None);
     block_on(ledger.sweep(at(6))).unwrap();
     assert_eq!(world.record("n1").renewed_until, Some(at(15)));
-    assert!(!is_due(&issued(5), Some(at(15)), at(6)));
+    assert!(!is_due(&issued(5), &world.record("n1"), at(6)));
+}
+
+#[test]
+fn a_machine_that_was_started_anew_is_written_down_at_once() {
+    let boot = |resets, restarts, clock| TpmBoot {
+        resets,
+        restarts,
+        clock,
+    };
+    let world = World::held(policy());
+    let record = Record {
+        renewed_boot: Some(boot(2, 1, 100)),
+        ..world.record("n1")
+    };
+    for (seen, due) in [
+        (boot(2, 1, 200), false),
+        (boot(2, 2, 100), true),
+        (boot(3, 0, 100), true),
+    ] {
+        let issued = LastIssued {
+            boot: Some(seen),
+            ..issued(0)
+        };
+        assert_eq!(is_due(&issued, &record, at(0)), due, "{seen:?}");
+    }
 }
 
 #[test]

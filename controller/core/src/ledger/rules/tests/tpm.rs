@@ -170,3 +170,35 @@ fn d23_what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
     note(noted(boot(9, 0, 1), 1));
     assert!(renewed(&world, "m1", b"other", boot(1, 0, 2)).is_ok());
 }
+
+#[test]
+fn d23_what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
+    let world = held(boot(2, 0, 5));
+    let ledger = world.ledger();
+    ledger.issued(
+        &name("n1"),
+        LastIssued {
+            generation: 1,
+            serial: "0a".to_owned(),
+            not_after: at(10),
+            time: at(1),
+            boot: Some(boot(3, 0, 5)),
+        },
+    );
+    let of = |boot| identity("m1", b"ek", boot);
+    let renewed = |identity| {
+        let renewal = Renewal {
+            node_name: name("n1"),
+            identity,
+            uid: world.record("n1").certificate_uid(),
+            not_after: at(12),
+        };
+        block_on(ledger.renew(&renewal, at(2)))
+    };
+
+    assert!(renewed(of(boot(3, 0, 5))).is_ok());
+    assert!(matches!(
+        refused(renewed(of(boot(2, 9, 9)))),
+        Denial::TpmRanBackwards { .. }
+    ));
+}
