@@ -73,6 +73,7 @@ fn claim(machine: &str, node: &str, key: u8) -> Claim {
             name: format!("kubelet-authenticator-{key}"),
             uid: "0a".to_owned(),
         },
+        asked: now(),
         not_after: now() + 7 * DAY,
     }
 }
@@ -253,6 +254,7 @@ async fn records_come_through_a_move_and_renew() {
         node_name: name("n1"),
         identity: AttestedIdentity::vouched(claim("m1", "n1", 1).assurance.identity().clone()),
         uid: granted.uid,
+        asked: now(),
         not_after: now() + 8 * DAY,
     };
     let renewed = ledger.renew(&renewal, now()).await.unwrap();

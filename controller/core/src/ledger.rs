@@ -25,7 +25,7 @@ mod uid;
 pub use opening::{Because, Opening};
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
 pub use record::{
-    Former, Opened, Record, RecordHolder, RequestRef, Revoked, Tombstone, TombstoneReason,
+    Former, Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Tombstone, TombstoneReason,
 };
 pub use record_ledger::RecordLedger;
 pub use records::{
@@ -111,6 +111,8 @@ pub struct Claim {
     pub key: KeyDigest,
     /// The request; for people.
     pub request: RequestRef,
+    /// When the API server got it.
+    pub asked: SystemTime,
     /// The certificate that follows will not be valid for longer.
     pub not_after: SystemTime,
 }
@@ -138,6 +140,8 @@ pub struct Renewal {
     pub identity: AttestedIdentity,
     /// The UID in the certificate that the request was made with.
     pub uid: CertificateUid,
+    /// When the API server got the request.
+    pub asked: SystemTime,
     /// The certificate that follows will not be valid for longer.
     pub not_after: SystemTime,
 }

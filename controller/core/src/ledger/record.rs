@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::{CertificateUid, Claim, KeyDigest, RecordUid};
+use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 /// How many former generations a record remembers. One more lets the oldest go, whose certificates
@@ -37,7 +38,7 @@ pub struct Record {
     /// nothing.
     pub renewed_until: Option<SystemTime>,
     /// How far the TPM had come at the last renewal that is known of. Best effort, too.
-    pub renewed_boot: Option<TpmBoot>,
+    pub renewed_boot: Option<SeenBoot>,
     /// Former generations whose certificates may still be valid, the oldest first.
     pub former: Vec<Former>,
     /// Set when nobody holds the name any more.
@@ -68,6 +69,19 @@ pub struct RecordHolder {
     pub endorsement_key: Option<KeyDigest>,
     /// How far that TPM had come at the time of the claim.
     pub boot: Option<TpmBoot>,
+}
+
+/// How far a TPM was seen to have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every source of records writes one out"
+)]
+pub struct SeenBoot {
+    /// How far.
+    pub boot: TpmBoot,
+    /// When: not before the request that showed it was filed.
+    pub at: SystemTime,
 }
 
 /// The claim that opened a generation.
@@ -255,16 +269,43 @@ impl Record {
             .map_or(self.not_after, |renewed| renewed.max(self.not_after))
     }
 
-    /// Whether the TPM is further back than it was seen to be: a copy of it, or one that was cleared.
-    pub(super) fn is_ahead_of(&self, identity: &Identity) -> bool {
-        identity
-            .boot
-            .is_some_and(|boot| Some(boot) < self.known_boot())
+    /// Checks that the TPM of a request that was filed at `asked` is no further back than it was seen
+    /// to be.
+    ///
+    /// # Errors
+    ///
+    /// It was further on before the request was filed: a copy of it, or one that was cleared
+    /// ([`Denial::TpmRanBackwards`]). It was seen so since: the request waited while the machine
+    /// filed another one, and nobody is to blame ([`Failure::EvidenceExpired`]).
+    pub(super) fn allows_boot(
+        &self,
+        identity: &Identity,
+        asked: SystemTime,
+    ) -> Result<(), Refusal> {
+        let further = |seen: &SeenBoot| identity.boot.is_some_and(|boot| boot < seen.boot);
+        let mut further = self.seen_boots().filter(further).peekable();
+        if further.peek().is_none() {
+            Ok(())
+        } else if further.any(|seen| seen.at < asked) {
+            Err(Denial::TpmRanBackwards {
+                node_name: self.node_name.clone(),
+                holder: self.holder.provider_id.clone(),
+            }
+            .into())
+        } else {
+            Err(Failure::EvidenceExpired.into())
+        }
+    }
+
+    fn seen_boots(&self) -> impl Iterator<Item = SeenBoot> {
+        let at = self.opened.time;
+        let opened = self.holder.boot.map(|boot| SeenBoot { boot, at });
+        [self.renewed_boot, opened].into_iter().flatten()
     }
 
     /// The furthest that its TPM was seen to have come.
     pub(super) fn known_boot(&self) -> Option<TpmBoot> {
-        self.renewed_boot.max(self.holder.boot)
+        self.seen_boots().map(|seen| seen.boot).max()
     }
 
     /// By when every certificate of the generation has expired that ended at `now`, the ones that
@@ -363,17 +404,13 @@ impl RecordHolder {
         self.is_attested() && self.provider_id == identity.provider_id && self.is(identity)
     }
 
-    /// Whether an identity of this machine's provider ID is this machine's: neither has an instance
-    /// or a key that the other has not.
+    /// Whether an identity of this machine's provider ID is this machine's: it is of no other
+    /// instance, and by the TPM by which the machine proved itself, if it did so by one. Whoever
+    /// proves the machine in another way says nothing of its TPM and of how it booted.
     pub(super) fn is(&self, identity: &Identity) -> bool {
-        fn agree<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
-            one.zip(other).is_none_or(|(one, other)| one == other)
-        }
-        agree(self.instance.as_ref(), identity.instance.as_ref())
-            && agree(
-                self.endorsement_key.as_ref(),
-                identity.endorsement_key.as_ref(),
-            )
+        let instances = self.instance.as_ref().zip(identity.instance.as_ref());
+        instances.is_none_or(|(one, other)| one == other)
+            && (self.endorsement_key.is_none() || self.has_tpm_of(identity))
     }
 }
 

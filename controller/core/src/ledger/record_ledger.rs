@@ -17,7 +17,7 @@ use super::{
 use crate::inventory::{Inventory, MachineState};
 use crate::logs::error_chain;
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
-use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
+use crate::refusal::{Deferral, Refusal, Unavailable};
 use crate::verifier::{Assurance, Identity};
 
 /// How many steps a claim takes before others have their turn: a name that changes hands to a
@@ -262,8 +262,9 @@ impl RecordLedger {
         } = stored?;
         let issued = self.last_issued(&record.node_name);
         let issued = issued.filter(|issued| issued.generation == record.generation);
-        let boot = issued.and_then(|issued| issued.boot);
-        record.renewed_boot = record.renewed_boot.max(boot);
+        record.renewed_boot = record
+            .renewed_boot
+            .max(issued.and_then(|it| it.seen_boot()));
         Some(Stored { record, version })
     }
 
@@ -302,7 +303,7 @@ impl RecordLedger {
             if !known.record.is_live() {
                 continue;
             }
-            let fresh = self.records.read(name).await.map_err(unavailable)?;
+            let fresh = self.read(name).await?;
             let fresh = fresh.filter(|fresh| {
                 fresh.record.is_live() && fresh.record.holder.provider_id == identity.provider_id
             });
@@ -407,18 +408,18 @@ impl RecordLedger {
         self.known_to(node_name, holder).await
     }
 
-    /// What follows from the record that is known or, before a denial, from the record as it is.
-    async fn known_to<T>(
+    /// What follows from the record that is known or, before a refusal, from the record as it is.
+    async fn known_to<T, E: Into<Refusal>>(
         &self,
         name: &NodeName,
-        rule: impl Fn(Option<&Record>) -> Result<T, Denial>,
+        rule: impl Fn(Option<&Record>) -> Result<T, E>,
     ) -> Result<T, Refusal> {
         let known = self.known(name).await?;
         if let Ok(value) = rule(known.as_ref().map(|known| &known.record)) {
             return Ok(value);
         }
         let fresh = self.read(name).await?;
-        Ok(rule(fresh.as_ref().map(|fresh| &fresh.record))?)
+        rule(fresh.as_ref().map(|fresh| &fresh.record)).map_err(Into::into)
     }
 
     fn new_uid(&self) -> Result<RecordUid, Deferral> {

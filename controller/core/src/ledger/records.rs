@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
-use super::Record;
+use super::{Record, SeenBoot};
 use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 
@@ -128,6 +128,14 @@ pub struct LastIssued {
     pub time: SystemTime,
     /// How far the machine's TPM had come.
     pub boot: Option<TpmBoot>,
+}
+
+impl LastIssued {
+    /// How far the machine's TPM was seen to have come.
+    pub(super) fn seen_boot(&self) -> Option<SeenBoot> {
+        let at = self.time;
+        self.boot.map(|boot| SeenBoot { boot, at })
+    }
 }
 
 /// A record was not written.

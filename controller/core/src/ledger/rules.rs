@@ -22,7 +22,7 @@ mod step;
 pub(super) use holding::{holder, renewed};
 pub(super) use step::{Facts, HolderState, Question, Step};
 
-use holding::{another_instance, identity_revoked, name_taken, tpm_ran_backwards};
+use holding::{another_instance, identity_revoked, name_taken};
 
 /// What follows from a claim.
 pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> Step {
@@ -151,9 +151,7 @@ impl Rules<'_> {
         if !record.holder.is(self.claim.assurance.identity()) {
             return Err(another_instance(record).into());
         }
-        if record.is_ahead_of(self.claim.assurance.identity()) {
-            return Err(tpm_ran_backwards(record).into());
-        }
+        record.allows_boot(self.claim.assurance.identity(), self.claim.asked)?;
         Ok(())
     }
 
@@ -252,8 +250,8 @@ impl Rules<'_> {
             if record.is_revoked() && !record.is_reset() {
                 return Err(identity_revoked(record).into());
             }
-            if record.is_ahead_of(self.claim.assurance.identity()) && !record.is_reset() {
-                return Err(tpm_ran_backwards(record).into());
+            if !record.is_reset() {
+                record.allows_boot(self.claim.assurance.identity(), self.claim.asked)?;
             }
             self.may_reenrol(record)?;
         }

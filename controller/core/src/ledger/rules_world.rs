@@ -54,6 +54,7 @@ pub(crate) fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
             name: format!("csr-{key}"),
             uid: format!("uid-{key}"),
         },
+        asked: at(hour),
         not_after: at(hour + 10),
     }
 }
@@ -156,6 +157,7 @@ impl World {
                 record: RecordUid::new([7; 16]),
                 generation,
             },
+            asked: at(hour),
             not_after: at(hour + 10),
         };
         block_on(self.ledger().renew(&renewal, at(hour)))

@@ -192,6 +192,7 @@ async fn before(story: &Story) -> (Arc<MemoryRecords>, Arc<MemoryStore>) {
             machine_name: None,
             key: KeyDigest::of(b"former"),
             request: RequestRef::default(),
+            asked: now(),
             not_after: now() + Duration::from_hours(1),
         };
         let uid = CertificateUid::parse(UID).unwrap().record;

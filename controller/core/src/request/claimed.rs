@@ -29,6 +29,7 @@ impl SettledCsr {
     ) -> Result<ClaimedCsr, Refusal> {
         let request = self.request();
         let not_after = now + request.lifetime();
+        let asked = request.asked_at().unwrap_or(now);
         let node_name = request.node_name().clone();
         let grant = match self.standing() {
             Standing::Claiming(assurance, claimant) => {
@@ -40,6 +41,7 @@ impl SettledCsr {
                     machine_name: Some(self.machine().name.clone()),
                     request: reference,
                     key: KeyDigest::of(request.spki_der()),
+                    asked,
                     not_after,
                 };
                 ledger.claim(&claim, now).await?
@@ -49,6 +51,7 @@ impl SettledCsr {
                     node_name,
                     identity: identity.clone(),
                     uid: *uid,
+                    asked,
                     not_after,
                 };
                 ledger.renew(&renewal, now).await?

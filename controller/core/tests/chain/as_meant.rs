@@ -83,6 +83,7 @@ pub(crate) fn renewal(
         node_name: name,
         identity,
         uid,
+        asked: at,
         not_after: at,
     }
 }

@@ -11,6 +11,7 @@ fn renewal(name: NodeName, identity: Identity, uid: CertificateUid, at: SystemTi
         node_name: name,
         identity,
         uid,
+        asked: at,
         not_after: at,
     }
 }

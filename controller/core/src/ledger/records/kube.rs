@@ -177,15 +177,18 @@ impl KubeRecords {
 
     async fn write_status(&self, name: &str, issued: &LastIssued) -> Result<(), Unavailable> {
         let moment = |time| object::moment(time).map_err(Unavailable::new);
-        let patch = json!({"status": {
+        let mut status = json!({
             "serial": issued.serial,
             "notAfter": moment(issued.not_after)?,
             "lastRenewal": moment(issued.time)?,
-            "lastTpmBoot": issued.boot.map(|boot| crd::LastTpmBoot {
-                generation: issued.generation,
-                boot: object::boot_object(boot),
-            }),
-        }});
+        });
+        // In a merge patch, null would take away what is known.
+        if let Some(boot) = issued.boot {
+            let boot = object::boot_object(boot);
+            let generation = issued.generation;
+            status["lastTpmBoot"] = json!(crd::LastTpmBoot { generation, boot });
+        }
+        let patch = json!({ "status": status });
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);
         let patched = self.api.patch_status(name, &parameters, &patch);

@@ -141,7 +141,7 @@ impl Records for MemoryRecords {
         {
             let until = &mut stored.record.renewed_until;
             *until = (*until).max(Some(issued.not_after));
-            stored.record.renewed_boot = issued.boot.or(stored.record.renewed_boot);
+            stored.record.renewed_boot = issued.seen_boot().or(stored.record.renewed_boot);
         }
         ready(Ok(())).boxed()
     }

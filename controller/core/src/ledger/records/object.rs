@@ -9,7 +9,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use super::{Stored, Version};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION};
 use crate::ledger::record::{
-    Former, Opened, Record, RecordHolder, RequestRef, Revoked, Tombstone, TombstoneReason,
+    Former, Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Tombstone, TombstoneReason,
 };
 use crate::ledger::{KeyDigest, RecordUid};
 use crate::verifier::TpmBoot;
@@ -68,11 +68,13 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
         opened: opened(&spec.opened)?,
         not_after: time(&spec.not_after),
         renewed_until: status_end.map(time),
-        renewed_boot: status
-            .as_ref()
-            .and_then(|status| status.last_tpm_boot)
-            .filter(|last| last.generation == spec.generation)
-            .map(|last| boot(last.boot)),
+        renewed_boot: status.as_ref().and_then(|status| {
+            let last = status.last_tpm_boot?;
+            (last.generation == spec.generation).then_some(SeenBoot {
+                boot: boot(last.boot),
+                at: time(status.last_renewal.as_ref()?),
+            })
+        }),
         former: spec.former.iter().map(former).collect(),
         tombstone: spec.tombstone.as_ref().map(tombstone),
         revoked: spec.revoked.as_ref().map(revoked),

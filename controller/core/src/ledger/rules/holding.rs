@@ -4,29 +4,31 @@ use kubelet_attestation::names::NodeName;
 
 use crate::ledger::record::Record;
 use crate::ledger::{CertificateUid, Grant, Holder, Opening, Renewal};
-use crate::refusal::Denial;
+use crate::refusal::{Denial, Refusal};
 
 /// What follows from a renewal by this record.
-pub(in crate::ledger) fn renewed(own: Option<&Record>, renewal: &Renewal) -> Result<Grant, Denial> {
+pub(in crate::ledger) fn renewed(
+    own: Option<&Record>,
+    renewal: &Renewal,
+) -> Result<Grant, Refusal> {
     let record = held(own, &renewal.node_name)?;
     if record.certificate_uid() != renewal.uid || !record.is_live() {
         return Err(Denial::FormerCertificate {
             node_name: renewal.node_name.clone(),
             presented: renewal.uid,
-        });
+        }
+        .into());
     }
     let identity = renewal.identity.identity();
     if record.holder.provider_id != identity.provider_id {
-        return Err(name_taken(record));
+        return Err(name_taken(record).into());
     }
     if !record.holder.is(identity) {
-        return Err(another_instance(record));
+        return Err(another_instance(record).into());
     }
-    if record.is_ahead_of(identity) {
-        return Err(tpm_ran_backwards(record));
-    }
+    record.allows_boot(identity, renewal.asked)?;
     if record.is_revoked() {
-        return Err(identity_revoked(record));
+        return Err(identity_revoked(record).into());
     }
     Ok(Grant {
         uid: record.certificate_uid(),
@@ -79,13 +81,6 @@ pub(super) fn name_taken(record: &Record) -> Denial {
 
 pub(super) fn another_instance(record: &Record) -> Denial {
     Denial::AnotherInstance {
-        node_name: record.node_name.clone(),
-        holder: record.holder.provider_id.clone(),
-    }
-}
-
-pub(super) fn tpm_ran_backwards(record: &Record) -> Denial {
-    Denial::TpmRanBackwards {
         node_name: record.node_name.clone(),
         holder: record.holder.provider_id.clone(),
     }

@@ -68,6 +68,12 @@ pub(in crate::ledger) enum Question {
     Holder(ProviderId),
 }
 
+impl From<Refusal> for Step {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refuse(refusal)
+    }
+}
+
 impl From<Denial> for Step {
     fn from(denial: Denial) -> Self {
         Self::Refuse(denial.into())

@@ -6,7 +6,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use super::*;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
 use crate::ledger::rules_world::{HOUR, World, at, claim, insecure, name, policy, provider_id};
-use crate::ledger::{LastIssued, Ledger as _, MemoryRecords, Records as _};
+use crate::ledger::{LastIssued, Ledger as _, MemoryRecords, Records as _, SeenBoot};
 use crate::nodes::{NodeState, Nodes};
 use crate::refusal::Unavailable;
 
@@ -164,7 +164,10 @@ fn a_machine_that_was_started_anew_is_written_down_at_once() {
     };
     let world = World::held(policy());
     let record = Record {
-        renewed_boot: Some(boot(2, 1, 100)),
+        renewed_boot: Some(SeenBoot {
+            boot: boot(2, 1, 100),
+            at: at(0),
+        }),
         ..world.record("n1")
     };
     for (seen, due) in [

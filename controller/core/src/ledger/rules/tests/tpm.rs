@@ -7,7 +7,7 @@ use futures::executor::block_on;
 use crate::inventory::MachineState;
 use crate::ledger::rules_world::{World, at, claim, name, provider_id};
 use crate::ledger::*;
-use crate::refusal::{Denial, Refusal};
+use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 fn boot(resets: u32, restarts: u32, clock: u64) -> TpmBoot {
@@ -39,6 +39,7 @@ fn renewed(world: &World, machine: &str, key: &[u8], boot: TpmBoot) -> Result<Gr
         node_name: name("n1"),
         identity: identity(machine, key, boot),
         uid: record.certificate_uid(),
+        asked: at(2),
         not_after: at(12),
     };
     block_on(world.ledger().renew(&renewal, at(2)))
@@ -191,6 +192,7 @@ fn d23_what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
             node_name: name("n1"),
             identity,
             uid: world.record("n1").certificate_uid(),
+            asked: at(2),
             not_after: at(12),
         };
         block_on(ledger.renew(&renewal, at(2)))
@@ -201,4 +203,66 @@ fn d23_what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
         refused(renewed(of(boot(2, 9, 9)))),
         Denial::TpmRanBackwards { .. }
     ));
+}
+
+#[test]
+fn d23_an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not_denied() {
+    let world = held(boot(2, 0, 5));
+    let note = LastIssued {
+        generation: 1,
+        serial: "0a".to_owned(),
+        not_after: at(14),
+        time: at(4),
+        boot: Some(boot(2, 0, 900)),
+    };
+    block_on(world.records.note(&name("n1"), &note)).unwrap();
+    let answered = |asked| {
+        let renewal = Renewal {
+            node_name: name("n1"),
+            identity: identity("m1", b"ek", boot(2, 0, 500)),
+            uid: world.record("n1").certificate_uid(),
+            asked,
+            not_after: at(12),
+        };
+        block_on(world.ledger().renew(&renewal, at(6))).unwrap_err()
+    };
+
+    for before in [at(3), at(4)] {
+        assert!(matches!(
+            answered(before),
+            Refusal::Fail(Failure::EvidenceExpired)
+        ));
+    }
+    assert!(matches!(
+        answered(at(5)),
+        Refusal::Deny(Denial::TpmRanBackwards { .. })
+    ));
+}
+
+#[test]
+fn e05_a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
+    let world = held(boot(2, 0, 5));
+    let without = AttestedIdentity::vouched(Identity::of(provider_id("m1")));
+    let renewal = Renewal {
+        node_name: name("n1"),
+        identity: without.clone(),
+        uid: world.record("n1").certificate_uid(),
+        asked: at(2),
+        not_after: at(12),
+    };
+    let denial = Denial::AnotherInstance {
+        node_name: name("n1"),
+        holder: provider_id("m1"),
+    };
+
+    let renewed = block_on(world.ledger().renew(&renewal, at(2)));
+    assert_eq!(refused(renewed), denial);
+    world.node("n1", false, 1);
+    let again = Claim {
+        assurance: Assurance::Attested(without),
+        ..claim("m1", "n1", 2, 3)
+    };
+    assert_eq!(world.denied(&again, 3), denial);
+    world.reset("n1");
+    assert_eq!(world.granted(&again, 3), 2);
 }

@@ -54,6 +54,7 @@ fn a_renewal_passes() {
         node_name: name("n1"),
         identity: AttestedIdentity::vouched(identity).unless_known(moved()),
         uid: world.record("n1").certificate_uid(),
+        asked: at(1),
         not_after: at(11),
     };
 
