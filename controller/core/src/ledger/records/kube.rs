@@ -177,17 +177,17 @@ impl KubeRecords {
 
     async fn write_status(&self, name: &str, issued: &LastIssued) -> Result<(), Unavailable> {
         let moment = |time| object::moment(time).map_err(Unavailable::new);
-        let mut status = json!({
-            "serial": issued.serial,
-            "notAfter": moment(issued.not_after)?,
-            "lastRenewal": moment(issued.time)?,
-        });
-        // In a merge patch, null would take away what is known.
-        if let Some(boot) = issued.boot {
-            let boot = object::boot_object(boot);
-            let generation = issued.generation;
-            status["lastTpmBoot"] = json!(crd::LastTpmBoot { generation, boot });
-        }
+        // What is not in it stays: a certificate that no TPM asked for says nothing of one.
+        let status = crd::NodeIdentityStatus {
+            serial: Some(issued.serial.clone()),
+            not_after: Some(moment(issued.not_after)?),
+            last_renewal: Some(moment(issued.time)?),
+            last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
+                generation: issued.generation,
+                boot: object::boot_object(boot),
+            }),
+            conditions: Vec::new(),
+        };
         let patch = json!({ "status": status });
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);
