@@ -132,7 +132,7 @@ fn options_that_contradict_each_other_are_both_named() {
 #[test]
 fn a_value_of_another_form_is_named_with_the_form_that_it_should_have() {
     for (option, form) in [
-        ("--attestor=gcp", "[possible values: aws]"),
+        ("--attestor=gcp", "[possible values: aws, tpm]"),
         ("--aws-account=1111-2222-3333", "twelve digits"),
         ("--aws-region=Ireland", "such as eu-west-1"),
         ("--aws-required-tag=cluster", "KEY=VALUE"),

@@ -3,6 +3,7 @@
 //! process.
 
 mod attacks;
+mod cli;
 mod identities;
 mod joins;
 mod keys;
