@@ -124,7 +124,7 @@ pub const ATTACKS: [Attack; 9] = [
         request: |scene| scene.send(None),
     },
     Attack {
-        what: "worker-2's identity, by the plugin on the attacker's machine",
+        what: "worker-2's identity, by a genuine TPM of the same vendor",
         kind: "Denied",
         reason: "EndorsementKeyOfAnotherMachine",
         request: |scene| {
@@ -175,7 +175,7 @@ pub const ATTACKS: [Attack; 9] = [
         request: |scene| scene.send(scene.copied()),
     },
     Attack {
-        what: "an answer twenty minutes late, as root on worker-2",
+        what: "an answer to a challenge that has ended, as root on worker-2",
         kind: "Failed",
         reason: "EvidenceExpired",
         request: |scene| scene.answer_late(LONG_AGO),
