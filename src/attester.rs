@@ -54,9 +54,18 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     }
 
     /// What its infrastructure calls this machine.
+    ///
+    /// Asked at the start of each run that needs another credential, also where its certificate is
+    /// issued and has but to be fetched: [`known`](ProviderIdSources::known) saves asking what
+    /// answers slowly.
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError>;
 
     /// Evidence that supports `claim` and no other, or none for a provider that has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Blame::Evidence`] says that this machine cannot support this claim: an open request is
+    /// given up, so that the next run begins anew.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
 
     /// Evidence that answers a challenge and supports `claim`, whose key is that of the request that
@@ -64,7 +73,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As for [`evidence`](Self::evidence). [`Blame::Evidence`] says that this machine cannot answer
+    /// [`Blame::Evidence`] says that this machine cannot answer
     /// this challenge: another is asked for. After any other the next run answers it.
     fn respond(
         &self,
@@ -118,6 +127,9 @@ pub struct ProviderIdSources<'a> {
     pub kubeadm: Option<&'a KubeletArguments>,
     /// What the firmware says.
     pub machine: &'a Machine,
+    /// What the machine is called in an open request, which was made in this boot and under these
+    /// settings: what was asked then would answer the same.
+    pub known: Option<&'a ProviderId>,
     /// When the answer has to be there.
     pub deadline: Deadline,
 }

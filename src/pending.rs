@@ -9,6 +9,7 @@ use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::backoff::Circumstances;
 use crate::key::{KeyError, PrivateKey};
 use crate::rotation::CLOCK_LEEWAY;
 use crate::secret::Secret;
@@ -48,6 +49,9 @@ pub struct OpenRequest {
     pub acknowledged: bool,
     /// Whether it answers a challenge.
     pub answers: bool,
+    /// Under which circumstances the machine was last asked for the name in it; none where the
+    /// machine itself was not asked.
+    pub asked: Option<Circumstances>,
 }
 
 /// All that decides what a request says, but for the key: if any of it changes, another request is
@@ -114,6 +118,11 @@ struct WireRequest {
     /// Left out where it is not so: releases that knew no challenges read on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answers: Option<bool>,
+    /// These two are left out of requests of providers that there were before them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settings: Option<String>,
 }
 
 impl Pending {
@@ -166,16 +175,32 @@ impl OpenRequest {
             created: created.as_secs(),
             acknowledged: false,
             answers: false,
+            asked: None,
         }
+    }
+
+    /// What the machine is called, if it would say the same if it were asked again: only in the boot
+    /// in which it was asked, which a copy of the store on another machine is not in, and under the
+    /// same settings.
+    pub fn known_provider_id(
+        &self,
+        circumstances: &Circumstances,
+        now: SystemTime,
+    ) -> Option<&ProviderId> {
+        let same = circumstances.boot_id.is_some() && self.asked.as_ref() == Some(circumstances);
+        (same && self.is_young(now)).then_some(&self.subject.provider_id)
     }
 
     /// Whether the request still asks for `subject`, and is young enough to be answered.
     ///
     /// A request from the future was made under a wrong clock, and its evidence too.
     pub fn is_worth_taking_up(&self, subject: &Subject, now: SystemTime) -> bool {
+        self.is_young(now) && self.subject == *subject
+    }
+
+    fn is_young(&self, now: SystemTime) -> bool {
         let created = UNIX_EPOCH + Duration::from_secs(self.created);
-        let young = now < created + MAX_AGE && created <= now + CLOCK_LEEWAY;
-        young && self.subject == *subject
+        now < created + MAX_AGE && created <= now + CLOCK_LEEWAY
     }
 
     fn to_wire(&self) -> WireRequest {
@@ -190,6 +215,8 @@ impl OpenRequest {
             created: self.created,
             acknowledged: self.acknowledged,
             answers: self.answers.then_some(true),
+            boot_id: self.asked.as_ref().and_then(|asked| asked.boot_id.clone()),
+            settings: self.asked.as_ref().map(|asked| asked.settings.clone()),
         }
     }
 }
@@ -214,6 +241,9 @@ impl TryFrom<WireRequest> for OpenRequest {
             created: wire.created.min(u64::from(u32::MAX)),
             acknowledged: wire.acknowledged,
             answers: wire.answers.unwrap_or_default(),
+            asked: wire
+                .settings
+                .map(|settings| Circumstances::new(wire.boot_id, settings)),
         })
     }
 }
@@ -240,6 +270,10 @@ mod tests {
         OpenRequest::new("name".to_owned(), b"request".to_vec(), subject(), now())
     }
 
+    fn circumstances() -> Circumstances {
+        Circumstances::new(Some("boot".to_owned()), "settings".to_owned())
+    }
+
     fn json(pending: &Pending) -> String {
         String::from_utf8(pending.to_json().to_vec()).unwrap()
     }
@@ -249,6 +283,7 @@ mod tests {
         let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
         let mut answer = open();
         answer.answers = true;
+        answer.asked = Some(circumstances());
         for request in [None, Some(open()), Some(answer)] {
             pending.request = request;
 
@@ -264,7 +299,9 @@ mod tests {
         let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
         pending.request = Some(open());
 
-        assert!(!json(&pending).contains("answers"));
+        for field in ["answers", "bootId", "settings"] {
+            assert!(!json(&pending).contains(field), "{field}");
+        }
         assert!(
             !Pending::parse(&json(&pending))
                 .unwrap()
@@ -282,6 +319,28 @@ mod tests {
         assert!(open().is_worth_taking_up(&subject(), after(599)));
         assert!(!open().is_worth_taking_up(&subject(), after(600)));
         assert!(!open().is_worth_taking_up(&subject(), now() - Duration::from_secs(301)));
+    }
+
+    #[test]
+    fn a_name_is_known_in_the_boot_and_under_the_settings_in_which_it_was_asked_for() {
+        let same = circumstances();
+        let mut asked = open();
+        asked.asked = Some(same.clone());
+        let late = now() + MAX_AGE;
+        let other_boot = Circumstances::new(Some("other".to_owned()), same.settings.clone());
+        let other_settings = Circumstances::new(same.boot_id.clone(), "other".to_owned());
+        let unknown_boot = Circumstances::new(None, same.settings.clone());
+
+        assert_eq!(
+            asked.known_provider_id(&same, now()),
+            Some(&subject().provider_id)
+        );
+        assert_eq!(asked.known_provider_id(&same, late), None);
+        assert_eq!(asked.known_provider_id(&other_boot, now()), None);
+        assert_eq!(asked.known_provider_id(&other_settings, now()), None);
+        assert_eq!(open().known_provider_id(&same, now()), None);
+        asked.asked = Some(unknown_boot.clone());
+        assert_eq!(asked.known_provider_id(&unknown_boot, now()), None);
     }
 
     #[test]

@@ -196,7 +196,8 @@ impl Attempt {
     }
 
     fn enrol(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Credential, Failure> {
-        let names = self.names(stored)?;
+        let saved = self.saved_pending(locked, stored)?;
+        let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
         let (login, bootstrap) = self.login(stored)?;
         let has_another_login = bootstrap.is_none();
         let endpoint = self.endpoint(stored, bootstrap)?;
@@ -218,7 +219,7 @@ impl Attempt {
 
         let audience = self.settings.audience.clone();
         let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
-        let mut pending = self.pending(locked, stored)?;
+        let mut pending = self.pending(locked, saved)?;
         let mut server = Server::new(endpoint, login, has_another_login);
         let issued = self.negotiate(locked, &mut server, &mut pending, &subject)?;
         self.accept(locked, pending, &subject, &origin, stored, &issued)

@@ -14,6 +14,7 @@ use super::attempt::{Attempt, Locked};
 use super::blame::{attester_failure, node_name_failure, store_failure};
 use super::step::Step;
 use crate::attester::{Blame, Challenged, Claim, ProviderIdSources, Renewal};
+use crate::backoff::Circumstances;
 use crate::clock;
 use crate::credential::Credential;
 use crate::csr::client_request;
@@ -25,6 +26,9 @@ use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
 use crate::stored::Stored;
 
+/// What provider IDs begin with that are read from a TPM.
+const OF_TPMS: &str = "tpm://";
+
 /// What this machine is called.
 pub(super) struct Names {
     pub(super) node_name: NodeName,
@@ -32,7 +36,11 @@ pub(super) struct Names {
 }
 
 impl Attempt {
-    pub(super) fn names(&self, stored: &Stored) -> Result<Names, Failure> {
+    pub(super) fn names(
+        &self,
+        stored: &Stored,
+        known: Option<&ProviderId>,
+    ) -> Result<Names, Failure> {
         let unreadable = |error: &kubelet::KubeletArgumentsError| {
             Failure::of(Code::Configuration, error, "let root read it")
         };
@@ -63,6 +71,7 @@ impl Attempt {
             kubelet: parent.as_ref(),
             kubeadm: kubeadm.as_ref(),
             machine: &self.machine,
+            known,
             deadline: self.deadline,
         };
         let provider_id = self
@@ -73,6 +82,15 @@ impl Attempt {
             node_name,
             provider_id,
         })
+    }
+
+    /// What the machine is called in the request that is open, if that need not be asked again.
+    pub(super) fn known_provider_id<'a>(
+        &self,
+        saved: Option<&'a Pending>,
+    ) -> Option<&'a ProviderId> {
+        let open = saved?.request.as_ref()?;
+        open.known_provider_id(&self.circumstances, clock::now())
     }
 
     pub(super) fn subject(&self, names: Names, audience: Audience) -> Subject {
@@ -86,14 +104,13 @@ impl Attempt {
     }
 
     /// The key and request of an earlier run, or a new key, saved.
-    pub(super) fn pending(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Pending, Failure> {
-        let current = stored.credential.as_ref().map(Credential::public_bits);
-        let pending = self
-            .saved_pending(locked)?
-            // What is left of a run that was killed after it had stored the certificate.
-            .filter(|pending| current != Some(pending.key.public_bits()));
-        let pending = if let Some(pending) = pending {
-            pending
+    pub(super) fn pending(
+        &self,
+        locked: &Locked<'_>,
+        saved: Option<Pending>,
+    ) -> Result<Pending, Failure> {
+        let pending = if let Some(saved) = saved {
+            saved
         } else {
             let key = PrivateKey::generate()
                 .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
@@ -105,7 +122,19 @@ impl Attempt {
         Ok(pending)
     }
 
-    fn saved_pending(&self, locked: &Locked<'_>) -> Result<Option<Pending>, Failure> {
+    /// The key and request of an earlier run, if there are.
+    pub(super) fn saved_pending(
+        &self,
+        locked: &Locked<'_>,
+        stored: &Stored,
+    ) -> Result<Option<Pending>, Failure> {
+        let current = stored.credential.as_ref().map(Credential::public_bits);
+        let pending = self.read_pending(locked)?;
+        // What is left of a run that was killed after it had stored the certificate is none.
+        Ok(pending.filter(|pending| current != Some(pending.key.public_bits())))
+    }
+
+    fn read_pending(&self, locked: &Locked<'_>) -> Result<Option<Pending>, Failure> {
         let read = locked
             .store
             .read_key(StoreFile::Pending)
@@ -143,18 +172,34 @@ impl Attempt {
         version: &EvidenceVersion,
     ) -> Result<OpenRequest, Failure> {
         let now = clock::now();
-        if let Some(open) = &pending.request
-            && open.is_worth_taking_up(subject, now)
-        {
+        let taken_up = pending
+            .request
+            .clone()
+            .filter(|open| open.is_worth_taking_up(subject, now));
+        if let Some(mut open) = taken_up {
             self.steps.done(Step::Attested);
+            let asked = self.asked(subject);
+            if open.asked != asked {
+                // The name was asked for again, so the next run need not.
+                open.asked = asked;
+                save(locked, pending, &open)?;
+            }
             self.steps.done(Step::RequestSaved);
-            return Ok(open.clone());
+            return Ok(open);
         }
         let draft = Draft::new(&pending.key, subject)?;
-        let evidence = self
+        let evidence = match self
             .attester
             .evidence(&self.claim(&draft, subject, version))
-            .map_err(|error| attester_failure(&error))?;
+        {
+            Ok(evidence) => evidence,
+            Err(error) => {
+                if error.blame() == Blame::Evidence && pending.request.is_some() {
+                    locked.drop_request(pending)?;
+                }
+                return Err(attester_failure(&error));
+            }
+        };
         self.steps.done(Step::Attested);
         let open = self.sealed(draft, subject, evidence, now);
         save(locked, pending, &open)?;
@@ -202,7 +247,7 @@ impl Attempt {
 
     /// What would be asked for, and the bytes of `spec.request` with a key that nobody keeps.
     pub(super) fn dry_run(&self, stored: &Stored) -> Result<(Subject, Vec<u8>), Failure> {
-        let names = self.names(stored)?;
+        let names = self.names(stored, None)?;
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
             (None, Renewal::Attested) => self.endpoint(stored, None)?.audience(),
@@ -257,7 +302,15 @@ impl Attempt {
         };
         let bytes = envelope.encode();
         let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
-        OpenRequest::new(name, bytes, subject.clone(), now)
+        let mut open = OpenRequest::new(name, bytes, subject.clone(), now);
+        open.asked = self.asked(subject);
+        open
+    }
+
+    /// For names that only the machine itself has.
+    fn asked(&self, subject: &Subject) -> Option<Circumstances> {
+        let of_machine = subject.provider_id.as_str().starts_with(OF_TPMS);
+        of_machine.then(|| self.circumstances.clone())
     }
 }
 

@@ -1,6 +1,6 @@
 //! How a machine proves by its TPM which it is.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::Header;
@@ -16,11 +16,16 @@ use sha2::{Digest as _, Sha256};
 use crate::protocol::{Answer, Ask, Binding, Bytes, EndorsementKey, Keys, Question, QuoteFor};
 use crate::{certificate, device_file, instance, program, trouble};
 
+/// What the provider IDs begin with that are made of endorsement keys.
+const SCHEME: &str = "tpm://";
+
 /// The machine's TPM.
 #[derive(Debug, Default)]
 pub(crate) struct Tpm {
     /// What was read to learn the provider ID; the evidence that follows is made from it.
     keys: Mutex<Option<Keys>>,
+    /// The provider ID, where it was known and not read.
+    known: OnceLock<ProviderId>,
 }
 
 impl Attester for Tpm {
@@ -35,13 +40,14 @@ impl Attester for Tpm {
         if let Some(id) = instance::provider_id(sources)? {
             return Ok(id);
         }
+        let known = sources.known.filter(|id| id.as_str().starts_with(SCHEME));
+        if let Some(known) = known {
+            return Ok(self.known.get_or_init(|| known.clone()).clone());
+        }
         let keys = read_keys(&sources.settings.tpm, sources.deadline)?;
-        let digest = HEXLOWER.encode(&Sha256::digest(&keys.spki.0));
+        let name = name_of(&keys)?;
         *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
-        ProviderId::parse(&format!("tpm://{digest}")).map_err(|error| {
-            AttesterError::new(Blame::Tpm, "the TPM has no name", "report this as a bug")
-                .because(error)
-        })
+        Ok(name)
     }
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
@@ -54,6 +60,14 @@ impl Attester for Tpm {
             Some(keys) => keys,
             None => read_keys(&claim.settings.tpm, claim.deadline)?,
         };
+        if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
+            let what = format!(
+                "the TPM is not the one that is called {}",
+                claim.provider_id
+            );
+            let remedy = "nothing: the next run asks by the name that it has";
+            return Err(AttesterError::new(Blame::Evidence, what, remedy));
+        }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let evidence = TpmEvidence::Enrol(Enrolment {
             header: header(claim),
@@ -123,6 +137,13 @@ fn header(claim: &Claim<'_>) -> Header {
         version: claim.version.clone(),
         audience: claim.audience.clone(),
     }
+}
+
+fn name_of(keys: &Keys) -> Result<ProviderId, AttesterError> {
+    let digest = HEXLOWER.encode(&Sha256::digest(&keys.spki.0));
+    ProviderId::parse(&format!("{SCHEME}{digest}")).map_err(|error| {
+        AttesterError::new(Blame::Tpm, "the TPM has no name", "report this as a bug").because(error)
+    })
 }
 
 fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, AttesterError> {

@@ -17,9 +17,10 @@ use kubelet_attestation::evidence::tpm::{
 };
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
-use kubelet_authenticator_tests::node::{Node, Run};
+use kubelet_authenticator_tests::node::{Node, PATIENCE, Run, Started};
 use kubelet_authenticator_tests::tpm::{self, Sent};
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::refusal::{Failure, Refusal};
@@ -47,6 +48,8 @@ pub struct Bed {
     pub trusted: Vec<u8>,
     /// Whether certificates are due for renewal at once.
     pub old: bool,
+    /// Whether answers to challenges are left undecided.
+    pub idle: bool,
     /// Decides in the place of the test.
     pub verifier: Option<TpmVerifier>,
 }
@@ -67,6 +70,7 @@ impl Bed {
             node,
             maker,
             old: false,
+            idle: false,
             verifier: None,
         }
     }
@@ -74,16 +78,42 @@ impl Bed {
     /// Runs the plugin as client-go does, while the controller decides what it sends.
     #[track_caller]
     pub fn run(&self) -> Run {
+        let run = self.controlled(|plugin| plugin.finish());
+        let secret = STANDARD.encode(SECRET);
+        assert!(!run.stderr.contains(&secret), "{run:#?}");
+        assert!(!run.stderr.contains("PRIVATE KEY"), "{run:#?}");
+        run
+    }
+
+    /// As [`run`](Self::run), but kills the plugin once the API server has its answer to the
+    /// challenge, which nobody has decided, and it has written that down.
+    #[track_caller]
+    pub fn kill_at_the_answer(&mut self) {
+        self.idle = true;
+        self.controlled(|mut plugin| {
+            let pending = self.node.file("pending.json");
+            let answered = poll(PATIENCE, || {
+                let pending: Value =
+                    serde_json::from_slice(&std::fs::read(&pending).ok()?).unwrap();
+                let request = &pending["request"];
+                (request["answers"] == true && request["acknowledged"] == true).then_some(())
+            });
+            plugin.kill();
+            assert!(answered.is_some());
+        });
+        self.idle = false;
+    }
+
+    /// What comes of a run of the plugin, while the controller decides what it sends.
+    #[track_caller]
+    fn controlled<T>(&self, run: impl FnOnce(Started) -> T) -> T {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let controller = scope.spawn(|| self.control(&over));
-            let run = self.node.start(&["credential", "--verbose"]).finish();
+            let came = run(self.node.start(&["credential", "--verbose"]));
             over.store(true, Ordering::Relaxed);
             controller.join().unwrap();
-            let secret = STANDARD.encode(SECRET);
-            assert!(!run.stderr.contains(&secret), "{run:#?}");
-            assert!(!run.stderr.contains("PRIVATE KEY"), "{run:#?}");
-            run
+            came
         })
     }
 
@@ -116,6 +146,7 @@ impl Bed {
         }
         match &sent.evidence {
             TpmEvidence::Enrol(enrolment) => self.challenge(csr, enrolment),
+            TpmEvidence::Respond(_) if self.idle => {}
             TpmEvidence::Respond(response) => {
                 self.check(&sent, response);
                 let signer = if self.old {

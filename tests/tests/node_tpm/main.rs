@@ -3,3 +3,4 @@
 mod bed;
 mod faults;
 mod join;
+mod resumption;

@@ -1,0 +1,98 @@
+//! A run goes on where the last one ended, and asks the TPM for no more than it has to.
+
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::api_server::Times;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
+use kubelet_authenticator_tests::node::{Node, PATIENCE};
+
+use crate::bed::Bed;
+
+/// A node that was stopped when it had answered its challenge, and whose TPM does that since.
+fn answered(fault: Fault) -> (Bed, TpmProxy) {
+    let mut bed = Bed::new();
+    let proxy = TpmProxy::before(&bed.tpm);
+    bed.node.set("TPM_TCTI", proxy.tcti());
+    bed.node.set("TIMEOUT_SECONDS", "10");
+    bed.kill_at_the_answer();
+    proxy.inject(Commands::All, Times::always(), fault);
+    proxy.forget();
+    (bed, proxy)
+}
+
+#[test]
+fn an_issued_certificate_is_fetched_without_the_tpm() {
+    let (bed, proxy) = answered(Fault::Hang);
+
+    bed.run().succeeded();
+
+    assert!(proxy.exchanges().is_empty());
+    assert_eq!(bed.sent().len(), 2);
+}
+
+/// A TPM whose half of the work fits into a run, and all of it does not.
+#[test]
+fn a_renewal_that_a_slow_tpm_stretches_over_runs_ends() {
+    let mut bed = Bed::new();
+    let proxy = TpmProxy::before(&bed.tpm);
+    bed.node.set("TPM_TCTI", proxy.tcti());
+    bed.old = true;
+    let first = bed.run().succeeded();
+    bed.old = false;
+    bed.node.set("TIMEOUT_SECONDS", "3");
+    // Once for the keys, and once for the answer.
+    let create = Commands::One(command::CREATE_PRIMARY);
+    let slow = Fault::Slow(Duration::from_millis(1500));
+    proxy.inject(create, Times::always(), slow);
+
+    let renewed = poll(PATIENCE, || {
+        let run = bed.run().succeeded();
+        (run.pair() != first.pair()).then_some(())
+    });
+
+    assert!(renewed.is_some());
+    assert_eq!(bed.sent().len(), 4);
+}
+
+#[test]
+fn a_tpm_is_asked_again_in_another_boot_and_under_other_settings() {
+    let changes: [fn(&mut Node); 2] = [
+        |node| {
+            node.change("pending.json", |pending| {
+                pending["request"]["bootId"] = "4f5f1b4e-0000-4000-8000-000000000000".into();
+            });
+        },
+        |node| node.set("TPM_ENDORSEMENT_KEY", "rsa-2048"),
+    ];
+    for change in changes {
+        let (mut bed, proxy) = answered(Fault::Answer(0x101));
+        change(&mut bed.node);
+
+        bed.run().failed(6).saying("is in failure mode");
+
+        assert!(!proxy.exchanges().is_empty());
+        assert_eq!(bed.sent().len(), 2);
+    }
+}
+
+#[test]
+fn a_stored_name_that_is_not_the_tpms_is_not_attested() {
+    let (bed, proxy) = answered(Fault::Hang);
+    let right = bed.sent()[0].provider_id.clone();
+    let other = format!("tpm://{}", "0".repeat(64));
+    bed.node.change("pending.json", |pending| {
+        // Of another cluster, so that another request is due.
+        pending["request"]["audience"] = "other".into();
+        pending["request"]["providerID"] = other.clone().into();
+    });
+    proxy.clear_faults();
+
+    bed.run()
+        .failed(7)
+        .saying(&format!("the TPM is not the one that is called {other}"));
+    let renewed = poll(PATIENCE, || (bed.run().code == Some(0)).then_some(()));
+
+    assert!(renewed.is_some());
+    assert!(bed.sent().iter().all(|sent| sent.provider_id == right));
+}
