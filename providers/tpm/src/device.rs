@@ -40,6 +40,12 @@ const FAILURE: u32 = 0x101;
 /// What is set in codes of format one, and in those of them that are about a parameter.
 const PARAMETER: u32 = 0xc0;
 
+/// Part 2, `TPM_RC`: bit 7 is set in codes that say which handle or parameter they are about.
+const FORMAT_ONE: u32 = 0x80;
+
+/// What they say.
+const FORMAT_ONE_ERROR: u32 = 0xbf;
+
 /// Bits 16 to 23: zero where the TPM itself speaks.
 const LAYER: u32 = 0x00ff_0000;
 
@@ -99,11 +105,10 @@ impl Device {
     }
 
     fn read_keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, Fault> {
-        let kind = match chosen {
-            Some(kind) => kind,
+        let (kind, certificate) = match chosen {
+            Some(kind) => (kind, self.certificate(kind)?),
             None => self.choose()?,
         };
-        let certificate = self.certificate(kind)?;
         let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
         let attestation = self.with_ak(|_, _, public| Ok(public.to_vec()))?;
         let spki = kind
@@ -118,11 +123,12 @@ impl Device {
     }
 
     /// The best key that the TPM has prepared, by a certificate or by keeping it; or else the best
-    /// that it can make.
-    fn choose(&mut self) -> Result<EndorsementKey, Fault> {
+    /// that it can make. With its certificate, if it has one.
+    fn choose(&mut self) -> Result<(EndorsementKey, Option<Vec<u8>>), Fault> {
         for kind in EndorsementKey::ALL {
-            if self.defined(kind.certificate_index())? || self.persistent(kind)?.is_some() {
-                return Ok(kind);
+            let certificate = self.certificate(kind)?;
+            if certificate.is_some() || self.persistent(kind)?.is_some() {
+                return Ok((kind, certificate));
             }
         }
         let p384 = u32::from(u16::from(EccCurve::NistP384));
@@ -133,9 +139,9 @@ impl Device {
         if let CapabilityData::EccCurves(curves) = curves
             && curves.contains(&EccCurve::NistP384.into())
         {
-            return Ok(EndorsementKey::EccP384);
+            return Ok((EndorsementKey::EccP384, None));
         }
-        Ok(EndorsementKey::EccP256)
+        Ok((EndorsementKey::EccP256, None))
     }
 
     /// What the TPM has at a handle is asked first: asking for what is not there is an error.
@@ -151,6 +157,7 @@ impl Device {
         Ok(first == Some(handle))
     }
 
+    /// What lies where the certificate of such a key has its place, if anybody may read it.
     fn certificate(&mut self, kind: EndorsementKey) -> Result<Option<Vec<u8>>, Fault> {
         if !self.defined(kind.certificate_index())? {
             return Ok(None);
@@ -167,7 +174,10 @@ impl Device {
                 nv::read_full(context, NvAuth::NvIndex(object.into()), index)
             });
         self.context.tr_close(&mut object).ok();
-        read.map(Some).map_err(step)
+        match read {
+            Err(error) if response_code(error).is_some_and(is_withheld) => Ok(None),
+            read => read.map(Some).map_err(step),
+        }
     }
 
     /// Everything in one go, so that each key is made once.
@@ -422,6 +432,21 @@ fn selection_of(registers: &[u8]) -> Result<PcrSelectionList, Fault> {
                 .build()
         })
         .map_err(at(QUOTE))
+}
+
+/// Whether the TPM does not give what is in an index: it was defined and never written, is locked,
+/// or is for others (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`).
+fn is_withheld(code: u32) -> bool {
+    match code {
+        // TPM_RC_AUTH_TYPE, _AUTH_MISSING, _POLICY, _AUTH_UNAVAILABLE, _NV_RANGE, _NV_SIZE,
+        // _NV_LOCKED, _NV_AUTHORIZATION, _NV_UNINITIALIZED
+        0x124..=0x126 | 0x12f | 0x146..=0x14a => true,
+        // TPM_RC_ATTRIBUTES, _AUTH_FAIL, _POLICY_FAIL, _BAD_AUTH, of whichever handle or session
+        _ if code & LAYER == 0 && code & FORMAT_ONE != 0 => {
+            matches!(code & FORMAT_ONE_ERROR, 0x82 | 0x8e | 0x9d | 0xa2)
+        }
+        _ => false,
+    }
 }
 
 fn code_or_words(step: &str, error: Error) -> Trouble {

@@ -1,10 +1,13 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
+use serde_json::json;
 
-use super::bed::{KINDS, assert_empty, bytes, keys_of};
+use super::bed::{KINDS, ask, assert_empty, bytes, keys_of};
 
 #[test]
 fn the_keys_are_what_other_tools_say_they_are() {
@@ -50,20 +53,88 @@ fn what_is_kept_in_the_place_of_an_endorsement_key_and_is_none_is_passed_over() 
     let tpm = Swtpm::start();
     let good = keys_of(&tpm, Some("EccP384"));
     tpm.evict(0x8101_0016);
-    let folder = tempfile::tempdir().unwrap();
-    let run = |words: &str| {
-        let mut words = words.split(' ');
-        let mut command = Command::new(words.next().unwrap());
-        let command = command.args(words).args(["-T", &tpm.tcti()]);
-        let output = command.current_dir(folder.path()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-    };
-    run("tpm2_createprimary -C e -G ecc384 -c key");
-    run("tpm2_evictcontrol -C o -c key 0x81010016");
+    tools(
+        &tpm,
+        &[
+            "tpm2_createprimary -C e -G ecc384 -c key",
+            "tpm2_evictcontrol -C o -c key 0x81010016",
+        ],
+    );
     tpm.flush();
 
     assert_eq!(keys_of(&tpm, Some("EccP384")), good);
     assert_empty(&tpm);
+}
+
+/// Runs tpm2-tools on this TPM.
+#[track_caller]
+fn tools(tpm: &Swtpm, lines: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("data"), [7; 64]).unwrap();
+    for line in lines {
+        let mut words = line.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        let command = command.args(words).args(["-T", &tpm.tcti()]);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+}
+
+#[test]
+fn a_certificate_that_cannot_be_read_is_none() {
+    let all = "ppwrite|ppread|ownerread|authread|no_da|platformcreate";
+    let define = |attributes: &str| format!("tpm2_nvdefine 0x1c00016 -C p -s 64 -a {attributes}");
+    let write = "tpm2_nvwrite 0x1c00016 -C p -i data".to_owned();
+    let lock = "tpm2_nvreadlock 0x1c00016 -C p".to_owned();
+    let of_owner = all.replace("authread|", "");
+    let locked = format!("{all}|read_stclear");
+    let with_password = format!("{} -p secret", define(all));
+    let tpm = Swtpm::start();
+    assert_eq!(EndorsementKey::P384.certificate_index(), 0x1c0_0016);
+    tpm.remove_certificate(0x1c0_0016);
+    let expected = keys_of(&tpm, Some("EccP384"));
+    assert!(expected["Keys"]["certificate"].is_null());
+    let another = keys_of(&tpm, Some("Rsa2048"));
+    tools(&tpm, &[&define(all)]);
+    assert_eq!(keys_of(&tpm, None), expected, "it is kept");
+    tpm.remove_certificate(0x1c0_0016);
+    tpm.evict(EndorsementKey::P384.persistent_handle());
+    for (case, lines) in [
+        ("not written", vec![define(all)]),
+        ("the owner's", vec![define(&of_owner), write.clone()]),
+        ("locked", vec![define(&locked), write.clone(), lock]),
+        ("with a password", vec![with_password, write]),
+    ] {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        tools(&tpm, &lines);
+
+        assert_eq!(keys_of(&tpm, Some("EccP384")), expected, "{case}");
+        assert_eq!(keys_of(&tpm, None), another, "{case}");
+        tpm.remove_certificate(0x1c0_0016);
+    }
+    assert_empty(&tpm);
+}
+
+#[test]
+fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
+    let tpm = Swtpm::start();
+    for code in [0x101, 0x902, 0x921, 0x922, 0x9ff] {
+        let proxy = TpmProxy::before(&tpm);
+        let read = Commands::One(command::NV_READ);
+        proxy.inject(read, Times::always(), Fault::Answer(code));
+        for kind in [json!("EccP384"), json!(null)] {
+            let answer = ask(&proxy.tcti(), &json!({"Keys": {"endorsement_key": kind}}));
+
+            let expected = json!({"Trouble": {"Code": {"step": "TPM2_NV_Read", "code": code}}});
+            assert_eq!(answer, expected);
+        }
+    }
+    let proxy = TpmProxy::before(&tpm);
+    let read = Commands::One(command::NV_READ);
+    proxy.inject(read, Times::always(), Fault::Cut);
+    let answer = ask(&proxy.tcti(), &json!({"Keys": {"endorsement_key": null}}));
+    let code = answer["Trouble"]["Code"]["code"].as_u64().unwrap();
+    assert_eq!(code & 0xff_0000, 0xa_0000, "{answer}");
 }
 
 #[test]
