@@ -163,20 +163,26 @@ fn start(program: &Path) -> Result<Child, ProgramError> {
 /// What it says on standard output and error, once it has closed both.
 fn hear(child: &mut Child, deadline: Deadline) -> Option<(String, String)> {
     let (out, err) = (child.stdout.take()?, child.stderr.take()?);
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let said = text(out, MAX_LINE_LEN);
-        let complained = text(err, MAX_WORDS_LEN);
-        drop(sender.send((said, complained)));
-    });
-    receiver.recv_timeout(deadline.remaining()).ok()
+    let said = text(out, MAX_LINE_LEN);
+    let complained = text(err, MAX_WORDS_LEN);
+    let said = said.recv_timeout(deadline.remaining()).ok()?;
+    let complained = complained.recv_timeout(deadline.remaining()).ok()?;
+    Some((said, complained))
 }
 
-fn text(from: impl Read, limit: u64) -> String {
-    let mut bytes = Vec::new();
-    // What was read before an error is what there is.
-    drop(from.take(limit).read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
+/// The first `limit` bytes, once there are no more.
+///
+/// On a thread of its own, and to the end: a program that cannot get rid of its words waits.
+fn text(mut from: impl Read + Send + 'static, limit: u64) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is what there is.
+        drop(from.by_ref().take(limit).read_to_end(&mut bytes));
+        drop(io::copy(&mut from, &mut io::sink()));
+        drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
+    });
+    receiver
 }
 
 fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {

@@ -114,6 +114,28 @@ fn a_program_that_ends_otherwise_says_how() {
 }
 
 #[test]
+fn a_program_that_says_much_is_heard_to_its_end() {
+    let much = "head -c 200000 /dev/zero | tr '\\0' x";
+    let (folder, program) = script(&format!(
+        "#!/bin/sh\n{much} >&2\necho '{{\"Trouble\":\"FailureMode\"}}'\n"
+    ));
+    let answer = asked(&program, MINUTE).unwrap();
+    assert!(matches!(answer, Answer::Trouble(Trouble::FailureMode)));
+    drop(folder);
+
+    assert_eq!(
+        refused(&format!("#!/bin/sh\n{much}\n")),
+        "PROGRAM is of another release than this plugin"
+    );
+    let said = refused(&format!("#!/bin/sh\n{much} >&2\nexit 3\n"));
+    let words = "x".repeat(usize::try_from(MAX_WORDS_LEN).unwrap());
+    assert_eq!(
+        said,
+        format!("PROGRAM ended without an answer (exit status: 3): {words}")
+    );
+}
+
+#[test]
 fn a_program_that_does_not_answer_is_left_at_the_deadline() {
     let (_folder, program) = script("#!/bin/sh\nexec sleep 1000\n");
 
