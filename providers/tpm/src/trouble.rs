@@ -126,7 +126,9 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
             "switch the machine off and on again; for swtpm use --flags startup-clear",
         ),
         0x101 => ("fails", REBOOT),
-        0x902 | 0x903 => (
+        // TPM_RC_CONTEXT_GAP, _OBJECT_MEMORY, _SESSION_MEMORY, _MEMORY, _SESSION_HANDLES,
+        // _OBJECT_HANDLES
+        0x901..=0x906 => (
             "has no memory left: other programs have left objects or sessions in it",
             "use /dev/tpmrm0 (tpm.device), which removes them; otherwise `tpm2_flushcontext -t`, \
              `-l` and `-s`, or a reboot",
@@ -184,9 +186,14 @@ mod tests {
         for (code, words) in [
             (0x100, "was not started"),
             (0x101, "fails"),
+            (0x901, "no memory left"),
             (0x902, "no memory left"),
             (0x000b_0902, "no memory left"),
             (0x903, "no memory left"),
+            (0x904, "no memory left"),
+            (0x905, "no memory left"),
+            (0x906, "no memory left"),
+            (0x907, "refuses"),
             (0x921, "locked out"),
             (0x922, "is busy"),
             (0x9a2, "wants a password"),
