@@ -93,6 +93,34 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_opened_says_why_and_what_to_do() {
+        let permitted = "run the plugin as root, as the kubelet does, or in the group of the file; \
+                         see that no sandbox (DeviceAllow=, a container) keeps devices from it";
+        for (errno, what, remedy) in [
+            (Errno::ACCESS, "/dev/tpmrm0 may not be opened", permitted),
+            (Errno::PERM, "/dev/tpmrm0 may not be opened", permitted),
+            (
+                Errno::BUSY,
+                "/dev/tpmrm0 is in use by another program",
+                "use /dev/tpmrm0 (tpm.device), which several programs can use at once",
+            ),
+            (
+                Errno::NXIO,
+                "/dev/tpmrm0 cannot be opened",
+                "see the kernel's messages about the TPM (dmesg | grep -i tpm)",
+            ),
+        ] {
+            let error = unusable(Path::new("/dev/tpmrm0"), errno);
+
+            assert_eq!(error.to_string(), what);
+            assert_eq!(error.remedy(), remedy);
+            assert_eq!(error.blame(), Blame::Tpm);
+            let cause = std::error::Error::source(&error).unwrap();
+            assert_eq!(cause.to_string(), io::Error::from(errno).to_string());
+        }
+    }
+
+    #[test]
     fn what_is_no_tpm_says_what_it_is_instead() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
