@@ -169,7 +169,10 @@ fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, A
     };
     let name = tcti.strip_prefix("device:").unwrap_or(&tcti).to_owned();
     let answer = program::find(settings.device_program.as_deref())
-        .and_then(|program| program::ask(&program, &Question { tcti, ask }, deadline))
+        .and_then(|program| {
+            let asker = std::process::id();
+            program::ask(&program, &Question { asker, tcti, ask }, deadline)
+        })
         .map_err(trouble::of_program)?;
     match answer {
         Answer::Trouble(trouble) => Err(trouble::of_tpm(&name, &trouble)),

@@ -30,6 +30,8 @@ impl<'de> Deserialize<'de> for Bytes {
 /// What is asked of which TPM.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Question {
+    /// The process that asks.
+    pub(crate) asker: u32,
     /// The TPM, as libtss2 names it.
     pub(crate) tcti: String,
     /// What is asked of it.

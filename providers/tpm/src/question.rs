@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, Read as _, Write as _};
 
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::device::Device;
 use crate::protocol::{Answer, Ask, Binding, MAX_LINE_LEN, Question, QuoteFor, Trouble};
@@ -15,7 +15,10 @@ pub(crate) fn answer_one() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
     io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line)?;
-    let answer = match serde_json::from_str(&line) {
+    let answer = match serde_json::from_str::<Question>(&line) {
+        Ok(question) if !is_child_of(question.asker) => {
+            return Err(io::Error::other("who asked has ended"));
+        }
         Ok(question) => answer(question).unwrap_or_else(Answer::Trouble),
         Err(_) => Answer::Trouble(Trouble::Question),
     };
@@ -24,6 +27,12 @@ pub(crate) fn answer_one() -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(line.as_bytes())?;
     out.flush()
+}
+
+/// No signal tells of a parent that had ended before it was asked for.
+fn is_child_of(asker: u32) -> bool {
+    let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
+    parent.and_then(|parent| u32::try_from(parent).ok()) == Some(asker)
 }
 
 fn answer(question: Question) -> Result<Answer, Trouble> {

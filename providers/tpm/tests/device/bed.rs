@@ -1,7 +1,7 @@
 //! The program under test, and what it says.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use base64::prelude::*;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
@@ -18,6 +18,15 @@ pub(crate) const KINDS: [(&str, EndorsementKey); 3] = [
 /// What the program answers to this question.
 #[track_caller]
 pub(crate) fn ask(tcti: &str, ask: &Value) -> Value {
+    let question = json!({"asker": std::process::id(), "tcti": tcti, "ask": ask});
+    let output = output(&question);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What comes of asking the program this.
+#[track_caller]
+pub(crate) fn output(question: &Value) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubelet-authenticator-tpm-device"))
         .env_clear()
         .env("TSS2_LOG", "all+none")
@@ -26,12 +35,10 @@ pub(crate) fn ask(tcti: &str, ask: &Value) -> Value {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let question = json!({"tcti": tcti, "ask": ask});
     writeln!(child.stdin.take().unwrap(), "{question}").unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    serde_json::from_slice(&output.stdout).unwrap()
+    output
 }
 
 pub(crate) fn keys_of(tpm: &Swtpm, kind: Option<&str>) -> Value {

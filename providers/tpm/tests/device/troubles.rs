@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
 use serde_json::{Value, json};
 
-use super::bed::{KINDS, ask, assert_empty, keys_of};
+use super::bed::{KINDS, ask, assert_empty, keys_of, output};
 use super::liar::liar;
 use super::quotes::question;
 
@@ -103,6 +103,20 @@ fn a_question_that_makes_no_sense_is_not_asked() {
         ask(nowhere, &json!("Shutdown")),
         json!({"Trouble": "Question"})
     );
+}
+
+#[test]
+fn a_program_whose_asker_has_ended_asks_the_tpm_nothing() {
+    let tpm = Swtpm::start();
+    let proxy = TpmProxy::before(&tpm);
+    let ask = json!({"Keys": {"endorsement_key": null}});
+
+    // Nobody's process.
+    let output = output(&json!({"asker": 0, "tcti": proxy.tcti(), "ask": ask}));
+
+    assert!(!output.status.success(), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(proxy.exchanges().is_empty());
 }
 
 #[test]
