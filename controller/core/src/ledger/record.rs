@@ -274,7 +274,7 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// It was further on before the request was filed: a copy of it, or one that was cleared
+    /// It was further on when the request was filed, to the second: a copy of it, or one that was cleared
     /// ([`Denial::TpmRanBackwards`]). It was seen so since: the request waited while the machine
     /// filed another one, and nobody is to blame ([`Failure::EvidenceExpired`]).
     pub(super) fn allows_boot(
@@ -286,7 +286,7 @@ impl Record {
         let mut further = self.seen_boots().filter(further).peekable();
         if further.peek().is_none() {
             Ok(())
-        } else if further.any(|seen| seen.at < asked) {
+        } else if further.any(|seen| seen.at <= asked) {
             Err(Denial::TpmRanBackwards {
                 node_name: self.node_name.clone(),
                 holder: self.holder.provider_id.clone(),

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
+use super::record::whole_seconds;
 use super::{Record, SeenBoot};
 use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
@@ -133,7 +134,7 @@ pub struct LastIssued {
 impl LastIssued {
     /// How far the machine's TPM was seen to have come.
     pub(super) fn seen_boot(&self) -> Option<SeenBoot> {
-        let at = self.time;
+        let at = whole_seconds(self.time);
         self.boot.map(|boot| SeenBoot { boot, at })
     }
 }
