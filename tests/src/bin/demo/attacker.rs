@@ -8,6 +8,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPa
 use serde_json::{Value, json};
 
 use crate::cluster::{self, Cluster};
+use crate::controller::Decision;
 
 /// How long an answer may take: a refusal comes at once, and "not decided" has to be seen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,6 +40,36 @@ pub enum Verdict {
     },
     /// Nothing, for as long as was waited.
     Undecided,
+}
+
+impl Verdict {
+    /// Tells how an attack ended; whether it was refused in this condition, for this reason.
+    /// `decision` is what the controller logged of a refusal for a reason.
+    pub fn tell(&self, expected: (&str, &str), decision: impl FnOnce(&str) -> Decision) -> bool {
+        let Self::Refused {
+            kind,
+            reason,
+            message,
+        } = self
+        else {
+            println!("      NOT REFUSED: {}", self.summary());
+            return false;
+        };
+        let decision = decision(reason);
+        let check = decision.checks.last().map_or("", |check| &check.name);
+        println!(
+            "      {} by the check \"{check}\" after {:.1} ms: {reason}",
+            kind.to_lowercase(),
+            decision.millis
+        );
+        println!("      the requester reads: {message}");
+        println!("      the operator reads:  {}", decision.detail);
+        let as_expected = (kind.as_str(), reason.as_str()) == expected;
+        if !as_expected {
+            println!("      EXPECTED {}: {}", expected.0, expected.1);
+        }
+        as_expected
+    }
 }
 
 /// What a request asks for.
