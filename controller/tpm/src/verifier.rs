@@ -109,8 +109,7 @@ impl TpmVerifier {
         let authorities = &self.policy.authorities;
         let certified = authorities.require(certificate, &keys.endorsement, now);
         certified.map_err(Denial::from)?;
-        self.is_the_machines(&machine, &keys, appraisal, now)
-            .await?;
+        self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let challenge_keys = self.challenge_keys()?;
         let subject = self.subject(audience, &keys, appraisal);
@@ -169,8 +168,7 @@ impl TpmVerifier {
         tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
         let allowed = self.policy.registers.allows(quote.registers());
         allowed.map_err(Denial::from)?;
-        self.is_the_machines(&machine, &keys, appraisal, now)
-            .await?;
+        self.is_the_machines(&machine, &keys, appraisal).await?;
 
         let identity = Identity {
             endorsement_key: Some(keys.endorsement.digest()),
@@ -212,7 +210,6 @@ impl TpmVerifier {
         machine: &Machine<'_>,
         keys: &Keys,
         appraisal: &Appraisal<'_>,
-        now: SystemTime,
     ) -> Result<(), Refusal> {
         if machine.is_known {
             return Ok(());
@@ -221,7 +218,6 @@ impl TpmVerifier {
             machine: appraisal.machine,
             provider_id: machine.provider_id,
             kind: keys.endorsement.kind(),
-            now,
         };
         let trusted = self.platform.trusted(asked).await;
         let trusted = trusted.map_err(|source| Deferral::VerifierUnavailable { source })?;

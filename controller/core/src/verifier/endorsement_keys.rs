@@ -3,7 +3,6 @@
 //! Nothing of a request takes part: the machine is the one that the inventory found.
 
 use std::fmt::Debug;
-use std::time::SystemTime;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::ProviderId;
@@ -39,8 +38,6 @@ pub struct Asked<'a> {
     pub provider_id: &'a ProviderId,
     /// Of which kind: a TPM has a key of each.
     pub kind: KeyKind,
-    /// What time it is.
-    pub now: SystemTime,
 }
 
 /// A kind of endorsement key, one for each template.
