@@ -8,11 +8,19 @@ MAKEFLAGS += --no-print-directory
 CARGO ?= cargo
 # Heavy builds live outside the tree, each under a name that follows from its content.
 export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
+# A fresh clone is built once: what helps to build it again is not written.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
 MUSL := x86_64-unknown-linux-musl
+STATIC := kubelet-authenticator-aws kubelet-authenticator-insecure kubelet-authenticator-tpm
 CARGO_DENY := 0.20.2
 CARGO_MACHETE := 0.9.2
 tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
-PACKAGES = $(shell $(CARGO) metadata --no-deps --format-version 1 | jq -r '.packages[].name')
+# Of the whole workspace with its tests, always: with another choice of packages, and so of features, much is built again.
+BUILD = $(CARGO) build --locked --workspace
+# Lints and documents what it compiles.
+LINT = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/lint
 CONTROL_PLANE ?= embedded
 PROVIDER ?= aws
 
@@ -24,30 +32,40 @@ help:
 ##       PROVIDER=tpm is of machines with TPMs; PROVIDER=insecure tells what is not stopped where machines
 ##       prove nothing
 demo: prerequisites-$(CONTROL_PLANE) dependencies
-	@# Of the whole workspace: with another choice of packages, and so of features, the SDK of AWS is built once more.
-	@$(CARGO) build --locked --quiet --workspace --bins
+	@$(BUILD) --quiet --bins --test demo
 	@target/debug/demo --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
 
-## test: everything that the continuous integration checks
-test: prerequisites-all dependencies fmt layering clippy doc deny machete test-real bench-limits
+## test: everything that the continuous integration checks; prints what each stage took, and writes it to
+##       target/test-times.json
+test: prerequisites-all dependencies
+	@tests/stage --clear
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete
 	@tests/dependencies save
+	@# Programs that nobody waits for are built while the suites wait for something.
+	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
+	@tests/dependencies save
+	@tests/stage --table
 	@echo "make test: everything passed"
 
+stage-%:
+	@tests/stage $* $(MAKE) $*
+
 ## test-fast: the tests that need no real Kubernetes, and so no Go
-test-fast: moto
-	$(CARGO) build --workspace --locked --bins
-	$(CARGO) test --workspace --locked --exclude kubelet-authenticator-tests --exclude kubelet-authenticator-test-support
-	$(CARGO) test --locked -p kubelet-authenticator-test-support --test api_server --test moto
-	$(CARGO) test --locked -p kubelet-authenticator-tests $(foreach suite,$(FAST_SUITES),--test $(suite))
+test-fast: moto build
+	$(LINT) tests/suites --fast
 
-# Everything but what starts real Kubernetes.
-FAST_SUITES = $(filter-out real_%,$(basename $(notdir $(wildcard tests/tests/*.rs))))
+# Compiles, lints and documents everything, and warnings are errors.
+build:
+	$(LINT) $(BUILD) --all-targets
 
-test-real: control-plane moto
-	$(CARGO) build --workspace --locked --bins
-	$(CARGO) test --workspace --locked --no-run
-	@tests/dependencies save
-	$(CARGO) test --workspace --locked --no-fail-fast
+# Everything that is compiled for the tests is there by then.
+suites: control-plane moto
+	$(LINT) tests/suites
+	$(LINT) $(CARGO) test --locked --workspace --doc
+
+# Each package by itself, where features that another package turns on could hide something.
+isolation:
+	nice -n 19 tests/isolation
 
 ## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
 bench: prerequisites-all musl control-plane
@@ -58,17 +76,15 @@ bench: prerequisites-all musl control-plane
 	@$(CARGO) bench --locked --quiet -p node-attestation-tpm --bench verify
 
 # The limits that do not depend on the machine's speed.
-bench-limits: musl
-	@$(CARGO) build --locked --quiet -p kubelet-authenticator-tests --bin bench
+bench-limits: musl build
 	@target/debug/bench --limits-only
 
 ## musl: the static node binaries
 musl: prerequisites-musl
-	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-aws
-	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-insecure
-	@# Its other program links libtss2, and so glibc.
-	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-tpm --bin kubelet-authenticator-tpm
-	$(CARGO) build --locked --profile node --target $(MUSL) -p kubelet-authenticator-floor
+	@# Not the other program of the plugin for TPMs, which links libtss2, and so glibc.
+	nice -n 19 $(CARGO) build --locked --profile node --target $(MUSL) $(foreach program,$(STATIC),-p $(program)) \
+	  $(foreach program,$(STATIC),--bin $(program)) -p kubelet-authenticator-floor \
+	  --bin floor --bin floor-read --bin peak-memory
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached
 control-plane: prerequisites-real
@@ -85,17 +101,6 @@ dependencies:
 fmt:
 	$(CARGO) fmt --all --check
 
-# Each package by itself, so that features which another package turns on hide nothing.
-clippy:
-	@for package in $(PACKAGES); do \
-	  echo "clippy $$package"; $(CARGO) clippy --locked --quiet -p $$package --all-targets -- -D warnings; done
-
-doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --locked --no-deps --document-private-items
-
-layering:
-	$(CARGO) test --locked --quiet -p kubelet-authenticator-tests --test layering
-
 deny: $(call tool,cargo-deny@$(CARGO_DENY))
 	$< --workspace check bans licenses sources
 
@@ -109,10 +114,10 @@ machete: $(call tool,cargo-machete@$(CARGO_MACHETE))
 # Built from source, once: with its own target folder, so that this tree's is not rebuilt for it.
 $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 	package=$(firstword $(subst /, ,$*)); \
-	$(CARGO) install --quiet --locked --root "$(KUBELET_AUTHENTICATOR_CACHE)/tools/$$package" "$$package"
+	$(CARGO) install --quiet --locked --debug --root "$(KUBELET_AUTHENTICATOR_CACHE)/tools/$$package" "$$package"
 
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-fast test-real bench bench-limits musl control-plane moto dependencies fmt clippy doc layering \
-	deny advisories machete
+.PHONY: help demo test test-fast build suites isolation bench bench-limits musl control-plane moto dependencies fmt deny \
+	advisories machete

@@ -16,7 +16,7 @@ const MAX_FILE_LEN: usize = 1024 * 1024;
 )]
 pub(super) struct StandaloneTpmArguments {
     /// What is accepted of TPMs: YAML with endorsementKeys and pcrPolicy, as `spec.tpm` has them.
-    /// Without it, each machine's provider ID names its TPM (tpm://<digest>), and any boot state is
+    /// Without it, each machine's provider ID names its TPM by a digest, and any boot state is
     /// let in
     #[arg(long, value_name = "FILE", requires = "attestor")]
     pub(super) tpm_settings: Option<PathBuf>,
