@@ -12,7 +12,7 @@ use crate::failure::Code;
 use crate::kubelet::KubeletArguments;
 use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
-use crate::settings::Settings;
+use crate::settings::{EndorsementKeyChoice, Settings};
 
 /// Seven days: renewed daily, so the management cluster may be away for six.
 const WEEK: u32 = 7 * 24 * 3600;
@@ -82,6 +82,13 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Option<Vec<u8>>, AttesterError> {
         let (_, _) = (claim, challenged);
         Ok(None)
+    }
+
+    /// The kind of endorsement key that `evidence` was made with, by this provider: later runs use
+    /// the same until the store is reset. `None` for evidence of no TPM.
+    fn endorsement_key(&self, evidence: &[u8]) -> Option<EndorsementKeyChoice> {
+        let _ = evidence;
+        None
     }
 }
 

@@ -5,6 +5,7 @@ mod attempt;
 mod blame;
 mod cluster;
 mod due;
+mod endorsement_key;
 mod negotiation;
 mod outcome;
 mod request;
@@ -151,10 +152,13 @@ impl Authenticator<'_> {
     /// The request that would be sent now, with a key that is thrown away; nothing is sent or
     /// written.
     pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
-        let (_, stored) = self.stored()?;
-        let attempt = self
+        let (store, stored) = self.stored()?;
+        let mut attempt = self
             .attempt(self.settings.timeout, false)
             .map_err(|not_yet| not_yet.failure)?;
+        if let Some(store) = &store {
+            attempt.recall_endorsement_key(store, &stored);
+        }
         attempt.dry_run(&stored)
     }
 

@@ -38,11 +38,19 @@ pub enum StoreFile {
     Pending,
     /// The last failure.
     Failure,
+    /// The kind of endorsement key that the machine enrolled with.
+    EndorsementKey,
 }
 
 impl StoreFile {
     /// All of them; the lock is not one.
-    pub const ALL: [Self; 4] = [Self::Credential, Self::Origin, Self::Pending, Self::Failure];
+    pub const ALL: [Self; 5] = [
+        Self::Credential,
+        Self::Origin,
+        Self::Pending,
+        Self::Failure,
+        Self::EndorsementKey,
+    ];
 
     /// The name in the directory.
     pub fn name(self) -> &'static str {
@@ -51,6 +59,7 @@ impl StoreFile {
             Self::Origin => "origin.json",
             Self::Pending => "pending.json",
             Self::Failure => "failure.json",
+            Self::EndorsementKey => "endorsement-key",
         }
     }
 }

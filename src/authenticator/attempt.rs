@@ -89,7 +89,7 @@ pub(super) struct Locked<'a> {
 
 impl Attempt {
     /// Gets a new credential, or the one that another run has got meanwhile.
-    pub(super) fn run(self) -> Result<Credential, NotYet> {
+    pub(super) fn run(mut self) -> Result<Credential, NotYet> {
         let store = Store::create(&self.settings.state_directory)
             .map_err(|error| NotYet::at_once(store_failure(&error)))?;
         let lock = store
@@ -101,6 +101,8 @@ impl Attempt {
             lock: &lock,
         };
         let stored = self.load(&locked).map_err(NotYet::at_once)?;
+        Self::forget_foreign_endorsement_key(&locked, &stored);
+        self.recall_endorsement_key(&store, &stored);
         let due = self.due(&stored);
         if let (Due::Nothing, false) = (due, self.force)
             && let Some(credential) = stored.credential
@@ -248,6 +250,7 @@ impl Attempt {
                 return Err(issued_failure(&error));
             }
         };
+        self.remember_endorsement_key(locked, pending.request.as_ref())?;
         locked.write(StoreFile::Credential, credential.to_pem().as_bytes())?;
         self.steps.done(Step::CredentialStored);
         if stored.origin.as_ref() != Some(origin) {

@@ -63,16 +63,20 @@ impl EndorsementKeyChoice {
             Self::EccP384 => "ecc-p384",
         }
     }
+
+    /// The choice of this name.
+    pub fn named(text: &str) -> Option<Self> {
+        [Self::Auto, Self::Rsa2048, Self::EccP256, Self::EccP384]
+            .into_iter()
+            .find(|choice| choice.as_str() == text)
+    }
 }
 
 impl FromText for EndorsementKeyChoice {
     fn read(text: &str) -> Result<Self, ValueError> {
-        [Self::Auto, Self::Rsa2048, Self::EccP256, Self::EccP384]
-            .into_iter()
-            .find(|choice| choice.as_str() == text)
-            .ok_or(ValueError::NotOneOf {
-                known: &["auto", "rsa-2048", "ecc-p256", "ecc-p384"],
-            })
+        Self::named(text).ok_or(ValueError::NotOneOf {
+            known: &["auto", "rsa-2048", "ecc-p256", "ecc-p384"],
+        })
     }
 }
 

@@ -130,6 +130,20 @@ impl Attester for Tpm {
         });
         Ok(Some(evidence.to_json()))
     }
+
+    fn endorsement_key(&self, evidence: &[u8]) -> Option<EndorsementKeyChoice> {
+        let keys = match TpmEvidence::parse(evidence).ok()? {
+            TpmEvidence::Enrol(enrolment) => enrolment.keys,
+            TpmEvidence::Respond(response) => response.keys,
+        };
+        // Type and name algorithm tell the templates apart (Part 2, TPMT_PUBLIC).
+        match keys.endorsement.first_chunk()? {
+            [0x00, 0x01, 0x00, 0x0b] => Some(EndorsementKeyChoice::Rsa2048),
+            [0x00, 0x23, 0x00, 0x0b] => Some(EndorsementKeyChoice::EccP256),
+            [0x00, 0x23, 0x00, 0x0c] => Some(EndorsementKeyChoice::EccP384),
+            _ => None,
+        }
+    }
 }
 
 fn header(claim: &Claim<'_>) -> Header {

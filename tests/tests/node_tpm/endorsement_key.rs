@@ -1,0 +1,108 @@
+//! A machine keeps the endorsement key that it enrolled with.
+
+use std::process::Command;
+
+use kubelet_attestation::evidence::tpm::TpmEvidence;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+
+use crate::bed::Bed;
+
+/// A machine whose TPM has an RSA key prepared, and nothing else, and which renews at every run.
+fn with_rsa_alone() -> Bed {
+    let mut bed = Bed::new();
+    bed.tpm.evict(EndorsementKey::P384.persistent_handle());
+    bed.tpm
+        .remove_certificate(EndorsementKey::P384.certificate_index());
+    bed.trusted = public(&bed, EndorsementKey::Rsa2048);
+    bed.old = true;
+    bed
+}
+
+fn public(bed: &Bed, kind: EndorsementKey) -> Vec<u8> {
+    TpmMachine::new(bed.tpm.clone(), kind).ek_public()
+}
+
+/// Keeps an endorsement key P-256 in the TPM, as an agent does that needs one.
+fn persist_p256(bed: &Bed) {
+    let handle = format!("{:#010x}", EndorsementKey::P256.persistent_handle());
+    let output = Command::new("tpm2_createek")
+        .args(["-G", "ecc", "-u", "/dev/null", "-c", &handle])
+        .env("TPM2TOOLS_TCTI", bed.tpm.tcti())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    bed.tpm.flush();
+}
+
+/// The endorsement keys that were shown, in order.
+fn shown(bed: &Bed) -> Vec<Vec<u8>> {
+    let sent = bed.sent().into_iter();
+    sent.map(|sent| match sent.evidence {
+        TpmEvidence::Enrol(enrolment) => enrolment.keys.endorsement,
+        TpmEvidence::Respond(response) => response.keys.endorsement,
+    })
+    .collect()
+}
+
+#[test]
+fn a_machine_renews_with_the_kind_of_endorsement_key_that_it_enrolled_with_until_reset() {
+    let mut bed = with_rsa_alone();
+    let rsa = bed.trusted.clone();
+    bed.run().succeeded();
+    assert_eq!(shown(&bed), [rsa.clone(), rsa.clone()]);
+    persist_p256(&bed);
+
+    bed.run().succeeded();
+
+    assert_eq!(shown(&bed)[2..], [rsa.clone(), rsa]);
+    let sent = bed.sent();
+    assert_eq!(sent[3].provider_id, sent[0].provider_id);
+    bed.node.command(&["reset"]).succeeded();
+    let p256 = public(&bed, EndorsementKey::P256);
+    bed.trusted.clone_from(&p256);
+    bed.run().succeeded();
+    assert_eq!(shown(&bed)[4..], [p256.clone(), p256]);
+}
+
+#[test]
+fn a_machine_that_something_else_names_keeps_its_kind_of_endorsement_key_too() {
+    let mut bed = with_rsa_alone();
+    bed.node.set("PROVIDER_ID", "vsphere://4210");
+    let rsa = bed.trusted.clone();
+    bed.run().succeeded();
+    persist_p256(&bed);
+
+    bed.run().succeeded();
+
+    assert_eq!(shown(&bed)[2..], [rsa.clone(), rsa]);
+}
+
+#[test]
+fn a_kind_of_endorsement_key_that_is_set_counts_more_than_the_one_of_the_enrolment() {
+    let mut bed = with_rsa_alone();
+    bed.run().succeeded();
+    let p256 = public(&bed, EndorsementKey::P256);
+    bed.trusted.clone_from(&p256);
+    bed.node.set("TPM_ENDORSEMENT_KEY", "ecc-p256");
+
+    bed.run().succeeded();
+    bed.node.unset("TPM_ENDORSEMENT_KEY");
+    bed.run().succeeded();
+
+    let expected = [p256.clone(), p256.clone(), p256.clone(), p256];
+    assert_eq!(shown(&bed)[2..], expected);
+}
+
+#[test]
+fn a_kind_of_endorsement_key_that_no_origin_vouches_for_is_not_used() {
+    let bed = Bed::new();
+    let kept = bed.node.file("endorsement-key");
+    std::fs::create_dir_all(bed.node.state()).unwrap();
+    std::fs::write(&kept, "rsa-2048").unwrap();
+    let p384 = public(&bed, EndorsementKey::P384);
+
+    bed.run().succeeded();
+
+    assert_eq!(shown(&bed), [p384.clone(), p384]);
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "ecc-p384");
+}
