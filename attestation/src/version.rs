@@ -18,9 +18,15 @@ pub struct EvidenceVersion(String);
 pub struct InvalidVersion;
 
 impl EvidenceVersion {
-    /// The version that this release speaks.
+    /// The version that evidence of every provider has.
     pub fn v1() -> Self {
         Self("v1".to_owned())
+    }
+
+    /// The version in which the evidence of a TPM may carry the certificates of the authorities
+    /// between its endorsement key and the vendor's root.
+    pub fn v2() -> Self {
+        Self("v2".to_owned())
     }
 
     /// Reads a version's name.

@@ -171,6 +171,7 @@ impl Requester {
         Enrolment {
             header: self.header(),
             certificate: machine.ek_certificate(),
+            intermediates: Vec::new(),
             keys: keys_of(machine),
         }
     }
@@ -297,6 +298,14 @@ impl Sent {
             provider_id: csr_der.claimed_provider_id().unwrap(),
             node_name: subject::node_name(csr_der.subject()).unwrap(),
             spki: csr_der.spki_der().to_vec(),
+        }
+    }
+
+    /// The version of its evidence.
+    pub fn version(&self) -> &EvidenceVersion {
+        match &self.evidence {
+            TpmEvidence::Enrol(enrolment) => &enrolment.header.version,
+            TpmEvidence::Respond(response) => &response.header.version,
         }
     }
 }

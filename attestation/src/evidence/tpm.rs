@@ -35,6 +35,14 @@ pub const MAX_STRUCTURE_LEN: usize = 2 * 1024;
 /// The most bytes of a certificate of an endorsement key that are taken.
 pub const MAX_CERTIFICATE_LEN: usize = 8 * 1024;
 
+/// The most certificates of authorities that are taken beside an endorsement key's. Intel's TPMs of
+/// the 11th generation and later have three or four.
+pub const MAX_INTERMEDIATES: usize = 5;
+
+/// The most bytes of those certificates together: with the largest of everything else, evidence
+/// stays below [`MAX_EVIDENCE_LEN`](super::MAX_EVIDENCE_LEN).
+pub const MAX_INTERMEDIATES_LEN: usize = 10 * 1024;
+
 /// What is wrong with a field of a TPM's evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -42,9 +50,21 @@ pub enum InvalidField {
     /// Neither `enrol` nor `respond`.
     #[error("phase is neither enrol nor respond")]
     Phase,
-    /// It has fields of the other phase, or not all of its own.
-    #[error("the fields are not those of the phase")]
+    /// It has fields of the other phase or of a later version, or not all of its own.
+    #[error("the fields are not those of the phase and the version")]
     Fields,
+    /// No certificate, or more than [`MAX_INTERMEDIATES`].
+    #[error("ekChain has {count} certificates instead of 1 to {MAX_INTERMEDIATES}")]
+    IntermediateCount {
+        /// How many there are.
+        count: usize,
+    },
+    /// More than [`MAX_INTERMEDIATES_LEN`].
+    #[error("ekChain has {len} bytes; at most {MAX_INTERMEDIATES_LEN} are taken")]
+    IntermediatesTooLarge {
+        /// How many there are.
+        len: usize,
+    },
     /// Not base64, empty, or too long.
     #[error("{0} is not base64 of a structure of a TPM")]
     Structure(&'static str),
@@ -90,6 +110,9 @@ pub struct Enrolment {
     pub header: Header,
     /// DER of the endorsement key's certificate, where the TPM has one.
     pub certificate: Option<Vec<u8>>,
+    /// DER of the authorities' certificates between that one and the vendor's root, in any order;
+    /// only from version `v2` on, and only beside a certificate.
+    pub intermediates: Vec<Vec<u8>>,
     /// The keys.
     pub keys: PublicAreas,
 }
@@ -140,6 +163,8 @@ struct RawEvidence {
     expiry: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ek_cert: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ek_chain: Option<Vec<String>>,
     ek_pub: String,
     ak_pub: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,12 +203,18 @@ impl TpmEvidence {
             attestation: structure("akPub", &raw.ak_pub, MAX_STRUCTURE_LEN)?,
         };
         let certificate = raw.ek_cert.as_deref();
+        let chain = raw.ek_chain.as_deref();
+        let is_v1 = header.version == EvidenceVersion::v1();
+        if chain.is_some() && (is_v1 || certificate.is_none()) {
+            return Err(InvalidField::Fields.into());
+        }
         match (raw.phase.as_str(), raw.id, raw.expiry, raw.quote) {
             ("enrol", None, None, None) => Ok(Self::Enrol(Enrolment {
                 header,
                 certificate: certificate
                     .map(|der| structure("ekCert", der, MAX_CERTIFICATE_LEN))
                     .transpose()?,
+                intermediates: chain.map(intermediates).transpose()?.unwrap_or_default(),
                 keys,
             })),
             ("respond", Some(id), Some(expiry), Some(quote)) if certificate.is_none() => {
@@ -222,10 +253,7 @@ impl TpmEvidence {
             "akPub": BASE64_STANDARD.encode(&keys.attestation),
         });
         let rest = match self {
-            Self::Enrol(enrolment) => enrolment.certificate.as_ref().map_or_else(
-                || serde_json::json!({}),
-                |der| serde_json::json!({"ekCert": BASE64_STANDARD.encode(der)}),
-            ),
+            Self::Enrol(enrolment) => enrolment.certificates(),
             Self::Respond(response) => serde_json::json!({
                 "id": response.id.to_base64(),
                 "expiry": response.expiry.as_str(),
@@ -241,6 +269,37 @@ impl TpmEvidence {
         }
         raw.to_string().into_bytes()
     }
+}
+
+impl Enrolment {
+    fn certificates(&self) -> serde_json::Value {
+        let mut fields = serde_json::Map::new();
+        if let Some(der) = &self.certificate {
+            fields.insert("ekCert".to_owned(), BASE64_STANDARD.encode(der).into());
+        }
+        if !self.intermediates.is_empty() {
+            let chain = self.intermediates.iter();
+            let chain = chain.map(|der| BASE64_STANDARD.encode(der));
+            fields.insert("ekChain".to_owned(), chain.collect());
+        }
+        fields.into()
+    }
+}
+
+fn intermediates(chain: &[String]) -> Result<Vec<Vec<u8>>, InvalidField> {
+    let count = chain.len();
+    if !(1..=MAX_INTERMEDIATES).contains(&count) {
+        return Err(InvalidField::IntermediateCount { count });
+    }
+    let chain = chain
+        .iter()
+        .map(|der| structure("ekChain", der, MAX_INTERMEDIATES_LEN))
+        .collect::<Result<Vec<_>, _>>()?;
+    let len = chain.iter().map(Vec::len).sum();
+    if len > MAX_INTERMEDIATES_LEN {
+        return Err(InvalidField::IntermediatesTooLarge { len });
+    }
+    Ok(chain)
 }
 
 fn structure(name: &'static str, base64: &str, max: usize) -> Result<Vec<u8>, InvalidField> {

@@ -104,6 +104,7 @@ impl Bed {
                 audience: Audience::parse("prod").unwrap(),
             },
             certificate: None,
+            intermediates: Vec::new(),
             keys: PublicAreas {
                 endorsement: self.tpm.ek_public(),
                 attestation: self.tpm.ak_public(),

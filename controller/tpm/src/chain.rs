@@ -3,29 +3,26 @@
 //! That a TPM is genuine says nothing of whose it is. A certificate can be required in addition to
 //! the trusted endorsement key, and never selects one.
 //!
-//! A required authority signs the certificate itself: an operator lists the authorities in between,
-//! as vendors publish them. So there is no path to build, and one signature to verify.
+//! A required authority signed the certificate, or a certificate that leads to it: vendors publish the
+//! authorities in between, which an operator lists, and TPMs that have one of their own keep its
+//! certificate, which comes with the evidence. It is trusted for nothing but what the listed authority
+//! vouches for. A path is followed upwards, never searched: each certificate is used once at most, so
+//! the signatures to verify are bounded by what evidence may carry.
+
+mod authority;
 
 use std::time::SystemTime;
 
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P384_SHA256_ASN1, ECDSA_P384_SHA384_ASN1,
-    ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
-    RSA_PKCS1_2048_8192_SHA512, VerificationAlgorithm,
-};
 use node_attestation_controller::refusal::TpmDenial;
-use x509_parser::certificate::{TbsCertificate, X509Certificate};
+use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::oid;
 use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
-use x509_parser::oid_registry::{
-    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION,
-    OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA,
-    OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384, Oid,
-};
+use x509_parser::oid_registry::{OID_EC_P256, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, Oid};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use self::authority::{Authority, Validity, issued};
 use crate::policy::InvalidTpmSettings;
 use crate::public::{EndorsementKey, Key};
 
@@ -35,35 +32,6 @@ const EK_CERTIFICATE: Oid<'static> = oid!(2.23.133.8.1);
 const TPM_MANUFACTURER: Oid<'static> = oid!(2.23.133.2.1);
 /// `id-RSAES-OAEP` (RFC 4055), as which some vendors name the key.
 const RSAES_OAEP: Oid<'static> = oid!(1.2.840.113549.1.1.7);
-
-/// A vendor's authority, with its subject: the two must agree with a certificate's issuer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Authority {
-    subject: Vec<u8>,
-    spki: Vec<u8>,
-    validity: Validity,
-}
-
-/// In seconds of Unix time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Validity {
-    not_before: i64,
-    not_after: i64,
-}
-
-impl Validity {
-    fn of(certificate: &TbsCertificate<'_>) -> Self {
-        let validity = certificate.validity();
-        Self {
-            not_before: validity.not_before.timestamp(),
-            not_after: validity.not_after.timestamp(),
-        }
-    }
-
-    fn contains(self, now: i64) -> bool {
-        (self.not_before..=self.not_after).contains(&now)
-    }
-}
 
 /// The authorities one of which must have signed an endorsement key's certificate. Without any, no
 /// certificate is looked at.
@@ -91,7 +59,8 @@ impl Authorities {
         Ok(Self(authorities))
     }
 
-    /// Checks that the certificate is one of the endorsement key, and that one of these signed it.
+    /// Checks that the certificate is one of the endorsement key, and that one of these signed it, or
+    /// one of the `intermediates` that one of these signed, and so on.
     ///
     /// # Errors
     ///
@@ -99,6 +68,7 @@ impl Authorities {
     pub(crate) fn require(
         &self,
         certificate: Option<&[u8]>,
+        intermediates: &[Vec<u8>],
         key: &EndorsementKey,
         now: SystemTime,
     ) -> Result<(), TpmDenial> {
@@ -121,103 +91,51 @@ impl Authorities {
         if !Validity::of(&certificate).contains(now) {
             return Err(TpmDenial::EndorsementCertificateNotValid);
         }
-        let signed = |authority: &Authority| authority.signed(&certificate, now);
-        if self.0.iter().any(signed) {
-            Ok(())
-        } else {
-            Err(TpmDenial::EndorsementCertificateUntrusted)
+        let intermediates: Option<Vec<_>> = intermediates.iter().map(|der| one(der)).collect();
+        let intermediates =
+            intermediates.ok_or(malformed("an intermediate is not one certificate in DER"))?;
+        self.follow(&certificate, &intermediates, now)
+    }
+
+    /// Follows the issuers of `certificate` up to one of these authorities.
+    fn follow<'a>(
+        &self,
+        mut certificate: &'a X509Certificate<'a>,
+        intermediates: &'a [X509Certificate<'a>],
+        now: i64,
+    ) -> Result<(), TpmDenial> {
+        let mut unused: Vec<&X509Certificate<'_>> = intermediates.iter().collect();
+        for below in 0.. {
+            let signed = |authority: &Authority| authority.signed(certificate, below, now);
+            if self.0.iter().any(signed) {
+                return Ok(());
+            }
+            let mut refusal = TpmDenial::EndorsementCertificateUntrusted;
+            let mut issuer = None;
+            for (index, named) in unused.iter().enumerate() {
+                if named.subject().as_raw() != certificate.issuer().as_raw() {
+                    continue;
+                }
+                match issued(named, certificate, below, now) {
+                    Ok(()) => issuer = issuer.or(Some(index)),
+                    Err(detail) => {
+                        refusal = TpmDenial::EndorsementCertificateIssuerUnfit { detail };
+                    }
+                }
+            }
+            let index = issuer.ok_or(refusal)?;
+            certificate = unused.swap_remove(index);
         }
+        Err(TpmDenial::EndorsementCertificateUntrusted)
     }
 }
 
-impl Authority {
-    fn read(block: &pem::Pem) -> Result<Self, &'static str> {
-        if block.tag() != "CERTIFICATE" {
-            return Err("it has something else than certificates");
-        }
-        let Ok((&[], certificate)) = X509Certificate::from_der(block.contents()) else {
-            return Err("it is not one certificate in DER");
-        };
-        if !certificate.is_ca() {
-            return Err("its certificate is of no authority");
-        }
-        let usage = certificate.key_usage();
-        let usage = usage.map_err(|_| "its certificate has an extension twice")?;
-        if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
-            return Err("its key signs no certificates");
-        }
-        Ok(Self {
-            subject: certificate.subject().as_raw().to_vec(),
-            spki: certificate.public_key().raw.to_vec(),
-            validity: Validity::of(&certificate),
-        })
+/// The certificate that these bytes are to the last.
+fn one(der: &[u8]) -> Option<X509Certificate<'_>> {
+    match X509Certificate::from_der(der) {
+        Ok((&[], certificate)) => Some(certificate),
+        Ok(_) | Err(_) => None,
     }
-
-    fn signed(&self, certificate: &X509Certificate<'_>, now: i64) -> bool {
-        self.validity.contains(now)
-            && self.subject == certificate.issuer().as_raw()
-            && self.verifies(certificate).is_some()
-    }
-
-    fn verifies(&self, certificate: &X509Certificate<'_>) -> Option<()> {
-        // The inner one is what is signed.
-        if certificate.signature_algorithm != certificate.tbs_certificate.signature {
-            return None;
-        }
-        let (_, spki) = SubjectPublicKeyInfo::from_der(&self.spki).ok()?;
-        let algorithm = algorithm(certificate.signature_algorithm.oid(), &spki)?;
-        let key = ParsedPublicKey::new(algorithm, &*spki.subject_public_key.data).ok()?;
-        let message: &[u8] = certificate.tbs_certificate.as_ref();
-        key.verify_sig(message, &certificate.signature_value.data)
-            .ok()
-    }
-}
-
-/// How a key of this kind signs with this algorithm; `None` where it does not, or with SHA-1.
-fn algorithm(
-    identifier: &Oid<'_>,
-    spki: &SubjectPublicKeyInfo<'_>,
-) -> Option<&'static dyn VerificationAlgorithm> {
-    let curve = || spki.algorithm.parameters.as_ref()?.as_oid().ok();
-    if spki.algorithm.algorithm == OID_PKCS1_RSAENCRYPTION {
-        let by_digest: [(_, &dyn VerificationAlgorithm); 3] = [
-            (OID_PKCS1_SHA256WITHRSA, &RSA_PKCS1_2048_8192_SHA256),
-            (OID_PKCS1_SHA384WITHRSA, &RSA_PKCS1_2048_8192_SHA384),
-            (OID_PKCS1_SHA512WITHRSA, &RSA_PKCS1_2048_8192_SHA512),
-        ];
-        let found = by_digest.into_iter().find(|(oid, _)| oid == identifier)?;
-        return Some(found.1);
-    }
-    if spki.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY {
-        return None;
-    }
-    let curve = curve()?;
-    let by_curve: [(_, _, &dyn VerificationAlgorithm); 4] = [
-        (
-            OID_EC_P256,
-            OID_SIG_ECDSA_WITH_SHA256,
-            &ECDSA_P256_SHA256_ASN1,
-        ),
-        (
-            OID_EC_P256,
-            OID_SIG_ECDSA_WITH_SHA384,
-            &ECDSA_P256_SHA384_ASN1,
-        ),
-        (
-            OID_NIST_EC_P384,
-            OID_SIG_ECDSA_WITH_SHA256,
-            &ECDSA_P384_SHA256_ASN1,
-        ),
-        (
-            OID_NIST_EC_P384,
-            OID_SIG_ECDSA_WITH_SHA384,
-            &ECDSA_P384_SHA384_ASN1,
-        ),
-    ];
-    let found = by_curve
-        .into_iter()
-        .find(|(of, oid, _)| *of == curve && oid == identifier)?;
-    Some(found.2)
 }
 
 /// Vendors fill the TPM's memory up behind the certificate.

@@ -76,6 +76,7 @@ pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
     Enrolment {
         header: header(),
         certificate: machine.ek_certificate(),
+        intermediates: Vec::new(),
         keys: PublicAreas {
             endorsement: machine.ek_public(),
             attestation: machine.ak_public(),

@@ -5,7 +5,7 @@
 //! | 1 | the evidence can be read, and is for this cluster | both | nobody |
 //! | 2 | the keys are what keys of a TPM must be, by their public areas | both | nobody |
 //! | 3 | the endorsement key is the one of the machine's provider ID, and of the list | both | nobody |
-//! | 4 | the endorsement key's certificate, where one is required | enrol | nobody |
+//! | 4 | the endorsement key's certificate and its chain, where one is required | enrol | nobody |
 //! | 5 | the answer came in time, to a challenge of a key in use | respond | nobody |
 //! | 6 | the quote is the attestation key's, for this request and its challenge | respond | nobody |
 //! | 7 | the machine booted as the policy allows | respond | nobody |
@@ -47,7 +47,7 @@ pub struct TpmVerifier {
     policy: TpmPolicy,
     platform: Arc<dyn EndorsementKeys>,
     keys: Arc<dyn ChallengeKeySource>,
-    versions: [EvidenceVersion; 1],
+    versions: [EvidenceVersion; 2],
 }
 
 /// The keys of a machine's TPM, by their public areas.
@@ -76,7 +76,7 @@ impl TpmVerifier {
             policy,
             platform,
             keys,
-            versions: [EvidenceVersion::v1()],
+            versions: [EvidenceVersion::v2(), EvidenceVersion::v1()],
         }
     }
 
@@ -107,7 +107,8 @@ impl TpmVerifier {
         let machine = self.machine(&keys, appraisal)?;
         let certificate = enrolment.certificate.as_deref();
         let authorities = &self.policy.authorities;
-        let certified = authorities.require(certificate, &keys.endorsement, now);
+        let intermediates = &enrolment.intermediates;
+        let certified = authorities.require(certificate, intermediates, &keys.endorsement, now);
         certified.map_err(Denial::from)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 

@@ -6,6 +6,7 @@ use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{Enrolment, PublicAreas, Quote, Response, TpmEvidence};
 use kubelet_attestation::names::{Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
     Attester, AttesterError, Blame, Challenged, Claim, ProviderIdSources,
 };
@@ -31,6 +32,10 @@ pub(crate) struct Tpm {
 impl Attester for Tpm {
     fn provider(&self) -> Provider {
         Provider::TPM
+    }
+
+    fn versions(&self) -> Vec<EvidenceVersion> {
+        vec![EvidenceVersion::v2(), EvidenceVersion::v1()]
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
@@ -69,9 +74,16 @@ impl Attester for Tpm {
             return Err(AttesterError::new(Blame::Evidence, what, remedy));
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
+        let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
+        let intermediates = if certificate.is_none() || *claim.version == EvidenceVersion::v1() {
+            Vec::new()
+        } else {
+            certificate::chain(&keys.chain.0)
+        };
         let evidence = TpmEvidence::Enrol(Enrolment {
-            header: header(claim),
-            certificate: stored.and_then(certificate::in_index).map(<[u8]>::to_vec),
+            header: header(claim, claim.version),
+            certificate,
+            intermediates,
             keys: PublicAreas {
                 endorsement: keys.endorsement.0,
                 attestation: keys.attestation.0,
@@ -85,10 +97,11 @@ impl Attester for Tpm {
         claim: &Claim<'_>,
         challenged: &Challenged<'_>,
     ) -> Result<Option<Vec<u8>>, AttesterError> {
-        // The endorsement key is the one that was challenged, whatever is set by now.
-        let keys = match TpmEvidence::parse(challenged.evidence) {
-            Ok(TpmEvidence::Enrol(enrolment)) => enrolment.keys,
-            Ok(TpmEvidence::Respond(response)) => response.keys,
+        // Endorsement key and version are those that were challenged, whatever is set by now and
+        // this release prefers.
+        let (asked, keys) = match TpmEvidence::parse(challenged.evidence) {
+            Ok(TpmEvidence::Enrol(enrolment)) => (enrolment.header, enrolment.keys),
+            Ok(TpmEvidence::Respond(response)) => (response.header, response.keys),
             Err(error) => {
                 let what = "the evidence that was challenged cannot be read";
                 let remedy = "nothing: the next run makes another";
@@ -115,7 +128,7 @@ impl Attester for Tpm {
             return Err(out_of_turn());
         };
         let evidence = TpmEvidence::Respond(Response {
-            header: header(claim),
+            header: header(claim, &asked.version),
             id: challenge.id,
             expiry: challenge.expiry.clone(),
             keys: PublicAreas {
@@ -146,9 +159,9 @@ impl Attester for Tpm {
     }
 }
 
-fn header(claim: &Claim<'_>) -> Header {
+fn header(claim: &Claim<'_>, version: &EvidenceVersion) -> Header {
     Header {
-        version: claim.version.clone(),
+        version: version.clone(),
         audience: claim.audience.clone(),
     }
 }

@@ -1,24 +1,24 @@
-//! The TPM: the only file that names `tss-esapi`.
+//! The TPM: the only module that names `tss-esapi`.
 //!
 //! Every call leaves the TPM as it found it: no object and no session stays loaded, be it after an
 //! error. Keys are made anew each time, from what the TPM never changes by itself.
+
+mod nv;
 
 use std::collections::BTreeMap;
 use std::str::FromStr as _;
 
 use kubelet_attestation::evidence::tpm::Registers;
 use sha2::{Digest as _, Sha256};
-use tss_esapi::abstraction::nv;
 use tss_esapi::attributes::SessionAttributesBuilder;
 use tss_esapi::constants::response_code::Tss2ResponseCode;
 use tss_esapi::constants::{CapabilityType, SessionType};
 use tss_esapi::handles::{
-    AuthHandle, KeyHandle, NvIndexTpmHandle, ObjectHandle, PersistentTpmHandle, SessionHandle,
-    TpmHandle,
+    AuthHandle, KeyHandle, ObjectHandle, PersistentTpmHandle, SessionHandle, TpmHandle,
 };
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::ecc::EccCurve;
-use tss_esapi::interface_types::resource_handles::{Hierarchy, NvAuth};
+use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
     Attest, AttestInfo, CapabilityData, Data, Digest, DigestList, EncryptedSecret, IdObject, Nonce,
@@ -39,12 +39,6 @@ const FAILURE: u32 = 0x101;
 
 /// What is set in codes of format one, and in those of them that are about a parameter.
 const PARAMETER: u32 = 0xc0;
-
-/// Part 2, `TPM_RC`: bit 7 is set in codes that say which handle or parameter they are about.
-const FORMAT_ONE: u32 = 0x80;
-
-/// What they say.
-const FORMAT_ONE_ERROR: u32 = 0xbf;
 
 /// Bits 16 to 23: zero where the TPM itself speaks.
 const LAYER: u32 = 0x00ff_0000;
@@ -109,6 +103,10 @@ impl Device {
             Some(kind) => (kind, self.certificate(kind)?),
             None => self.choose()?,
         };
+        let chain = match certificate {
+            Some(_) => self.chain()?,
+            None => Vec::new(),
+        };
         let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
         let attestation = self.with_ak(|_, _, public| Ok(public.to_vec()))?;
         let spki = kind
@@ -118,6 +116,7 @@ impl Device {
             endorsement: Bytes(endorsement),
             spki: Bytes(spki),
             certificate: certificate.map(Bytes),
+            chain: Bytes(chain),
             attestation: Bytes(attestation),
         })
     }
@@ -142,42 +141,6 @@ impl Device {
             return Ok((EndorsementKey::EccP384, None));
         }
         Ok((EndorsementKey::EccP256, None))
-    }
-
-    /// What the TPM has at a handle is asked first: asking for what is not there is an error.
-    fn defined(&mut self, handle: u32) -> Result<bool, Fault> {
-        let (handles, _) = self
-            .context
-            .get_capability(CapabilityType::Handles, handle, 1)
-            .map_err(at("TPM2_GetCapability"))?;
-        let CapabilityData::Handles(handles) = handles else {
-            return Ok(false);
-        };
-        let first = handles.into_inner().into_iter().map(u32::from).next();
-        Ok(first == Some(handle))
-    }
-
-    /// What lies where the certificate of such a key has its place, if anybody may read it.
-    fn certificate(&mut self, kind: EndorsementKey) -> Result<Option<Vec<u8>>, Fault> {
-        if !self.defined(kind.certificate_index())? {
-            return Ok(None);
-        }
-        let step = at("TPM2_NV_Read");
-        let index = NvIndexTpmHandle::new(kind.certificate_index()).map_err(&step)?;
-        let mut object = self
-            .context
-            .tr_from_tpm_public(TpmHandle::NvIndex(index))
-            .map_err(&step)?;
-        let read = self
-            .context
-            .execute_with_session(Some(AuthSession::Password), |context| {
-                nv::read_full(context, NvAuth::NvIndex(object.into()), index)
-            });
-        self.context.tr_close(&mut object).ok();
-        match read {
-            Err(error) if response_code(error).is_some_and(is_withheld) => Ok(None),
-            read => read.map(Some).map_err(step),
-        }
     }
 
     /// Everything in one go, so that each key is made once.
@@ -432,21 +395,6 @@ fn selection_of(registers: &[u8]) -> Result<PcrSelectionList, Fault> {
                 .build()
         })
         .map_err(at(QUOTE))
-}
-
-/// Whether the TPM does not give what is in an index: it was defined and never written, is locked,
-/// or is for others (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`).
-fn is_withheld(code: u32) -> bool {
-    match code {
-        // TPM_RC_AUTH_TYPE, _AUTH_MISSING, _POLICY, _AUTH_UNAVAILABLE, _NV_RANGE, _NV_SIZE,
-        // _NV_LOCKED, _NV_AUTHORIZATION, _NV_UNINITIALIZED
-        0x124..=0x126 | 0x12f | 0x146..=0x14a => true,
-        // TPM_RC_ATTRIBUTES, _AUTH_FAIL, _POLICY_FAIL, _BAD_AUTH, of whichever handle or session
-        _ if code & LAYER == 0 && code & FORMAT_ONE != 0 => {
-            matches!(code & FORMAT_ONE_ERROR, 0x82 | 0x8e | 0x9d | 0xa2)
-        }
-        _ => false,
-    }
 }
 
 fn code_or_words(step: &str, error: Error) -> Trouble {

@@ -6,7 +6,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The most that either says: a certificate of eight KiB in base64, and a few structures.
+/// The most that either says: certificates of 24 KiB in base64, and a few structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
 /// Bytes, in base64 on the wire.
@@ -106,6 +106,8 @@ pub(crate) struct Keys {
     pub(crate) spki: Bytes,
     /// Its certificate as it lies in the TPM, padding and all.
     pub(crate) certificate: Option<Bytes>,
+    /// The certificates of the authorities in the TPM, one after the other, padding and all.
+    pub(crate) chain: Bytes,
     /// `TPMT_PUBLIC` of the attestation key.
     pub(crate) attestation: Bytes,
 }

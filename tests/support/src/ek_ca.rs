@@ -15,8 +15,7 @@
 //! ```
 
 mod contents;
-
-use std::time::Duration;
+mod flaw;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyIdMethod,
@@ -24,7 +23,7 @@ use rcgen::{
 };
 
 pub use self::contents::{AIK_USAGE, AlternativeName, EK_USAGE, EkContents, oaep_spki};
-use crate::clock::now;
+pub use self::flaw::Flaw;
 use crate::process::Scratch;
 
 /// What stands between the root and the endorsement keys.
@@ -44,6 +43,7 @@ pub enum Intermediates {
 pub struct EkCa {
     root_pem: String,
     intermediates_pem: String,
+    intermediates: Vec<Vec<u8>>,
     issuer: Issuer<'static, KeyPair>,
     /// What `swtpm_localca` reads and writes: `signkey.pem`, `issuercert.pem`, `certserial`.
     local_ca: Scratch,
@@ -71,28 +71,42 @@ impl EkCa {
 
     /// Makes the authorities of the maker `name`, with others below the root.
     pub fn with_intermediates(name: &str, intermediates: Intermediates) -> Self {
-        let root_key = KeyPair::generate().unwrap();
-        let root = authority(&format!("{name} root"));
-        let root_pem = root.self_signed(&root_key).unwrap().pem();
-        let count = match intermediates {
-            Intermediates::Good(count) => count,
-            Intermediates::Expired | Intermediates::NotAnAuthority => 1,
+        match intermediates {
+            Intermediates::Good(count) => Self::make(name, count, None),
+            Intermediates::Expired => Self::with_flaw(name, 1, 1, Flaw::Expired),
+            Intermediates::NotAnAuthority => Self::with_flaw(name, 1, 1, Flaw::NotAnAuthority),
+        }
+    }
+
+    /// Makes the authorities of the maker `name`, `count` of them below the root; the one of this
+    /// number, the root being 0, has a flaw.
+    pub fn with_flaw(name: &str, count: usize, number: usize, flaw: Flaw) -> Self {
+        Self::make(name, count, Some((number, flaw)))
+    }
+
+    fn make(name: &str, count: usize, flaw: Option<(usize, Flaw)>) -> Self {
+        let params = |number: usize, common_name: &str| {
+            let mut params = authority(common_name);
+            if let Some((_, flaw)) = flaw.filter(|(flawed, _)| *flawed == number) {
+                flaw.put_into(&mut params);
+            }
+            params
         };
+        let root_key = KeyPair::generate().unwrap();
+        let root = params(0, &format!("{name} root"));
+        let root_pem = root.self_signed(&root_key).unwrap().pem();
         let mut issuer = Issuer::new(root, root_key);
         let mut issuer_pem = root_pem.clone();
         let mut intermediates_pem = String::new();
+        let mut intermediates = Vec::new();
         for number in 1..=count {
             let key = KeyPair::generate().unwrap();
-            let mut params = authority(&format!("{name} intermediate {number}"));
-            if intermediates == Intermediates::Expired {
-                params.not_after = (now() - Duration::from_secs(3600)).into();
-            }
-            if intermediates == Intermediates::NotAnAuthority {
-                params.is_ca = IsCa::ExplicitNoCa;
-            }
-            issuer_pem = params.signed_by(&key, &issuer).unwrap().pem();
+            let params = params(number, &format!("{name} intermediate {number}"));
+            let certificate = params.signed_by(&key, &issuer).unwrap();
+            issuer_pem = certificate.pem();
             // The one that signs comes first, as chains are sent.
             intermediates_pem.insert_str(0, &issuer_pem);
+            intermediates.insert(0, certificate.der().to_vec());
             issuer = Issuer::new(params, key);
         }
         let local_ca = Scratch::new("local-ca");
@@ -103,6 +117,7 @@ impl EkCa {
         Self {
             root_pem,
             intermediates_pem,
+            intermediates,
             issuer,
             local_ca,
         }
@@ -117,6 +132,11 @@ impl EkCa {
     /// before the one that signed it; empty where there are none.
     pub fn intermediates_pem(&self) -> &str {
         &self.intermediates_pem
+    }
+
+    /// The same certificates, DER.
+    pub fn intermediates(&self) -> &[Vec<u8>] {
+        &self.intermediates
     }
 
     /// Certifies an endorsement key (DER of its `SubjectPublicKeyInfo`); DER.

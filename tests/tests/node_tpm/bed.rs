@@ -16,6 +16,7 @@ use kubelet_attestation::evidence::tpm::{
     CHALLENGE_ANNOTATION, Challenge, ChallengeId, Enrolment, Expiry, Response, TpmEvidence,
 };
 use kubelet_attestation::names::{Audience, Provider};
+use kubelet_attestation::version::SUPPORTED_VERSIONS_ANNOTATION;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
@@ -52,13 +53,20 @@ pub struct Bed {
     pub idle: bool,
     /// Decides in the place of the test.
     pub verifier: Option<TpmVerifier>,
+    /// The versions of evidence that the controller reads.
+    pub versions: &'static [&'static str],
 }
 
 impl Bed {
     /// A machine that is to join, whose provider ID is its TPM's.
     pub fn new() -> Self {
+        Self::with(Swtpm::start())
+    }
+
+    /// A machine with this TPM.
+    pub fn with(tpm: Swtpm) -> Self {
         let server = ApiServer::start();
-        let tpm = Arc::new(Swtpm::start());
+        let tpm = Arc::new(tpm);
         let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
         let maker = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
         let node = tpm::node(&machine, &server);
@@ -72,6 +80,7 @@ impl Bed {
             old: false,
             idle: false,
             verifier: None,
+            versions: &["v1", "v2"],
         }
     }
 
@@ -141,6 +150,9 @@ impl Bed {
 
     fn decide(&self, csr: Value) {
         let sent = Sent::read(&csr);
+        if !self.versions.contains(&sent.version().as_str()) {
+            return self.refuse_version(csr);
+        }
         if let Some(verifier) = &self.verifier {
             return self.have_decided(verifier, &sent, csr);
         }
@@ -183,6 +195,16 @@ impl Bed {
             Some(Ok(_)) => self.server.decide(&sent.name, &Signer::issue()),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn refuse_version(&self, mut csr: Value) {
+        csr["metadata"]["annotations"][SUPPORTED_VERSIONS_ANNOTATION] =
+            self.versions.join(",").into();
+        csr["status"]["conditions"] = json!([{
+            "type": "Failed", "status": "True", "reason": "UnsupportedAttestationVersion",
+            "message": "another",
+        }]);
+        self.server.put_csr(csr);
     }
 
     fn challenge(&self, csr: Value, enrolment: &Enrolment) {

@@ -43,6 +43,100 @@ fn evidence_of_both_phases_reads_back() {
     }
 }
 
+/// An enrolment of version `v2` with these certificates of authorities.
+fn with_chain(chain: &[Vec<u8>]) -> Value {
+    let mut evidence = enrolment();
+    evidence["version"] = json!("v2");
+    let chain: Vec<String> = chain.iter().map(|der| base64(der)).collect();
+    evidence["ekChain"] = json!(chain);
+    evidence
+}
+
+fn field(evidence: &Value) -> InvalidField {
+    match parsed(evidence) {
+        Err(InvalidEvidence::Tpm(field)) => field,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_certificates_of_authorities_read_back_in_their_version() {
+    let chain = vec![b"first".to_vec(), b"second".to_vec()];
+    let valid = with_chain(&chain);
+
+    let evidence = parsed(&valid).unwrap();
+
+    let written = evidence.to_json();
+    assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), valid);
+    let TpmEvidence::Enrol(enrolment) = evidence else {
+        panic!("{evidence:?}")
+    };
+    assert_eq!(enrolment.intermediates, chain);
+}
+
+#[test]
+fn version_v2_without_the_certificates_of_authorities_is_as_v1() {
+    for mut valid in [enrolment(), response()] {
+        valid["version"] = json!("v2");
+
+        let evidence = parsed(&valid).unwrap();
+
+        let written = evidence.to_json();
+        assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), valid);
+    }
+}
+
+#[test]
+fn the_certificates_of_authorities_are_in_no_other_place() {
+    let chain = json!([base64(b"first")]);
+    let mut of_v1 = with_chain(&[b"first".to_vec()]);
+    of_v1["version"] = json!("v1");
+    let mut without_certificate = with_chain(&[b"first".to_vec()]);
+    without_certificate
+        .as_object_mut()
+        .unwrap()
+        .remove("ekCert");
+    let mut in_response = response();
+    in_response["version"] = json!("v2");
+    in_response["ekChain"] = chain;
+    for evidence in [of_v1, without_certificate, in_response] {
+        assert_eq!(field(&evidence), InvalidField::Fields, "{evidence}");
+    }
+}
+
+#[test]
+fn the_certificates_of_authorities_are_bounded_in_number_and_bytes() {
+    let of = |count: usize, len: usize| with_chain(&vec![vec![1; len]; count]);
+    for count in [1, MAX_INTERMEDIATES] {
+        assert!(parsed(&of(count, 100)).is_ok(), "{count}");
+    }
+    for count in [0, MAX_INTERMEDIATES + 1] {
+        let expected = InvalidField::IntermediateCount { count };
+        assert_eq!(field(&of(count, 100)), expected);
+    }
+    let half = MAX_INTERMEDIATES_LEN / 2;
+    assert!(parsed(&of(2, half)).is_ok());
+    let len = 2 * half + 2;
+    let expected = InvalidField::IntermediatesTooLarge { len };
+    assert_eq!(field(&of(2, half + 1)), expected);
+    assert!(parsed(&of(1, MAX_INTERMEDIATES_LEN)).is_ok());
+    for bad in [of(1, MAX_INTERMEDIATES_LEN + 1), of(1, 0)] {
+        assert_eq!(field(&bad), InvalidField::Structure("ekChain"));
+    }
+}
+
+#[test]
+fn the_largest_evidence_with_certificates_of_authorities_is_read() {
+    let mut evidence = with_chain(&vec![vec![1; MAX_INTERMEDIATES_LEN / 5]; 5]);
+    evidence["ekCert"] = json!(base64(&vec![1; MAX_CERTIFICATE_LEN]));
+    for field in ["ekPub", "akPub"] {
+        evidence[field] = json!(base64(&vec![1; MAX_STRUCTURE_LEN]));
+    }
+    evidence["audience"] = json!(format!("ca-sha256:{}", "0".repeat(64)));
+
+    assert!(parsed(&evidence).is_ok());
+}
+
 #[test]
 fn d01_a_field_that_is_missing_or_undecodable_is_named() {
     for (evidence, pointer, name) in [

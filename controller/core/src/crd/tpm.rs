@@ -27,7 +27,8 @@ pub struct EndorsementKeys {
     /// The cloud whose API tells an instance's endorsement key.
     pub platform: EndorsementKeyPlatform,
     /// Certificates (PEM) of authorities, one of which must have signed the endorsement key's
-    /// certificate. This is in addition: a genuine TPM is not yet the machine's.
+    /// certificate or a chain that leads to it. This is in addition: a genuine TPM is not yet the
+    /// machine's.
     #[serde(rename = "requireCA")]
     #[schemars(
         length(max = 16),

@@ -1,5 +1,7 @@
 //! Certificates of real TPMs, and of makers who certify what they should not.
 
+mod intermediates;
+
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -53,7 +55,7 @@ fn authorities() -> Authorities {
 }
 
 fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
-    authorities().require(Some(certificate), key(kind), later())
+    authorities().require(Some(certificate), &[], key(kind), later())
 }
 
 /// The certificate with these contents.
@@ -167,7 +169,7 @@ fn d02_a_certificate_of_another_authority_is_denied() {
         ),
     ] {
         let authorities = listed(&texts).unwrap();
-        let decided = authorities.require(Some(&good), key(Kind::P256), later());
+        let decided = authorities.require(Some(&good), &[], key(Kind::P256), later());
         assert_eq!(decided, expected);
     }
 }
@@ -222,6 +224,7 @@ fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
             not_before: 0,
             not_after: i64::MAX,
         },
+        path_len: None,
     };
     (certificate, Authorities(vec![authority]))
 }
@@ -234,7 +237,7 @@ fn d02_a_certificate_must_name_its_issuer_and_its_algorithm() {
     let issuer = parsed.issuer().as_raw();
     let check = |words: &[u8], subject: &[u8]| {
         let (certificate, authorities) = signed(words, subject);
-        authorities.require(Some(&certificate), key(Kind::P256), later())
+        authorities.require(Some(&certificate), &[], key(Kind::P256), later())
     };
     let untrusted = Err(TpmDenial::EndorsementCertificateUntrusted);
 
@@ -344,7 +347,7 @@ fn d02_a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
         (contents.not_after, Ok(())),
         (contents.not_after + second, not_valid),
     ] {
-        let decided = authorities().require(Some(&certificate), key(Kind::P256), now);
+        let decided = authorities().require(Some(&certificate), &[], key(Kind::P256), now);
         assert_eq!(decided, expected);
     }
 }
@@ -357,7 +360,7 @@ fn d02_a_certificate_of_an_authority_that_has_expired_is_denied() {
     let authorities = listed(&[maker.intermediates_pem()]).unwrap();
 
     assert_eq!(
-        authorities.require(Some(&certificate), key(Kind::P256), later()),
+        authorities.require(Some(&certificate), &[], key(Kind::P256), later()),
         Err(TpmDenial::EndorsementCertificateUntrusted)
     );
 }
@@ -438,7 +441,7 @@ fn d22_no_change_of_what_is_signed_is_accepted() {
             let mut changed = good.clone();
             changed[at] ^= 1 << bit;
 
-            let decided = authorities.require(Some(&changed), key, later());
+            let decided = authorities.require(Some(&changed), &[], key, later());
             assert!(decided.is_err(), "byte {at}, bit {bit}");
         }
     }

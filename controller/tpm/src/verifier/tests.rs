@@ -158,5 +158,8 @@ fn the_verifier_is_of_the_provider_tpm_and_reads_v1() {
     let verifier = Case::valid().verifier();
 
     assert_eq!(verifier.provider(), &Provider::TPM);
-    assert_eq!(verifier.versions(), [EvidenceVersion::v1()]);
+    assert_eq!(
+        verifier.versions(),
+        [EvidenceVersion::v2(), EvidenceVersion::v1()]
+    );
 }

@@ -155,3 +155,21 @@ fn the_best_prepared_key_is_chosen_and_else_the_best_there_is() {
     assert_eq!(chosen(), p384);
     assert_empty(&tpm);
 }
+
+#[test]
+fn the_certificates_of_authorities_are_what_lies_in_their_indices_in_order() {
+    let tpm = Swtpm::start();
+    let (first, second) = (vec![1; 700], vec![2; 1500]);
+    assert_eq!(keys_of(&tpm, Some("Rsa2048"))["Keys"]["chain"], "");
+    tpm.write_certificate(0x01c0_0101, &second);
+    tpm.write_certificate(0x01c0_0100, &first);
+    tpm.write_certificate(0x01c0_0200, &[3; 64]);
+
+    let answer = keys_of(&tpm, Some("Rsa2048"));
+
+    let chain = bytes(&answer["Keys"], "chain");
+    assert_eq!(chain, [first, second].concat());
+    // A key without a certificate has no authorities.
+    assert_eq!(keys_of(&tpm, Some("EccP256"))["Keys"]["chain"], "");
+    assert_empty(&tpm);
+}

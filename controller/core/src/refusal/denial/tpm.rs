@@ -86,8 +86,15 @@ reasons! {
         /// The certificate has expired, or is not valid yet.
         #[error("the certificate of the endorsement key is not valid now")]
         EndorsementCertificateNotValid => "the certificate of the endorsement key is not valid now",
-        /// The certificate is not signed by an authority that the cluster requires, which is valid
-        /// now.
+        /// A certificate that came with the request names the issuer of the endorsement key's
+        /// certificate, or of one between that and the required authority, and may not be it.
+        #[error("a certificate between the endorsement key's and the required authority's: {detail}")]
+        EndorsementCertificateIssuerUnfit {
+            /// By which rule.
+            detail: &'static str,
+        } => "an authority in the chain of the endorsement key's certificate is not accepted",
+        /// Neither the certificate nor one that came with it and leads to it is signed by an
+        /// authority that the cluster requires, which is valid now.
         #[error("the certificate of the endorsement key is of no authority that is required here")]
         EndorsementCertificateUntrusted => "the certificate of the endorsement key is of no accepted authority",
         /// The quote's signature is not one `TPMT_SIGNATURE`, or not one number in its bounds.

@@ -1,0 +1,188 @@
+//! Who may sign the certificates of endorsement keys, and of further authorities.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P384_SHA256_ASN1, ECDSA_P384_SHA384_ASN1,
+    ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
+    RSA_PKCS1_2048_8192_SHA512, VerificationAlgorithm,
+};
+use x509_parser::certificate::{TbsCertificate, X509Certificate};
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION,
+    OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA,
+    OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384, Oid,
+};
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+use super::EK_CERTIFICATE;
+
+/// A vendor's authority, with its subject: the two must agree with a certificate's issuer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Authority {
+    pub(super) subject: Vec<u8>,
+    pub(super) spki: Vec<u8>,
+    pub(super) validity: Validity,
+    /// How many authorities may stand between it and an endorsement key.
+    pub(super) path_len: Option<u32>,
+}
+
+/// In seconds of Unix time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Validity {
+    pub(super) not_before: i64,
+    pub(super) not_after: i64,
+}
+
+impl Validity {
+    pub(super) fn of(certificate: &TbsCertificate<'_>) -> Self {
+        let validity = certificate.validity();
+        Self {
+            not_before: validity.not_before.timestamp(),
+            not_after: validity.not_after.timestamp(),
+        }
+    }
+
+    pub(super) fn contains(self, now: i64) -> bool {
+        (self.not_before..=self.not_after).contains(&now)
+    }
+}
+
+impl Authority {
+    /// One that an operator lists.
+    pub(super) fn read(block: &pem::Pem) -> Result<Self, &'static str> {
+        if block.tag() != "CERTIFICATE" {
+            return Err("it has something else than certificates");
+        }
+        let Ok((&[], certificate)) = X509Certificate::from_der(block.contents()) else {
+            return Err("it is not one certificate in DER");
+        };
+        if !certificate.is_ca() {
+            return Err("its certificate is of no authority");
+        }
+        let usage = certificate.key_usage();
+        let usage = usage.map_err(|_| "its certificate has an extension twice")?;
+        if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
+            return Err("its key signs no certificates");
+        }
+        let constraints = certificate.basic_constraints().ok().flatten();
+        Ok(Self {
+            subject: certificate.subject().as_raw().to_vec(),
+            spki: certificate.public_key().raw.to_vec(),
+            validity: Validity::of(&certificate),
+            path_len: constraints.and_then(|constraints| constraints.value.path_len_constraint),
+        })
+    }
+
+    /// Whether it signed `certificate`, and may, with `below` authorities between it and the
+    /// endorsement key.
+    pub(super) fn signed(&self, certificate: &X509Certificate<'_>, below: u32, now: i64) -> bool {
+        self.validity.contains(now)
+            && self.path_len.is_none_or(|most| below <= most)
+            && self.subject == certificate.issuer().as_raw()
+            && verifies(&self.spki, certificate).is_some()
+    }
+}
+
+/// Checks that `authority`, which came with evidence and is named as the issuer, issued `certificate`
+/// and may have; the error says what does not hold.
+pub(super) fn issued(
+    authority: &X509Certificate<'_>,
+    certificate: &X509Certificate<'_>,
+    below: u32,
+    now: i64,
+) -> Result<(), &'static str> {
+    authority
+        .extensions_map()
+        .map_err(|_| "it has an extension twice")?;
+    let (mut is_authority, mut signs, mut most) = (false, false, None);
+    for extension in authority.extensions() {
+        let parsed = extension.parsed_extension();
+        if let ParsedExtension::BasicConstraints(constraints) = parsed {
+            is_authority = constraints.ca;
+            most = constraints.path_len_constraint;
+        } else if let ParsedExtension::KeyUsage(usage) = parsed {
+            signs = usage.key_cert_sign();
+        } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
+            if !usage.any && !usage.other.contains(&EK_CERTIFICATE) {
+                return Err("its extended key usage is not that of endorsement keys");
+            }
+        } else if extension.critical {
+            return Err("it has an unknown critical extension");
+        }
+    }
+    if !is_authority {
+        return Err("it is not an authority's");
+    }
+    if !signs {
+        return Err("its key signs no certificates");
+    }
+    if most.is_some_and(|most| below > most) {
+        return Err("it may not have as many authorities below it");
+    }
+    if !Validity::of(authority).contains(now) {
+        return Err("it is not valid now");
+    }
+    verifies(authority.public_key().raw, certificate)
+        .ok_or("it did not sign the certificate that names it")
+}
+
+fn verifies(spki: &[u8], certificate: &X509Certificate<'_>) -> Option<()> {
+    // The inner one is what is signed.
+    if certificate.signature_algorithm != certificate.tbs_certificate.signature {
+        return None;
+    }
+    let (_, spki) = SubjectPublicKeyInfo::from_der(spki).ok()?;
+    let algorithm = algorithm(certificate.signature_algorithm.oid(), &spki)?;
+    let key = ParsedPublicKey::new(algorithm, &*spki.subject_public_key.data).ok()?;
+    let message: &[u8] = certificate.tbs_certificate.as_ref();
+    key.verify_sig(message, &certificate.signature_value.data)
+        .ok()
+}
+
+/// How a key of this kind signs with this algorithm; `None` where it does not, or with SHA-1.
+fn algorithm(
+    identifier: &Oid<'_>,
+    spki: &SubjectPublicKeyInfo<'_>,
+) -> Option<&'static dyn VerificationAlgorithm> {
+    let curve = || spki.algorithm.parameters.as_ref()?.as_oid().ok();
+    if spki.algorithm.algorithm == OID_PKCS1_RSAENCRYPTION {
+        let by_digest: [(_, &dyn VerificationAlgorithm); 3] = [
+            (OID_PKCS1_SHA256WITHRSA, &RSA_PKCS1_2048_8192_SHA256),
+            (OID_PKCS1_SHA384WITHRSA, &RSA_PKCS1_2048_8192_SHA384),
+            (OID_PKCS1_SHA512WITHRSA, &RSA_PKCS1_2048_8192_SHA512),
+        ];
+        let found = by_digest.into_iter().find(|(oid, _)| oid == identifier)?;
+        return Some(found.1);
+    }
+    if spki.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY {
+        return None;
+    }
+    let curve = curve()?;
+    let by_curve: [(_, _, &dyn VerificationAlgorithm); 4] = [
+        (
+            OID_EC_P256,
+            OID_SIG_ECDSA_WITH_SHA256,
+            &ECDSA_P256_SHA256_ASN1,
+        ),
+        (
+            OID_EC_P256,
+            OID_SIG_ECDSA_WITH_SHA384,
+            &ECDSA_P256_SHA384_ASN1,
+        ),
+        (
+            OID_NIST_EC_P384,
+            OID_SIG_ECDSA_WITH_SHA256,
+            &ECDSA_P384_SHA256_ASN1,
+        ),
+        (
+            OID_NIST_EC_P384,
+            OID_SIG_ECDSA_WITH_SHA384,
+            &ECDSA_P384_SHA384_ASN1,
+        ),
+    ];
+    let found = by_curve
+        .into_iter()
+        .find(|(of, oid, _)| *of == curve && oid == identifier)?;
+    Some(found.2)
+}

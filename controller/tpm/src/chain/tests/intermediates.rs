@@ -1,0 +1,262 @@
+//! Authorities between an endorsement key and the one that is required: a valid chain, with one thing
+//! changed.
+
+use kubelet_attestation::version::EvidenceVersion;
+use kubelet_authenticator_test_support::ek_ca::Flaw;
+
+use super::*;
+
+/// How many authorities there are below the root.
+const COUNT: usize = 3;
+
+fn maker(count: usize) -> EkCa {
+    EkCa::with_intermediates("a maker", Intermediates::Good(count))
+}
+
+/// What comes of these intermediates of a certificate by `maker`, whose root is required.
+fn decided(maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), TpmDenial> {
+    required(maker.root_pem(), maker, intermediates)
+}
+
+fn required(pem: &str, maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), TpmDenial> {
+    let certificate = maker.certify(&spki(Kind::P256), &EkContents::good());
+    let authorities = listed(&[pem]).unwrap();
+    authorities.require(Some(&certificate), intermediates, key(Kind::P256), later())
+}
+
+fn issuer_unfit(detail: &'static str) -> Result<(), TpmDenial> {
+    Err(TpmDenial::EndorsementCertificateIssuerUnfit { detail })
+}
+
+const UNTRUSTED: Result<(), TpmDenial> = Err(TpmDenial::EndorsementCertificateUntrusted);
+
+/// Where the authority of this number, the root being 0, is among the intermediates.
+fn place(number: usize) -> usize {
+    COUNT - number
+}
+
+#[test]
+fn a_chain_leads_to_a_required_authority_in_whatever_order_it_comes() {
+    for count in 0..=5 {
+        let maker = maker(count);
+        let mut chain = maker.intermediates().to_vec();
+        for _ in 0..count.max(1) {
+            assert_eq!(decided(&maker, &chain), Ok(()), "{count}");
+            if count > 0 {
+                chain.rotate_left(1);
+            }
+        }
+        chain.reverse();
+        assert_eq!(decided(&maker, &chain), Ok(()), "{count}");
+    }
+}
+
+#[test]
+fn a_chain_ends_at_the_first_authority_that_is_required() {
+    let maker = maker(COUNT);
+    let pems: Vec<String> = maker
+        .intermediates()
+        .iter()
+        .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.clone())))
+        .collect();
+    for (needed, pem) in pems.iter().enumerate() {
+        let chain = maker.intermediates();
+        assert_eq!(required(pem, &maker, &chain[..needed]), Ok(()));
+        assert_eq!(required(pem, &maker, chain), Ok(()));
+        if needed > 0 {
+            let short = &chain[1..needed];
+            assert_eq!(required(pem, &maker, short), UNTRUSTED);
+        }
+    }
+}
+
+#[test]
+fn a_chain_with_a_certificate_missing_is_denied() {
+    let maker = maker(COUNT);
+    for missing in 0..COUNT {
+        let mut chain = maker.intermediates().to_vec();
+        chain.remove(missing);
+        assert_eq!(decided(&maker, &chain), UNTRUSTED, "{missing}");
+        // Another one twice is not the missing one.
+        chain.push(chain[0].clone());
+        assert_eq!(decided(&maker, &chain), UNTRUSTED, "{missing}");
+    }
+}
+
+#[test]
+fn a_chain_of_another_makers_names_is_denied() {
+    let (maker, other) = (
+        maker(COUNT),
+        EkCa::with_intermediates("other", Intermediates::Good(3)),
+    );
+    assert_eq!(decided(&maker, other.intermediates()), UNTRUSTED);
+    for number in 1..=COUNT {
+        let mut chain = maker.intermediates().to_vec();
+        chain[place(number)].clone_from(&other.intermediates()[place(number)]);
+        assert_eq!(decided(&maker, &chain), UNTRUSTED, "{number}");
+    }
+}
+
+#[test]
+fn a_chain_with_an_authority_of_the_same_name_and_another_key_is_denied() {
+    let (maker, namesake) = (maker(COUNT), maker(COUNT));
+    let did_not = issuer_unfit("it did not sign the certificate that names it");
+    for number in 1..=COUNT {
+        let mut chain = maker.intermediates().to_vec();
+        chain[place(number)].clone_from(&namesake.intermediates()[place(number)]);
+        assert_eq!(decided(&maker, &chain), did_not, "{number}");
+        // It does no harm beside the right one.
+        chain.push(maker.intermediates()[place(number)].clone());
+        assert_eq!(decided(&maker, &chain), Ok(()), "{number}");
+    }
+    assert_eq!(decided(&maker, namesake.intermediates()), did_not);
+}
+
+#[test]
+fn a_chain_with_a_changed_signature_is_denied() {
+    let maker = maker(COUNT);
+    for number in 1..=COUNT {
+        let mut chain = maker.intermediates().to_vec();
+        *chain[place(number)].last_mut().unwrap() ^= 1;
+        let expected = if number == 1 {
+            // The required authority is not among the intermediates.
+            UNTRUSTED
+        } else {
+            issuer_unfit("it did not sign the certificate that names it")
+        };
+        assert_eq!(decided(&maker, &chain), expected, "{number}");
+    }
+}
+
+#[test]
+fn a_chain_with_an_authority_that_is_not_fit_is_denied() {
+    for (flaw, detail) in [
+        (Flaw::Expired, "it is not valid now"),
+        (Flaw::NotYetValid, "it is not valid now"),
+        (Flaw::NotAnAuthority, "it is not an authority's"),
+        (Flaw::SignsLists, "its key signs no certificates"),
+        (Flaw::NoKeyUsage, "its key signs no certificates"),
+        (
+            Flaw::ForServers,
+            "its extended key usage is not that of endorsement keys",
+        ),
+        (
+            Flaw::Unknown { critical: true },
+            "it has an unknown critical extension",
+        ),
+    ] {
+        for number in 1..=COUNT {
+            let maker = EkCa::with_flaw("a maker", COUNT, number, flaw);
+            let decided = decided(&maker, maker.intermediates());
+            assert_eq!(decided, issuer_unfit(detail), "{flaw:?} {number}");
+        }
+    }
+}
+
+#[test]
+fn a_chain_with_an_authority_that_is_only_unusual_is_accepted() {
+    for flaw in [Flaw::ForEndorsementKeys, Flaw::Unknown { critical: false }] {
+        for number in 0..=COUNT {
+            let maker = EkCa::with_flaw("a maker", COUNT, number, flaw);
+            assert_eq!(decided(&maker, maker.intermediates()), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_chain_is_as_long_as_each_of_its_authorities_allows() {
+    for number in 0..=COUNT {
+        let below = COUNT - number;
+        let most = |most: usize| Flaw::PathLength(u8::try_from(most).unwrap());
+        let maker = EkCa::with_flaw("a maker", COUNT, number, most(below));
+        assert_eq!(decided(&maker, maker.intermediates()), Ok(()), "{number}");
+        let Some(less) = below.checked_sub(1) else {
+            continue;
+        };
+        let maker = EkCa::with_flaw("a maker", COUNT, number, most(less));
+        let expected = if number == 0 {
+            UNTRUSTED
+        } else {
+            issuer_unfit("it may not have as many authorities below it")
+        };
+        assert_eq!(decided(&maker, maker.intermediates()), expected, "{number}");
+    }
+}
+
+#[test]
+fn a_chain_with_an_extension_twice_is_denied() {
+    // The basic constraints become a second key usage.
+    let maker = maker(COUNT);
+    let mut chain = maker.intermediates().to_vec();
+    let constraints = [0x06, 0x03, 0x55, 0x1d, 0x13];
+    let usage = [0x06, 0x03, 0x55, 0x1d, 0x0f];
+    chain[0] = replaced(&chain[0], &constraints, &usage);
+
+    assert_eq!(
+        decided(&maker, &chain),
+        issuer_unfit("it has an extension twice")
+    );
+}
+
+#[test]
+fn an_intermediate_is_one_certificate_to_the_last_byte() {
+    let maker = maker(COUNT);
+    let malformed = Err(TpmDenial::EndorsementCertificateMalformed {
+        detail: "an intermediate is not one certificate in DER",
+    });
+    for place in 0..COUNT {
+        let good = &maker.intermediates()[place];
+        for bad in [
+            [&good[..], &[0]].concat(),
+            good[..good.len() - 1].to_vec(),
+            b"garbage".to_vec(),
+        ] {
+            let mut chain = maker.intermediates().to_vec();
+            chain[place] = bad;
+            assert_eq!(decided(&maker, &chain), malformed, "{place}");
+        }
+    }
+}
+
+#[test]
+fn an_endorsement_keys_own_certificate_is_no_authority() {
+    // A certificate by the name of the authority, whose key is an endorsement key.
+    let maker = maker(1);
+    let name = Some("a maker intermediate 1".to_owned());
+    let contents = EkContents {
+        common_name: name,
+        ..EkContents::good()
+    };
+    let leaf = maker.certify(&spki(Kind::P256), &contents);
+
+    // Whatever else, it may not issue.
+    assert_eq!(
+        decided(&maker, &[leaf]),
+        issuer_unfit("it has an unknown critical extension")
+    );
+}
+
+#[test]
+fn the_chain_of_an_enrolment_counts_where_an_authority_is_required() {
+    let maker = maker(COUNT);
+    let machine = machine(Kind::P256);
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    case.now = later();
+    case.settings.endorsement_keys.require_ca = vec![maker.root_pem().to_owned()];
+    let mut enrolment = enrolment(&machine);
+    enrolment.certificate = Some(maker.certify(&spki(Kind::P256), &EkContents::good()));
+    assert_eq!(
+        denied(case.enrol(&enrolment)),
+        TpmDenial::EndorsementCertificateUntrusted
+    );
+
+    enrolment.header.version = EvidenceVersion::v2();
+    enrolment.intermediates = maker.intermediates().to_vec();
+
+    case.challenge(&enrolment);
+    // Where none is required, none is looked at.
+    case.settings.endorsement_keys.require_ca.clear();
+    enrolment.intermediates = vec![b"garbage".to_vec()];
+    case.challenge(&enrolment);
+}
