@@ -9,6 +9,11 @@ use node_attestation_controller::refusal::TpmDenial;
 
 use crate::policy::InvalidTpmSettings;
 
+/// Registers that any program on the machine sets back to zero and extends as it likes (`TPM2_PCR_Reset`
+/// from locality 0: "PC Client Platform TPM Profile", PCR attributes). The others from 17 on take a
+/// measured launch.
+const OF_SOFTWARE: [u8; 2] = [16, 23];
+
 /// In what state a machine must have booted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PcrPolicy {
@@ -23,11 +28,18 @@ impl PcrPolicy {
     ///
     /// # Errors
     ///
-    /// [`InvalidTpmSettings::AllowedState`], [`InvalidTpmSettings::NoAllowedState`].
+    /// [`InvalidTpmSettings::AllowedState`], [`InvalidTpmSettings::StateOfSoftware`],
+    /// [`InvalidTpmSettings::NoAllowedState`].
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
         let allowed: Result<Vec<_>, _> = allowed
-            .map(|(index, state)| read(state).ok_or(InvalidTpmSettings::AllowedState { index }))
+            .map(|(index, state)| {
+                let state = read(state).ok_or(InvalidTpmSettings::AllowedState { index })?;
+                if state.keys().all(|register| OF_SOFTWARE.contains(register)) {
+                    return Err(InvalidTpmSettings::StateOfSoftware { index });
+                }
+                Ok(state)
+            })
             .collect();
         let allowed = allowed?;
         if settings.mode == crd::PcrMode::Record {

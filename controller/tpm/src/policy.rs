@@ -41,6 +41,14 @@ pub enum InvalidTpmSettings {
         /// Which.
         index: usize,
     },
+    /// A state that says nothing of the boot: any program could bring it about.
+    #[error(
+        "pcrPolicy.allowed[{index}] names no register that software cannot reset (all but 16 and 23)"
+    )]
+    StateOfSoftware {
+        /// Which.
+        index: usize,
+    },
     /// A policy that would refuse every machine.
     #[error("pcrPolicy allows no state")]
     NoAllowedState,

@@ -90,7 +90,8 @@ pub struct PcrPolicy {
     pub mode: PcrMode,
     /// The bank that is quoted.
     pub bank: PcrBank,
-    /// States, one of which a machine must be in: registers (0 to 23) with their values.
+    /// States, one of which a machine must be in: registers (0 to 23) with their values,
+    /// one at least that software does not reset (all but 16 and 23).
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
 }

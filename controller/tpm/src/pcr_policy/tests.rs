@@ -127,3 +127,21 @@ fn a_policy_that_means_nothing_is_refused() {
         Err(InvalidTpmSettings::NoAllowedState)
     );
 }
+
+#[test]
+fn a_state_of_registers_that_software_resets_alone_is_refused() {
+    let policy = |states: &[&[(u8, u8)]]| {
+        let states = states.iter().map(|registers| state(registers));
+        PcrPolicy::new(&settings(states.collect()))
+    };
+    for alone in [&[(16, 1)][..], &[(23, 1)], &[(16, 1), (23, 1)]] {
+        assert_eq!(
+            policy(&[&[(7, 1)], alone]),
+            Err(InvalidTpmSettings::StateOfSoftware { index: 1 }),
+            "{alone:?}"
+        );
+    }
+    for with_another in [&[(7, 1), (16, 1)][..], &[(15, 1)], &[(17, 1)], &[(22, 1)]] {
+        assert!(policy(&[with_another]).is_ok(), "{with_another:?}");
+    }
+}
