@@ -33,11 +33,12 @@ pub use kubelet_authentication::{
 pub use manifests::{manifests, workload_manifest, yaml};
 pub use name::object_name;
 pub use node_identity::{
-    FormerGeneration, LastTpmBoot, NodeIdentity, NodeIdentitySpec, NodeIdentityStatus, Opened,
-    Revoked, Tombstone, TombstoneReason, TpmBoot,
+    LastTpmBoot, NodeIdentity, NodeIdentitySpec, NodeIdentityStatus, Opened, Revoked, Tombstone,
+    TombstoneReason, TpmBoot,
 };
 pub use revoked_node_credentials::{
-    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
+    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedGenerations, RevokedNodeCredentials,
+    RevokedNodeCredentialsSpec,
 };
 pub use tpm::{
     AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, PcrBank, PcrMode, PcrPolicy,

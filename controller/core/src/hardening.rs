@@ -36,7 +36,7 @@ pub use access::{HardeningError, Put};
 
 use crate::crd::AutoApproveBindings;
 use crate::inventory::TokenId;
-use crate::ledger::CertificateUid;
+use crate::ledger::{RecordUid, RevokedGenerations};
 
 /// What a workload cluster should be like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub struct Desired {
     pub auto_approve_bindings: AutoApproveBindings,
     /// What may be asked for.
     pub admission: admission::Settings,
-    /// The certificates that may write no longer, each until it has expired.
-    pub revoked: BTreeMap<CertificateUid, SystemTime>,
+    /// The generations whose certificates are refused every write, by record.
+    pub revoked: BTreeMap<RecordUid, RevokedGenerations>,
     /// The bootstrap tokens that are kept alive, each until it is no longer wanted; none with
     /// `bootstrapTokens: Ignore`.
     pub tokens: BTreeMap<TokenId, SystemTime>,

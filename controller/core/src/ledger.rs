@@ -25,7 +25,8 @@ mod uid;
 pub use opening::{Because, Opening};
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
 pub use record::{
-    Former, Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Tombstone, TombstoneReason,
+    Opened, Record, RecordHolder, RequestRef, Revoked, RevokedGenerations, SeenBoot, Tombstone,
+    TombstoneReason,
 };
 pub use record_ledger::RecordLedger;
 pub use records::{

@@ -15,7 +15,7 @@ use node_attestation_controller::hardening::bindings::KubeadmBinding as Removed;
 use node_attestation_controller::hardening::closure::Closure;
 use node_attestation_controller::hardening::{Desired, Hardening, HardeningError, Put};
 use node_attestation_controller::inventory::TokenId;
-use node_attestation_controller::ledger::{CertificateUid, RecordUid};
+use node_attestation_controller::ledger::{RecordUid, RevokedGenerations};
 use rustix::process::Signal;
 
 use crate::bed::{Bed, Request, assert_done, assert_refused};
@@ -30,9 +30,9 @@ fn later() -> SystemTime {
 }
 
 fn desired(auto_approve_bindings: AutoApproveBindings) -> Desired {
-    let uid = CertificateUid {
-        record: RecordUid::new([1; 16]),
-        generation: 1,
+    let revoked = RevokedGenerations {
+        lowest_valid: 2,
+        until: later(),
     };
     Desired {
         auto_approve_bindings,
@@ -41,7 +41,7 @@ fn desired(auto_approve_bindings: AutoApproveBindings) -> Desired {
             signing: Signing::Ours,
             built_in_renewal: BTreeSet::new(),
         },
-        revoked: BTreeMap::from([(uid, later())]),
+        revoked: BTreeMap::from([(RecordUid::new([1; 16]), revoked)]),
         tokens: BTreeMap::from([(TokenId::parse("absent").unwrap(), later())]),
     }
 }

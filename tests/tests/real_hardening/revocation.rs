@@ -3,14 +3,22 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Output;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::executor::block_on;
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, DEADLINE, Kubectl,
 };
 use kubelet_authenticator_test_support::process::poll;
 use node_attestation_controller::hardening::revocation::{self, POLICY_NAME, Revocation};
-use node_attestation_controller::ledger::{CertificateUid, RecordUid};
+use node_attestation_controller::inventory::{Machine, StaticInventory};
+use node_attestation_controller::ledger::{
+    CertificateUid, Claim, Claimant, KeyDigest, Ledger as _, LedgerPolicy, RecordLedger, RecordUid,
+    RequestRef, RevokedGenerations,
+};
+use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Request, assert_done, assert_refused, said};
@@ -35,8 +43,16 @@ fn uid(record: u8, generation: u64) -> CertificateUid {
     }
 }
 
+/// Revokes these generations, and all before them.
 fn apply(bed: &Bed, revoked: &[CertificateUid], now: SystemTime) -> Revocation {
-    let desired: BTreeMap<_, _> = revoked.iter().map(|uid| (*uid, week())).collect();
+    let before = |uid: &CertificateUid| RevokedGenerations {
+        lowest_valid: uid.generation + 1,
+        until: week(),
+    };
+    let desired: BTreeMap<_, _> = revoked
+        .iter()
+        .map(|uid| (uid.record, before(uid)))
+        .collect();
     bed.run(revocation::apply(bed.client(), &desired, now))
         .unwrap()
 }
@@ -214,6 +230,108 @@ fn a_stolen_certificate_of_a_former_generation_writes_as_its_node() {
 }
 
 #[test]
+fn after_forty_enrolments_none_but_the_newest_can_write() {
+    const NODE: &str = "enrolled-often";
+    let bed = &Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, NODE);
+    let world = EnrolledOften::new(NODE);
+    let mut granted = Vec::new();
+    for key in 1..=41 {
+        granted.push(world.enrol(key));
+    }
+    let newest = granted.pop().unwrap();
+    assert_eq!((newest.generation, granted.len()), (41, 40));
+    let thief = bed.node_with_uid(NODE, &granted[39].to_string());
+
+    let revocation = bed.run(revocation::apply(bed.client(), &world.revoked(), now()));
+
+    assert_eq!(revocation.unwrap().listed, 1);
+    wait_until(&thief, NODE, true);
+    for uid in &granted {
+        let former = bed.node_with_uid(NODE, &uid.to_string());
+        assert_refused(&label(&former, NODE, 0), &format!("{uid} of system:node"));
+    }
+    let rightful = bed.node_with_uid(NODE, &newest.to_string());
+    assert_done(&label(&rightful, NODE, 1));
+}
+
+/// A machine whose Node is down, so that each key opens a generation.
+struct EnrolledOften {
+    node: NodeName,
+    ledger: RecordLedger,
+}
+
+impl EnrolledOften {
+    fn new(node: &str) -> Self {
+        let mut machine = Machine::new("m1");
+        machine.provider_id = Some(Self::provider_id());
+        let machines = StaticInventory::new(vec![machine]).unwrap();
+        let policy = LedgerPolicy::new(Duration::from_hours(7 * 24));
+        Self {
+            node: NodeName::parse(node).unwrap(),
+            ledger: RecordLedger::in_memory(Arc::new(machines), policy),
+        }
+    }
+
+    fn provider_id() -> ProviderId {
+        ProviderId::parse("metal:///m1").unwrap()
+    }
+
+    fn enrol(&self, key: u8) -> CertificateUid {
+        let identity = AttestedIdentity::vouched(Identity::of(Self::provider_id()));
+        let claim = Claim {
+            node_name: self.node.clone(),
+            claimant: Claimant::Token,
+            assurance: Assurance::Attested(identity),
+            provider: Provider::NULL,
+            machine_name: None,
+            key: KeyDigest::of(&[key]),
+            request: RequestRef::default(),
+            asked: now(),
+            not_after: week(),
+        };
+        let granted = block_on(self.ledger.claim(&claim, now()));
+        granted.unwrap().uid
+    }
+
+    fn revoked(&self) -> BTreeMap<RecordUid, RevokedGenerations> {
+        let records = block_on(self.ledger.records().all()).unwrap();
+        let week = Duration::from_hours(7 * 24);
+        let records = records.into_iter().map(|stored| stored.record);
+        records
+            .filter_map(|record| Some((record.uid, record.revoked_generations(week, now())?)))
+            .collect()
+    }
+}
+
+#[test]
+fn a_uid_that_is_no_records_is_nobodys_to_refuse() {
+    const NODE: &str = "foreign";
+    let bed = Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, NODE);
+    let revoked = bed.node_with_uid(NODE, &uid(4, 1).to_string());
+    apply(&bed, &[uid(4, 1)], now());
+    wait_until(&revoked, NODE, true);
+
+    let record = uid(4, 1).record.to_string();
+    for (n, foreign) in [
+        record.clone(),
+        format!("{record}."),
+        format!("{record}.one"),
+        format!("{record}.01"),
+        format!("{record}.9999999999999999999"),
+        format!("x{record}.1"),
+        "b9c2".to_owned(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        assert_done(&label(&bed.node_with_uid(NODE, foreign), NODE, n));
+    }
+    assert_done(&label(&bed.node(NODE), NODE, 100));
+}
+
+#[test]
 fn a_revoked_certificate_still_reads_what_its_nodes_name_may_read() {
     const NODE: &str = "reader";
     let bed = &Bed::start(Controllers::None, &[]);
@@ -272,7 +390,7 @@ fn nothing_is_bound_while_nothing_is_revoked() {
     assert_eq!(apply(&bed, &[uid(1, 1)], now()).listed, 1);
     assert!(is_bound(&bed));
     wait_until(&node, "n", true);
-    assert_eq!(listed(&bed), [uid(1, 1).to_string()]);
+    assert_eq!(listed(&bed), [uid(1, 1).record.to_string()]);
 
     // Its time has passed.
     assert_eq!(apply(&bed, &[uid(1, 1)], week()), Revocation::default());
@@ -292,14 +410,14 @@ fn a_list_that_is_as_it_should_be_is_not_written() {
         let kinds = [LIST, BINDING, "validatingadmissionpolicy", "crd"];
         kinds.map(|kind| bed.cluster.kubectl().ok(["get", kind, "-o", VERSIONS]))
     };
-    apply(&bed, &[uid(1, 1), uid(1, 2)], now());
+    apply(&bed, &[uid(1, 1), uid(2, 1)], now());
     let before = versions();
 
-    apply(&bed, &[uid(1, 1), uid(1, 2)], now());
+    apply(&bed, &[uid(1, 1), uid(2, 1)], now());
 
     assert_eq!(versions(), before);
-    apply(&bed, &[uid(1, 2)], now());
-    assert_eq!(listed(&bed), [uid(1, 2).to_string()]);
+    apply(&bed, &[uid(2, 1)], now());
+    assert_eq!(listed(&bed), [uid(2, 1).record.to_string()]);
 }
 
 const VERSIONS: &str = "jsonpath={.items[*].metadata.resourceVersion}";
@@ -343,11 +461,11 @@ fn the_longest_list_fits_into_the_api_server() {
     };
     let desired: BTreeMap<_, _> = (0..10_001)
         .map(|n| {
-            let uid = CertificateUid {
-                record: record(n),
-                generation: u64::MAX >> 1,
+            let revoked = RevokedGenerations {
+                lowest_valid: u64::MAX >> 1,
+                until: week() + Duration::from_secs(n.into()),
             };
-            (uid, week() + Duration::from_secs(n.into()))
+            (record(n), revoked)
         })
         .collect();
 

@@ -193,10 +193,7 @@ fn identity(cluster: &str, node: &str) -> Subject {
                 "time": "2026-11-21T12:00:00Z",
             },
             "notAfter": "2026-11-28T12:00:00Z",
-            "former": [
-                {"generation": 1, "until": "2026-11-22T12:00:00Z"},
-                {"generation": 2, "until": "2026-11-23T12:00:00Z"},
-            ],
+            "formerUntil": "2026-11-23T12:00:00Z",
             "tombstone": {
                 "since": "2026-11-22T12:00:00Z", "reason": "MachineGone",
                 "until": "2026-11-28T12:00:00Z",

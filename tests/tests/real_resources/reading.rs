@@ -102,7 +102,7 @@ fn a_cluster_is_ready_or_says_why_not() {
 #[test]
 fn a_record_says_who_holds_the_name_and_whether_that_is_over() {
     let mut live = identity("read", "live");
-    for field in ["tombstone", "revoked", "former"] {
+    for field in ["tombstone", "revoked", "formerUntil"] {
         live.object["spec"][field] = json!(null);
     }
     live.store();

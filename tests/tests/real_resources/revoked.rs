@@ -13,42 +13,53 @@ fn revoked(entries: Value) -> Subject {
     Subject { object }
 }
 
+fn before(generation: u64) -> Value {
+    json!({"lowestValidGeneration": generation, "until": "2026-11-28T12:00:00Z"})
+}
+
 #[test]
-fn entries_are_certificate_uids_with_times() {
-    let uid = format!("{}.3", "0".repeat(32));
-    let valid = revoked(json!({&uid: "2026-11-28T12:00:00Z"}));
+fn entries_are_records_with_a_generation_and_a_time() {
+    let uid = "0".repeat(32);
+    let valid = revoked(json!({&uid: before(3)}));
     let name = "/metadata/name";
     let kept = valid.accepts(name, &json!("kept"));
     assert_eq!(kept["spec"], valid.object["spec"]);
 
-    let form = "a certificate's UID is 32 lower-case hexadecimal digits, '.' and a generation";
-    for other in [
-        "0.3",
-        &"0".repeat(32),
-        &format!("{}.0", "0".repeat(32)),
-        &uid.replace('0', "A"),
-    ] {
+    let form = "a record's UID is 32 lower-case hexadecimal digits";
+    for other in ["0", &format!("{uid}.3"), &uid.replace('0', "A")] {
         valid.refuses(
             "/spec/revoked",
-            &json!({other: "2026-11-28T12:00:00Z"}),
+            &json!({other: before(3)}),
             "spec.revoked",
             form,
         );
     }
-    let field = format!("spec.revoked.{uid}");
-    valid.refuses(
-        "/spec/revoked",
-        &json!({&uid: "later"}),
-        &field,
-        "must be of type date-time",
-    );
+    for (field, value, message) in [
+        ("until", json!("later"), "must be of type date-time"),
+        ("until", json!(null), "Required value"),
+        ("lowestValidGeneration", json!(null), "Required value"),
+        (
+            "lowestValidGeneration",
+            json!(1),
+            "should be greater than or equal to 2",
+        ),
+    ] {
+        let mut entry = before(3);
+        entry[field] = value;
+        valid.refuses(
+            "/spec/revoked",
+            &json!({&uid: entry}),
+            &format!("spec.revoked.{uid}.{field}"),
+            message,
+        );
+    }
 }
 
 #[test]
 fn as_many_fit_as_the_schema_allows() {
     let entries = |count: usize| -> Value {
         (0..count)
-            .map(|n| (format!("{n:032x}.1"), json!("2026-11-28T12:00:00Z")))
+            .map(|n| (format!("{n:032x}"), before(2)))
             .collect()
     };
     let valid = revoked(entries(10_000));

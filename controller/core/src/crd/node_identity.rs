@@ -116,9 +116,9 @@ use crate::ledger::{CertificateUid, InvalidCertificateUid};
         "no generation after the current one can be revoked",
     ),
     rule_at(
-        ".former",
-        "!has(self.former) || self.former.all(one, one.generation < self.generation)",
-        "a former generation is before the current one",
+        ".formerUntil",
+        "!has(self.formerUntil) || self.generation > 1",
+        "the first generation has no former one",
     ),
 ]))]
 pub struct NodeIdentitySpec {
@@ -187,16 +187,10 @@ pub struct NodeIdentitySpec {
     /// The latest end of the certificate that opened this generation.
     #[schemars(schema_with = "schema::time")]
     pub not_after: Time,
-    /// Former generations, until their certificates have expired.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(
-        length(max = 16),
-        extend(
-            "x-kubernetes-list-type" = "map",
-            "x-kubernetes-list-map-keys" = ["generation"]
-        )
-    )]
-    pub former: Vec<FormerGeneration>,
+    /// The end of the last certificate of all former generations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub former_until: Option<Time>,
     /// Set when nobody holds the name any more: the record stays for as long as a certificate of it
     /// may be valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -287,18 +281,6 @@ pub struct LastTpmBoot {
     pub generation: u64,
     /// How far.
     pub boot: TpmBoot,
-}
-
-/// A generation that was followed by another.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FormerGeneration {
-    /// Which.
-    #[schemars(with = "i64", range(min = 1))]
-    pub generation: u64,
-    /// When the last certificate of it has expired.
-    #[schemars(schema_with = "schema::time")]
-    pub until: Time,
 }
 
 /// Why nobody holds the name.

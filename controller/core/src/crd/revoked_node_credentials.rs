@@ -12,7 +12,7 @@ use super::schema;
 /// The name of the one object of a workload cluster.
 pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
 
-/// How many certificates it lists at most: what fits in one object of etcd (1.5 MiB), with a margin.
+/// The most records that it lists: what fits in one object of etcd (1.5 MiB), with a margin.
 pub const MAX_REVOKED: usize = 10_000;
 
 /// The node certificates whose holders an admission policy refuses every write.
@@ -35,9 +35,19 @@ pub const MAX_REVOKED: usize = 10_000;
     )
 )]
 pub struct RevokedNodeCredentialsSpec {
-    /// Certificate UIDs, `<record>.<generation>`, and until when each stays: by then every
-    /// certificate that carries it has expired.
+    /// By the UID of a record, which of its generations are revoked. A certificate's UID is
+    /// `<record>.<generation>`.
     #[serde(default)]
     #[schemars(schema_with = "schema::revoked")]
-    pub revoked: BTreeMap<String, Time>,
+    pub revoked: BTreeMap<String, RevokedGenerations>,
+}
+
+/// The revoked generations of one record: all before the lowest valid one.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevokedGenerations {
+    /// The lowest generation whose certificates are valid.
+    pub lowest_valid_generation: u64,
+    /// The end of the last certificate of the generations before it; then the entry goes.
+    pub until: Time,
 }

@@ -112,17 +112,31 @@ pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Certificate UIDs, each with a time.
+/// The revoked generations of records, by the records' UIDs.
 pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": super::revoked_node_credentials::MAX_REVOKED,
         // Of one writer, whole: else the API server would keep who wrote each entry beside it.
         "x-kubernetes-map-type": "atomic",
-        "additionalProperties": {"type": "string", "format": "date-time", "maxLength": 32},
+        "additionalProperties": {
+            "type": "object",
+            "required": ["lowestValidGeneration", "until"],
+            "properties": {
+                "lowestValidGeneration": {
+                    "description": "The lowest generation whose certificates are valid.",
+                    "type": "integer", "format": "int64", "minimum": 2,
+                },
+                "until": {
+                    "description": "The end of the last certificate of the generations before it; \
+                                    then the entry goes.",
+                    "type": "string", "format": "date-time", "maxLength": 32,
+                },
+            },
+        },
         "x-kubernetes-validations": [rule(
-            "self.all(uid, uid.matches('^[0-9a-f]{32}[.][1-9][0-9]{0,18}$'))",
-            "a certificate's UID is 32 lower-case hexadecimal digits, '.' and a generation",
+            "self.all(uid, uid.matches('^[0-9a-f]{32}$'))",
+            "a record's UID is 32 lower-case hexadecimal digits",
         )],
     })
 }

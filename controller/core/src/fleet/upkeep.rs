@@ -23,7 +23,7 @@ use crate::hardening::bindings::{self, Scan};
 use crate::hardening::closure::{self, Closure};
 use crate::hardening::tokens::{self, Tokens};
 use crate::hardening::{HardeningError, admission, revocation};
-use crate::ledger::{CertificateUid, RecordLedger};
+use crate::ledger::{RecordLedger, RecordUid, RevokedGenerations};
 use crate::logs::error_chain;
 use crate::preflight;
 
@@ -59,7 +59,7 @@ pub(super) struct Upkeep {
     ledger: Arc<RecordLedger>,
     /// Whether certificates carry a UID, by which they can be revoked.
     marked: bool,
-    revoked: Option<BTreeMap<CertificateUid, SystemTime>>,
+    revoked: Option<BTreeMap<RecordUid, RevokedGenerations>>,
     teller: Teller,
     clock: fn() -> SystemTime,
 }
@@ -171,7 +171,10 @@ impl Upkeep {
         let longest = self.ledger.policy().longest_lifetime;
         let desired: BTreeMap<_, _> = records
             .iter()
-            .flat_map(|stored| stored.record.revoked_credentials(longest, now))
+            .filter_map(|stored| {
+                let record = &stored.record;
+                Some((record.uid, record.revoked_generations(longest, now)?))
+            })
             .collect();
         if self.revoked.as_ref() == Some(&desired) {
             return Ok(());
@@ -181,7 +184,7 @@ impl Upkeep {
         if applied.left_out > 0 {
             let left_out = applied.left_out;
             return Err(format!(
-                "the list is full: {left_out} certificates are not refused"
+                "the list is full: the certificates of {left_out} records are not refused"
             ));
         }
         Ok(())

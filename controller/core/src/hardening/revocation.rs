@@ -1,9 +1,13 @@
 //! Revocation: certificates that may write no longer.
 //!
 //! Kubernetes has none for client certificates. Here a cluster-scoped `RevokedNodeCredentials`
-//! object lists the UIDs of certificates, and a `ValidatingAdmissionPolicy` refuses every write by
-//! a `system:node:*` user whose UID is listed. A UID is inside the signed part of a certificate;
-//! another certificate of the same node has another one, and goes on.
+//! object has, for each record, the lowest generation that is valid, and a
+//! `ValidatingAdmissionPolicy` refuses every write by a `system:node:*` user whose UID
+//! (`<record>.<generation>`) has a lower one. A UID is inside the signed part of a certificate; a
+//! certificate of the next generation of the same node goes on.
+//!
+//! There is one entry a record however many generations it had, so none of them is forgotten while
+//! a certificate of it may be valid.
 //!
 //! What it does not stop: reads, reviews of tokens and access (no admission policy sees them), and
 //! certificates without a UID, such as kube-controller-manager's.
@@ -26,7 +30,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef,
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation,
+    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -38,10 +42,10 @@ use tokio::time::{Instant, sleep};
 use super::access::{HardeningError, NOT_FOUND, Put, call, put};
 use super::policies;
 use crate::crd::{
-    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
-    manifests,
+    self, MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
+    RevokedNodeCredentialsSpec, manifests,
 };
-use crate::ledger::CertificateUid;
+use crate::ledger::{RecordUid, RevokedGenerations};
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
@@ -59,22 +63,22 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// How many certificates are refused every write.
+    /// The number of records that have certificates which are refused every write.
     pub listed: usize,
-    /// How many more should be and are not, because the list is full ([`MAX_REVOKED`]): those that
-    /// expire soonest. More than none is for an operator to know.
+    /// The number of records that are left out because the list is full ([`MAX_REVOKED`]): those
+    /// whose certificates expire soonest. More than none is for an operator to know.
     pub left_out: usize,
 }
 
-/// Has the workload cluster refuse the certificates with these UIDs every write, each until the
-/// time beside it; entries whose time has passed are left out, and leave.
+/// Has the workload cluster refuse every write by a certificate of these generations. Entries whose
+/// time has passed are left out, and leave.
 ///
 /// # Errors
 ///
 /// It could not be read or written: what was refused before still is.
 pub async fn apply(
     client: &Client,
-    desired: &BTreeMap<CertificateUid, SystemTime>,
+    desired: &BTreeMap<RecordUid, RevokedGenerations>,
     now: SystemTime,
 ) -> Result<Revocation, HardeningError> {
     let (spec, revocation) = select(desired, now);
@@ -88,19 +92,23 @@ pub async fn apply(
 
 /// The list, and how far it reaches.
 fn select(
-    desired: &BTreeMap<CertificateUid, SystemTime>,
+    desired: &BTreeMap<RecordUid, RevokedGenerations>,
     now: SystemTime,
 ) -> (RevokedNodeCredentialsSpec, Revocation) {
-    let live = desired.iter().filter(|(_, until)| **until > now);
-    let mut live: Vec<_> = live.map(|(uid, until)| (Reverse(*until), *uid)).collect();
-    live.sort_unstable();
+    let live = desired.iter().filter(|(_, revoked)| revoked.until > now);
+    let mut live: Vec<_> = live.collect();
+    live.sort_unstable_by_key(|(uid, revoked)| (Reverse(revoked.until), **uid));
     let revocation = Revocation {
         listed: live.len().min(MAX_REVOKED),
         left_out: live.len().saturating_sub(MAX_REVOKED),
     };
     live.truncate(MAX_REVOKED);
-    let entry = |(Reverse(until), uid): (Reverse<SystemTime>, CertificateUid)| {
-        (uid.to_string(), Time(whole_seconds(until)))
+    let entry = |(uid, revoked): (&RecordUid, &RevokedGenerations)| {
+        let entry = crd::RevokedGenerations {
+            lowest_valid_generation: revoked.lowest_valid,
+            until: Time(whole_seconds(revoked.until)),
+        };
+        (uid.to_string(), entry)
     };
     let revoked = live.into_iter().map(entry).collect();
     (RevokedNodeCredentialsSpec { revoked }, revocation)
@@ -203,14 +211,27 @@ fn policy() -> ValidatingAdmissionPolicy {
             }]),
             ..policies::matching_everything()
         }),
-        match_conditions: Some(vec![MatchCondition {
-            name: "by-a-node".to_owned(),
-            expression: "request.userInfo.username.startsWith('system:node:')".to_owned(),
-        }]),
+        match_conditions: Some(vec![
+            condition(
+                "by-a-node",
+                "request.userInfo.username.startsWith('system:node:')",
+            ),
+            // Whatever passes can be converted below, so that no expression fails.
+            condition(
+                "with-the-uid-of-a-record",
+                "has(request.userInfo.uid) \
+                 && request.userInfo.uid.matches('^[0-9a-f]{32}[.][1-9][0-9]{0,17}$')",
+            ),
+        ]),
+        variables: Some(vec![
+            variable("record", "request.userInfo.uid.substring(0, 32)"),
+            variable("generation", "int(request.userInfo.uid.substring(33))"),
+        ]),
         validations: Some(vec![Validation {
-            expression: "!has(request.userInfo.uid) || !has(params.spec) \
-                || !has(params.spec.revoked) \
-                || !(request.userInfo.uid in params.spec.revoked)"
+            expression: "!has(params.spec) || !has(params.spec.revoked) \
+                || !(variables.record in params.spec.revoked) \
+                || variables.generation \
+                    >= params.spec.revoked[variables.record].lowestValidGeneration"
                 .to_owned(),
             message: Some("this credential is revoked".to_owned()),
             message_expression: Some(
@@ -223,6 +244,20 @@ fn policy() -> ValidatingAdmissionPolicy {
         ..ValidatingAdmissionPolicySpec::default()
     };
     policies::named_policy(POLICY_NAME, spec)
+}
+
+fn condition(name: &str, expression: &str) -> MatchCondition {
+    MatchCondition {
+        name: name.to_owned(),
+        expression: expression.to_owned(),
+    }
+}
+
+fn variable(name: &str, expression: &str) -> Variable {
+    Variable {
+        name: name.to_owned(),
+        expression: expression.to_owned(),
+    }
 }
 
 fn binding() -> ValidatingAdmissionPolicyBinding {
@@ -250,16 +285,22 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn uid(generation: u64) -> CertificateUid {
-        CertificateUid {
-            record: RecordUid::new([7; 16]),
-            generation,
+    fn uid(record: u32) -> RecordUid {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&record.to_be_bytes());
+        RecordUid::new(bytes)
+    }
+
+    fn revoked(seconds: u64) -> RevokedGenerations {
+        RevokedGenerations {
+            lowest_valid: 3,
+            until: at(seconds),
         }
     }
 
     #[test]
     fn an_entry_leaves_when_its_time_has_passed() {
-        let desired = BTreeMap::from([(uid(1), at(10)), (uid(2), at(20))]);
+        let desired = BTreeMap::from([(uid(1), revoked(10)), (uid(2), revoked(20))]);
 
         for (now, listed) in [(0, 2), (9, 2), (10, 1), (19, 1), (20, 0)] {
             let (spec, revocation) = select(&desired, at(now));
@@ -271,23 +312,29 @@ mod tests {
 
     #[test]
     fn a_full_list_leaves_out_what_expires_soonest() {
-        let last = u64::try_from(MAX_REVOKED).unwrap() + 2;
-        let desired = (1..=last).map(|n| (uid(n), at(1000 + n))).collect();
+        let last = u32::try_from(MAX_REVOKED).unwrap() + 2;
+        let desired = (1..=last)
+            .map(|n| (uid(n), revoked(1000 + u64::from(n))))
+            .collect();
 
         let (spec, revocation) = select(&desired, at(0));
 
         assert_eq!(spec.revoked.len(), MAX_REVOKED);
         assert_eq!((revocation.listed, revocation.left_out), (MAX_REVOKED, 2));
-        for (generation, listed) in [(1, false), (2, false), (3, true), (last, true)] {
-            let listed_now = spec.revoked.contains_key(&uid(generation).to_string());
-            assert_eq!(listed_now, listed, "{generation}");
+        for (record, listed) in [(1, false), (2, false), (3, true), (last, true)] {
+            let listed_now = spec.revoked.contains_key(&uid(record).to_string());
+            assert_eq!(listed_now, listed, "{record}");
         }
     }
 
     #[test]
     fn what_is_written_equals_what_is_read_back() {
-        let desired = BTreeMap::from([(uid(1), at(10) + Duration::from_millis(250))]);
-        let (spec, _) = select(&desired, at(0));
+        let until = at(10) + Duration::from_millis(250);
+        let revoked = RevokedGenerations {
+            until,
+            ..revoked(10)
+        };
+        let (spec, _) = select(&BTreeMap::from([(uid(1), revoked)]), at(0));
 
         let text = serde_json::to_string(&spec).unwrap();
 

@@ -1,6 +1,5 @@
 //! The record of trust on first use: who holds one node name.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::names::NodeName;
@@ -12,10 +11,6 @@ use crate::verifier::{Identity, TpmBoot};
 mod holder;
 
 pub use holder::RecordHolder;
-
-/// How many former generations a record remembers. One more lets the oldest go, whose certificates
-/// end first; they stay as worthless for a renewal as they were.
-const MAX_FORMER: usize = 16;
 
 /// Who holds one node name, and by which key.
 ///
@@ -43,8 +38,8 @@ pub struct Record {
     pub renewed_until: Option<SystemTime>,
     /// How far the TPM had come at the last renewal that is known of. Best effort, too.
     pub renewed_boot: Option<SeenBoot>,
-    /// Former generations whose certificates may still be valid, the oldest first.
-    pub former: Vec<Former>,
+    /// The end of the last certificate of all former generations, if one may still be valid.
+    pub former_until: Option<SystemTime>,
     /// Set when nobody holds the name any more.
     pub tombstone: Option<Tombstone>,
     /// Set when a person took the certificates back.
@@ -93,16 +88,15 @@ pub struct RequestRef {
     pub uid: String,
 }
 
-/// A generation that was followed by another.
+/// The revoked generations of one record: all before the lowest valid one.
+///
+/// One value covers every generation that there ever was, so none can be forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
-pub struct Former {
-    /// Which.
-    pub generation: u64,
-    /// By when its certificates have expired.
+#[expect(clippy::exhaustive_structs, reason = "a generation and a time")]
+pub struct RevokedGenerations {
+    /// The lowest generation whose certificates are valid.
+    pub lowest_valid: u64,
+    /// The end of the last certificate of the generations before it.
     pub until: SystemTime,
 }
 
@@ -163,7 +157,7 @@ impl Record {
             not_after: whole_seconds(claim.not_after),
             renewed_until: None,
             renewed_boot: None,
-            former: Vec::new(),
+            former_until: None,
             tombstone: None,
             revoked: None,
             reset: None,
@@ -179,21 +173,10 @@ impl Record {
         now: SystemTime,
     ) -> Self {
         let now = whole_seconds(now);
-        let mut former: Vec<_> = self
-            .former
-            .iter()
-            .copied()
-            .filter(|former| former.until > now)
-            .collect();
-        former.push(Former {
-            generation: self.generation,
-            until: self.ends_by(longest, now),
-        });
-        let too_many = former.len().saturating_sub(MAX_FORMER);
-        former.drain(..too_many);
+        let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
             generation: self.generation.saturating_add(1),
-            former,
+            former_until: former_until.filter(|until| *until > now),
             ..Self::first(claim, self.uid, stale_node, now)
         }
     }
@@ -219,13 +202,9 @@ impl Record {
 
     /// The UID that certificates of the present generation carry.
     pub fn certificate_uid(&self) -> CertificateUid {
-        self.uid_of(self.generation)
-    }
-
-    fn uid_of(&self, generation: u64) -> CertificateUid {
         CertificateUid {
             record: self.uid,
-            generation,
+            generation: self.generation,
         }
     }
 
@@ -302,34 +281,27 @@ impl Record {
     /// By when every certificate has expired that a former holder, or the one that is buried here,
     /// may have; `None` if there is none.
     pub(super) fn former_end(&self) -> Option<SystemTime> {
-        let former = self.former.iter().map(|former| former.until);
-        former
-            .chain(self.tombstone.map(|tombstone| tombstone.until))
-            .max()
+        self.former_until
+            .max(self.tombstone.map(|tombstone| tombstone.until))
     }
 
-    /// The certificates that are worth nothing any more though they have not expired, and when they
-    /// will have. `longest` is the longest lifetime that was ever granted.
-    pub fn revoked_credentials(
+    /// The generations whose certificates are revoked and may not have expired. `longest` is the
+    /// longest lifetime of a certificate.
+    pub fn revoked_generations(
         &self,
         longest: Duration,
         now: SystemTime,
-    ) -> BTreeMap<CertificateUid, SystemTime> {
-        let mut credentials: BTreeMap<_, _> = self
-            .former
-            .iter()
-            .map(|former| (self.uid_of(former.generation), former.until))
-            .collect();
-        if let Some(tombstone) = self.tombstone {
-            credentials.insert(self.certificate_uid(), tombstone.until);
-        } else if let Some(revoked) = self.revoked
-            && self.is_revoked()
-        {
-            let until = self.ends_by(longest, revoked.at);
-            credentials.insert(self.certificate_uid(), until);
-        }
-        credentials.retain(|_, until| *until > now);
-        credentials
+    ) -> Option<RevokedGenerations> {
+        let present = match (&self.tombstone, &self.revoked) {
+            (Some(tombstone), _) => Some(tombstone.until),
+            (None, Some(revoked)) if self.is_revoked() => Some(self.ends_by(longest, revoked.at)),
+            (None, _) => None,
+        };
+        let until = self.former_until.max(present).filter(|end| *end > now)?;
+        Some(RevokedGenerations {
+            lowest_valid: self.generation.saturating_add(u64::from(present.is_some())),
+            until,
+        })
     }
 }
 

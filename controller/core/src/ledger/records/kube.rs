@@ -38,7 +38,7 @@ const OPTIONAL: [&str; 6] = [
     "instance",
     "machineName",
     "endorsementKeySHA256",
-    "former",
+    "formerUntil",
     "tombstone",
     "revoked",
 ];

@@ -9,7 +9,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use super::{Stored, Version};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION};
 use crate::ledger::record::{
-    Former, Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Tombstone, TombstoneReason,
+    Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Tombstone, TombstoneReason,
 };
 use crate::ledger::{KeyDigest, RecordUid};
 use crate::verifier::TpmBoot;
@@ -75,7 +75,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
                 at: time(status.last_renewal.as_ref()?),
             })
         }),
-        former: spec.former.iter().map(former).collect(),
+        former_until: spec.former_until.as_ref().map(time),
         tombstone: spec.tombstone.as_ref().map(tombstone),
         revoked: spec.revoked.as_ref().map(revoked),
         reset: metadata
@@ -138,13 +138,6 @@ fn opened(opened: &crd::Opened) -> Result<Opened, &'static str> {
     })
 }
 
-fn former(former: &crd::FormerGeneration) -> Former {
-    Former {
-        generation: former.generation,
-        until: time(&former.until),
-    }
-}
-
 fn tombstone(tombstone: &crd::Tombstone) -> Tombstone {
     Tombstone {
         since: time(&tombstone.since),
@@ -183,7 +176,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         not_after,
         renewed_until: _,
         renewed_boot: _,
-        former,
+        former_until,
         tombstone,
         revoked,
         reset: _,
@@ -209,7 +202,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
             stale_node_uid: opened.stale_node.clone(),
         },
         not_after: moment(*not_after)?,
-        former: former.iter().map(former_object).collect::<Result<_, _>>()?,
+        former_until: former_until.map(moment).transpose()?,
         tombstone: tombstone.map(tombstone_object).transpose()?,
         revoked: revoked.map(revoked_object).transpose()?,
     })
@@ -231,13 +224,6 @@ fn shown(text: &str, max: usize) -> String {
     } else {
         shown
     }
-}
-
-fn former_object(former: &Former) -> Result<crd::FormerGeneration, TimeError> {
-    Ok(crd::FormerGeneration {
-        generation: former.generation,
-        until: moment(former.until)?,
-    })
 }
 
 fn tombstone_object(tombstone: Tombstone) -> Result<crd::Tombstone, TimeError> {

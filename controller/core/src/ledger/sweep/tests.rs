@@ -5,7 +5,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 
 use super::*;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
-use crate::ledger::rules_world::{HOUR, World, at, claim, insecure, name, policy, provider_id};
+use crate::ledger::rules_world::{LONGEST, World, at, claim, insecure, name, policy, provider_id};
 use crate::ledger::{LastIssued, Ledger as _, MemoryRecords, Records as _, SeenBoot};
 use crate::nodes::{NodeState, Nodes};
 use crate::refusal::Unavailable;
@@ -236,29 +236,45 @@ fn records_come_through_a_move_without_status_and_renew() {
 }
 
 #[test]
-fn the_credentials_to_refuse_are_those_of_former_generations_tombstones_and_the_revoked() {
+fn the_revoked_generations_are_the_former_ones_a_tombstones_and_those_that_a_person_revoked() {
     let world = World::held(policy());
-    let refused = |hour| {
-        let credentials = world.record("n1").revoked_credentials(20 * HOUR, at(hour));
-        let credentials = credentials.into_iter();
-        credentials
-            .map(|(uid, until)| (uid.generation, until))
-            .collect::<Vec<_>>()
+    let revoked = |record: &Record, hour| {
+        let revoked = record.revoked_generations(LONGEST, at(hour));
+        revoked.map(|revoked| (revoked.lowest_valid, revoked.until))
     };
-    assert_eq!(refused(1), []);
+    assert_eq!(revoked(&world.record("n1"), 1), None);
 
     world.claims(&claim("m1", "n1", 2, 1), 1).unwrap();
-    assert_eq!(refused(1), [(1, at(21))]);
+    assert_eq!(revoked(&world.record("n1"), 1), Some((2, at(21))));
+    assert_eq!(revoked(&world.record("n1"), 21), None);
     world.revoke("n1", 2);
-    assert_eq!(refused(2), [(1, at(21)), (2, at(22))]);
-    assert_eq!(refused(21), [(2, at(22))]);
-    assert_eq!(refused(22), []);
+    assert_eq!(revoked(&world.record("n1"), 2), Some((3, at(22))));
+    assert_eq!(revoked(&world.record("n1"), 21), Some((3, at(22))));
+    assert_eq!(revoked(&world.record("n1"), 22), None);
 
     let buried = world
         .record("n1")
-        .buried(TombstoneReason::MachineGone, 20 * HOUR, at(5));
-    let credentials = buried.revoked_credentials(20 * HOUR, at(5));
-    assert_eq!(credentials.get(&buried.certificate_uid()), Some(&at(25)));
+        .buried(TombstoneReason::MachineGone, LONGEST, at(5));
+    assert_eq!(revoked(&buried, 5), Some((3, at(25))));
+}
+
+#[test]
+fn no_former_generation_is_good_again_however_many_there_were() {
+    let world = World::held(policy());
+    let good = |generation: u64| {
+        let revoked = world.record("n1").revoked_generations(LONGEST, at(1));
+        revoked.is_none_or(|revoked| generation >= revoked.lowest_valid)
+    };
+    for key in 2..=41 {
+        let newest = world.granted(&claim("m1", "n1", key, 1), 1);
+
+        assert_eq!(newest, u64::from(key));
+        let former = (1..newest).filter(|generation| good(*generation));
+        assert_eq!(former.collect::<Vec<_>>(), Vec::<u64>::new());
+        assert!(good(newest));
+    }
+    world.revoke("n1", 1);
+    assert!(!good(41));
 }
 
 #[test]

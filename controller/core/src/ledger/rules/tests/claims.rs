@@ -96,13 +96,7 @@ fn another_key_waits_while_the_node_is_up_and_opens_a_generation_when_it_is_down
     assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
 
     let record = world.record("n1");
-    assert_eq!(
-        record.former,
-        [Former {
-            generation: 1,
-            until: at(21)
-        }]
-    );
+    assert_eq!(record.former_until, Some(at(21)));
     assert!(matches!(
         world.renewal_denied("m1", 1, 2),
         Denial::FormerCertificate { .. }
