@@ -91,7 +91,9 @@ impl Manager {
             .arg("run")
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .args(["--insecure-allow-loopback", "--log-format", "json", "-v"]);
+            .args(["--insecure-allow-loopback", "--log-format", "json", "-v"])
+            // Two rounds are enough to wait for.
+            .arg("--missing-machine-timeout=0s");
         Self {
             process: told(launch).spawn(&files.join("manager.log")),
             _files: files,

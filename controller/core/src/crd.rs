@@ -48,6 +48,10 @@ pub use tpm::{
 /// The API group of our resources and annotations.
 pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 
+/// The annotation by which a person allows one round to retire as many records of the Cluster, on its
+/// [`KubeletAuthentication`].
+pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
+
 /// The label with the Cluster's name, on every object that belongs to one; Cluster API's own.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 

@@ -29,7 +29,7 @@
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kube::Client;
 
@@ -39,6 +39,7 @@ use crate::clusters::{ClusterAccess, Reach};
 use crate::crd::KubeletAuthentication;
 use crate::crd::conditions::reason;
 use crate::decide::Verifiers;
+use crate::ledger::MISSING_MACHINE_TIMEOUT;
 
 mod ca_keys;
 mod directory;
@@ -75,6 +76,9 @@ pub struct Settings {
     pub candidate: Option<String>,
     /// Where workload clusters' API servers may be.
     pub reach: Reach,
+    /// For how long a Machine has to be missing before its record is retired, its certificates are
+    /// revoked and its Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`].
+    pub missing_machine_timeout: Option<Duration>,
 }
 
 /// Finds who appraises a cluster's evidence.
@@ -150,6 +154,7 @@ struct Shared {
     reach: Reach,
     verifiers: Arc<dyn VerifierFactory>,
     ca_keys: CaKeys,
+    missing_machine_timeout: Duration,
     clock: fn() -> SystemTime,
 }
 
@@ -203,6 +208,10 @@ impl Fleet {
             reach: self.settings.reach,
             verifiers: self.verifiers.clone(),
             ca_keys: CaKeys::default(),
+            missing_machine_timeout: self
+                .settings
+                .missing_machine_timeout
+                .unwrap_or(MISSING_MACHINE_TIMEOUT),
             clock: now,
         });
         tokio::select! {

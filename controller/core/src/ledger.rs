@@ -9,6 +9,7 @@ use kubelet_attestation::names::{NodeName, Provider};
 use crate::refusal::Refusal;
 use crate::verifier::{Assurance, AttestedIdentity};
 
+mod absences;
 #[cfg(test)]
 mod model;
 mod opening;
@@ -22,6 +23,7 @@ mod rules_world;
 mod sweep;
 mod uid;
 
+pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
 pub use opening::{Because, Opening};
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
 pub use record::{

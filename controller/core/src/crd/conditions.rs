@@ -38,6 +38,8 @@ pub mod reason {
     pub const KUBERNETES_TOO_OLD: &str = "KubernetesTooOld";
     /// Something that is done from time to time was not done the last time.
     pub const UPKEEP_INCOMPLETE: &str = "UpkeepIncomplete";
+    /// The Machines of too many records are missing at once; none is retired until a person allows it.
+    pub const MANY_MACHINES_MISSING: &str = "ManyMachinesMissing";
     /// Cluster API has not made the Cluster's CA yet.
     pub const CA_NOT_FOUND: &str = "CANotFound";
     /// The CA Secret cannot be read as a certificate and its key.

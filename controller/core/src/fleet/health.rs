@@ -10,6 +10,8 @@ pub(super) struct Health {
     pub(super) missing: Vec<String>,
     pub(super) paths: Paths,
     pub(super) census: Option<Census>,
+    /// Records that are not retired, because they are too many at once.
+    pub(super) held_back: Option<HeldBack>,
     /// What could not be done, and why; not empty where something was not.
     pub(super) undone: Vec<String>,
 }
@@ -44,6 +46,13 @@ pub(super) enum Paths {
     Waiting(String),
     /// Somebody has.
     Open(String),
+}
+
+/// Records whose machines are gone, and which only a person can have retired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeldBack {
+    pub(super) gone: usize,
+    pub(super) live: usize,
 }
 
 /// How many records there are, and when the first certificate ends.

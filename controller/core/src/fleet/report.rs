@@ -6,11 +6,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kubelet_attestation::names::Provider;
 
-use super::health::{Answers, Health, Paths};
+use super::health::{Answers, Health, HeldBack, Paths};
 use super::obstacle::Obstacle;
 use crate::capi::CaOutOfTime;
 use crate::crd::conditions::{self, Finding, Holds, Report, reason};
-use crate::crd::{IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus};
+use crate::crd::{
+    ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
+};
 
 /// Kubernetes' own signer, whose requests are approved where there is no CA key.
 const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -166,15 +168,30 @@ fn ready(verdict: &Verdict) -> Word {
                 version.name
             ),
         ),
-        Answers::Yes(_) if !health.undone.is_empty() => Word::new(
-            False,
-            reason::UPKEEP_INCOMPLETE,
-            format!(
-                "requests are answered, and this was not done: {}",
-                health.undone.join("; ")
-            ),
-        ),
-        Answers::Yes(_) => Word::new(True, reason::READY, ""),
+        Answers::Yes(_) => kept_up(health),
+    }
+}
+
+/// Whether everything was done that is done from time to time.
+fn kept_up(health: &Health) -> Word {
+    let undone = health.undone.join("; ");
+    let mut message = "requests are answered".to_owned();
+    if let Some(HeldBack { gone, live }) = health.held_back {
+        message += &format!(
+            "; the Machines of {gone} of {live} live records are missing, so that no record is \
+             retired. If these Machines are gone for good, allow it: kubectl annotate \
+             kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
+        );
+    }
+    if !undone.is_empty() {
+        message += &format!("; this was not done: {undone}");
+    }
+    if health.held_back.is_some() {
+        Word::new(Holds::False, reason::MANY_MACHINES_MISSING, message)
+    } else if undone.is_empty() {
+        Word::new(Holds::True, reason::READY, "")
+    } else {
+        Word::new(Holds::False, reason::UPKEEP_INCOMPLETE, message)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::decide::Context;
 use crate::duties::Issuance;
 use crate::events::Events;
 use crate::inventory::Inventory;
-use crate::ledger::{Ledger, RecordLedger, Records};
+use crate::ledger::{Absences, Ledger, RecordLedger, Records};
 use crate::nodes;
 use crate::pipeline::Pipeline;
 use crate::serving;
@@ -61,6 +61,7 @@ impl Running {
         key: &ObjectKey,
         service: &Service,
         records: Arc<dyn Records>,
+        absences: Absences,
     ) -> Result<Self, KubeconfigRefused> {
         let access = service.kubeconfig.access()?;
         let (fingerprint, ca) = (service.fingerprint, service.ca.clone());
@@ -72,7 +73,7 @@ impl Running {
         let store = Arc::new(KubeStore::new(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
         let ledger = ledger(service, &access, Arc::new(inventory.clone()), records);
-        let ledger = Arc::new(ledger);
+        let ledger = Arc::new(ledger.with_absences(absences));
         let context = context(
             service,
             &access,

@@ -21,8 +21,8 @@ use super::reporter::Reporter;
 use super::running::{Broken, Running};
 use super::{Shared, upkeep};
 use crate::capi::{Cluster, ObjectKey, Objects};
-use crate::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
-use crate::ledger::{KubeRecords, Records};
+use crate::crd::{ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus};
+use crate::ledger::{Absences, KubeRecords, Records};
 
 /// Some of what is said depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -48,6 +48,7 @@ pub(super) async fn supervise(
             &key.namespace,
             &key.name,
         )),
+        absences: Absences::new(shared.missing_machine_timeout),
         running: None,
         panics: Panics::default(),
         reporter: Reporter::new(&shared, &key),
@@ -65,6 +66,7 @@ struct Supervisor {
     sources: Sources,
     ca_key: CaKeyHolder,
     records: Arc<dyn Records>,
+    absences: Absences,
     running: Option<Running>,
     panics: Panics,
     reporter: Reporter,
@@ -146,6 +148,7 @@ impl Supervisor {
 
     /// Has done what is to be done as things are.
     async fn settle(&mut self, authentication: &KubeletAuthentication) -> Verdict {
+        self.absences.allow(allowed_retirements(authentication));
         let plan = Plan::of(
             authentication,
             &self.sources,
@@ -171,7 +174,13 @@ impl Supervisor {
                 return Verdict::Broken;
             }
             let cluster = self.key.to_string();
-            match Running::start(&self.shared, &self.key, &service, self.records.clone()) {
+            match Running::start(
+                &self.shared,
+                &self.key,
+                &service,
+                self.records.clone(),
+                self.absences.clone(),
+            ) {
                 Ok(running) => self.running = Some(running),
                 Err(source) => {
                     let name = format!("{}-kubeconfig", self.key.name);
@@ -224,6 +233,14 @@ impl Supervisor {
             tracing::info!(cluster, "no longer serving");
         }
     }
+}
+
+/// How many records a person allows one round to retire; what is no number allows none.
+fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
+    let annotations = authentication.metadata.annotations.as_ref();
+    annotations
+        .and_then(|annotations| annotations.get(ALLOW_RETIREMENT_ANNOTATION)?.parse().ok())
+        .unwrap_or_default()
 }
 
 /// Waits until the Cluster is another than it was.

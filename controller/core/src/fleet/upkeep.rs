@@ -12,7 +12,7 @@ use kube::core::PartialObjectMeta;
 use kubelet_attestation::names::NodeName;
 use tokio::time::timeout;
 
-use super::health::{Answers, Census, Health, Paths};
+use super::health::{Answers, Census, Health, HeldBack, Paths};
 use super::plan::Service;
 use super::teller::Teller;
 use super::terms;
@@ -109,6 +109,10 @@ impl Upkeep {
                 live: count(swept.live),
                 tombstones: count(swept.tombstones),
                 earliest_expiry: swept.earliest_expiry,
+            });
+            health.held_back = swept.held_back.map(|gone| HeldBack {
+                gone,
+                live: swept.live,
             });
             self.teller.tell(swept.done, (self.clock)()).await;
         }

@@ -11,8 +11,8 @@ use kubelet_attestation::names::NodeName;
 use super::records::{MemoryRecords, Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
-    CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening, Record,
-    RecordHolder, RecordUid, Renewal,
+    Absences, CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening,
+    Record, RecordHolder, RecordUid, Renewal,
 };
 use crate::inventory::{Inventory, MachineState};
 use crate::logs::error_chain;
@@ -40,8 +40,7 @@ pub struct RecordLedger {
     entropy: Entropy,
     /// What was last issued to each node.
     issued: Mutex<BTreeMap<NodeName, LastIssued>>,
-    /// Since when members of pools are not listed any more.
-    unlisted: Mutex<BTreeMap<NodeName, SystemTime>>,
+    absences: Absences,
 }
 
 /// Where the random bytes of a record's UID come from; `None` when there are none to be had.
@@ -101,7 +100,7 @@ impl RecordLedger {
                 Some(bytes)
             }),
             issued: Mutex::default(),
-            unlisted: Mutex::default(),
+            absences: Absences::default(),
         }
     }
 
@@ -125,6 +124,13 @@ impl RecordLedger {
         self
     }
 
+    /// The same, with this memory of machines that are missing.
+    #[must_use]
+    pub fn with_absences(mut self, absences: Absences) -> Self {
+        self.absences = absences;
+        self
+    }
+
     /// Where the records are kept.
     pub fn records(&self) -> &Arc<dyn Records> {
         &self.records
@@ -143,8 +149,8 @@ impl RecordLedger {
         self.issuances().get(name).cloned()
     }
 
-    pub(super) fn unlisted(&self) -> MutexGuard<'_, BTreeMap<NodeName, SystemTime>> {
-        self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn absences(&self) -> &Absences {
+        &self.absences
     }
 
     /// Forgets what was issued to nodes that are not among these.

@@ -80,6 +80,7 @@ pub(crate) struct World {
     pub(crate) nodes: Arc<MemoryNodes>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) policy: LedgerPolicy,
+    pub(crate) absences: Absences,
 }
 
 impl World {
@@ -95,6 +96,7 @@ impl World {
                 .map(|name| machine(name, MachineState::Ready))
                 .to_vec(),
             policy,
+            absences: Absences::default(),
         }
     }
 
@@ -114,6 +116,7 @@ impl World {
             self.policy,
         )
         .with_entropy(|| Some([7; 16]))
+        .with_absences(self.absences.clone())
     }
 
     pub(crate) fn claims(&self, claim: &Claim, hour: u32) -> Result<Grant, Refusal> {

@@ -1,11 +1,12 @@
 //! What time and the cloud do to records, once a minute: machines go, certificates expire, Nodes come
 //! back from the dead.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
 
+use super::absences::holding;
 use super::record::{Record, TombstoneReason, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
@@ -17,10 +18,6 @@ use crate::verifier::TpmBoot;
 /// The Node that a former holder left is looked for this long after the name has changed hands;
 /// usually the claim itself deletes it.
 const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
-
-/// A member of a pool that no Machine stands for is gone when its pool has not listed it for so long:
-/// clouds answer with half a list at times, and what is buried over one loses its certificates.
-const UNLISTED: Duration = Duration::from_mins(10);
 
 /// A record of which nothing is written down yet waits for so long after its certificate: a join's
 /// own writes are enough while machines join by the hundred.
@@ -44,6 +41,9 @@ pub struct Swept {
     pub revoked: usize,
     /// Tombstones.
     pub tombstones: usize,
+    /// The number of live records whose machines are gone, if it is so large that none of them was
+    /// retired: a person has to allow it ([`Absences::allow`](super::Absences::allow)).
+    pub held_back: Option<usize>,
     /// What was done, for people to be told.
     pub done: Vec<Done>,
 }
@@ -124,8 +124,8 @@ pub(super) fn chore(record: &Record, holder: HolderState, now: SystemTime) -> Op
 }
 
 impl RecordLedger {
-    /// Sweeps all records: those whose machine is gone become tombstones, tombstones whose
-    /// certificates have expired go, and Nodes of names that nobody holds are deleted. What was
+    /// Sweeps all records: those whose machine is gone become tombstones, unless that would be too many
+    /// at once ([`Swept::held_back`]); tombstones whose certificates have expired go, and Nodes of names that nobody holds are deleted. What was
     /// issued meanwhile is written down where what is written misleads: once a day and record at
     /// most, unless certificates live for less. The first end is known without that, from records
     /// and memory.
@@ -139,50 +139,45 @@ impl RecordLedger {
     /// sweep; so is a machine that cannot be looked up.
     pub async fn sweep(&self, now: SystemTime) -> Result<Swept, Unavailable> {
         let mut swept = Swept::default();
-        let former = std::mem::take(&mut *self.unlisted());
         let all = self.records().all().await?;
         self.forget_but(
             &all.iter()
                 .map(|one| one.record.node_name.clone())
                 .collect::<BTreeSet<_>>(),
         );
+        let mut found = Vec::with_capacity(all.len());
         for stored in all {
+            let holder = self.holder_state(&stored.record.holder).await.ok();
+            found.push((stored, holder));
+        }
+        let live = || found.iter().filter(|(stored, _)| stored.record.is_live());
+        let missing = live().filter(|(_, holder)| *holder == Some(HolderState::Gone));
+        let missing = missing.map(|(stored, _)| holding(&stored.record)).collect();
+        let mut gone = self.absences().round(missing, now);
+        if !self.absences().may_retire(gone.len(), live().count()) {
+            swept.held_back = Some(gone.len());
+            gone.clear();
+        }
+        for (stored, holder) in found {
             let issued = self.last_issued(&stored.record.node_name);
             let issued = issued.filter(|issued| issued.generation == stored.record.generation);
             self.write_down(&stored.record, issued.as_ref(), now).await;
-            let Ok(holder) = self.holder_state(&stored.record.holder).await else {
+            let Some(holder) = holder else {
                 swept.count(&stored.record, issued.as_ref());
                 continue;
             };
-            let holder = self.confirmed(&stored.record, holder, &former, now);
+            let holder = match holder {
+                HolderState::Gone if !gone.contains(&holding(&stored.record)) => {
+                    HolderState::Leaving
+                }
+                HolderState::Gone | HolderState::Leaving | HolderState::Alive => holder,
+            };
             match chore(&stored.record, holder, now) {
                 None => swept.count(&stored.record, issued.as_ref()),
                 Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
             }
         }
         Ok(swept)
-    }
-
-    /// How the holder fares; one that is only not listed is not gone before its time. `former`: since
-    /// when those were not listed that were not at the last sweep.
-    fn confirmed(
-        &self,
-        record: &Record,
-        holder: HolderState,
-        former: &BTreeMap<NodeName, SystemTime>,
-        now: SystemTime,
-    ) -> HolderState {
-        if holder != HolderState::Gone || record.holder.machine_name.is_some() {
-            return holder;
-        }
-        let name = &record.node_name;
-        let since = former.get(name).copied().unwrap_or(now);
-        self.unlisted().insert(name.clone(), since);
-        if now < since + UNLISTED {
-            HolderState::Leaving
-        } else {
-            HolderState::Gone
-        }
     }
 
     async fn write_down(&self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::ArgAction;
 use node_attestation_controller::clusters::{ClusterAccess, Reach};
@@ -29,6 +30,13 @@ pub(super) struct ManagementArguments {
     /// Whether several replicas take turns, by a Lease
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
+    /// How long a Machine has to be missing, in two rounds at least, until its record is retired, its
+    /// certificates are revoked and its Node is deleted
+    #[arg(
+        long, value_name = "DURATION", value_parser = humantime::parse_duration,
+        default_value = "10m"
+    )]
+    missing_machine_timeout: Duration,
     /// Take a workload cluster's API server for another host's also where its address is ours
     #[arg(long, hide = true)]
     insecure_allow_loopback: bool,
@@ -50,6 +58,7 @@ pub(super) async fn run(
     settings.namespace = arguments.namespace;
     settings.watch_filter = arguments.watch_filter;
     settings.candidate = arguments.leader_elect.then(host_name);
+    settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
     settings.reach = Reach {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };

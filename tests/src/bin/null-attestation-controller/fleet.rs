@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use kubelet_attestation::names::Provider;
@@ -22,6 +23,8 @@ pub(crate) struct Management {
     watch_filter: Option<String>,
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
+    #[arg(long, value_parser = humantime::parse_duration)]
+    missing_machine_timeout: Option<Duration>,
     #[arg(long)]
     insecure_allow_loopback: bool,
 }
@@ -38,6 +41,7 @@ pub(crate) async fn serve(
     settings.namespace.clone_from(&management.namespace);
     settings.watch_filter.clone_from(&management.watch_filter);
     settings.candidate = management.leader_elect.then(|| "null".to_owned());
+    settings.missing_machine_timeout = management.missing_machine_timeout;
     settings.reach = Reach {
         insecure_allow_loopback: management.insecure_allow_loopback,
     };

@@ -74,6 +74,28 @@ fn what_was_not_done_is_named() {
 }
 
 #[test]
+fn too_many_missing_machines_are_for_a_person_to_decide_about() {
+    let mut health = healthy();
+    health.held_back = Some(HeldBack { gone: 12, live: 40 });
+    health.undone = vec!["bootstrap tokens: late".to_owned()];
+
+    let status = status(&authentication("aws"), &serving(health), now());
+
+    let ready = conditions::find(&status.conditions, "Ready").unwrap();
+    assert_eq!(
+        (&*ready.status, &*ready.reason),
+        ("False", "ManyMachinesMissing")
+    );
+    for words in [
+        "12 of 40 live records",
+        "attestation.cluster.x-k8s.io/allow-retirement=12",
+        "this was not done: bootstrap tokens: late",
+    ] {
+        assert!(ready.message.contains(words), "{}", ready.message);
+    }
+}
+
+#[test]
 fn each_thing_that_is_wrong_has_its_reason() {
     let with = |change: &dyn Fn(&mut Health)| {
         let mut health = healthy();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::inventory::MachineState;
 use crate::ledger::rules_world::{World, at, by_node, claim, insecure, name, policy, provider_id};
-use crate::ledger::{Adoption, Certificates, LedgerPolicy};
+use crate::ledger::{Adoption, Certificates, LedgerPolicy, MISSING_MACHINE_TIMEOUT};
 
 #[track_caller]
 fn opening(world: &World, claim: &Claim, hour: u32) -> Opening {
@@ -69,7 +69,9 @@ fn another_key_says_why_it_could_come() {
 fn a_machine_that_was_gone_is_told_of_when_it_returns() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
-    futures::executor::block_on(world.ledger().sweep(at(1))).unwrap();
+    for sweep in [at(1) - MISSING_MACHINE_TIMEOUT, at(1)] {
+        futures::executor::block_on(world.ledger().sweep(sweep)).unwrap();
+    }
     world.becomes("m1", Some(MachineState::Ready));
 
     let opening = opening(&world, &claim("m1", "n1", 2, 2), 2);

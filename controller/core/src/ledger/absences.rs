@@ -1,0 +1,93 @@
+//! Machines that hold records and that the inventory does not list any more.
+//!
+//! A record that is retired takes the node's certificates and its Node along, and nothing brings
+//! them back but another enrolment. So one look is not enough: an inventory may answer with half a
+//! list, a provider may rewrite its IDs, a backup may be restored in any order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::names::NodeName;
+
+use super::record::Record;
+
+/// For how long a machine has to be missing, unless an operator says otherwise.
+pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
+
+/// One round may retire as many records in any cluster.
+const ALWAYS_ALLOWED: usize = 5;
+
+/// In a larger cluster, one record of so many.
+const ONE_OF: usize = 5;
+
+/// Since when machines are missing, and how many records one round may retire.
+///
+/// A clone is the same memory: it outlives a ledger that is made anew with other settings.
+#[derive(Debug, Clone)]
+pub struct Absences {
+    timeout: Duration,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    since: BTreeMap<Holding, SystemTime>,
+    allowed: usize,
+}
+
+/// One holder of one name: the next one's absence begins anew.
+pub(super) type Holding = (NodeName, u64);
+
+pub(super) fn holding(record: &Record) -> Holding {
+    (record.node_name.clone(), record.generation)
+}
+
+impl Absences {
+    /// Machines are gone that are missing for so long, and in two rounds.
+    pub fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            state: Arc::default(),
+        }
+    }
+
+    /// A person allows one round to retire as many records.
+    pub fn allow(&self, retirements: usize) {
+        self.state().allowed = retirements;
+    }
+
+    /// Takes note of a round in which the machines of exactly these records are missing; gives
+    /// those that are gone.
+    pub(super) fn round(&self, missing: BTreeSet<Holding>, now: SystemTime) -> BTreeSet<Holding> {
+        let mut state = self.state();
+        let former = std::mem::take(&mut state.since);
+        let mut gone = BTreeSet::new();
+        for holding in missing {
+            let since = former.get(&holding).copied();
+            if since.is_some_and(|since| now >= since + self.timeout) {
+                gone.insert(holding.clone());
+            }
+            state.since.insert(holding, since.unwrap_or(now));
+        }
+        gone
+    }
+
+    /// Whether one round may retire `gone` of `live` records.
+    pub(super) fn may_retire(&self, gone: usize, live: usize) -> bool {
+        gone <= ALWAYS_ALLOWED
+            || gone.saturating_mul(ONE_OF) <= live
+            || gone <= self.state().allowed
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What a panic elsewhere leaves half done is a machine whose absence begins anew.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Absences {
+    fn default() -> Self {
+        Self::new(MISSING_MACHINE_TIMEOUT)
+    }
+}
