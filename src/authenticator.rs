@@ -1,6 +1,7 @@
 //! The flow on one page: cache, and where that does not do, a bounded run that gets a new
 //! credential.
 
+mod acceptance;
 mod attempt;
 mod blame;
 mod cluster;
@@ -22,7 +23,7 @@ use crate::backoff::{Circumstances, FailureRecord};
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
 use crate::exec::ExecCluster;
-use crate::failure::{Code, Failure};
+use crate::failure::{self, Code, Failure};
 use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kubelet::KubeletArguments;
 use crate::log::Log;
@@ -34,7 +35,7 @@ use crate::settings::Settings;
 use crate::store::{Store, StoreFile};
 use crate::stored::Stored;
 
-use attempt::{Attempt, NotYet};
+use attempt::{Attempt, Demand, NotYet};
 pub(crate) use blame::store_failure;
 pub use due::Due;
 use due::ca_changed;
@@ -97,9 +98,10 @@ impl Authenticator<'_> {
     ///
     /// # Guarantees
     ///
-    /// While the stored credential is good, no thread, connection or TLS is set up. Getting another
-    /// ends within the time of the settings, and within five seconds if a valid credential is
-    /// stored, whatever hangs meanwhile.
+    /// While the stored credential is good, no thread, connection or TLS is set up, but for one call
+    /// an hour that takes 1.5 seconds at most and learns whether the API server still accepts it.
+    /// Getting another ends within the time of the settings, and within five seconds if a valid
+    /// credential is stored, whatever hangs meanwhile.
     ///
     /// Only what comes first has no deadline, for that would take a thread: reading the state
     /// directory. Nothing that stands in the place of its files can hold it up, but a file system
@@ -112,23 +114,46 @@ impl Authenticator<'_> {
         match (self.due(&stored, now), store, stored.credential.is_some()) {
             (Due::Nothing, Some(store), true) => {
                 Self::note_boot(&store, &stored, now);
-                stored.credential.map_or_else(
-                    || Err(Failure::new(Code::Internal, "the credential is gone", "")),
-                    |credential| Ok(self.kept(credential, now)),
-                )
+                let (Some(credential), Some(origin)) = (stored.credential, stored.origin) else {
+                    let what = "the credential is gone";
+                    return Err(Failure::new(Code::Internal, what, "report this as a bug"));
+                };
+                let Some(refused) = self.refusal(&store, &origin, &credential, now) else {
+                    return Ok(self.kept(credential, now));
+                };
+                self.log.warn(&format!(
+                    "the certificate is not due for renewal, and is not accepted: {}",
+                    failure::chain(&refused)
+                ));
+                let refused = Demand::unless_replaced(&credential);
+                Ok(self.renewed_or_old(&store, credential, refused))
             }
             (Due::Renewal, Some(store), true) => {
-                let total = WITH_CREDENTIAL.min(self.settings.timeout);
-                match (self.replace(Some(&store), total, false), stored.credential) {
-                    (Ok(fresh), _) => Ok(self.kept(fresh, clock::now())),
-                    (Err(not_yet), Some(old)) => Ok(self.fall_back(old, &not_yet)),
-                    (Err(not_yet), None) => Err(not_yet.failure),
-                }
+                let Some(credential) = stored.credential else {
+                    let what = "the credential is gone";
+                    return Err(Failure::new(Code::Internal, what, "report this as a bug"));
+                };
+                Ok(self.renewed_or_old(&store, credential, Demand::IfDue))
             }
             (_, store, _) => self
-                .replace(store.as_ref(), self.settings.timeout, false)
+                .replace(store.as_ref(), self.settings.timeout, Demand::IfDue)
                 .map(|fresh| self.kept(fresh, clock::now()))
                 .map_err(|not_yet| not_yet.failure),
+        }
+    }
+
+    fn renewed_or_old(&self, store: &Store, old: Credential, demand: Demand) -> Answer {
+        let total = WITH_CREDENTIAL.min(self.settings.timeout);
+        let refused = demand != Demand::IfDue;
+        match self.replace(Some(store), total, demand) {
+            Ok(fresh) => self.kept(fresh, clock::now()),
+            Err(not_yet) => {
+                if refused {
+                    // The next run goes on, though nothing is due.
+                    store.date_lock(SystemTime::UNIX_EPOCH);
+                }
+                self.fall_back(old, &not_yet)
+            }
         }
     }
 
@@ -144,7 +169,11 @@ impl Authenticator<'_> {
             return Ok((self.kept(credential, now), false));
         }
         let fresh = self
-            .replace(store.as_ref(), self.settings.timeout, force)
+            .replace(
+                store.as_ref(),
+                self.settings.timeout,
+                if force { Demand::Always } else { Demand::IfDue },
+            )
             .map_err(|not_yet| not_yet.failure)?;
         Ok((self.kept(fresh, clock::now()), true))
     }
@@ -154,7 +183,7 @@ impl Authenticator<'_> {
     pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (store, stored) = self.stored()?;
         let mut attempt = self
-            .attempt(self.settings.timeout, false)
+            .attempt(self.settings.timeout, Demand::IfDue)
             .map_err(|not_yet| not_yet.failure)?;
         if let Some(store) = &store {
             attempt.recall_endorsement_key(store, &stored);
@@ -291,13 +320,13 @@ impl Authenticator<'_> {
         &self,
         store: Option<&Store>,
         total: Duration,
-        force: bool,
+        demand: Demand,
     ) -> Result<Credential, NotYet> {
         let now = clock::now();
         if let Some(active) = store.and_then(|store| self.remembered(store, now)) {
             return Err(active);
         }
-        let attempt = self.attempt(total, force)?;
+        let attempt = self.attempt(total, demand)?;
         let steps = attempt.steps.clone();
         let (sender, receiver) = mpsc::sync_channel(1);
         let worker = thread::Builder::new().spawn(move || {
@@ -334,7 +363,7 @@ impl Authenticator<'_> {
         Circumstances::new(self.machine.boot_id(), self.settings.digest())
     }
 
-    fn attempt(&self, total: Duration, force: bool) -> Result<Attempt, NotYet> {
+    fn attempt(&self, total: Duration, demand: Demand) -> Result<Attempt, NotYet> {
         let endpoint = self
             .cluster
             .map(ClusterEndpoint::from_exec_info)
@@ -344,7 +373,7 @@ impl Authenticator<'_> {
                 NotYet::at_once(Failure::of(Code::Configuration, &error, remedy))
             })?;
         let deadline = Deadline::after(total.saturating_sub(2 * margin(total)));
-        let others = if total <= WITH_CREDENTIAL && !force {
+        let others = if total <= WITH_CREDENTIAL && demand != Demand::Always {
             deadline.within(WAIT_FOR_OTHERS)
         } else {
             deadline
@@ -357,7 +386,7 @@ impl Authenticator<'_> {
             circumstances: self.circumstances(),
             log: self.log,
             insists: self.caller == Caller::Person,
-            force,
+            demand,
             deadline,
             lock_deadline: others,
             steps: step::Steps::new(self.observer.clone()),

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::blame::{issued_failure, store_failure};
 use super::due::Due;
-use super::negotiation::Server;
+use super::negotiation::{Requester, Server};
 use super::step::{Step, Steps};
 use crate::attester::Attester;
 use crate::backoff::{Circumstances, FailureRecord};
@@ -65,6 +65,33 @@ impl NotYet {
     }
 }
 
+/// When a run gets another credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// If one is due.
+    IfDue,
+    /// Also if the stored credential still has this public key: the API server refuses it.
+    Unless(Vec<u8>),
+    /// In any case.
+    Always,
+}
+
+impl Demand {
+    /// If `refused` is stored, or one is due.
+    pub(super) fn unless_replaced(refused: &Credential) -> Self {
+        Self::Unless(refused.public_bits().to_vec())
+    }
+
+    /// Whether `stored`, for which no renewal is due, has to do.
+    fn is_met_by(&self, stored: &Credential) -> bool {
+        match self {
+            Self::IfDue => true,
+            Self::Unless(refused) => refused != stored.public_bits(),
+            Self::Always => false,
+        }
+    }
+}
+
 /// One attempt to get a new credential. Owns all it needs: its thread may be left behind.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -75,7 +102,7 @@ pub(super) struct Attempt {
     pub(super) circumstances: Circumstances,
     pub(super) log: Log,
     pub(super) insists: bool,
-    pub(super) force: bool,
+    pub(super) demand: Demand,
     pub(super) deadline: Deadline,
     pub(super) lock_deadline: Deadline,
     pub(super) steps: Steps,
@@ -104,11 +131,15 @@ impl Attempt {
         Self::forget_foreign_endorsement_key(&locked, &stored);
         self.recall_endorsement_key(&store, &stored);
         let due = self.due(&stored);
-        if let (Due::Nothing, false) = (due, self.force)
-            && let Some(credential) = stored.credential
-        {
-            return Ok(credential);
-        }
+        let stored = match stored.credential {
+            Some(credential) if due == Due::Nothing && self.demand.is_met_by(&credential) => {
+                return Ok(credential);
+            }
+            credential => Stored {
+                credential,
+                ..stored
+            },
+        };
         let record = locked.failure_record();
         if let (Some(record), false) = (&record, self.insists)
             && let Some(active) = NotYet::of_memory(record, &self.circumstances, clock::now())
@@ -201,7 +232,10 @@ impl Attempt {
         let saved = self.saved_pending(locked, stored)?;
         let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
         let (login, bootstrap) = self.login(stored)?;
-        let has_another_login = bootstrap.is_none();
+        let requester = match bootstrap {
+            Some(_) => Requester::Bootstrap,
+            None => Requester::Certificate,
+        };
         let endpoint = self.endpoint(stored, bootstrap)?;
         let origin = Origin::new(
             names.node_name.clone(),
@@ -222,7 +256,7 @@ impl Attempt {
         let audience = self.settings.audience.clone();
         let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
         let mut pending = self.pending(locked, saved)?;
-        let mut server = Server::new(endpoint, login, has_another_login);
+        let mut server = Server::new(endpoint, login, requester);
         let issued = self.negotiate(locked, &mut server, &mut pending, &subject)?;
         self.accept(locked, pending, &subject, &origin, stored, &issued)
     }

@@ -57,6 +57,27 @@ pub(super) fn issued_failure(error: &IssuedError) -> Failure {
     Failure::of(Code::Failed, error, remedy)
 }
 
+/// `error` of a request that was made with the stored certificate: `bootstrap` is where the
+/// bootstrap kubeconfig is looked for.
+pub(super) fn certificate_failure(error: &EnrolmentError, bootstrap: &Path) -> Failure {
+    match error {
+        EnrolmentError::Api(error @ (ApiError::Forbidden { .. } | ApiError::Refused { .. })) => {
+            Failure::of(Code::Refused, error, refused_certificate(bootstrap))
+        }
+        EnrolmentError::Api(_) | EnrolmentError::Squatted { .. } => enrolment_failure(error),
+    }
+}
+
+/// What to do about a certificate that is in date and not accepted.
+pub(super) fn refused_certificate(bootstrap: &Path) -> String {
+    format!(
+        "see whether the node's certificate was revoked or is not its record's; if the machine is the \
+         right one, run `node-attestation-controller identities reset`, and put a kubeconfig with a \
+         bootstrap token at {}",
+        bootstrap.display()
+    )
+}
+
 pub(super) fn enrolment_failure(error: &EnrolmentError) -> Failure {
     match error {
         EnrolmentError::Api(error) => api_failure(error),

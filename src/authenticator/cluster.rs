@@ -33,8 +33,9 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// As whom to ask where the API server does not accept the certificate, though it has not
-    /// ended: its CA was replaced, or it was revoked. `None` where only the certificate is left.
+    /// As whom to ask where the certificate is not accepted, though it has not ended: its CA was
+    /// replaced, it was revoked, or the ledger has another holder. `None` where only the certificate
+    /// is left.
     pub(super) fn bootstrap_login(&self, refused: &Failure) -> Option<Login> {
         let bootstrap = Kubeconfig::read(&self.settings.bootstrap_kubeconfig).ok()?;
         self.log.warn(&format!(

@@ -8,14 +8,14 @@ use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::{Attempt, Locked};
-use super::blame::{api_failure, enrolment_failure};
-use super::outcome::{conclude, no_version, unreadable_challenge, unsupported};
+use super::blame::{api_failure, certificate_failure, enrolment_failure, refused_certificate};
+use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
 use super::step::Step;
 use crate::clock;
 use crate::enrolment::{self, Decision, EnrolmentError};
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, NewCsr};
+use crate::kube::{ApiClient, ApiError, NewCsr};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
 
@@ -28,27 +28,47 @@ const CHALLENGE_ISSUED: &str = "ChallengeIssued";
 /// A controller's word for evidence, and for the answer to a challenge, that comes too late.
 const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
 
+/// A controller's words for a request by a certificate that the ledger does not know as the node's.
+/// A request by the bootstrap credential may still be granted: it claims the name anew.
+const NOT_THE_RECORDS: [&str; 3] = ["FormerCertificate", "RecordMissing", "RequesterUidMissing"];
+
 /// The challenges that are answered in one run: one, and another where the answer to it came too
 /// late.
 const MAX_CHALLENGES: u32 = 2;
+
+/// By what credential the API server is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Requester {
+    /// The stored certificate. If it is not accepted, the bootstrap credential is used once.
+    Certificate,
+    /// The bootstrap credential.
+    Bootstrap,
+}
 
 /// The API server, and as whom it is asked.
 pub(super) struct Server {
     endpoint: ClusterEndpoint,
     login: Login,
-    has_another_login: bool,
+    requester: Requester,
     client: Option<ApiClient>,
 }
 
 impl Server {
     /// Connects to nothing yet.
-    pub(super) fn new(endpoint: ClusterEndpoint, login: Login, has_another_login: bool) -> Self {
+    pub(super) fn new(endpoint: ClusterEndpoint, login: Login, requester: Requester) -> Self {
         Self {
             endpoint,
             login,
-            has_another_login,
+            requester,
             client: None,
         }
+    }
+
+    /// Asks with the bootstrap credential from now on.
+    fn change_to(&mut self, bootstrap: Login) {
+        self.login = bootstrap;
+        self.requester = Requester::Bootstrap;
+        self.client = None;
     }
 
     fn client(&mut self) -> Result<&ApiClient, Failure> {
@@ -101,6 +121,18 @@ impl Attempt {
         let mut open = self.open_request(locked, pending, subject, &version)?;
         loop {
             let decision = self.obtain(locked, server, pending, &open)?;
+            if let Some(refused) = not_the_records(&decision, server.requester, &open) {
+                let path = &self.settings.bootstrap_kubeconfig;
+                let Some(bootstrap) = self.bootstrap_login(&refused) else {
+                    locked.drop_request(pending)?;
+                    let remedy = refused_certificate(path);
+                    return Err(Failure::new(refused.code(), refused.what(), remedy));
+                };
+                server.change_to(bootstrap);
+                locked.drop_request(pending)?;
+                open = self.open_request(locked, pending, subject, &version)?;
+                continue;
+            }
             let Decision::Failed {
                 reason,
                 message,
@@ -186,16 +218,19 @@ impl Attempt {
         open: &OpenRequest,
     ) -> Result<Decision, Failure> {
         loop {
-            match self.ask(locked, server.client()?, pending, open) {
-                Err(refused)
-                    if refused.code() == Code::Unauthorized && server.has_another_login =>
-                {
-                    server.has_another_login = false;
-                    server.login = self.bootstrap_login(&refused).ok_or(refused)?;
-                    server.client = None;
-                }
-                decision => return decision,
+            let error = match self.ask(locked, server.client()?, pending, open)? {
+                Ok(decision) => return Ok(decision),
+                Err(error) => error,
+            };
+            if server.requester == Requester::Bootstrap {
+                return Err(enrolment_failure(&error));
             }
+            let refused = certificate_failure(&error, &self.settings.bootstrap_kubeconfig);
+            if !is_about_the_requester(&error) {
+                return Err(refused);
+            }
+            let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
+            server.change_to(bootstrap);
         }
     }
 
@@ -205,7 +240,7 @@ impl Attempt {
         client: &ApiClient,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Decision, Failure> {
+    ) -> Result<Result<Decision, EnrolmentError>, Failure> {
         let csr = NewCsr {
             name: &open.name,
             signer_name: &open.subject.signer_name,
@@ -236,10 +271,33 @@ impl Attempt {
         if let Err(EnrolmentError::Squatted { .. }) = &decision {
             locked.drop_request(pending)?;
         }
-        let decision = decision.map_err(|error| enrolment_failure(&error))?;
-        self.steps.done(Step::Decided);
+        if decision.is_ok() {
+            self.steps.done(Step::Decided);
+        }
         Ok(decision)
     }
+}
+
+/// Whether the API server refuses whoever asks: another may be let through.
+fn is_about_the_requester(error: &EnrolmentError) -> bool {
+    matches!(
+        error,
+        EnrolmentError::Api(ApiError::Unauthorized { .. } | ApiError::Forbidden { .. })
+    )
+}
+
+/// Why the certificate that made `open` is not accepted, if it is not.
+fn not_the_records(
+    decision: &Decision,
+    requester: Requester,
+    open: &OpenRequest,
+) -> Option<Failure> {
+    let Decision::Denied { reason, message } = decision else {
+        return None;
+    };
+    let by_certificate = requester == Requester::Certificate;
+    (by_certificate && NOT_THE_RECORDS.contains(&reason.as_str()))
+        .then(|| denied(&open.name, reason, message))
 }
 
 fn has_ended(challenge: &Challenge) -> bool {

@@ -28,11 +28,7 @@ pub(super) fn conclude(
                 "see why node-attestation-controller does not decide it; the next run waits for the same request",
             ));
         }
-        Decision::Denied { reason, message } => Failure::new(
-            Code::Denied,
-            format!("the request {name} was denied ({reason}): {message}"),
-            "look the reason up in docs/reasons.md",
-        ),
+        Decision::Denied { reason, message } => denied(&name, &reason, &message),
         Decision::Failed {
             reason, message, ..
         } => Failure::new(
@@ -48,6 +44,15 @@ pub(super) fn conclude(
     };
     locked.drop_request(pending)?;
     Err(failure)
+}
+
+/// The request of this name was denied.
+pub(super) fn denied(name: &str, reason: &str, message: &str) -> Failure {
+    Failure::new(
+        Code::Denied,
+        format!("the request {name} was denied ({reason}): {message}"),
+        "look the reason up in docs/reasons.md",
+    )
 }
 
 pub(super) fn no_version() -> Failure {

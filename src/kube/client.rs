@@ -5,6 +5,7 @@ use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_attestation::names::NodeName;
 use reqwest::blocking::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
@@ -30,6 +31,16 @@ const COLLECTION: [&str; 4] = [
     "certificates.k8s.io",
     "v1",
     "certificatesigningrequests",
+];
+
+/// Where kubelets renew the Leases of their nodes.
+const NODE_LEASES: [&str; 6] = [
+    "apis",
+    "coordination.k8s.io",
+    "v1",
+    "namespaces",
+    "kube-node-lease",
+    "leases",
 ];
 
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
@@ -60,6 +71,7 @@ pub enum Created {
 pub struct ApiClient {
     transport: Transport,
     requests: Url,
+    leases: Url,
 }
 
 impl ApiClient {
@@ -104,7 +116,8 @@ impl ApiClient {
             .map_err(|error| failed(io::Error::other(error)))?;
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
-            requests: beneath(base, COLLECTION),
+            requests: beneath(base.clone(), COLLECTION),
+            leases: beneath(base, NODE_LEASES),
         })
     }
 
@@ -141,6 +154,25 @@ impl ApiClient {
         }
         if answer.status == StatusCode::NOT_FOUND && failure(&answer.body).reason == "NotFound" {
             return Ok(None);
+        }
+        Err(self.transport.refusal(&answer))
+    }
+
+    /// Has the API server judge the write that a kubelet makes every ten seconds, and changes
+    /// nothing: an empty patch of the node's Lease, as a dry run, which authorization and admission
+    /// see like any other.
+    pub fn try_lease(&self, node_name: &NodeName, deadline: Deadline) -> Result<(), ApiError> {
+        let mut url = beneath(self.leases.clone(), [node_name.as_str()]);
+        url.query_pairs_mut().append_pair("dryRun", "All");
+        let question = Question {
+            method: Method::PATCH,
+            url,
+            body: Some(b"{}".to_vec()),
+            what: "trying the certificate",
+        };
+        let answer = self.transport.exchange(&question, deadline)?;
+        if answer.status.is_success() {
+            return Ok(());
         }
         Err(self.transport.refusal(&answer))
     }

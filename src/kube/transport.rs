@@ -36,6 +36,9 @@ const MAX_MESSAGE_LEN: usize = 1024;
 
 const JSON: &str = "application/json";
 
+/// RFC 7386, for custom and built-in resources alike.
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
 /// The way to one API server.
 #[derive(Debug)]
 pub(super) struct Transport {
@@ -319,13 +322,18 @@ impl Exchange {
         deadline: Deadline,
         reports: &SyncSender<Report>,
     ) -> Result<(), ApiError> {
+        let content_type = if question.method == Method::PATCH {
+            MERGE_PATCH
+        } else {
+            JSON
+        };
         let mut request = self
             .client
             .request(question.method, question.url)
             .header(ACCEPT, JSON)
             .timeout(deadline.remaining());
         if let Some(body) = question.body {
-            request = request.header(CONTENT_TYPE, JSON).body(body);
+            request = request.header(CONTENT_TYPE, content_type).body(body);
         }
         let response = request.send().map_err(|error| self.explain(&error))?;
         let head = Head::of(&response);

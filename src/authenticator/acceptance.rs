@@ -1,0 +1,65 @@
+//! Whether the API server still lets a certificate write that is not due for renewal.
+//!
+//! A kubelet whose writes are refused (403) goes on with the credential that it has: client-go runs
+//! the plugin again only after a 401. So the plugin finds out by itself.
+
+use std::time::{Duration, SystemTime};
+
+use super::{Authenticator, program};
+use crate::clock::{self, Deadline};
+use crate::credential::Credential;
+use crate::kube::kubeconfig::{ClusterEndpoint, Login};
+use crate::kube::{ApiClient, ApiError};
+use crate::origin::Origin;
+use crate::secret::Secret;
+use crate::store::{Store, StoreFile};
+
+/// A certificate is tried this long after a run last had the lock: with every run that client-go
+/// makes once an hour, and with few others.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(55);
+
+/// How long the kubelet waits for it at most.
+const TRYING: Duration = Duration::from_millis(1500);
+
+impl Authenticator<'_> {
+    /// Tries the certificate, once an hour for all processes. `None` unless the API server says that
+    /// it does not accept it: any other failure says nothing about the certificate.
+    pub(super) fn refusal(
+        &self,
+        store: &Store,
+        origin: &Origin,
+        credential: &Credential,
+        now: SystemTime,
+    ) -> Option<ApiError> {
+        if was_tried_lately(store, now) || self.remembered(store, now).is_some() {
+            return None;
+        }
+        // Whoever has the lock renews the certificate or tries it.
+        let lock = store.lock(Deadline::after(Duration::ZERO), &program(), now);
+        drop(lock.ok()?);
+        // On a disk that takes no writes every run would try it.
+        if !was_tried_lately(store, clock::now()) {
+            return None;
+        }
+        let document = StoreFile::Origin.name();
+        let endpoint = ClusterEndpoint::from_fields(origin.endpoint.clone(), document).ok()?;
+        let login = Login::ClientCertificate {
+            chain_pem: credential.certificate_pem().to_owned(),
+            key_pem: Secret::new(credential.key_pem().expose().clone()),
+        };
+        let environment = |name: &str| std::env::var_os(name);
+        let client = ApiClient::connect(&endpoint, &login, &environment).ok()?;
+        match client.try_lease(&origin.node_name, Deadline::after(TRYING)) {
+            Err(refused @ (ApiError::Forbidden { .. } | ApiError::Unauthorized { .. })) => {
+                Some(refused)
+            }
+            Ok(()) | Err(_) => None,
+        }
+    }
+}
+
+fn was_tried_lately(store: &Store, now: SystemTime) -> bool {
+    // A lock from the future was dated by a clock that was ahead.
+    let ago = store.last_locked().map(|last| now.duration_since(last));
+    matches!(ago, Some(Ok(ago)) if ago < TRIED_AGAIN_AFTER)
+}

@@ -1,0 +1,258 @@
+//! A node whose certificate is in date and refused: revoked, of a former generation, or without a
+//! record. It asks once with its bootstrap credential.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, ConnectionFault, Fault, Issuance, Request, Route, Signer, Times, Verb,
+};
+use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_tests::node::{INSECURE, NODE, NULL, Node};
+use serde_json::{Value, json};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const BOOTSTRAP: &str = "system:bootstrap:abcdef";
+
+/// A node whose certificate is due for renewal, and what it printed.
+fn due() -> (ApiServer, Node, (String, String)) {
+    let server = ApiServer::start();
+    server.set_signer(Signer::Issue(Issuance {
+        lifetime: Some(HOUR),
+        backdate: 3 * HOUR,
+        ..Issuance::default()
+    }));
+    let node = Node::new(NULL, &server);
+    let pair = node.run().succeeded().pair();
+    server.set_signer(Signer::issue());
+    (server, node, pair)
+}
+
+/// A node with a fresh certificate that it last tried over an hour ago.
+fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    let node = Node::new(plugin, &server);
+    let pair = node.run().succeeded().pair();
+    an_hour_passes(&node);
+    (server, node, pair)
+}
+
+/// The lock's date is when a run last asked the API server.
+fn an_hour_passes(node: &Node) {
+    let lock = File::options().write(true).open(node.file("lock"));
+    lock.unwrap().set_modified(now() - HOUR).unwrap();
+}
+
+fn lease() -> Route {
+    Route::new(Verb::Patch, "leases")
+}
+
+/// The answer to a request, as if a controller had denied it at once.
+fn denied(reason: &str) -> Fault {
+    let condition = json!({
+        "type": "Denied", "status": "True", "reason": reason, "message": "the record says so",
+    });
+    let status = json!({"certificate": null, "conditions": [condition]});
+    Fault::Merge {
+        patch: json!({"status": status}),
+    }
+}
+
+fn creates(server: &ApiServer) -> Vec<Request> {
+    let mut requests = server.requests();
+    requests.retain(|request| request.verb == Verb::Create);
+    requests
+}
+
+/// Who created requests since the join, as far as they were let through.
+fn requesters(server: &ApiServer) -> Vec<String> {
+    let creates = creates(server).into_iter().skip(1);
+    creates.filter_map(|request| request.user).collect()
+}
+
+/// The key in the certification request of each create since the join.
+fn keys(server: &ApiServer) -> Vec<Vec<u8>> {
+    use base64::Engine as _;
+    use kubelet_attestation::csr::envelope::Envelope;
+    use kubelet_attestation::csr::parse::CertificationRequest;
+    let key = |request: Request| {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let bytes = body["spec"]["request"].as_str().unwrap();
+        let bytes = base64::engine::general_purpose::STANDARD.decode(bytes);
+        let envelope = Envelope::parse(&bytes.unwrap()).unwrap();
+        let request = CertificationRequest::from_der(&envelope.csr).unwrap();
+        request.spki_der().to_vec()
+    };
+    creates(server).into_iter().skip(1).map(key).collect()
+}
+
+fn node_user() -> String {
+    format!("system:node:{NODE}")
+}
+
+#[test]
+fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
+    let (server, node, old) = due();
+    server.inject(Route::create(), Times::once(), Fault::status(403));
+
+    let run = node.run().succeeded().saying("is not accepted");
+
+    assert_ne!(run.pair().1, old.1);
+    assert_eq!(requesters(&server), [BOOTSTRAP]);
+    let bodies = server.created_bodies();
+    assert_eq!(bodies.len(), 3);
+    assert_eq!(bodies.get(1), bodies.get(2), "the same request");
+}
+
+#[test]
+fn a_node_whose_certificate_is_not_its_records_asks_with_its_bootstrap_credential_and_the_same_key()
+{
+    for reason in ["FormerCertificate", "RecordMissing", "RequesterUidMissing"] {
+        let (server, node, old) = due();
+        server.inject(Route::create(), Times::once(), denied(reason));
+
+        let run = node.run().succeeded().saying(reason);
+
+        assert_ne!(run.pair().1, old.1, "{reason}");
+        assert_eq!(requesters(&server), [node_user(), BOOTSTRAP.to_owned()]);
+        let keys = keys(&server);
+        assert_eq!(keys.first(), keys.last(), "{reason}");
+        let bodies = server.created_bodies();
+        assert_ne!(bodies.get(1), bodies.get(2), "another request");
+    }
+}
+
+#[test]
+fn a_request_that_is_denied_for_another_reason_is_not_made_with_the_bootstrap_credential() {
+    let (server, node, old) = due();
+    server.inject(Route::create(), Times::once(), denied("AnotherMachine"));
+
+    let run = node.run().succeeded().saying("AnotherMachine");
+
+    assert_eq!(run.pair(), old);
+    assert_eq!(requesters(&server), [node_user()]);
+}
+
+#[test]
+fn the_bootstrap_credential_is_tried_once() {
+    for faults in [
+        vec![Fault::status(403), Fault::status(403)],
+        vec![Fault::status(401), Fault::status(403)],
+        vec![Fault::status(403), denied("FormerCertificate")],
+        vec![denied("FormerCertificate"), Fault::status(403)],
+        vec![denied("FormerCertificate"), denied("FormerCertificate")],
+    ] {
+        let (server, node, old) = due();
+        for fault in faults {
+            server.inject(Route::create(), Times::once(), fault);
+        }
+
+        let run = node.run().succeeded().saying("could not be renewed");
+
+        assert_eq!(run.pair(), old);
+        assert_eq!(server.creates(), 3);
+    }
+}
+
+#[test]
+fn a_refused_certificate_without_a_bootstrap_credential_has_its_own_remedy() {
+    for fault in [Fault::status(403), denied("FormerCertificate")] {
+        let (server, node, old) = due();
+        fs::remove_file(node.scratch().join("bootstrap.kubeconfig")).unwrap();
+        server.inject(Route::create(), Times::once(), fault);
+
+        let run = node.run().succeeded().saying("identities reset");
+
+        assert_eq!(run.pair(), old);
+        assert!(!run.stderr.contains("node-bootstrapper"), "{run:#?}");
+        assert_eq!(server.creates(), 2);
+    }
+}
+
+#[test]
+fn a_refused_bootstrap_credential_is_told_to_be_one() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+    server.inject(Route::create(), Times::once(), Fault::status(403));
+
+    node.run().failed(10).saying("system:node-bootstrapper");
+}
+
+#[test]
+fn a_fresh_certificate_is_tried_once_an_hour_without_effect() {
+    for plugin in [NULL, INSECURE] {
+        let (server, node, pair) = fresh(plugin);
+
+        let run = node.run().succeeded();
+        let again = node.run().succeeded();
+
+        assert_eq!((run.pair(), again.pair()), (pair.clone(), pair));
+        assert_eq!(run.stderr, "");
+        assert!(run.expires_in(now()) > HOUR - Duration::from_secs(60));
+        let mut tries = server.requests();
+        tries.retain(|request| request.verb == Verb::Patch);
+        assert_eq!(tries.len(), 1);
+        assert_eq!(tries[0].user, Some(node_user()));
+        assert_eq!(
+            (tries[0].name.as_str(), tries[0].query.as_str()),
+            (NODE, "dryRun=All")
+        );
+        assert_eq!(server.creates(), 1);
+    }
+}
+
+#[test]
+fn a_fresh_certificate_that_is_refused_is_replaced_within_the_hour() {
+    for (plugin, code) in [(NULL, 403), (NULL, 401), (INSECURE, 403)] {
+        let (server, node, old) = fresh(plugin);
+        server.inject(lease(), Times::once(), Fault::status(code));
+        if plugin == NULL {
+            server.inject(Route::create(), Times::once(), Fault::status(code));
+        }
+
+        let first = node.run().succeeded().saying(&code.to_string());
+
+        assert_ne!(first.pair().1, old.1);
+        assert_eq!(requesters(&server).last().unwrap(), BOOTSTRAP);
+        assert_eq!(node.run().succeeded().pair(), first.pair());
+    }
+}
+
+#[test]
+fn a_refused_certificate_is_tried_again_in_the_next_run_until_it_is_replaced() {
+    let (server, node, old) = fresh(NULL);
+    server.set_signer(Signer::Off);
+    server.inject(lease(), Times::first(2), Fault::status(403));
+    server.inject(Route::create(), Times::once(), Fault::status(403));
+
+    let waiting = node.run().succeeded();
+    let name = node.json("pending.json")["request"]["name"].clone();
+    server.approve_and_issue(name.as_str().unwrap());
+    let replaced = node.run().succeeded();
+
+    assert_eq!(waiting.pair(), old);
+    assert!(waiting.expires_in(now()) <= Duration::from_secs(30));
+    assert_ne!(replaced.pair(), old);
+    assert_eq!(requesters(&server), [BOOTSTRAP]);
+}
+
+#[test]
+fn a_certificate_that_cannot_be_tried_is_printed_within_two_seconds() {
+    for fault in [ConnectionFault::SilentAtTcp, ConnectionFault::Close] {
+        let (server, node, pair) = fresh(NULL);
+        server.inject_connection(Times::always(), fault);
+
+        let run = node.run().succeeded().within(Duration::from_secs(2));
+
+        assert_eq!((run.pair(), run.stderr.as_str()), (pair, ""));
+        assert!(run.expires_in(now()) > HOUR - Duration::from_secs(60));
+    }
+    for code in [404, 429, 500] {
+        let (server, node, pair) = fresh(NULL);
+        server.inject(lease(), Times::always(), Fault::status(code));
+
+        assert_eq!(node.run().succeeded().pair(), pair, "{code}");
+        assert_eq!(server.creates(), 1);
+    }
+}
