@@ -24,6 +24,7 @@ use crate::clock::{self, Deadline};
 use crate::credential::Credential;
 use crate::exec::ExecCluster;
 use crate::failure::{self, Code, Failure};
+use crate::kube::ApiError;
 use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kubelet::KubeletArguments;
 use crate::log::Log;
@@ -99,7 +100,7 @@ impl Authenticator<'_> {
     /// # Guarantees
     ///
     /// While the stored credential is good, no thread, connection or TLS is set up, but for one call
-    /// an hour that takes 1.5 seconds at most and learns whether the API server still accepts it.
+    /// an hour that takes two seconds at most and learns whether the API server still accepts it.
     /// Getting another ends within the time of the settings, and within five seconds if a valid
     /// credential is stored, whatever hangs meanwhile.
     ///
@@ -121,10 +122,7 @@ impl Authenticator<'_> {
                 let Some(refused) = self.refusal(&store, &origin, &credential, now) else {
                     return Ok(self.kept(credential, now));
                 };
-                self.log.warn(&format!(
-                    "the certificate is not due for renewal, and is not accepted: {}",
-                    failure::chain(&refused)
-                ));
+                self.warn_of_refusal(&refused);
                 let refused = Demand::unless_replaced(&credential);
                 Ok(self.renewed_or_old(&store, credential, refused))
             }
@@ -142,6 +140,13 @@ impl Authenticator<'_> {
         }
     }
 
+    fn warn_of_refusal(&self, refused: &ApiError) {
+        self.log.warn(&format!(
+            "the certificate is not due for renewal, and is not accepted: {}",
+            failure::chain(refused)
+        ));
+    }
+
     fn renewed_or_old(&self, store: &Store, old: Credential, demand: Demand) -> Answer {
         let total = WITH_CREDENTIAL.min(self.settings.timeout);
         let refused = demand != Demand::IfDue;
@@ -157,23 +162,26 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Gets a new credential if one is due, or in any case if `force`. Returns whether it did.
+    /// Gets a new credential if one is due or the API server refuses the stored one, or in any case
+    /// if `force`. Returns whether it did.
     pub fn renew(&self, force: bool) -> Result<(Answer, bool), Failure> {
         let now = clock::now();
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
         self.check_name(&stored)?;
-        if let (Due::Nothing, false) = (self.due(&stored, now), force)
-            && let Some(credential) = stored.credential
+        let due = self.due(&stored, now);
+        let mut demand = if force { Demand::Always } else { Demand::IfDue };
+        if let (Due::Nothing, false, Some(credential), Some(origin)) =
+            (due, force, stored.credential, &stored.origin)
         {
-            return Ok((self.kept(credential, now), false));
+            let Some(refused) = Self::try_certificate(origin, &credential) else {
+                return Ok((self.kept(credential, now), false));
+            };
+            self.warn_of_refusal(&refused);
+            demand = Demand::unless_replaced(&credential);
         }
         let fresh = self
-            .replace(
-                store.as_ref(),
-                self.settings.timeout,
-                if force { Demand::Always } else { Demand::IfDue },
-            )
+            .replace(store.as_ref(), self.settings.timeout, demand)
             .map_err(|not_yet| not_yet.failure)?;
         Ok((self.kept(fresh, clock::now()), true))
     }

@@ -14,7 +14,8 @@
 //! - A run that is killed at any step is finished by the next, with the same request.
 //! - The store never holds a certificate with a key that is not its own, and nobody sees a
 //!   certificate that was not checked.
-//! - While the stored credential is good there is no connection, no thread and no runtime.
+//! - While the stored credential is good there is no connection, no thread and no runtime, but for
+//!   one short call an hour that learns whether it is still accepted.
 //! - No secret is in an error, a log line or a `Debug` text.
 
 pub mod attester;

@@ -19,7 +19,7 @@ use crate::store::{Store, StoreFile};
 const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(55);
 
 /// How long the kubelet waits for it at most.
-const TRYING: Duration = Duration::from_millis(1500);
+const TRYING: Duration = Duration::from_secs(2);
 
 impl Authenticator<'_> {
     /// Tries the certificate, once an hour for all processes. `None` unless the API server says that
@@ -41,6 +41,11 @@ impl Authenticator<'_> {
         if !was_tried_lately(store, clock::now()) {
             return None;
         }
+        Self::try_certificate(origin, credential)
+    }
+
+    /// Tries the certificate now.
+    pub(super) fn try_certificate(origin: &Origin, credential: &Credential) -> Option<ApiError> {
         let document = StoreFile::Origin.name();
         let endpoint = ClusterEndpoint::from_fields(origin.endpoint.clone(), document).ok()?;
         let login = Login::ClientCertificate {

@@ -4,12 +4,15 @@ use std::process::Command;
 
 use kubelet_authenticator_test_support::control_plane::has_condition;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::fleet::kubelet;
+use kubelet_authenticator_tests::fleet::{allow_short_certificates, kubelet};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::json;
 
 use crate::SITE;
+
+/// Renewed after 100 to 140 seconds: the certificate is revoked and its record reset before that.
+const SECONDS: u32 = 200;
 
 /// `node-attestation-controller identities <what> prod-1 <node>`.
 #[track_caller]
@@ -48,9 +51,41 @@ fn a_kubelet_whose_certificate_is_revoked_goes_not_ready_and_comes_back_after_a_
     assert!(log.contains("system:node:stolen"), "{log}");
 
     identities(&scene, "reset", "stolen");
-    std::fs::remove_dir_all(kubelet.var_lib().join("kubelet-authenticator")).unwrap();
+    let output = Command::new(program("kubelet-authenticator-null"))
+        .args(["renew", "--provider-id", machine.provider_id()])
+        .arg("--bootstrap-kubeconfig")
+        .arg(machine.bootstrap_kubeconfig())
+        .arg("--state-directory")
+        .arg(kubelet.var_lib().join("kubelet-authenticator"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // The certificate that it had is in its memory for up to an hour.
     kubelet.restart();
 
     wait_until(&scene, "stolen", true, || kubelet.log());
     assert_eq!(scene.record("stolen")["spec"]["generation"], 2);
+}
+
+#[test]
+fn a_node_that_was_revoked_and_reset_comes_back_with_its_next_renewal() {
+    allow_short_certificates(&SITE.management);
+    let settings = json!({"certificate": {"expirationSeconds": SECONDS}});
+    let scene = Scene::start(&SITE, "returns", settings);
+    let machine = scene.cluster.machine("returns").create();
+    let kubelet = kubelet(&scene.cluster, &machine, "kubelet-authenticator-null");
+    let mut kubelet = kubelet.start();
+    kubelet.wait_until_ready();
+
+    identities(&scene, "revoke", "returns");
+    kubelet.wait_for_log("is revoked");
+    identities(&scene, "reset", "returns");
+
+    scene.wait_for_record("returns", |record| record["spec"]["generation"] == 2);
+    kubelet.wait_for_lease_renewal();
+    wait_until(&scene, "returns", true, || kubelet.log());
+    let metrics = kubelet.metrics();
+    let failed = [("call_status", "plugin_execution_error")];
+    let failures = metrics.sum("rest_client_exec_plugin_call_total", &failed);
+    assert_eq!(failures, 0.0, "{}", metrics.text());
 }

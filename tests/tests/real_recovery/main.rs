@@ -11,5 +11,6 @@ mod instances;
 mod moved;
 mod replicas;
 mod restarts;
+mod restored;
 mod story;
 mod witness;
