@@ -1,7 +1,7 @@
 //! What a person does about the records of a management cluster: look, reset, revoke.
 //!
 //! Each act is one write to the record, which the controller carries out, and one Event on it that
-//! says who asked for it.
+//! says who asked for it. The write is the act: it is done also where the Event is not.
 
 use std::future::Future;
 use std::time::{Duration, SystemTime};
@@ -31,6 +31,16 @@ const CONTROLLER: &str = "node-attestation-controller";
 #[derive(Clone)]
 pub struct Identities {
     client: Client,
+}
+
+/// A record that was changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Changed {
+    /// The record, as it is now.
+    pub identity: NodeIdentity,
+    /// Why there is no Event of it, if there is none.
+    pub event_error: Option<IdentitiesError>,
 }
 
 /// It could not be done.
@@ -120,7 +130,7 @@ impl Identities {
         &self,
         identity: &NodeIdentity,
         now: SystemTime,
-    ) -> Result<NodeIdentity, IdentitiesError> {
+    ) -> Result<Changed, IdentitiesError> {
         let generation = identity.spec.generation.to_string();
         let patch = json!({
             "metadata": {
@@ -145,7 +155,7 @@ impl Identities {
         &self,
         identity: &NodeIdentity,
         now: SystemTime,
-    ) -> Result<NodeIdentity, IdentitiesError> {
+    ) -> Result<Changed, IdentitiesError> {
         let generation = identity.spec.generation;
         let revoked = Revoked {
             generation,
@@ -170,7 +180,7 @@ impl Identities {
         reason: &str,
         note: String,
         now: SystemTime,
-    ) -> Result<NodeIdentity, IdentitiesError> {
+    ) -> Result<Changed, IdentitiesError> {
         let namespace = identity.metadata.namespace.clone().unwrap_or_default();
         let name = identity.metadata.name.as_deref().unwrap_or_default();
         let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), &namespace);
@@ -194,8 +204,11 @@ impl Identities {
             ..Event::default()
         };
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        in_time(events.create(&PostParams::default(), &event)).await?;
-        Ok(written)
+        let told = in_time(events.create(&PostParams::default(), &event)).await;
+        Ok(Changed {
+            identity: written,
+            event_error: told.err(),
+        })
     }
 
     /// Who asks, by the API server's word.
@@ -230,5 +243,69 @@ async fn in_time<T>(
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(Box::new(error).into()),
         Err(_) => Err(IdentitiesError::Deadline),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    fn record() -> NodeIdentity {
+        let object = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+            "metadata": {"name": "prod-1.n1", "namespace": "default", "resourceVersion": "7"},
+            "spec": {
+                "clusterName": "prod-1", "nodeName": "n1", "uid": "0".repeat(32),
+                "providerID": "metal:///m1", "attestor": "null", "generation": 1,
+                "opened": {
+                    "keySHA256": "0".repeat(64), "requestName": "r", "requestUID": "u",
+                    "time": "2026-11-21T12:00:00Z",
+                },
+                "notAfter": "2026-11-28T12:00:00Z",
+            },
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// Takes writes of records, and no Events.
+    fn without_events() -> Identities {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let (status, answer) = if request.uri().path().contains("nodeidentities") {
+                (200, serde_json::to_value(record()).unwrap())
+            } else {
+                (
+                    403,
+                    json!({"kind": "Status", "status": "Failure", "code": 403}),
+                )
+            };
+            let response = Response::builder().status(status);
+            let body = Full::new(Bytes::from(answer.to_string()));
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        });
+        Identities {
+            client: Client::new(service, "default"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_written_is_a_success_without_its_event() {
+        let identities = without_events();
+
+        let now = SystemTime::UNIX_EPOCH;
+        for changed in [
+            identities.revoke(&record(), now).await,
+            identities.reset(&record(), now).await,
+        ] {
+            let changed = changed.unwrap();
+            assert_eq!(changed.identity, record());
+            assert!(changed.event_error.is_some());
+        }
     }
 }

@@ -9,7 +9,8 @@ use node_attestation_controller::clusters::{
     ClusterAccess, ClusterAccessError, InClusterAccessError,
 };
 use node_attestation_controller::crd::NodeIdentity;
-use node_attestation_controller::identities::{Identities, IdentitiesError};
+use node_attestation_controller::identities::{Changed, Identities, IdentitiesError};
+use node_attestation_controller::logs::error_chain;
 
 /// Between two columns of a table.
 const GAP: usize = 3;
@@ -109,12 +110,12 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, Identities
         }
         Act::Reset(Whose { cluster, node }) => {
             let found = identities.of_node(of, &cluster, &node).await?;
-            let written = identities.reset(&found, now()).await?;
+            let (written, no_event) = done(identities.reset(&found, now()).await?);
             let next = format!(
                 "Generation {} of node {node} is given up. The next request for this name that passes \
                  every check opens generation {}; until then nothing changes, and the present \
                  certificate goes on. With it, the certificates of the former generation are refused \
-                 every write.",
+                 every write.{no_event}",
                 written.spec.generation,
                 written.spec.generation.saturating_add(1)
             );
@@ -122,12 +123,12 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, Identities
         }
         Act::Revoke(Whose { cluster, node }) => {
             let found = identities.of_node(of, &cluster, &node).await?;
-            let written = identities.revoke(&found, now()).await?;
+            let (written, no_event) = done(identities.revoke(&found, now()).await?);
             let next = format!(
                 "Generation {} of node {node} is revoked. Within seconds the workload cluster refuses \
                  every write with its certificates, and the Node goes NotReady; it gets no renewal and \
                  no serving certificate. What it may read it can read until the certificate expires. \
-                 To let the machine join again: identities reset {cluster} {node}.",
+                 To let the machine join again: identities reset {cluster} {node}.{no_event}",
                 written.spec.generation
             );
             (written, Some(next))
@@ -138,6 +139,16 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, Identities
         (Format::Table, Some(next)) => next + "\n",
         (Format::Table, None) => shown(&found),
     })
+}
+
+/// The record, and what to say where there is no Event of the change.
+fn done(changed: Changed) -> (NodeIdentity, String) {
+    let error = changed.event_error.as_ref();
+    let no_event = error.map(|error| {
+        let error = error_chain(error);
+        format!("\nWarning: there is no Event that says who did it: {error}.")
+    });
+    (changed.identity, no_event.unwrap_or_default())
 }
 
 /// In one word, what is the case with a record.
