@@ -61,7 +61,8 @@ impl Word {
 
 /// The status that `verdict` makes of the one that there is.
 ///
-/// Conditions of types that are not told of here stay.
+/// Conditions of types that are not told of here stay, and so do those of which nothing is known yet:
+/// a restart, or another leader, is no news of the cluster.
 pub(super) fn status(
     authentication: &KubeletAuthentication,
     verdict: &Verdict,
@@ -69,14 +70,20 @@ pub(super) fn status(
 ) -> KubeletAuthenticationStatus {
     let mut status = authentication.status.clone().unwrap_or_default();
     let observed_generation = authentication.metadata.generation;
-    status.observed_generation = observed_generation;
+    let ready = ready(verdict);
+    if ready.is_some() {
+        status.observed_generation = observed_generation;
+    }
     // A clock before the year -9999 is none.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
     for (of, word) in [
-        (conditions::READY, ready(verdict)),
+        (conditions::READY, ready),
         (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(verdict)),
         (conditions::AUTO_APPROVE_PATHS_CLOSED, closed(verdict)),
     ] {
+        let Some(word) = word.or_else(|| pending(of, &status)) else {
+            continue;
+        };
         let finding = Finding {
             of,
             holds: word.holds,
@@ -94,6 +101,10 @@ pub(super) fn status(
     } = verdict
     {
         for report in attestors {
+            let is_known = report.holds != Holds::Unknown;
+            if !is_known && conditions::find(&status.conditions, report.of).is_some() {
+                continue;
+            }
             let finding = Finding {
                 of: report.of,
                 holds: report.holds,
@@ -125,30 +136,32 @@ pub(super) fn status(
     status
 }
 
-fn ready(verdict: &Verdict) -> Word {
-    use Holds::{False, True, Unknown};
+/// What is said of a condition of which nothing was ever known.
+fn pending(of: &str, status: &KubeletAuthenticationStatus) -> Option<Word> {
+    let first = conditions::find(&status.conditions, of).is_none();
+    first.then(|| Word::new(Holds::Unknown, reason::PENDING, "nothing is known yet"))
+}
+
+/// `None` while nothing is known.
+fn ready(verdict: &Verdict) -> Option<Word> {
+    use Holds::False;
     let (ca, health) = match verdict {
-        Verdict::Waiting => {
-            return Word::new(
-                Unknown,
-                reason::PENDING,
-                "the Cluster's objects are being read",
-            );
-        }
+        Verdict::Waiting => return None,
         Verdict::Stopped(obstacle) => {
-            return Word::new(False, obstacle.reason(), obstacle.to_string());
+            return Some(Word::new(False, obstacle.reason(), obstacle.to_string()));
         }
         Verdict::Broken => {
-            return Word::new(False, reason::INTERNAL_ERROR, "it failed, and begins again");
+            let message = "it failed, and begins again";
+            return Some(Word::new(False, reason::INTERNAL_ERROR, message));
         }
         Verdict::Serving { ca, health, .. } => (ca, health),
     };
     if let Some(why) = ca {
         let message = format!("{why}: nothing can be signed until it is replaced");
-        return Word::new(False, reason::CA_EXPIRED, message);
+        return Some(Word::new(False, reason::CA_EXPIRED, message));
     }
-    match &health.answers {
-        Answers::Unknown => Word::new(Unknown, reason::PENDING, "the API server is being asked"),
+    Some(match &health.answers {
+        Answers::Unknown => return None,
         Answers::No(error) => Word::new(False, reason::UNREACHABLE, error),
         Answers::Refused(error) => Word::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error),
         Answers::Yes(_) if !health.missing.is_empty() => Word::new(
@@ -169,7 +182,7 @@ fn ready(verdict: &Verdict) -> Word {
             ),
         ),
         Answers::Yes(_) => kept_up(health),
-    }
+    })
 }
 
 /// Whether everything was done that is done from time to time.
@@ -195,32 +208,63 @@ fn kept_up(health: &Health) -> Word {
     }
 }
 
-fn reachable(verdict: &Verdict) -> Word {
-    use Holds::{False, True, Unknown};
-    let Verdict::Serving { health, .. } = verdict else {
-        return Word::new(Unknown, reason::PENDING, "the API server was not asked");
+/// `None` while nothing is known.
+fn reachable(verdict: &Verdict) -> Option<Word> {
+    use Holds::{False, True};
+    let health = match asked(verdict) {
+        Asked::Yes(health) => health,
+        Asked::NotYet => return None,
+        Asked::No => return Some(not_asked()),
     };
-    match &health.answers {
-        Answers::Unknown => Word::new(Unknown, reason::PENDING, "the API server is being asked"),
+    Some(match &health.answers {
+        Answers::Unknown => return None,
         Answers::No(error) => Word::new(False, reason::UNREACHABLE, error),
         Answers::Refused(error) => Word::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error),
         Answers::Yes(version) => Word::new(True, reason::REACHABLE, &*version.name),
-    }
+    })
 }
 
-fn closed(verdict: &Verdict) -> Word {
+/// `None` while nothing is known.
+fn closed(verdict: &Verdict) -> Option<Word> {
     use Holds::{False, True, Unknown};
-    let Verdict::Serving { health, .. } = verdict else {
-        return Word::new(Unknown, reason::PENDING, "the API server was not asked");
+    let health = match asked(verdict) {
+        Asked::Yes(health) => health,
+        Asked::NotYet => return None,
+        Asked::No => return Some(not_asked()),
     };
-    match &health.paths {
-        Paths::Unknown => Word::new(Unknown, reason::PENDING, "the API server was not asked"),
+    Some(match &health.paths {
+        Paths::Unknown if health.answers == Answers::Unknown => return None,
+        Paths::Unknown => not_asked(),
         Paths::Unasked(error) => Word::new(Unknown, reason::UNREACHABLE, error),
         Paths::Closed(message) => Word::new(True, reason::CLOSED, message),
         Paths::Bindings(message) => Word::new(False, reason::AUTO_APPROVE_BINDING_FOUND, message),
         Paths::Waiting(message) => Word::new(False, reason::WAITING_FOR_RECORDS, message),
         Paths::Open(message) => Word::new(False, reason::OPEN_BY_OTHER_MEANS, message),
+    })
+}
+
+/// Whether the workload cluster is asked.
+enum Asked<'a> {
+    Yes(&'a Health),
+    /// Not everything has been read that says so.
+    NotYet,
+    No,
+}
+
+fn asked(verdict: &Verdict) -> Asked<'_> {
+    match verdict {
+        Verdict::Serving { health, .. } => Asked::Yes(health),
+        Verdict::Waiting => Asked::NotYet,
+        Verdict::Stopped(_) | Verdict::Broken => Asked::No,
     }
+}
+
+fn not_asked() -> Word {
+    Word::new(
+        Holds::Unknown,
+        reason::PENDING,
+        "the API server was not asked",
+    )
 }
 
 #[cfg(test)]

@@ -193,3 +193,63 @@ fn the_signers_are_those_that_kubelets_ask() {
     );
     assert_eq!(of("insecure", true).1, None);
 }
+
+#[test]
+fn a_restart_leaves_the_conditions_as_they_are_until_something_is_known() {
+    let mut authentication = authentication("aws");
+    let mut health = healthy();
+    health.paths = Paths::Closed("closed".to_owned());
+    let before = status(&authentication, &serving(health), now());
+    authentication.status = Some(before.clone());
+    let later = now() + std::time::Duration::from_mins(1);
+
+    for verdict in [Verdict::Waiting, serving(Health::default())] {
+        let after = status(&authentication, &verdict, later);
+
+        assert_eq!(after.conditions, before.conditions, "{verdict:?}");
+    }
+}
+
+#[test]
+fn what_was_never_known_is_said_to_be_unknown() {
+    for verdict in [Verdict::Waiting, serving(Health::default())] {
+        for condition in [
+            "Ready",
+            "WorkloadClusterReachable",
+            "AutoApprovePathsClosed",
+        ] {
+            assert_eq!(said(&verdict, condition), is("Unknown", "Pending"));
+        }
+    }
+}
+
+#[test]
+fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
+    let with = |holds, reason| Verdict::Serving {
+        ca: None,
+        signs: true,
+        health: healthy(),
+        attestors: vec![Report {
+            of: conditions::AWS_CREDENTIALS_READY,
+            holds,
+            reason,
+            message: String::new(),
+        }],
+    };
+    let unknown = with(Holds::Unknown, reason::PENDING);
+    let credentials = |authentication: &KubeletAuthentication, verdict: &Verdict| {
+        let status = status(authentication, verdict, now());
+        conditions::find(&status.conditions, "AWSCredentialsReady")
+            .unwrap()
+            .status
+            .clone()
+    };
+    let mut authentication = authentication("aws");
+    assert_eq!(credentials(&authentication, &unknown), "Unknown");
+    let accepted = with(Holds::True, reason::CREDENTIALS_ACCEPTED);
+    authentication.status = Some(status(&authentication, &accepted, now()));
+
+    assert_eq!(credentials(&authentication, &unknown), "True");
+    let unusable = with(Holds::False, reason::CREDENTIALS_UNUSABLE);
+    assert_eq!(credentials(&authentication, &unusable), "False");
+}
