@@ -114,7 +114,10 @@ async fn a_record_is_written_whole_and_read_back() {
     let granted = ledger.claim(&claim("m1", "n1", 2), now()).await.unwrap();
     assert_eq!(granted.uid.generation, 2);
     let stored = records.read(&name("n1")).await.unwrap().unwrap();
-    assert_eq!(stored.record.former_until, Some(now() + 7 * DAY));
+    assert_eq!(
+        stored.record.former_until,
+        Some(now() + 7 * DAY + Duration::from_mins(10))
+    );
     record = stored.record;
     record.revoked = Some(Revoked {
         generation: 2,

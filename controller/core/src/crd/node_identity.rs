@@ -11,6 +11,9 @@ use crate::ledger::{CertificateUid, InvalidCertificateUid};
 
 /// Who holds the name of one node of one Cluster: made when a machine first claims the name.
 ///
+/// What is missing is written as null, in the spec: a merge patch of a record clears what a former
+/// holder left. An API server drops a null before it looks at anything else.
+///
 /// Named `<cluster>.<node name>`, cut and digested where that is too long or could be read in two
 /// ways, so that there is one a Cluster and node name.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -156,23 +159,19 @@ pub struct NodeIdentitySpec {
     #[schemars(length(min = 1, max = 32), regex(pattern = schema::LABEL))]
     pub attestor: String,
     /// The instance, as its cloud names it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(length(min = 1, max = 256), regex(pattern = schema::VISIBLE))]
     pub instance: Option<String>,
     /// The Machine at the time of the claim; informational.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub machine_name: Option<String>,
     /// SHA-256 of the public key (SPKI) of the TPM's endorsement key.
-    #[serde(
-        default,
-        rename = "endorsementKeySHA256",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "endorsementKeySHA256")]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub endorsement_key_sha256: Option<String>,
     /// How far that TPM had come at the time of the claim. A lesser one is a copy, or was cleared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub tpm_boot: Option<TpmBoot>,
     /// Which holder of the name this is, from 1. Certificates of former generations are worth
     /// nothing.
@@ -188,15 +187,15 @@ pub struct NodeIdentitySpec {
     #[schemars(schema_with = "schema::time")]
     pub not_after: Time,
     /// The end of the last certificate of all former generations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub former_until: Option<Time>,
     /// Set when nobody holds the name any more: the record stays for as long as a certificate of it
     /// may be valid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub tombstone: Option<Tombstone>,
     /// Set when a person, or a change of hands, took the certificates back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub revoked: Option<Revoked>,
 }
 
@@ -248,11 +247,7 @@ pub struct Opened {
     #[schemars(schema_with = "schema::time")]
     pub time: Time,
     /// The UID of the Node that the name's holder before this one left, to be deleted.
-    #[serde(
-        default,
-        rename = "staleNodeUID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "staleNodeUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = schema::VISIBLE))]
     pub stale_node_uid: Option<String>,
 }

@@ -12,6 +12,11 @@ mod holder;
 
 pub use holder::RecordHolder;
 
+/// What is granted may end so much later than the longest lifetime after a record has changed: a
+/// replica knows records by a watch that lags by a minute at most, reaches a decision within
+/// another, and its clock is not that of whoever revoked.
+pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
+
 /// Who holds one node name, and by which key.
 ///
 /// Times are whole seconds, as certificates and API servers have them.
@@ -274,7 +279,9 @@ impl Record {
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
         match &self.tombstone {
             Some(tombstone) => tombstone.until,
-            None => self.known_end().max(whole_seconds(now + longest)),
+            None => self
+                .known_end()
+                .max(whole_seconds(now + longest + GRANT_LAG)),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 
 mod cache;
+mod heard;
 mod kube;
 mod memory;
 mod object;
@@ -26,7 +27,8 @@ pub use object::BrokenRecord;
 ///
 /// - [`create`](Self::create) makes a record only where there is none, and
 ///   [`replace`](Self::replace) changes one only if it still is what was read.
-/// - What is [known](Self::known) may lag behind, but never runs back.
+/// - What is [known](Self::known) may lag behind, by a minute at most, but never runs back: what was
+///   not heard of for so long is [`Unavailable`].
 /// - Every call has a deadline; an outage is [`Unavailable`].
 pub trait Records: Debug + Send + Sync {
     /// The record of this name, as a cache has it.

@@ -8,6 +8,7 @@ use futures::{Stream, StreamExt as _};
 use kube::Resource as _;
 use kube::runtime::watcher;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::object::{self, BrokenRecord};
 use super::{Stored, Version};
@@ -19,6 +20,10 @@ use crate::refusal::Unavailable;
 /// For the watch to show what was written. It takes milliseconds where the watch stands; where it
 /// does not, the claim waits its turn like any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A store that was not heard of for so long may have changed in any way: whoever was revoked in it
+/// would get certificates that outlive the revocation.
+pub(super) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
 /// What the watch has shown.
 pub(super) struct Cache {
@@ -34,6 +39,7 @@ pub(super) struct State {
     /// What a list has shown so far that is under way.
     listed: HashMap<String, Result<Stored, BrokenRecord>>,
     is_synced: bool,
+    heard: Option<Instant>,
 }
 
 impl Cache {
@@ -51,7 +57,14 @@ impl Cache {
     }
 
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
-        self.wait(|state| state.is_synced).await
+        self.wait(|state| state.is_synced && state.is_heard_of())
+            .await
+    }
+
+    /// Takes note that the API server answers.
+    pub(super) fn heard(&self) {
+        self.state().heard = Some(Instant::now());
+        self.changes.send_replace(());
     }
 
     pub(super) async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
@@ -108,6 +121,11 @@ impl Cache {
 }
 
 impl State {
+    fn is_heard_of(&self) -> bool {
+        self.heard
+            .is_some_and(|heard| heard.elapsed() < HEARD_WITHIN)
+    }
+
     /// Whether the object is known in this version, or in a later one.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
         let Some(Ok(known)) = self.objects.get(object) else {

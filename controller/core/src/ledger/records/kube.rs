@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
 use super::cache::{Cache, State, follow};
+use super::heard::listening;
 use super::object::{self, BrokenRecord};
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
-use crate::clusters::{Lenient, watched_in_pages};
+use crate::clusters::{Doubling, Lenient, watched_in_pages};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
@@ -33,15 +34,9 @@ const CONFLICT: u16 = 409;
 /// How many objects a page of a list has; it is read whole.
 const PAGE_SIZE: u32 = 500;
 
-/// The fields that an object may be without: a patch has to say so.
-const OPTIONAL: [&str; 6] = [
-    "instance",
-    "machineName",
-    "endorsementKeySHA256",
-    "formerUntil",
-    "tombstone",
-    "revoked",
-];
+/// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
+/// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
+const WATCH_SECONDS: u32 = 45;
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -61,11 +56,13 @@ impl KubeRecords {
     pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
         let config = watched_in_pages()
             .labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"))
-            .page_size(PAGE_SIZE);
-        let watched: Api<Lenient<NodeIdentity>> = Api::namespaced(client.clone(), namespace);
-        let api = Api::namespaced(client, namespace);
-        let events = watcher(watched, config).default_backoff();
+            .page_size(PAGE_SIZE)
+            .timeout(WATCH_SECONDS);
         let cache = Arc::new(Cache::new(cluster));
+        let listening = listening(client.clone(), Arc::clone(&cache));
+        let watched: Api<Lenient<NodeIdentity>> = Api::namespaced(listening, namespace);
+        let api = Api::namespaced(client, namespace);
+        let events = watcher(watched, config).backoff(Doubling::default());
         let watching = tokio::spawn(follow(events, Arc::clone(&cache)));
         Self {
             api,
@@ -129,21 +126,13 @@ impl KubeRecords {
     }
 
     /// A merge patch (RFC 7386) that applies to this version only, and leaves alone what is not
-    /// ours.
+    /// ours. A field that the record does not have is null in it, so that a former holder's goes.
     fn patch(
         &self,
         record: &Record,
         read: &Version,
     ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-        let mut spec = serde_json::to_value(object::spec(record, &self.cluster)?)?;
-        if let Value::Object(fields) = &mut spec {
-            for field in OPTIONAL {
-                fields.entry(field).or_insert(Value::Null);
-            }
-            if let Some(Value::Object(opened)) = fields.get_mut("opened") {
-                opened.entry("staleNodeUID").or_insert(Value::Null);
-            }
-        }
+        let spec = serde_json::to_value(object::spec(record, &self.cluster)?)?;
         let reset = record.reset.map(|reset| reset.to_string());
         Ok(json!({
             "metadata": {
@@ -305,3 +294,6 @@ async fn in_time<T>(
         .await
         .map_err(Unavailable::new)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,12 +5,15 @@ use futures::future::{BoxFuture, FutureExt as _};
 
 use super::*;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
+use crate::ledger::record::GRANT_LAG;
 use crate::ledger::rules_world::{LONGEST, World, at, claim, insecure, name, policy, provider_id};
 use crate::ledger::{
-    LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, SeenBoot,
+    LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal,
+    SeenBoot,
 };
 use crate::nodes::{NodeState, Nodes};
 use crate::refusal::Unavailable;
+use crate::verifier::{AttestedIdentity, Identity};
 
 mod retirement;
 
@@ -64,7 +67,10 @@ fn a_machine_that_is_gone_leaves_a_tombstone_until_every_certificate_has_expired
     assert_eq!(swept_again(&world, 2).tombstones, 1);
     let tombstone = world.record("n1").tombstone.unwrap();
     assert_eq!(tombstone.reason, TombstoneReason::MachineGone);
-    assert_eq!((tombstone.since, tombstone.until), (at(2), at(22)));
+    assert_eq!(
+        (tombstone.since, tombstone.until),
+        (at(2), at(22) + GRANT_LAG)
+    );
 
     swept(&world, 22);
     assert_eq!(count(&world), 1);
@@ -256,17 +262,40 @@ fn the_revoked_generations_are_the_former_ones_a_tombstones_and_those_that_a_per
     assert_eq!(revoked(&world.record("n1"), 1), None);
 
     world.claims(&claim("m1", "n1", 2, 1), 1).unwrap();
-    assert_eq!(revoked(&world.record("n1"), 1), Some((2, at(21))));
-    assert_eq!(revoked(&world.record("n1"), 21), None);
-    world.revoke("n1", 2);
-    assert_eq!(revoked(&world.record("n1"), 2), Some((3, at(22))));
-    assert_eq!(revoked(&world.record("n1"), 21), Some((3, at(22))));
+    assert_eq!(
+        revoked(&world.record("n1"), 1),
+        Some((2, at(21) + GRANT_LAG))
+    );
     assert_eq!(revoked(&world.record("n1"), 22), None);
+    world.revoke("n1", 2);
+    let both = Some((3, at(22) + GRANT_LAG));
+    assert_eq!(revoked(&world.record("n1"), 2), both);
+    assert_eq!(revoked(&world.record("n1"), 22), both);
+    assert_eq!(revoked(&world.record("n1"), 23), None);
 
     let buried = world
         .record("n1")
         .buried(TombstoneReason::MachineGone, LONGEST, at(5));
-    assert_eq!(revoked(&buried, 5), Some((3, at(25))));
+    assert_eq!(revoked(&buried, 5), Some((3, at(25) + GRANT_LAG)));
+}
+
+#[test]
+fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
+    let world = World::held(policy());
+    let cached = World::held(policy());
+    world.revoke("n1", 1);
+    let late = at(1) + Duration::from_mins(2);
+    let renewal = Renewal {
+        node_name: name("n1"),
+        identity: AttestedIdentity::vouched(Identity::of(provider_id("m1"))),
+        uid: world.record("n1").certificate_uid(),
+        asked: late,
+        not_after: late + LONGEST,
+    };
+    let granted = block_on(cached.ledger().renew(&renewal, late)).unwrap();
+
+    let revoked = world.record("n1").revoked_generations(LONGEST, late);
+    assert!(granted.not_after <= revoked.unwrap().until);
 }
 
 #[test]

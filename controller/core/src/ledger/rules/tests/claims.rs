@@ -1,6 +1,7 @@
 //! Claims: the first, the same again, another key, another machine, another name.
 
 use crate::inventory::MachineState;
+use crate::ledger::record::GRANT_LAG;
 use crate::ledger::rules_world::*;
 use crate::ledger::*;
 use crate::refusal::Denial;
@@ -96,7 +97,7 @@ fn another_key_waits_while_the_node_is_up_and_opens_a_generation_when_it_is_down
     assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), 2);
 
     let record = world.record("n1");
-    assert_eq!(record.former_until, Some(at(21)));
+    assert_eq!(record.former_until, Some(at(21) + GRANT_LAG));
     assert!(matches!(
         world.renewal_denied("m1", 1, 2),
         Denial::FormerCertificate { .. }
@@ -215,7 +216,7 @@ fn a_name_in_quarantine_waits_until_its_former_certificates_have_expired() {
 
     assert_eq!(world.waits(&claim("m2", "n1", 2, 1), 1), "NameQuarantined");
     let tombstone = world.record("n1").tombstone.unwrap();
-    assert_eq!(tombstone.until, at(21));
+    assert_eq!(tombstone.until, at(21) + GRANT_LAG);
     assert_eq!(
         world.waits(&claim("m2", "n1", 2, 21), 21),
         "NameQuarantined"

@@ -1,0 +1,38 @@
+//! When the API server was last heard of.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt as _;
+use hyper::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+
+use super::cache::Cache;
+
+/// The same client, which tells `cache` of each piece of a successful answer.
+///
+/// kube's watcher keeps bookmarks to itself, and a quiet watch has nothing else. So what counts is
+/// the bytes: the head of an answer, an event, or a bookmark.
+pub(super) fn listening(client: Client, cache: Arc<Cache>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, cache) = (client.clone(), cache.clone());
+        async move {
+            let response: Response<Body> = client.send(request).await?;
+            let is_success = response.status().is_success();
+            let heard = move || {
+                if is_success {
+                    cache.heard();
+                }
+            };
+            heard();
+            Ok::<_, kube::Error>(response.map(|body| {
+                body.map_frame(move |frame| {
+                    heard();
+                    frame
+                })
+            }))
+        }
+    });
+    Client::new(service, namespace)
+}
