@@ -73,7 +73,11 @@ pub fn check(
     subject.is_of_cluster(policy)?;
     Ok(Checked {
         node_name: subject.node_name(policy.node_name)?,
-        first_claim_only: subject.moved().filter(|_| policy.root_volume_check),
+        first_claim_only: if policy.root_volume_check {
+            subject.moved()?
+        } else {
+            None
+        },
     })
 }
 
@@ -205,25 +209,36 @@ impl Subject<'_> {
         })
     }
 
-    /// Whether the root volume or the first interface came from elsewhere.
-    fn moved(&self) -> Option<AwsDenial> {
+    /// Whether the root volume or the first interface came from elsewhere. What EC2 does not show
+    /// of a young instance, it may show soon.
+    fn moved(&self) -> Result<Option<AwsDenial>, Refusal> {
         let Root::Volume(volume) = self.facts.root else {
-            return None;
+            return Ok(None);
         };
         let time = |attachment: Option<Attachment>| attachment?.time;
         let Some(volume) = time(volume) else {
-            return Some(self.incomplete("root volume"));
+            return self.not_shown("root volume");
         };
         let Some(interface) = time(self.facts.first_interface) else {
-            return Some(self.incomplete("first network interface"));
+            return self.not_shown("first network interface");
         };
         let apart = volume
             .duration_since(interface)
             .unwrap_or_else(|earlier| earlier.duration());
-        (apart > ATTACHED_TOGETHER).then(|| AwsDenial::RootVolumeMoved {
-            instance: self.instance(),
-            seconds: apart.as_secs(),
-        })
+        Ok(
+            (apart > ATTACHED_TOGETHER).then(|| AwsDenial::RootVolumeMoved {
+                instance: self.instance(),
+                seconds: apart.as_secs(),
+            }),
+        )
+    }
+
+    /// The denial of a first claim, or patience with a young instance.
+    fn not_shown(&self, what: &'static str) -> Result<Option<AwsDenial>, Refusal> {
+        if is_young(self.document, self.now) {
+            return Err(self.lacks(|| self.incomplete(what)));
+        }
+        Ok(Some(self.incomplete(what)))
     }
 
     fn incomplete(&self, what: &'static str) -> AwsDenial {
@@ -246,17 +261,19 @@ fn not_there(
     now: SystemTime,
     denial: impl FnOnce() -> AwsDenial,
 ) -> Refusal {
-    // A document of the future is young too: clocks differ.
-    let age = now
-        .duration_since(document.pending_time)
-        .unwrap_or_default();
-    if age < YOUNG {
+    if is_young(document, now) {
         return Deferral::InstanceNotVisible {
             instance: document.instance.clone(),
         }
         .into();
     }
     deny(denial())
+}
+
+fn is_young(document: &VerifiedDocument, now: SystemTime) -> bool {
+    // A document of the future is young too: clocks differ.
+    let age = now.duration_since(document.pending_time);
+    age.unwrap_or_default() < YOUNG
 }
 
 fn deny(denial: AwsDenial) -> Refusal {

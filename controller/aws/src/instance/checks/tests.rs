@@ -226,6 +226,22 @@ fn b14_an_instance_of_which_it_is_not_known_when_its_first_interface_came_cannot
 }
 
 #[test]
+fn a_young_instance_of_which_ec2_does_not_show_what_it_boots_from_waits() {
+    let hidden: [fn(&mut InstanceFacts); 3] = [
+        |facts| facts.root = Root::Volume(None),
+        |facts| facts.root = Root::Volume(Some(Attachment { time: None })),
+        |facts| facts.first_interface = Some(Attachment { time: None }),
+    ];
+    for hide in hidden {
+        let [young, old] = young_and_old(hide);
+
+        waits(young);
+        let denial = old.unwrap().first_claim_only.unwrap();
+        assert_eq!(denial.reason(), "InstanceIncomplete");
+    }
+}
+
+#[test]
 fn what_an_instance_boots_from_is_not_asked_for_an_instance_store_or_where_policy_says_so() {
     let store = InstanceFacts {
         root: Root::InstanceStore,
