@@ -114,6 +114,28 @@ fn version_definitions_and_help_are_all_that_is_printed() {
 }
 
 #[test]
+fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
+    let files = Files::new();
+    let script = "ulimit -Hn 4096 && ulimit -Sn 100 && exec \"$0\" \"$@\"";
+    let launch = Launch::new("controller", "/bin/sh")
+        .args(["-c", script])
+        .arg(program("node-attestation-controller"))
+        .args(files.arguments());
+
+    let mut controller = launch.spawn(&files.path("log"));
+
+    let message = "the limit of open files is raised";
+    let line = controller.wait_for_log(message, PATIENCE);
+    assert!(line.contains("100") && line.contains("4096"), "{line}");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", controller.pid())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let files: Vec<_> = files.unwrap().split_whitespace().collect();
+    assert_eq!(files[3..5], ["4096", "4096"], "{limits}");
+}
+
+#[test]
 fn outside_a_cluster_one_must_be_named() {
     let output = run(["run", "--allow-insecure"]);
 

@@ -47,6 +47,7 @@
 
 mod aws;
 mod file;
+mod files;
 mod identities;
 mod logging;
 mod run;
@@ -117,6 +118,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     };
     logging::start(command.log_format, command.verbose);
+    files::raise_limit();
     match runtime()?.block_on(run::run(command.settings)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {

@@ -1,0 +1,36 @@
+//! How many files and connections the process may have open.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the soft limit of open files to the hard one, as Go programs do by themselves.
+///
+/// systemd and containerd give 1,024 and 524,288. Each cluster takes about eight connections, so
+/// that the soft one is enough for some hundred clusters.
+pub(crate) fn raise_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        tracing::info!(limit = shown(maximum), "open files are limited");
+        return;
+    }
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    let before = shown(current);
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => tracing::info!(
+            before,
+            limit = shown(maximum),
+            "the limit of open files is raised"
+        ),
+        Err(error) => tracing::warn!(
+            limit = before,
+            error = error.to_string(),
+            "the limit of open files cannot be raised"
+        ),
+    }
+}
+
+fn shown(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
+}
