@@ -11,6 +11,8 @@
 //! - What can be refused without STS is not sent: another region, age, a signature that was
 //!   confirmed for another key.
 //! - Evidence that STS has confirmed is not sent again while it is fresh.
+//! - What STS refused is not sent again for a minute.
+//! - No cluster's calls or signatures are in another's way.
 //! - An outage of STS, or of the way there, is never a denial.
 //! - No reason, error or `Debug` has the session token, the access key ID or the signature.
 
@@ -20,6 +22,7 @@ mod client;
 mod dial;
 mod outage;
 mod principal;
+mod refused;
 mod replay;
 mod request;
 mod settings;
@@ -36,7 +39,8 @@ pub use self::settings::{InvalidStsSettings, StsSettings};
 
 use self::client::{Believed, Client};
 use self::outage::Outage;
-use self::replay::{MAX_OF_INSTANCE, MAX_SIGNATURES, Sighting, Signatures};
+use self::refused::Refused;
+use self::replay::{Limits, Owner, Sighting, Signatures};
 use crate::document::VerifiedDocument;
 use crate::partition::{EndpointHost, Partition, of_region};
 
@@ -46,6 +50,7 @@ pub struct Sts {
     client: Client,
     settings: StsSettings,
     signatures: Signatures,
+    refused: Refused,
 }
 
 impl Sts {
@@ -58,12 +63,13 @@ impl Sts {
         Ok(Self {
             client: settings.client()?,
             settings,
-            signatures: Signatures::with_limits(MAX_SIGNATURES, MAX_OF_INSTANCE),
+            signatures: Signatures::with_limits(Limits::default()),
+            refused: Refused::default(),
         })
     }
 
     /// Has STS say who signed `proof` for `binding`, and checks that this is the instance of
-    /// `document`.
+    /// `document`. `cluster` is whose turns and memory that takes; nobody chooses its own.
     ///
     /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers;
     /// `asked` is when the request was made, by the API server's clock.
@@ -77,6 +83,7 @@ impl Sts {
     /// names: `Caller..` of [`AwsDenial`].
     pub async fn verify(
         &self,
+        cluster: &str,
         proof: &Proof,
         document: &VerifiedDocument,
         binding: &KeyBinding,
@@ -89,16 +96,25 @@ impl Sts {
         let call = request::rebuild(proof, binding, &endpoint.host)
             .map_err(|source| Outage::Unbuildable { source })?;
         let key = KeyDigest::of(spki);
-        let seen = self.signatures.look(&call, &key, &document.instance, now);
+        let owner = Owner {
+            cluster,
+            instance: &document.instance,
+        };
+        let seen = self.signatures.look(&call, &key, owner, now);
         if let Some(caller) = known(seen)? {
             return Ok(caller);
+        }
+        if let Some(refused) = self.refused.look(&call, proof, document, now) {
+            return Err(Denial::from(refused).into());
         }
         let sent = call.request.clone();
         let exchange = self
             .client
-            .exchange(sent, &document.region, endpoint.believed);
+            .exchange(sent, cluster, &document.region, endpoint.believed);
         let (status, body) = exchange.await?;
-        let identity = answer::read(status, &body)?;
+        let identity = answer::read(status, &body).inspect_err(|refusal| {
+            self.refused.remember(refusal, &call, proof, document, now);
+        })?;
         let caller = VerifiedCaller::named(
             &identity,
             document,
@@ -107,7 +123,10 @@ impl Sts {
         )
         .map_err(Denial::from)?;
         // Another request may have been confirmed meanwhile.
-        known(self.signatures.remember(&call, key, &caller, fresh.until))?;
+        known(
+            self.signatures
+                .remember(&call, key, cluster, &caller, fresh.until),
+        )?;
         Ok(caller)
     }
 

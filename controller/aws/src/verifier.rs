@@ -65,6 +65,7 @@ impl Witnesses {
 pub struct AwsVerifier {
     witnesses: Arc<Witnesses>,
     policy: AwsPolicy,
+    cluster: String,
     versions: [EvidenceVersion; 1],
 }
 
@@ -81,7 +82,17 @@ impl AwsVerifier {
         Self {
             witnesses,
             policy,
+            cluster: String::new(),
             versions: [EvidenceVersion::v1()],
+        }
+    }
+
+    /// The same, with a share of the witnesses of its own: that of the cluster with this UID.
+    #[must_use]
+    pub fn of_cluster(self, uid: &str) -> Self {
+        Self {
+            cluster: uid.to_owned(),
+            ..self
         }
     }
 
@@ -157,7 +168,8 @@ impl AwsVerifier {
         );
         let Appraisal { spki, asked, .. } = *appraisal;
         let sts = &self.witnesses.sts;
-        sts.verify(&evidence.sts, document, &binding, spki, asked, now)
+        let proof = &evidence.sts;
+        sts.verify(&self.cluster, proof, document, &binding, spki, asked, now)
             .await?;
         Ok(())
     }

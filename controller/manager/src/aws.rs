@@ -135,9 +135,9 @@ impl AwsArguments {
 }
 
 impl Aws {
-    /// The verifier of a cluster that accepts what `policy` says.
-    pub(crate) fn verifier(&self, policy: AwsPolicy) -> Arc<dyn Verifier> {
-        Arc::new(AwsVerifier::new(self.witnesses.clone(), policy))
+    /// The verifier of the cluster with this UID, which accepts what `policy` says.
+    pub(crate) fn verifier(&self, policy: AwsPolicy, cluster_uid: &str) -> Arc<dyn Verifier> {
+        Arc::new(AwsVerifier::new(self.witnesses.clone(), policy).of_cluster(cluster_uid))
     }
 
     /// Whom to ask which TPMs the instances have that `policy` accepts.

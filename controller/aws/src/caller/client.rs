@@ -29,6 +29,13 @@ const MAX_ANSWER: usize = 16 * 1024;
 /// Calls at a time to the STS of one region, so that one that hangs holds up its own alone.
 pub(super) const MAX_CALLS: usize = 32;
 
+/// Calls of one cluster at a time to the STS of one region; its others wait before the common line,
+/// so that the line is short for everybody else.
+pub(super) const MAX_CALLS_OF_CLUSTER: usize = 8;
+
+/// So many clusters and regions are remembered that have no call under way.
+const MAX_IDLE_SHARES: usize = 1024;
+
 /// Shorter than load balancers keep theirs, so that none is cut under a call.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -48,6 +55,8 @@ pub(super) struct Client {
     public: Connections,
     own: Connections,
     turns: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// Of each cluster and region.
+    shares: Mutex<HashMap<(String, String), Arc<Semaphore>>>,
 }
 
 impl fmt::Debug for Client {
@@ -74,10 +83,11 @@ impl Client {
             public: connections(roots, dialler.clone())?,
             own: connections(with_own, dialler.clone())?,
             turns: Mutex::default(),
+            shares: Mutex::default(),
         })
     }
 
-    /// Sends `request`, and reads the whole answer.
+    /// Sends `request` for this cluster, and reads the whole answer.
     ///
     /// # Errors
     ///
@@ -85,11 +95,13 @@ impl Client {
     pub(super) async fn exchange(
         &self,
         request: Request<Full<Bytes>>,
+        cluster: &str,
         region: &str,
         believed: Believed,
     ) -> Result<(StatusCode, Bytes), Outage> {
-        let turns = self.turns(region);
+        let (share, turns) = (self.share(cluster, region), self.turns(region));
         timeout(DEADLINE, async {
+            let _share = share.acquire().await.map_err(|_| Outage::Busy)?;
             let _turn = turns.acquire().await.map_err(|_| Outage::Busy)?;
             let connections = match believed {
                 Believed::Public => &self.public,
@@ -115,6 +127,17 @@ impl Client {
         })
         .await
         .unwrap_or(Err(Outage::TimedOut))
+    }
+
+    fn share(&self, cluster: &str, region: &str) -> Arc<Semaphore> {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if shares.len() >= MAX_IDLE_SHARES {
+            shares.retain(|_, share| Arc::strong_count(share) > 1);
+        }
+        shares
+            .entry((cluster.to_owned(), region.to_owned()))
+            .or_insert_with(|| Arc::new(Semaphore::new(MAX_CALLS_OF_CLUSTER)))
+            .clone()
     }
 
     /// There are as many as regions whose documents somebody signed.

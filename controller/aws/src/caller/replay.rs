@@ -8,8 +8,9 @@
 //! shows a copy of it first must not spoil it for its owner. HMAC has one signature for a request,
 //! so that there is no second form of one (as there is with ECDSA).
 //!
-//! What is remembered is bounded, for each instance and in all. Where it is full, requests wait:
-//! nothing is forgotten before its time.
+//! What is remembered is bounded, for each instance, for each cluster and in all, and each cluster
+//! has a share that no other takes. Where it is full, requests wait: nothing is forgotten before
+//! its time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,13 @@ use super::request::Call;
 /// Signatures of all instances: a join leaves one, and they stay for fifteen minutes. Some 30 MB.
 pub(super) const MAX_SIGNATURES: usize = 65_536;
 
+/// Signatures of the instances of one cluster: a hundred machines that join each minute, several
+/// times over.
+pub(super) const MAX_OF_CLUSTER: usize = 8192;
+
+/// So many of each cluster are remembered whatever the others have.
+pub(super) const OWN_OF_CLUSTER: usize = 256;
+
 /// Signatures of one instance: a node makes one for each request it files, and backs off.
 pub(super) const MAX_OF_INSTANCE: usize = 64;
 
@@ -30,19 +38,53 @@ pub(super) const MAX_OF_INSTANCE: usize = 64;
 #[derive(Debug)]
 pub(super) struct Signatures {
     inner: Mutex<Inner>,
-    all: usize,
-    of_instance: usize,
+    limits: Limits,
+}
+
+/// How much is remembered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// In all, but for what clusters have of their own.
+    pub(super) all: usize,
+    /// Of one cluster.
+    pub(super) of_cluster: usize,
+    /// Of one cluster, whatever the others have.
+    pub(super) own_of_cluster: usize,
+    /// Of one instance.
+    pub(super) of_instance: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            all: MAX_SIGNATURES,
+            of_cluster: MAX_OF_CLUSTER,
+            own_of_cluster: OWN_OF_CLUSTER,
+            of_instance: MAX_OF_INSTANCE,
+        }
+    }
+}
+
+/// Whose a signature is said to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner<'a> {
+    /// The cluster that it was shown to.
+    pub(super) cluster: &'a str,
+    /// The instance.
+    pub(super) instance: &'a str,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     seen: HashMap<[u8; 32], Entry>,
     by_end: BTreeSet<(SystemTime, [u8; 32])>,
+    of_cluster: HashMap<String, usize>,
     of_instance: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
 struct Entry {
+    cluster: String,
     key: KeyDigest,
     content: [u8; 32],
     caller: VerifiedCaller,
@@ -62,21 +104,20 @@ pub(super) enum Sighting {
 }
 
 impl Signatures {
-    /// A memory of so many signatures, and of so many of one instance.
-    pub(super) fn with_limits(all: usize, of_instance: usize) -> Self {
+    /// A memory of so many signatures.
+    pub(super) fn with_limits(limits: Limits) -> Self {
         Self {
             inner: Mutex::default(),
-            all,
-            of_instance,
+            limits,
         }
     }
 
-    /// What is known of the signature of `call`, shown for `key` and said to be of `instance`.
+    /// What is known of the signature of `call`, shown for `key` and said to be of `owner`.
     pub(super) fn look(
         &self,
         call: &Call,
         key: &KeyDigest,
-        instance: &str,
+        owner: Owner<'_>,
         now: SystemTime,
     ) -> Sighting {
         let mut inner = self.lock();
@@ -86,18 +127,19 @@ impl Signatures {
             Some(entry) if entry.content == call.content => {
                 Sighting::Confirmed(entry.caller.clone())
             }
-            None if self.is_full(&inner, instance) => Sighting::Full,
+            None if self.is_full(&inner, owner) => Sighting::Full,
             Some(_) | None => Sighting::New,
         }
     }
 
-    /// Remembers until then that STS has confirmed `call` for `key`.
+    /// Remembers until then that STS has confirmed `call` for `key`, in this cluster.
     ///
     /// The answer is [`Sighting::New`] where it is remembered.
     pub(super) fn remember(
         &self,
         call: &Call,
         key: KeyDigest,
+        cluster: &str,
         caller: &VerifiedCaller,
         until: SystemTime,
     ) -> Sighting {
@@ -109,10 +151,15 @@ impl Signatures {
                 Sighting::AnotherKey
             };
         }
-        if self.is_full(&inner, caller.instance()) {
+        let owner = Owner {
+            cluster,
+            instance: caller.instance(),
+        };
+        if self.is_full(&inner, owner) {
             return Sighting::Full;
         }
         let entry = Entry {
+            cluster: cluster.to_owned(),
             key,
             content: call.content,
             caller: caller.clone(),
@@ -121,12 +168,18 @@ impl Signatures {
         inner.by_end.insert((until, call.signature));
         let count = inner.of_instance.entry(caller.instance().to_owned());
         *count.or_default() += 1;
+        *inner.of_cluster.entry(cluster.to_owned()).or_default() += 1;
         Sighting::New
     }
 
-    fn is_full(&self, inner: &Inner, instance: &str) -> bool {
-        let of_instance = inner.of_instance.get(instance).copied().unwrap_or_default();
-        inner.seen.len() >= self.all || of_instance >= self.of_instance
+    fn is_full(&self, inner: &Inner, owner: Owner<'_>) -> bool {
+        let count = |counts: &HashMap<String, usize>, of: &str| counts.get(of).copied();
+        let of_instance = count(&inner.of_instance, owner.instance).unwrap_or_default();
+        let of_cluster = count(&inner.of_cluster, owner.cluster).unwrap_or_default();
+        let is_crowded = inner.seen.len() >= self.limits.all;
+        of_instance >= self.limits.of_instance
+            || of_cluster >= self.limits.of_cluster
+            || is_crowded && of_cluster >= self.limits.own_of_cluster
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -145,13 +198,17 @@ impl Inner {
             let Some(entry) = self.seen.remove(&signature) else {
                 continue;
             };
-            let instance = entry.caller.instance();
-            if let Some(count) = self.of_instance.get_mut(instance) {
-                *count -= 1;
-                if *count == 0 {
-                    self.of_instance.remove(instance);
-                }
-            }
+            forget_one(&mut self.of_instance, entry.caller.instance());
+            forget_one(&mut self.of_cluster, &entry.cluster);
+        }
+    }
+}
+
+fn forget_one(counts: &mut HashMap<String, usize>, of: &str) {
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
         }
     }
 }

@@ -38,7 +38,7 @@ impl Attestors {
                 attestor: "aws",
                 why: why.clone(),
             })?;
-            Ok(aws.verifier(policy(spec)))
+            Ok(aws.verifier(policy(spec), cluster_uid))
         } else if attestor == Provider::TPM.as_str() {
             let settings = spec.tpm.clone().unwrap_or_default();
             let verifier = self.tpm(&settings, cluster_uid, policy(spec));

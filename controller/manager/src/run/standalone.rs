@@ -226,7 +226,7 @@ impl Files {
             Some(Attestor::Aws) if self.tpm.tpm_settings.is_some() => {
                 Err(not_of("--tpm-settings", "aws"))
             }
-            Some(Attestor::Aws) => Ok(aws(attestors)?.verifier(self.aws.policy())),
+            Some(Attestor::Aws) => Ok(aws(attestors)?.verifier(self.aws.policy(), "")),
             Some(Attestor::Tpm) => {
                 if let Some(option) = self.aws.said_of_evidence() {
                     return Err(not_of(option, "tpm"));

@@ -7,13 +7,14 @@ use node_attestation_controller::refusal::Failure;
 use super::super::answer::read;
 use super::fixture::*;
 
-/// What is decided where STS answers so, once; then the same evidence is verified.
+/// What is decided where STS answers so, once; a minute later the same evidence is verified.
 async fn decided(fault: Fault) -> Result<VerifiedCaller, Refusal> {
     let bed = Bed::start();
     let node = bed.instance();
     bed.service.inject(Times::once(), fault);
     let decided = bed.verify(&node).await;
-    bed.verify(&node).await.unwrap();
+    let (proof, later) = (node.proof(), now() + minutes(1));
+    bed.show_at(&proof, &node, now(), later).await.unwrap();
     decided
 }
 

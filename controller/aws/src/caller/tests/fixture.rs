@@ -16,6 +16,9 @@ use super::super::{KeyBinding, VerifiedDocument};
 pub(super) use crate::proxy::Proxy;
 
 pub(super) const ACCOUNT: &str = "123456789012";
+/// Whose the requests are.
+pub(super) const CLUSTER: &str = "one";
+
 pub(super) const REGION: &str = "eu-west-1";
 pub(super) const INSTANCE: &str = "i-0123456789abcdef0";
 pub(super) const OTHER_INSTANCE: &str = "i-0fedcba9876543210";
@@ -75,6 +78,18 @@ impl Bed {
         self.show(&node.proof(), node).await
     }
 
+    /// The same in another cluster than [`CLUSTER`].
+    pub(super) async fn verify_in(
+        &self,
+        cluster: &str,
+        node: &Node,
+    ) -> Result<VerifiedCaller, Refusal> {
+        let (document, binding, proof) = (&node.document, &node.binding(), node.proof());
+        self.verifier
+            .verify(cluster, &proof, document, binding, &node.spki, now(), now())
+            .await
+    }
+
     /// Has the verifier decide about this proof, shown in a request of `node`.
     pub(super) async fn show(&self, proof: &Proof, node: &Node) -> Result<VerifiedCaller, Refusal> {
         self.show_at(proof, node, now(), now()).await
@@ -89,7 +104,7 @@ impl Bed {
     ) -> Result<VerifiedCaller, Refusal> {
         let (document, binding) = (&node.document, &node.binding());
         self.verifier
-            .verify(proof, document, binding, &node.spki, asked, now)
+            .verify(CLUSTER, proof, document, binding, &node.spki, asked, now)
             .await
     }
 

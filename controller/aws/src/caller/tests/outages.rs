@@ -4,7 +4,7 @@ use futures::future::join_all;
 use kubelet_authenticator_test_support::sts::{ConnectionFault, Fault, Sts as Service, Times};
 use node_attestation_controller::refusal::Failure;
 
-use super::super::client::MAX_CALLS;
+use super::super::client::{MAX_CALLS, MAX_CALLS_OF_CLUSTER};
 use super::fixture::*;
 
 #[tokio::test]
@@ -51,7 +51,15 @@ async fn c14_an_sts_that_is_not_there_is_an_outage() {
     let (proof, binding) = (node.proof(), node.binding());
 
     let decided = verifier
-        .verify(&proof, &node.document, &binding, &node.spki, now(), now())
+        .verify(
+            CLUSTER,
+            &proof,
+            &node.document,
+            &binding,
+            &node.spki,
+            now(),
+            now(),
+        )
         .await;
 
     let said = outage(decided);
@@ -115,12 +123,51 @@ fn instances(bed: &Bed, count: u32) -> Vec<Node> {
         .collect()
 }
 
+/// Verifies each in a cluster of its own.
+async fn in_many_clusters(bed: &Bed, nodes: &[Node]) -> Vec<Result<VerifiedCaller, Refusal>> {
+    join_all(
+        nodes
+            .iter()
+            .map(|node| bed.verify_in(&node.document.instance, node)),
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_cluster_whose_calls_hang_has_a_few_and_delays_no_other_of_its_region() {
+    let bed = Bed::start();
+    bed.service.inject(Times::always(), Fault::Hang);
+    let nodes = instances(&bed, 100);
+    let mut stuck = Box::pin(join_all(nodes.iter().map(|node| bed.verify(node))));
+    let reached = async {
+        while bed.service.calls().len() < MAX_CALLS_OF_CLUSTER {
+            tokio::task::yield_now().await;
+        }
+    };
+    let reached = tokio::time::timeout(Duration::from_mins(1), reached);
+    tokio::select! {
+        _ = &mut stuck => panic!("nobody answers"),
+        reached = reached => reached.unwrap(),
+    }
+    bed.service.clear_faults();
+
+    let node = bed.instance();
+    let other = tokio::select! {
+        biased;
+        other = bed.verify_in("another", &node) => other,
+        _ = &mut stuck => panic!("nobody answers"),
+    };
+
+    other.unwrap();
+    assert_eq!(bed.service.calls().len(), MAX_CALLS_OF_CLUSTER + 1);
+}
+
 #[tokio::test]
 async fn a_region_that_hangs_has_a_bounded_number_of_calls() {
     let bed = Bed::start();
     bed.service.inject(Times::always(), Fault::Hang);
     let nodes = instances(&bed, 100);
-    let verified = join_all(nodes.iter().map(|node| bed.verify(node)));
+    let verified = in_many_clusters(&bed, &nodes);
 
     let reached = |service: &Service| service.calls().len() == MAX_CALLS;
     let (decided, ()) = tokio::join!(verified, pass(&bed, reached));
@@ -149,7 +196,7 @@ async fn a_region_that_hangs_holds_up_no_other() {
         node.region = "eu-west-2".into();
         node.document.region = "eu-west-2".into();
     }
-    let mut stuck = Box::pin(join_all(stuck.iter().map(|node| bed.verify(node))));
+    let mut stuck = Box::pin(in_many_clusters(&bed, &stuck));
     let reached = async {
         while hangs.calls().len() < MAX_CALLS {
             tokio::task::yield_now().await;

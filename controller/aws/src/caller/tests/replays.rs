@@ -2,7 +2,7 @@
 
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 
-use super::super::replay::{Sighting, Signatures};
+use super::super::replay::{Limits, OWN_OF_CLUSTER, Owner, Sighting, Signatures};
 use super::super::request::{Call, rebuild};
 use super::fixture::*;
 
@@ -67,6 +67,13 @@ async fn c11_a_copy_that_comes_first_is_refused_and_spoils_nothing() {
     bed.show(&proof, &node).await.unwrap();
 }
 
+fn owner(instance: &str) -> Owner<'_> {
+    Owner {
+        cluster: "one",
+        instance,
+    }
+}
+
 /// A caller as STS confirmed it, and a call of it with this key.
 fn confirmed(node: &Node) -> (Call, KeyDigest) {
     let host = EndpointHost::sts(REGION).unwrap();
@@ -87,17 +94,31 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
         confirmed(&node)
     };
     for (all, of_instance) in [(2, 9), (9, 2)] {
-        let memory = Signatures::with_limits(all, of_instance);
+        let memory = Signatures::with_limits(Limits {
+            all,
+            own_of_cluster: 0,
+            of_instance,
+            ..Limits::default()
+        });
         for second in [1, 2] {
             let (call, key) = signed(second);
-            assert_eq!(memory.look(&call, &key, INSTANCE, now()), Sighting::New);
-            let remembered = memory.remember(&call, key, &caller, until);
+            assert_eq!(
+                memory.look(&call, &key, owner(INSTANCE), now()),
+                Sighting::New
+            );
+            let remembered = memory.remember(&call, key, "one", &caller, until);
             assert_eq!(remembered, Sighting::New);
         }
         let (third, key) = signed(3);
 
-        assert_eq!(memory.look(&third, &key, INSTANCE, now()), Sighting::Full);
-        assert_eq!(memory.remember(&third, key, &caller, until), Sighting::Full);
+        assert_eq!(
+            memory.look(&third, &key, owner(INSTANCE), now()),
+            Sighting::Full
+        );
+        assert_eq!(
+            memory.remember(&third, key, "one", &caller, until),
+            Sighting::Full
+        );
 
         // Another instance waits only where there is no room at all.
         let (call, key) = confirmed(&other_instance);
@@ -106,30 +127,39 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
         } else {
             Sighting::New
         };
-        assert_eq!(memory.look(&call, &key, OTHER_INSTANCE, now()), expected);
+        assert_eq!(
+            memory.look(&call, &key, owner(OTHER_INSTANCE), now()),
+            expected
+        );
 
         // What is there is still known, for its key and for another.
         let (first, key) = signed(1);
-        let known = memory.look(&first, &key, INSTANCE, until);
+        let known = memory.look(&first, &key, owner(INSTANCE), until);
         assert_eq!(known, Sighting::Confirmed(caller.clone()));
         let other_key = KeyDigest::of(b"another");
-        let known = memory.look(&first, &other_key, INSTANCE, until);
+        let known = memory.look(&first, &other_key, owner(INSTANCE), until);
         assert_eq!(known, Sighting::AnotherKey);
         assert_eq!(
-            memory.remember(&first, other_key, &caller, until),
+            memory.remember(&first, other_key, "one", &caller, until),
             Sighting::AnotherKey
         );
 
         // After its time there is room again.
         let after = until + Duration::from_secs(1);
         let (third, key) = signed(3);
-        assert_eq!(memory.look(&third, &key, INSTANCE, after), Sighting::New);
-        assert_eq!(memory.remember(&third, key, &caller, after), Sighting::New);
+        assert_eq!(
+            memory.look(&third, &key, owner(INSTANCE), after),
+            Sighting::New
+        );
+        assert_eq!(
+            memory.remember(&third, key, "one", &caller, after),
+            Sighting::New
+        );
 
         // Nothing is left of what is forgotten.
         let empty = after + Duration::from_secs(1);
         assert_eq!(
-            memory.look(&first, &other_key, INSTANCE, empty),
+            memory.look(&first, &other_key, owner(INSTANCE), empty),
             Sighting::New
         );
         assert!(!format!("{memory:?}").contains(INSTANCE));
@@ -139,7 +169,11 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
 #[tokio::test]
 async fn a_request_waits_while_there_is_no_room_to_remember_it() {
     let mut bed = Bed::start();
-    bed.verifier.signatures = Signatures::with_limits(0, 1);
+    bed.verifier.signatures = Signatures::with_limits(Limits {
+        all: 0,
+        own_of_cluster: 0,
+        ..Limits::default()
+    });
     let node = bed.instance();
 
     let words = outage(bed.verify(&node).await);
@@ -220,4 +254,94 @@ async fn c11_a_call_is_known_by_all_that_it_says() {
         (again.signature, again.content),
         (call.signature, call.content)
     );
+}
+
+#[tokio::test]
+async fn a_cluster_that_fills_its_share_of_the_memory_is_in_nobody_elses_way() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let caller = bed.verify(&node).await.unwrap();
+    let until = now() + minutes(15);
+    let limits = Limits {
+        all: 4,
+        of_cluster: 3,
+        own_of_cluster: 2,
+        of_instance: 9,
+    };
+    let memory = Signatures::with_limits(limits);
+    let fill = |cluster: &str, second: usize| {
+        let mut node = node.clone();
+        node.date = format!("20260101T1200{second:02}Z");
+        let (call, key) = confirmed(&node);
+        let owner = Owner {
+            cluster,
+            instance: INSTANCE,
+        };
+        let seen = memory.look(&call, &key, owner, now());
+        assert_eq!(memory.remember(&call, key, cluster, &caller, until), seen);
+        seen
+    };
+    let taken = |cluster: &str, from: usize| {
+        let seen = (from..from + 9).map(|second| fill(cluster, second));
+        seen.filter(|seen| *seen == Sighting::New).count()
+    };
+
+    assert_eq!(taken("greedy", 0), 3, "its limit");
+    assert_eq!(
+        taken("other", 10),
+        2,
+        "one that is left, and one of its own"
+    );
+    assert_eq!(taken("third", 20), 2, "its own");
+}
+
+#[tokio::test]
+async fn what_sts_refused_is_not_asked_again_for_a_minute() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let mut forged = node.clone();
+    forged.credentials.secret_access_key = "made up".to_owned();
+    let proof = forged.proof();
+
+    for seconds in [0, 59] {
+        let later = now() + Duration::from_secs(seconds);
+        let shown = bed.show_at(&proof, &forged, now(), later).await;
+        assert_eq!(denial(shown), mismatch());
+    }
+    assert_eq!(bed.outcomes(), ["SignatureDoesNotMatch"]);
+    let later = now() + minutes(1);
+    assert_eq!(
+        denial(bed.show_at(&proof, &forged, now(), later).await),
+        mismatch()
+    );
+    assert_eq!(bed.outcomes().len(), 2);
+
+    // Whose credentials they are has another signature.
+    bed.verify(&node).await.unwrap();
+}
+
+#[tokio::test]
+async fn credentials_that_sts_refused_are_refused_for_a_minute_whatever_they_sign() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let mut unknown = node.clone();
+    unknown.credentials.access_key_id = "ASIAAAAAAAAAAAAAAAAA".to_owned();
+    let unknown_to_sts = AwsDenial::CallerRefused {
+        code: "InvalidClientTokenId".into(),
+    };
+
+    for key in ["one", "another"] {
+        unknown.spki = key.as_bytes().to_vec();
+        assert_eq!(denial(bed.verify(&unknown).await), unknown_to_sts);
+    }
+
+    assert_eq!(bed.outcomes(), ["InvalidClientTokenId"]);
+    let mut with_another_token = unknown;
+    with_another_token.credentials.session_token = "b3RoZXI=".to_owned();
+    assert_eq!(
+        denial(bed.verify(&with_another_token).await),
+        unknown_to_sts
+    );
+    assert_eq!(bed.outcomes().len(), 2);
+    bed.verify(&node).await.unwrap();
 }

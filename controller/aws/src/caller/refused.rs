@@ -1,0 +1,96 @@
+//! What STS has refused of late, so that it is not asked the same again and again.
+//!
+//! A refusal is remembered where it can concern nobody who is in the right: that of credentials, for
+//! exactly these credentials and this identity document; that of a signature, for exactly this call.
+//! Whoever shows a copy of evidence with another signature has only that one refused.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::evidence::aws::Proof;
+use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal};
+use sha2::{Digest as _, Sha256};
+
+use super::request::Call;
+use crate::document::VerifiedDocument;
+
+/// How long a refusal is remembered.
+const REMEMBERED: Duration = Duration::from_mins(1);
+
+/// How many are; where there are more, STS is asked again.
+const MAX_REFUSED: usize = 4096;
+
+/// Codes of STS that condemn credentials, whatever they signed.
+const OF_CREDENTIALS: [&str; 3] = [
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+];
+
+/// What a refusal is about: a digest, for what is digested is secret.
+type Subject = [u8; 32];
+
+/// The memory.
+#[derive(Debug, Default)]
+pub(super) struct Refused(Mutex<HashMap<Subject, (SystemTime, AwsDenial)>>);
+
+impl Refused {
+    /// The refusal of this call, or of its credentials.
+    pub(super) fn look(
+        &self,
+        call: &Call,
+        proof: &Proof,
+        document: &VerifiedDocument,
+        now: SystemTime,
+    ) -> Option<AwsDenial> {
+        let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let subjects = [of_call(call), of_credentials(proof, document)];
+        let (until, denial) = subjects.iter().find_map(|subject| refused.get(subject))?;
+        (now < *until).then(|| denial.clone())
+    }
+
+    /// Remembers it, if it is a refusal by STS.
+    pub(super) fn remember(
+        &self,
+        refusal: &Refusal,
+        call: &Call,
+        proof: &Proof,
+        document: &VerifiedDocument,
+        now: SystemTime,
+    ) {
+        let Refusal::Deny(Denial::Aws(denial @ AwsDenial::CallerRefused { code })) = refusal else {
+            return;
+        };
+        let subject = if OF_CREDENTIALS.contains(&code.as_ref()) {
+            of_credentials(proof, document)
+        } else {
+            of_call(call)
+        };
+        let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() >= MAX_REFUSED {
+            refused.retain(|_, (until, _)| now < *until);
+        }
+        if refused.len() < MAX_REFUSED {
+            refused.insert(subject, (now + REMEMBERED, denial.clone()));
+        }
+    }
+}
+
+fn of_call(call: &Call) -> Subject {
+    let digest = Sha256::new_with_prefix("call");
+    digest
+        .chain_update(call.signature)
+        .chain_update(call.content)
+        .finalize()
+        .into()
+}
+
+fn of_credentials(proof: &Proof, document: &VerifiedDocument) -> Subject {
+    let mut digest = Sha256::new_with_prefix("credentials");
+    digest.update(document.digest);
+    for part in [proof.access_key_id(), proof.session_token()] {
+        digest.update(Sha256::digest(part));
+    }
+    digest.finalize().into()
+}
