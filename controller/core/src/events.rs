@@ -6,11 +6,12 @@
 //! serving certificate are nothing new, and cost none. A challenge is half of a join or a renewal,
 //! though its request fails: nothing is wrong, and nobody is told.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use futures::stream::{self, StreamExt as _};
+use futures::stream::{self, Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -20,12 +21,16 @@ use kube::api::{Api, PostParams};
 use kube::{Client, Resource as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::decide::{Decided, Decision};
 use crate::ledger::Opening;
 use crate::logs::error_chain;
 use crate::refusal::Failure;
+
+mod limiter;
+
+use limiter::Limiter;
 
 /// What the events name as their source.
 const CONTROLLER: &str = "node-attestation-controller";
@@ -38,6 +43,9 @@ const WRITES_AT_ONCE: usize = 4;
 
 /// How many may wait to be written: some thousand machines that join at once, at 1 kB each.
 const MAX_WAITING: usize = 2048;
+
+/// How often it is told that events were left out, where that can be.
+const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
 
 /// How long those that still wait may take on a stop: the answers are written by then, and whoever
 /// stops a Pod waits for no more than 30 s in all.
@@ -53,8 +61,9 @@ const NAMESPACE: &str = "default";
 /// Takes events to be written by an [`EventWriter`]. It never waits, and none of its failures ever
 /// reaches a request: where too many wait already, an event is left out.
 ///
-/// Each is an object of its own, and nothing is remembered: a request has one answer, so there is
-/// nothing to count.
+/// Each is an object of its own. Those on one machine, and those of one cluster on all machines, are
+/// limited: who has no right there could have the management cluster filled with them. What was left
+/// out is told as a number on the machine.
 #[derive(Debug, Clone)]
 pub struct Events {
     waiting: Option<mpsc::Sender<Addressed>>,
@@ -168,10 +177,10 @@ impl EventWriter {
 async fn write_all(
     workload: Client,
     management: Option<Client>,
-    mut waiting: mpsc::Receiver<Addressed>,
+    waiting: mpsc::Receiver<Addressed>,
 ) {
     let management = management.as_ref().unwrap_or(&workload);
-    stream::poll_fn(|context| waiting.poll_recv(context))
+    limited(waiting)
         .for_each_concurrent(WRITES_AT_ONCE, |Addressed { cluster, event }| {
             let client = match cluster {
                 Cluster::Workload => &workload,
@@ -180,6 +189,37 @@ async fn write_all(
             write(client.clone(), event)
         })
         .await;
+}
+
+/// What is written of those that come, and of those that were left out.
+fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> {
+    let mut look = interval(LEFT_OUT_TOLD);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let begin = (waiting, Limiter::default(), look, VecDeque::new());
+    stream::unfold(
+        begin,
+        |(mut waiting, mut limiter, mut look, mut due)| async {
+            let event = loop {
+                if let Some(event) = due.pop_front() {
+                    break Addressed {
+                        cluster: Cluster::Management,
+                        event,
+                    };
+                }
+                tokio::select! {
+                    biased;
+                    event = waiting.recv() => match event? {
+                        Addressed { cluster: Cluster::Management, event } => {
+                            due.extend(limiter.admit(event, Instant::now()));
+                        }
+                        event => break event,
+                    },
+                    _ = look.tick() => due.extend(limiter.left_out(Instant::now())),
+                }
+            };
+            Some((event, (waiting, limiter, look, due)))
+        },
+    )
 }
 
 async fn write(client: Client, event: Event) {

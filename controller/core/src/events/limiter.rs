@@ -1,0 +1,181 @@
+//! How many events are written on machines.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::api::events::v1::Event;
+use tokio::time::Instant;
+
+use super::MAX_NOTE_LEN;
+
+/// Events on one machine: those of a join and of some that failed.
+const OF_MACHINE: Rate = Rate {
+    burst: 10,
+    every: Duration::from_mins(1),
+};
+
+/// Events on all machines of a cluster: a join of a thousand machines at once. Kubernetes keeps
+/// events for an hour, so that a flood leaves no more than 4,600.
+const OF_CLUSTER: Rate = Rate {
+    burst: 1000,
+    every: Duration::from_secs(1),
+};
+
+/// So many machines are told apart.
+const MAX_MACHINES: usize = 5000;
+
+/// A budget.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    burst: u32,
+    every: Duration,
+}
+
+/// When a budget is whole again.
+type WholeAt = Option<Instant>;
+
+impl Rate {
+    fn has_one(self, whole_at: WholeAt, now: Instant) -> bool {
+        let missing = whole_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        missing <= self.every * (self.burst - 1)
+    }
+
+    fn take(self, whole_at: &mut WholeAt, now: Instant) {
+        *whole_at = Some(whole_at.map_or(now, |at| at.max(now)) + self.every);
+    }
+}
+
+/// Lets events pass within the budgets of their machines and of the cluster.
+#[derive(Debug, Default)]
+pub(super) struct Limiter {
+    cluster: WholeAt,
+    machines: HashMap<(String, String), Machine>,
+    /// Of machines that are not told apart.
+    left_out: u64,
+}
+
+#[derive(Debug, Default)]
+struct Machine {
+    whole_at: WholeAt,
+    left_out: u64,
+    last: Option<Box<Event>>,
+}
+
+impl Limiter {
+    /// The event, if it is to be written.
+    pub(super) fn admit(&mut self, event: Event, now: Instant) -> Option<Event> {
+        let regarding = event.regarding.as_ref();
+        let field = |text: Option<&String>| text.cloned().unwrap_or_default();
+        let key = (
+            field(regarding.and_then(|object| object.namespace.as_ref())),
+            field(regarding.and_then(|object| object.name.as_ref())),
+        );
+        if self.machines.len() >= MAX_MACHINES && !self.machines.contains_key(&key) {
+            self.machines.retain(|_, machine| {
+                machine.left_out > 0 || machine.whole_at.is_some_and(|at| at > now)
+            });
+            if self.machines.len() >= MAX_MACHINES {
+                if self.left_out == 0 {
+                    tracing::warn!("events on machines are left out: there are too many machines");
+                }
+                self.left_out += 1;
+                return None;
+            }
+        }
+        let machine = self.machines.entry(key).or_default();
+        if !(OF_MACHINE.has_one(machine.whole_at, now) && OF_CLUSTER.has_one(self.cluster, now)) {
+            machine.left_out += 1;
+            machine.last = Some(Box::new(event));
+            return None;
+        }
+        OF_MACHINE.take(&mut machine.whole_at, now);
+        OF_CLUSTER.take(&mut self.cluster, now);
+        Some(event)
+    }
+
+    /// For each machine of which events were left out, the last of them, which says how many there
+    /// were; as far as the budgets go.
+    pub(super) fn left_out(&mut self, now: Instant) -> Vec<Event> {
+        let mut told = Vec::new();
+        for machine in self.machines.values_mut() {
+            let may =
+                OF_MACHINE.has_one(machine.whole_at, now) && OF_CLUSTER.has_one(self.cluster, now);
+            if let Some(mut event) = machine.last.take_if(|_| may) {
+                OF_MACHINE.take(&mut machine.whole_at, now);
+                OF_CLUSTER.take(&mut self.cluster, now);
+                let more = std::mem::take(&mut machine.left_out) - 1;
+                let note = event.note.unwrap_or_default();
+                let note = format!("{more} more events were left out before this one: {note}");
+                let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
+                event.note = Some(note.collect());
+                told.push(*event);
+            }
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ObjectReference;
+
+    use super::*;
+
+    fn event(machine: &str, note: &str) -> Event {
+        Event {
+            note: Some(note.to_owned()),
+            regarding: Some(ObjectReference {
+                name: Some(machine.to_owned()),
+                ..ObjectReference::default()
+            }),
+            ..Event::default()
+        }
+    }
+
+    /// How many of so many events on a machine are written.
+    fn admitted(limiter: &mut Limiter, machine: &str, count: usize, now: Instant) -> usize {
+        let events = (0..count).map(|number| event(machine, &number.to_string()));
+        events.filter_map(|event| limiter.admit(event, now)).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_on_one_machine_is_told_as_a_number_and_leaves_the_others_theirs() {
+        let (mut limiter, now) = (Limiter::default(), Instant::now());
+
+        assert_eq!(admitted(&mut limiter, "flooded", 10_000, now), 10);
+        assert_eq!(admitted(&mut limiter, "other", 3, now), 3);
+        assert!(limiter.left_out(now).is_empty());
+
+        let later = now + OF_MACHINE.every;
+        let told = limiter.left_out(later);
+        let notes: Vec<_> = told.iter().filter_map(|one| one.note.as_deref()).collect();
+        assert_eq!(
+            notes,
+            ["9989 more events were left out before this one: 9999"]
+        );
+        assert!(
+            limiter.left_out(later + OF_CLUSTER.every).is_empty(),
+            "once"
+        );
+        assert_eq!(admitted(&mut limiter, "flooded", 5, later), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_has_no_more_events_however_many_machines_it_has() {
+        let (mut limiter, now) = (Limiter::default(), Instant::now());
+        let machines = (0..4 * MAX_MACHINES).map(|number| number.to_string());
+        let mut written = 0;
+        for machine in machines {
+            written += admitted(&mut limiter, &machine, 2, now);
+        }
+
+        assert_eq!(written, 1000);
+        assert_eq!(limiter.machines.len(), MAX_MACHINES);
+        let hour = 60 * 60;
+        for second in 1..=hour {
+            let later = now + Duration::from_secs(second);
+            written += limiter.left_out(later).len();
+        }
+        assert!(written <= 4600, "{written}");
+    }
+}
