@@ -68,6 +68,28 @@ fn a_node_has_its_serving_certificate_approved_for_its_own_name_and_address() {
 }
 
 #[test]
+fn kube_controller_manager_is_asked_for_no_longer_than_policy_grants() {
+    const WEEK: i32 = 7 * 24 * 60 * 60;
+    for (seconds, expected) in [
+        // As a kubelet asks.
+        (None, None),
+        (Some(WEEK), None),
+        (Some(WEEK + 1), Some("ExpirationTooLong")),
+        (Some(i32::MAX), Some("ExpirationTooLong")),
+    ] {
+        let mut request = serving();
+        request.spec.expiration_seconds = seconds;
+        match expected {
+            None => drop(approved(&request, &serving_cluster())),
+            Some(reason) => assert_eq!(denied(&request).reason(), reason),
+        }
+        // Ours is cut.
+        request.spec.signer_name = Provider::NULL.serving_signer();
+        issued_at(&request, &serving_cluster(), now());
+    }
+}
+
+#[test]
 fn our_own_serving_signer_issues_what_was_corroborated() {
     let mut request = serving();
     request.spec.signer_name = Provider::NULL.serving_signer();

@@ -32,6 +32,20 @@ pub(crate) fn signed_by_others(
     Ok(asked + SIGNED_LATE)
 }
 
+/// That a serving certificate that kube-controller-manager signs is not asked for longer than policy
+/// grants. kubelets ask for no length: what is signed is then as long as its
+/// `--cluster-signing-duration`.
+pub(crate) fn served_by_others(
+    requested: Option<Duration>,
+    lifetimes: &Lifetimes,
+) -> Result<(), Denial> {
+    let granted = granted_for_serving(None, lifetimes);
+    match requested.filter(|asked| *asked > granted) {
+        Some(asked) => Err(Denial::ExpirationTooLong { asked, granted }),
+        None => Ok(()),
+    }
+}
+
 /// What is asked for, or the most that policy grants if that is less or nothing is asked.
 pub(crate) fn granted(
     requested: Option<Duration>,

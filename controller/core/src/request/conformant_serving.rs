@@ -55,6 +55,9 @@ impl ParsedCsr {
             serving_names::not_reserved(name, policy)?;
         }
         requester::is_node(raw.username(), raw.groups(), &node_name)?;
+        if *raw.asked() == Asked::BuiltInServing {
+            lifetime::served_by_others(raw.expiration(), lifetimes)?;
+        }
         let uid = raw.uid().and_then(|uid| CertificateUid::parse(uid).ok());
         match issuance {
             Issuance::Sign(_) if uid.is_none() => return Err(Denial::RequesterUidMissing.into()),
