@@ -7,6 +7,7 @@ use std::process::Command;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::{Api, ListParams};
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Kubeconfig, Route, Times};
+use kubelet_authenticator_test_support::process::Scratch;
 use node_attestation_controller::capi::TenantKubeconfig;
 use node_attestation_controller::clusters::Reach;
 use node_attestation_controller::logs::error_chain;
@@ -104,4 +105,73 @@ async fn it_is_believed_by_its_ca_and_its_name_alone() {
             .unwrap_err()
             .contains("invalid peer certificate")
     );
+}
+
+/// The most that a process with twenty such API servers may have in memory.
+const MAX_RESIDENT_KIB: u64 = 400 * 1024;
+
+/// Told to the process that is measured: where the API server is.
+const KUBECONFIG: &str = "HOSTILE_API_SERVER";
+
+#[test]
+fn twenty_api_servers_that_make_much_of_little_leave_memory_for_others() {
+    if let Ok(path) = std::env::var(KUBECONFIG) {
+        return read_of_twenty(&path);
+    }
+    let server = ApiServer::start();
+    let element = "{},".repeat(1024 * 1024);
+    let body = format!(r#"{{"metadata":{{}},"items":[{element}{{}}]}}"#);
+    let fault = Fault::Answer {
+        code: 200,
+        content_type: "application/json".to_owned(),
+        body: body.into_bytes(),
+    };
+    server.inject(Route::list(), Times::always(), fault);
+    let scratch = Scratch::new("hostile");
+    let path = scratch.write("kubeconfig", admin(&server).to_yaml());
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture"])
+        .arg("twenty_api_servers_that_make_much_of_little_leave_memory_for_others")
+        .env(KUBECONFIG, path)
+        .output()
+        .unwrap();
+
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("1 passed"), "{told}");
+}
+
+/// Lists what twenty clusters have, six signers' requests at once of each, and looks at the memory
+/// that was taken.
+fn read_of_twenty(kubeconfig: &str) {
+    let text = std::fs::read_to_string(kubeconfig).unwrap();
+    let mut reach = Reach::STRICT;
+    reach.insecure_allow_loopback = true;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let clusters: Vec<_> = (0..20)
+        .map(|_| {
+            let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
+            let _entered = runtime.enter();
+            kubeconfig.access().unwrap().client().clone()
+        })
+        .collect();
+    runtime.block_on(async {
+        let lists = clusters.iter().flat_map(|client| {
+            (0..6).map(|_| async {
+                let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+                requests.list(&ListParams::default().limit(16)).await
+            })
+        });
+        for list in futures::future::join_all(lists).await {
+            let error = error_chain(&list.unwrap_err());
+            assert!(error.contains("the API server's answer"), "{error}");
+        }
+    });
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = peak
+        .and_then(|peak| peak.trim().strip_suffix(" kB"))
+        .unwrap();
+    let peak: u64 = peak.trim().parse().unwrap();
+    assert!(peak < MAX_RESIDENT_KIB, "{peak} KiB");
 }

@@ -59,6 +59,43 @@ fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
 }
 
 #[test]
+fn a_request_with_a_time_that_kube_cannot_read_keeps_nobody_from_joining() {
+    const HOSTILE: Machine = Machine {
+        name: "timeless",
+        token: "time01",
+    };
+    const MACHINE: Machine = Machine {
+        name: "timely",
+        token: "time02",
+    };
+    const TIME: &str = "9999-12-31T23:59:59Z";
+    let hostile = Application::insecure(HOSTILE);
+    let mut object = hostile.to_json();
+    object["metadata"]["managedFields"] = json!([{
+        "manager": "kubelet", "operation": "Update", "apiVersion": "certificates.k8s.io/v1",
+        "time": TIME, "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:request": {}}},
+    }]);
+    let token = BED
+        .cluster
+        .add_bootstrap_token(hostile.token(), "0123456789abcdef");
+    let kubeconfig = BED.cluster.bootstrap_kubeconfig(&token);
+    let kubectl = BED.cluster.kubectl_with(&kubeconfig);
+    let stored = kubectl.create_object(&object);
+    assert!(stored["metadata"]["name"] == hostile.name(), "{stored}");
+    let kubectl = BED.cluster.kubectl();
+    let arguments = ["get", "csr", &hostile.name(), "--show-managed-fields"];
+    let stored = kubectl.json(arguments)["metadata"]["managedFields"].to_string();
+    assert!(stored.contains(TIME), "{stored}");
+
+    // Its first list has the request.
+    let _controller = BED.insecure(&[HOSTILE, MACHINE]).start();
+    let name = BED.file(&Application::insecure(MACHINE));
+
+    assert!(is_issued(&BED.wait_for_answer(&name)));
+    assert!(is_issued(&BED.wait_for_answer(&hostile.name())));
+}
+
+#[test]
 fn a_denial_stays_the_only_answer_beside_kube_controller_manager() {
     const MINE: Machine = Machine {
         name: "denied",

@@ -8,17 +8,19 @@
 //! - No answer of an API server takes more than some megabytes, or more than minutes.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::Client;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -30,13 +32,17 @@ mod client;
 mod dial;
 mod kubeconfig;
 mod lenient;
+mod memory;
 pub(crate) mod queue;
+mod sieve;
 
-pub(crate) use lenient::Lenient;
+pub use lenient::unreadable_objects;
+pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};
 
 pub use dial::{Neighbourhood, Reach};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 
+use bounded::Excess;
 use queue::{Queue, Source};
 
 /// The API server ends a watch after this many seconds, so a connection that died silently is found
@@ -71,6 +77,7 @@ pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = 
         queue: Queue::default(),
         tasks: JoinSet::new(),
         started: HashMap::new(),
+        skipped: Skipped::new("CertificateSigningRequest"),
     };
     let watches: Vec<_> = signers
         .iter()
@@ -99,6 +106,7 @@ struct Worker {
     queue: Queue,
     tasks: JoinSet<Next>,
     started: HashMap<Id, Started>,
+    skipped: Skipped,
 }
 
 struct Started {
@@ -121,13 +129,16 @@ impl Worker {
         }
     }
 
-    fn watched(&mut self, source: Source, event: Event<CertificateSigningRequest>) {
+    fn watched(&mut self, source: Source, event: Event<Seen>) {
         match event {
             Event::Init => self.queue.listing(source),
-            Event::InitApply(csr) | Event::Apply(csr) => self.queue.seen(source, csr),
+            Event::InitApply(seen) | Event::Apply(seen) => match seen.object {
+                Ok(csr) => self.queue.seen(source, csr),
+                Err(ref error) => self.skipped.note(seen.meta(), error),
+            },
             Event::InitDone => self.queue.listed(source),
-            Event::Delete(csr) => {
-                if let Some(uid) = &csr.metadata.uid {
+            Event::Delete(seen) => {
+                if let Some(uid) = &seen.meta().uid {
                     self.queue.gone(uid);
                 }
             }
@@ -168,20 +179,52 @@ impl Worker {
     }
 }
 
+/// A request as it is watched.
+type Seen = Lenient<CertificateSigningRequest>;
+
 /// The requests to one signer, for ever.
 fn watch(
     client: Client,
     source: Source,
     signer: &str,
-) -> impl Stream<Item = (Source, Event<CertificateSigningRequest>)> + Send + use<> {
+) -> impl Stream<Item = (Source, Event<Seen>)> + Send + use<> {
     let selected = watched_in_pages().fields(&format!("spec.signerName={signer}"));
     let mut told = WatchState::new(signer);
-    watcher(Api::all(client), selected)
-        .backoff(Doubling::default())
-        .filter_map(move |event| {
-            told.observe(&event);
-            std::future::ready(event.ok().map(|event| (source, event)))
-        })
+    in_smaller_pages(Api::all(client), selected).filter_map(move |event| {
+        told.observe(&event);
+        std::future::ready(event.ok().map(|event| (source, event)))
+    })
+}
+
+/// A watch that lists fewer objects at once where a page was too long to be read, at last one: an
+/// API server stores requests that are far larger than honest ones.
+fn in_smaller_pages<K>(
+    api: Api<K>,
+    config: watcher::Config,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let begin = move |page: u32, backoff: Doubling| {
+        let config = config.clone().page_size(page);
+        watcher(api.clone(), config).backoff(backoff).boxed()
+    };
+    let first = begin(bounded::PAGE_SIZE, Doubling::default());
+    stream::unfold(
+        (first, bounded::PAGE_SIZE),
+        move |(mut events, mut page)| {
+            let begin = begin.clone();
+            async move {
+                let event = events.next().await?;
+                let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
+                if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
+                    page = (page / 4).max(1);
+                    events = begin(page, Doubling::after_failure());
+                }
+                Some((event, (events, page)))
+            }
+        },
+    )
 }
 
 /// A watch that holds little of what is listed at once, and finds out when its connection has died.
@@ -205,7 +248,7 @@ impl WatchState {
         }
     }
 
-    fn observe(&mut self, event: &watcher::Result<Event<CertificateSigningRequest>>) {
+    fn observe(&mut self, event: &watcher::Result<Event<Seen>>) {
         let signer = self.signer.as_str();
         let now = match event {
             // The first event comes before anything was asked.
@@ -249,6 +292,15 @@ impl Default for Doubling {
     }
 }
 
+impl Doubling {
+    /// The waits after one failure that was not waited for.
+    fn after_failure() -> Self {
+        let mut waits = Self::default();
+        waits.next();
+        waits
+    }
+}
+
 impl Iterator for Doubling {
     type Item = Duration;
 
@@ -272,7 +324,72 @@ impl Backoff for Doubling {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::ServiceBuilder;
+    use tower::layer::layer_fn;
+
     use super::*;
+    use crate::clusters::bounded::{Bounded, NamedBy};
+
+    /// A tenant's API server with so many requests of this length, which gives as many at once as it
+    /// is asked for.
+    fn client(requests: usize, len: usize) -> Client {
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let number = |key: &str| {
+                let value = query.split('&').find_map(|pair| pair.strip_prefix(key));
+                value.map_or(0, |value| value.parse().unwrap())
+            };
+            let (first, next) = (number("continue="), number("continue=") + number("limit="));
+            let items: Vec<_> = (first..next.min(requests))
+                .map(|number| {
+                    let padding = "x".repeat(len);
+                    json!({
+                        "metadata": {
+                            "name": number.to_string(), "uid": number.to_string(),
+                            "resourceVersion": "1", "annotations": {"a": padding},
+                        },
+                        "spec": {"request": "", "signerName": "s"},
+                    })
+                })
+                .collect();
+            let more = (next < requests).then(|| next.to_string());
+            let metadata = json!({"resourceVersion": "1", "continue": more});
+            let list = json!({"metadata": metadata, "items": items});
+            let answer = Full::new(Bytes::from(list.to_string()));
+            async move { Ok::<_, Infallible>(Response::new(answer)) }
+        });
+        let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
+        Client::new(ServiceBuilder::new().layer(bounded).service(server), "a")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_are_too_long_for_a_page_are_listed_in_smaller_ones() {
+        const MIB: usize = 1024 * 1024;
+        for len in [1000, MIB / 4, MIB] {
+            let events = watch(client(20, len), 0, "s");
+            let mut events = std::pin::pin!(events);
+            let mut listed = 0;
+            let listing = async {
+                while let Some((_, event)) = events.next().await {
+                    match event {
+                        Event::Init => listed = 0,
+                        Event::InitApply(seen) => listed += usize::from(seen.object.is_ok()),
+                        Event::InitDone => break,
+                        Event::Apply(_) | Event::Delete(_) => {}
+                    }
+                }
+            };
+            timeout(Duration::from_mins(1), listing).await.unwrap();
+            assert_eq!(listed, 20, "of {len} bytes");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_an_api_server_double_until_a_watch_has_held() {

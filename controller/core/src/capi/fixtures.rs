@@ -15,6 +15,7 @@ use super::known::Objects;
 use super::objects::{Kept, Raw, Watched};
 use super::store::Stored;
 use super::watch::Selection;
+use crate::clusters::Skipped;
 
 /// The version that an object is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +172,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 /// What is kept of the object.
 pub(super) fn kept<K: Kept>(object: Value) -> Option<K> {
-    raw::<K>(object).kept()
+    raw::<K>(object).kept().unwrap()
 }
 
 fn raw<K: Kept>(object: Value) -> Raw<K> {
@@ -202,5 +203,5 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
 /// Tells of an object as a watch does.
 pub(super) fn seen<W: Watched + Stored>(objects: &Objects, object: Value) {
     let raw = raw::<W>(object);
-    objects.seen::<W>(raw.key().unwrap(), raw);
+    objects.seen::<W>(raw.key().unwrap(), raw, &mut Skipped::new(W::KIND));
 }

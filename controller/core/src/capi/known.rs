@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
+use serde::de::Error as _;
 use tokio::sync::watch;
 
 use super::objects::{
@@ -107,7 +108,10 @@ impl Objects {
         let client = self.0.client.clone();
         let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
         let found = api.get_opt(&reference.name).await?;
-        Ok(found.and_then(Raw::kept))
+        let kept = found.map(Raw::kept).transpose();
+        let kept =
+            kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))?;
+        Ok(kept.flatten())
     }
 
     /// The resource that this reference is to; `None` where the API server has none such.

@@ -12,7 +12,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::{ApiResource, DynamicResourceScope};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Deserializer};
+
+use crate::clusters::{Parts, Unreadable};
 
 mod bootstrap_config;
 mod cluster;
@@ -104,14 +106,26 @@ pub(super) trait Watched: Kept {
     const IS_CLUSTER: bool = false;
 }
 
-/// An object as an API server answers it.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(bound = "")]
+/// An object as an API server answers it; whatever it answers is one.
+#[derive(Debug, Clone)]
 pub(super) struct Raw<W: Kept> {
-    #[serde(default)]
     metadata: ObjectMeta,
-    spec: Option<W::Spec>,
-    status: Option<W::Status>,
+    read: Result<(W::Spec, W::Status), Unreadable>,
+}
+
+impl<'de, W: Kept> Deserialize<'de> for Raw<W> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parts = Parts::read(deserializer)?;
+        let read = || {
+            let spec: Option<W::Spec> = parts.field("spec")?;
+            let status: Option<W::Status> = parts.field("status")?;
+            Ok((spec.unwrap_or_default(), status.unwrap_or_default()))
+        };
+        Ok(Self {
+            read: read(),
+            metadata: parts.metadata,
+        })
+    }
 }
 
 impl<W: Kept> Raw<W> {
@@ -122,12 +136,19 @@ impl<W: Kept> Raw<W> {
         Some(ObjectKey { namespace, name })
     }
 
-    pub(super) fn kept(self) -> Option<W> {
-        W::kept(
-            self.metadata,
-            self.spec.unwrap_or_default(),
-            self.status.unwrap_or_default(),
-        )
+    /// Why it cannot be read, if so.
+    pub(super) fn unreadable(&self) -> Option<&Unreadable> {
+        self.read.as_ref().err()
+    }
+
+    /// What is kept of it.
+    ///
+    /// # Errors
+    ///
+    /// A field that is used is not what it can be.
+    pub(super) fn kept(self) -> Result<Option<W>, Unreadable> {
+        let (spec, status) = self.read?;
+        Ok(W::kept(self.metadata, spec, status))
     }
 }
 

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
+use kube::Resource as _;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
@@ -16,7 +17,7 @@ use super::known::Objects;
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
 use super::served::served;
 use super::store::Stored;
-use crate::clusters::{Doubling, watched_in_pages};
+use crate::clusters::{Doubling, Skipped, watched_in_pages};
 use crate::logs::error_chain;
 
 /// Before it is looked again whether a kind is there that was not.
@@ -113,14 +114,14 @@ impl Watches {
         }
         let events = watcher(api, config).backoff(Doubling::default());
         let mut events = std::pin::pin!(events);
-        let mut listing = BTreeSet::new();
+        let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
         while let Some(event) = events.next().await {
             match event {
                 // It comes before anything was asked.
                 Ok(Event::Init) => listing.clear(),
                 Ok(event) => {
                     told.holds(&resource.api_version);
-                    self.objects.apply(event, &mut listing);
+                    self.objects.apply(event, &mut listing, &mut skipped);
                 }
                 Err(error) => {
                     told.failed(&error);
@@ -134,13 +135,18 @@ impl Watches {
 }
 
 impl Objects {
-    fn apply<W: Watched + Stored>(&self, event: Event<Raw<W>>, listing: &mut BTreeSet<ObjectKey>) {
+    fn apply<W: Watched + Stored>(
+        &self,
+        event: Event<Raw<W>>,
+        listing: &mut BTreeSet<ObjectKey>,
+        skipped: &mut Skipped,
+    ) {
         match event {
             Event::Init => listing.clear(),
             Event::InitApply(object) => {
                 if let Some(key) = object.key() {
                     listing.insert(key.clone());
-                    self.seen::<W>(key, object);
+                    self.seen::<W>(key, object, skipped);
                 }
             }
             Event::InitDone => {
@@ -154,7 +160,7 @@ impl Objects {
             }
             Event::Apply(object) => {
                 if let Some(key) = object.key() {
-                    self.seen::<W>(key, object);
+                    self.seen::<W>(key, object, skipped);
                 }
             }
             Event::Delete(object) => {
@@ -165,8 +171,19 @@ impl Objects {
         }
     }
 
-    pub(super) fn seen<W: Watched + Stored>(&self, key: ObjectKey, object: Raw<W>) {
-        let kept = object.kept();
+    /// One that cannot be read stays what it was.
+    pub(super) fn seen<W: Watched + Stored>(
+        &self,
+        key: ObjectKey,
+        object: Raw<W>,
+        skipped: &mut Skipped,
+    ) {
+        if let Some(error) = object.unreadable() {
+            skipped.note(object.meta(), error);
+        }
+        let Ok(kept) = object.kept() else {
+            return;
+        };
         self.write(|store| match kept {
             Some(object) => object.put(key, store),
             None => W::forget(&key, store),

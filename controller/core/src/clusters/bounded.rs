@@ -2,6 +2,7 @@
 //! can bear, and one that is hostile neither our memory nor our patience. The client itself sends
 //! whatever it is given and reads whatever comes.
 
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,6 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
+use super::memory::{Holding, Share};
+use super::sieve::{Limits, Sieve, TooMuch};
+
 /// How many requests a page of a list has; it is read whole.
 pub(super) const PAGE_SIZE: u32 = 16;
 
@@ -21,8 +25,30 @@ pub(super) const PAGE_SIZE: u32 = 16;
 /// base64 here, and annotations, of which there are 256 KiB, may be escaped, six bytes for one.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
-/// The JSON of a page that holds nothing but the largest objects.
+/// The JSON of a page of an operator's API server that holds nothing but the largest objects.
 const MAX_PAGE_LEN: usize = 16 * MAX_OBJECT_LEN;
+
+/// The JSON of a page of a tenant's API server: several times what honest requests have. Where one
+/// is longer, smaller pages are asked for, at last of one object.
+const MAX_TENANT_PAGE_LEN: usize = 2 * 1024 * 1024;
+
+/// What an object of a tenant's API server has at most: five for each of the most revoked
+/// credentials that there may be.
+const MAX_VALUES: usize = 64 * 1024;
+
+/// What each object of a page of a tenant's API server has on average at most. An honest request
+/// has a hundred.
+const VALUES_AN_ITEM: usize = 256;
+
+/// What a page of a tenant's API server, or an event, has at least room for.
+const MIN_VALUES: usize = 16 * 1024;
+
+/// What the answers of one tenant's API server may take before they are decoded, whatever others
+/// take: a page of honest requests for each signer.
+const TENANT_SHARE: usize = 1024 * 1024;
+
+/// The same for an API server that the operator named: its largest page.
+const OPERATOR_SHARE: usize = MAX_PAGE_LEN;
 
 /// Calls at a time whose answers are not read to the end yet, but for watches.
 /// kube-controller-manager's signer makes five.
@@ -33,43 +59,124 @@ const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
 
 /// An answer that is not read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Excess {
+pub(super) enum Excess {
     #[error("the API server's answer is longer than {0} bytes")]
     Length(usize),
     #[error("an event of the API server's watch is longer than {0} bytes")]
     Event(usize),
+    #[error("the API server's answer has more than {0} values")]
+    Values(usize),
+    #[error("the API server's answer has more objects than the {0} that were asked for")]
+    Items(usize),
+    #[error("the answers of this API server and others take too much memory")]
+    Memory,
     #[error("the API server's answer was not complete after {} s", ANSWER_DEADLINE.as_secs())]
     Time,
+}
+
+impl Excess {
+    /// Whether fewer objects at once might be read.
+    pub(super) fn is_of_size(self) -> bool {
+        match self {
+            Self::Length(_) | Self::Values(_) => true,
+            Self::Event(_) | Self::Items(_) | Self::Memory | Self::Time => false,
+        }
+    }
+
+    /// The excess that this error comes from.
+    pub(super) fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut error = Some(error);
+        while let Some(cause) = error {
+            if let Some(excess) = cause.downcast_ref::<Self>() {
+                return Some(*excess);
+            }
+            error = cause.source();
+        }
+        None
+    }
+}
+
+/// Who named an API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NamedBy {
+    /// Whoever runs this controller.
+    Operator,
+    /// A tenant, who may run the API server too.
+    Tenant,
 }
 
 /// What may be held of an answer at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
     /// It is read whole before it is looked at.
-    Whole(usize),
+    Whole(Limits),
     /// It is a line for each event.
-    Line(usize),
+    Line(Limits),
 }
 
 impl Bound {
-    fn of(asked: &Uri) -> Self {
+    fn of(asked: &Uri, named_by: NamedBy) -> Self {
         let query = asked.query().unwrap_or_default();
-        let has = |key: &str| query.split('&').any(|pair| pair.starts_with(key));
-        if has("watch=") {
-            Self::Line(MAX_OBJECT_LEN)
-        } else if has("limit=") {
-            Self::Whole(MAX_PAGE_LEN)
+        let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key));
+        if value("watch=").is_some() {
+            Self::Line(Self::one(named_by, MIN_VALUES))
+        } else if let Some(limit) = value("limit=") {
+            Self::Whole(Self::page(named_by, limit.parse().unwrap_or(1)))
         } else {
-            Self::Whole(MAX_OBJECT_LEN)
+            Self::Whole(Self::one(named_by, MAX_VALUES))
+        }
+    }
+
+    fn one(named_by: NamedBy, values: usize) -> Limits {
+        match named_by {
+            NamedBy::Operator => Limits {
+                bytes: MAX_OBJECT_LEN,
+                values: usize::MAX,
+                items: usize::MAX,
+            },
+            NamedBy::Tenant => Limits {
+                bytes: MAX_OBJECT_LEN,
+                values,
+                items: usize::MAX,
+            },
+        }
+    }
+
+    fn page(named_by: NamedBy, items: usize) -> Limits {
+        match named_by {
+            NamedBy::Operator => Limits {
+                bytes: MAX_PAGE_LEN,
+                values: usize::MAX,
+                items: usize::MAX,
+            },
+            NamedBy::Tenant => Limits {
+                bytes: if items <= 1 {
+                    MAX_OBJECT_LEN
+                } else {
+                    MAX_TENANT_PAGE_LEN
+                },
+                values: items.saturating_mul(VALUES_AN_ITEM).max(MIN_VALUES),
+                items,
+            },
         }
     }
 
     /// Of an answer with this status: an error is one object, whatever was asked.
-    fn answered(self, status: StatusCode) -> Self {
+    fn answered(self, status: StatusCode, named_by: NamedBy) -> Self {
         if status.is_success() {
             self
         } else {
-            Self::Whole(MAX_OBJECT_LEN)
+            Self::Whole(Self::one(named_by, MAX_VALUES))
+        }
+    }
+
+    fn exceeded(self, by: TooMuch) -> Excess {
+        let (Self::Whole(limits) | Self::Line(limits)) = self;
+        match (by, self) {
+            (TooMuch::Bytes, Self::Whole(_)) => Excess::Length(limits.bytes),
+            (TooMuch::Bytes, Self::Line(_)) => Excess::Event(limits.bytes),
+            (TooMuch::Values, _) => Excess::Values(limits.values),
+            (TooMuch::Items, _) => Excess::Items(limits.items),
         }
     }
 }
@@ -78,15 +185,23 @@ impl Bound {
 #[derive(Debug, Clone)]
 pub(super) struct Bounded<S> {
     service: S,
+    named_by: NamedBy,
     turns: Arc<Semaphore>,
+    share: Share,
 }
 
 impl<S> Bounded<S> {
     /// Bounds what this service is asked and answers.
-    pub(super) fn new(service: S) -> Self {
+    pub(super) fn new(service: S, named_by: NamedBy) -> Self {
+        let own = match named_by {
+            NamedBy::Operator => OPERATOR_SHARE,
+            NamedBy::Tenant => TENANT_SHARE,
+        };
         Self {
             service,
+            named_by,
             turns: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
+            share: Share::new(own),
         }
     }
 }
@@ -107,7 +222,9 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let deadline = Instant::now() + ANSWER_DEADLINE;
-        let bound = Bound::of(request.uri());
+        let named_by = self.named_by;
+        let bound = Bound::of(request.uri(), named_by);
+        let holding = self.share.holding();
         let turns = self.turns.clone();
         // Nothing is sent before the future is polled.
         let answer = self.service.call(request);
@@ -120,13 +237,13 @@ where
                 .await
                 .map_err(|_| Excess::Time)?;
             let answer = answer.map_err(Into::into)?;
-            let bound = bound.answered(answer.status());
+            let bound = bound.answered(answer.status(), named_by);
             let turn = match bound {
                 Bound::Whole(_) => turn.ok(),
                 // A watch has no end to wait for.
                 Bound::Line(_) => None,
             };
-            Ok(answer.map(|body| BoundedBody::new(body, bound, deadline, turn)))
+            Ok(answer.map(|body| BoundedBody::new(body, bound, holding, deadline, turn)))
         }
         .boxed()
     }
@@ -137,43 +254,46 @@ where
 pub(super) struct BoundedBody<B> {
     body: B,
     bound: Bound,
-    held: usize,
+    sieve: Sieve,
+    longest: usize,
+    holding: Holding,
     deadline: Pin<Box<Sleep>>,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<B> BoundedBody<B> {
-    fn new(body: B, bound: Bound, deadline: Instant, turn: Option<OwnedSemaphorePermit>) -> Self {
+    fn new(
+        body: B,
+        bound: Bound,
+        holding: Holding,
+        deadline: Instant,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        let sieve = match bound {
+            Bound::Whole(limits) => Sieve::new(limits, false),
+            Bound::Line(limits) => Sieve::new(limits, true),
+        };
         Self {
             body,
             bound,
-            held: 0,
+            sieve,
+            longest: 0,
+            holding,
             deadline: Box::pin(sleep_until(deadline)),
             _turn: turn,
         }
     }
 
-    fn count(&mut self, data: &[u8]) -> Result<(), Excess> {
-        match self.bound {
-            Bound::Whole(max) => {
-                self.held = self.held.saturating_add(data.len());
-                if self.held > max {
-                    return Err(Excess::Length(max));
-                }
-            }
-            Bound::Line(max) => {
-                for (index, line) in data.split(|byte| *byte == b'\n').enumerate() {
-                    if index > 0 {
-                        self.held = 0;
-                    }
-                    self.held = self.held.saturating_add(line.len());
-                    if self.held > max {
-                        return Err(Excess::Event(max));
-                    }
-                }
-            }
+    /// What is passed on of this piece. A reader of lines keeps the room that the longest took.
+    fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
+        let passed = self.sieve.pass(piece);
+        let passed = passed.map_err(|by| self.bound.exceeded(by))?;
+        self.longest = self.longest.max(self.sieve.passed());
+        if self.holding.resize(self.longest) {
+            Ok(passed)
+        } else {
+            Err(Excess::Memory)
         }
-        Ok(())
     }
 }
 
@@ -193,12 +313,9 @@ where
             return Poll::Ready(Some(Err(Excess::Time.into())));
         }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let frame = frame.map(|frame| {
-            let frame = frame.map_err(Into::into)?;
-            if let Some(data) = frame.data_ref() {
-                self.count(data)?;
-            }
-            Ok(frame)
+        let frame = frame.map(|frame| match frame.map_err(Into::into)?.into_data() {
+            Ok(data) => Ok(Frame::data(self.pass(data)?)),
+            Err(frame) => Ok(frame),
         });
         Poll::Ready(frame)
     }

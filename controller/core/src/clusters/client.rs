@@ -11,7 +11,7 @@ use tower::layer::layer_fn;
 use tower::{BoxError, ServiceBuilder};
 
 use super::READ_TIMEOUT;
-use super::bounded::Bounded;
+use super::bounded::{Bounded, NamedBy};
 use super::dial::{Dialler, Reach};
 
 /// As audit logs name us.
@@ -23,7 +23,8 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
 /// A client as `config` has it: an operator's, who may name a proxy.
 pub(super) fn of_operator(config: Config) -> Result<Client, kube::Error> {
     let builder = ClientBuilder::try_from(prepared(config))?;
-    Ok(builder.with_layer(&layer_fn(Bounded::new)).build())
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Operator));
+    Ok(builder.with_layer(&bounded).build())
 }
 
 /// A client that connects to the hosts in `reach`, and by way of no proxy: what a proxy dials
@@ -45,7 +46,8 @@ pub(super) fn of_tenant(config: Config, reach: Reach) -> Result<Client, kube::Er
         .map_err(BoxError::from)
         .service(http);
     let builder = ClientBuilder::new(service, config.default_namespace);
-    Ok(builder.with_layer(&layer_fn(Bounded::new)).build())
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant));
+    Ok(builder.with_layer(&bounded).build())
 }
 
 fn prepared(mut config: Config) -> Config {

@@ -1,56 +1,194 @@
 //! Objects of which one that cannot be read does not keep all others from being read.
+//!
+//! kube reads a list whole or not at all, and k8s-openapi reads all of `metadata`. An API server
+//! stores what its own types take: `metadata.managedFields[].time` may be any RFC 3339 time, and
+//! those after 9999-12-30T22:00:00Z do not fit into the `Timestamp` of jiff. So whoever may write
+//! one object could keep a controller from all.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
-use kube::core::NamespaceResourceScope;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error as _};
-use serde_json::Value;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::{RawValue, Value, to_raw_value};
 
-/// A custom resource as it was answered.
-///
-/// A list is read whole or not at all. A schema lets more pass than its Rust type reads: a word of a
-/// later version, a time that the API server takes for one. Whoever may write one object could keep
-/// a controller from all.
-#[derive(Debug, Clone)]
-pub(crate) struct Lenient<K> {
-    metadata: ObjectMeta,
-    /// The object; `None` where it is not what its type says.
-    pub(crate) object: Option<K>,
+/// How many unreadable objects of a watch are logged; a hostile API server has no end of them.
+const MAX_TOLD: usize = 1000;
+
+/// How many there were, in this process.
+static UNREADABLE: AtomicU64 = AtomicU64::new(0);
+
+/// How often an object was skipped because it could not be read, since the process started.
+pub fn unreadable_objects() -> u64 {
+    UNREADABLE.load(Ordering::Relaxed)
 }
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Lenient<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+/// An object of the resource `R` as it was answered, of which `K` is read.
+///
+/// # Guarantees
+///
+/// - Any JSON value is one; it never makes a list or a watch unreadable.
+/// - Of the metadata only what is used is read, each field for itself: one that is not what its
+///   type says is missing. A `deletionTimestamp` that cannot be read is present.
+#[derive(Debug, Clone)]
+pub(crate) struct Lenient<K, R = K> {
+    metadata: ObjectMeta,
+    /// The object, or why it is not what its type says.
+    pub(crate) object: Result<K, Unreadable>,
+    resource: PhantomData<fn() -> R>,
+}
+
+/// Why an object cannot be read: a parser's error without what it found, which may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unreadable(String);
+
+impl From<serde_json::Error> for Unreadable {
+    fn from(error: serde_json::Error) -> Self {
+        let text = error.to_string();
+        let quotes = ['"', '`'];
+        let text = match (text.find(quotes), text.rfind(quotes)) {
+            (Some(first), Some(last)) if first < last => {
+                let before = text.get(..=first).unwrap_or_default();
+                let after = text.get(last..).unwrap_or_default();
+                format!("{before}...{after}")
+            }
+            _ => text,
+        };
+        Self(text)
+    }
+}
+
+/// The top of an object: its metadata, and its other fields as text.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) metadata: ObjectMeta,
+    fields: Fields,
+}
+
+type Fields = BTreeMap<String, Box<RawValue>>;
+
+impl Parts {
+    /// Reads any JSON value; what is no object has no fields.
+    pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = deserializer.deserialize_newtype_struct(RAW_VALUE, AnyText)?;
+        let mut fields: Fields = serde_json::from_str(text.get()).unwrap_or_default();
+        let metadata = fields.remove("metadata");
+        let metadata = metadata.and_then(|text| serde_json::from_str(text.get()).ok());
+        Ok(Self {
+            metadata: metadata_of(&metadata.unwrap_or_default()),
+            fields,
+        })
+    }
+
+    /// A field; `None` where it is missing.
+    pub(crate) fn field<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Unreadable> {
+        let text = self.fields.get(name).map_or("null", |text| text.get());
+        Ok(serde_json::from_str(text)?)
+    }
+
+    fn whole<K: DeserializeOwned>(mut self) -> (ObjectMeta, Result<K, Unreadable>) {
+        let object = to_raw_value(&self.metadata).and_then(|metadata| {
+            self.fields.insert("metadata".to_owned(), metadata);
+            serde_json::from_str(&serde_json::to_string(&self.fields)?)
+        });
+        (self.metadata, object.map_err(Unreadable::from))
+    }
+}
+
+/// By which serde_json knows that a value is wanted as text, without a limit to its depth.
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
+
+/// Any value as text, also where another deserializer has read it already: an event of a watch whose
+/// type comes after its object.
+struct AnyText;
+
+impl<'de> Visitor<'de> for AnyText {
+    type Value = Box<RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Box<RawValue>, A::Error> {
+        Box::<RawValue>::deserialize(MapAccessDeserializer::new(map))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<Box<RawValue>, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let metadata = value.get("metadata").unwrap_or(&Value::Null);
-        let metadata = ObjectMeta::deserialize(metadata).map_err(D::Error::custom)?;
+        to_raw_value(&value).map_err(D::Error::custom)
+    }
+}
+
+fn metadata_of(fields: &Fields) -> ObjectMeta {
+    fn read<T: DeserializeOwned>(fields: &Fields, name: &str) -> Option<T> {
+        serde_json::from_str(fields.get(name)?.get()).ok()?
+    }
+    let deleting: Option<IgnoredAny> =
+        read::<Option<IgnoredAny>>(fields, "deletionTimestamp").flatten();
+    ObjectMeta {
+        name: read(fields, "name"),
+        namespace: read(fields, "namespace"),
+        uid: read(fields, "uid"),
+        resource_version: read(fields, "resourceVersion"),
+        generation: read(fields, "generation"),
+        labels: read(fields, "labels"),
+        annotations: read(fields, "annotations"),
+        owner_references: read(fields, "ownerReferences"),
+        finalizers: read(fields, "finalizers"),
+        creation_timestamp: read(fields, "creationTimestamp"),
+        deletion_timestamp: deleting
+            .map(|_| read(fields, "deletionTimestamp").unwrap_or(Time(Timestamp::UNIX_EPOCH))),
+        ..ObjectMeta::default()
+    }
+}
+
+impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (metadata, object) = Parts::read(deserializer)?.whole();
         Ok(Self {
             metadata,
-            object: K::deserialize(value).ok(),
+            object,
+            resource: PhantomData,
         })
     }
 }
 
-impl<K: Resource<DynamicType = ()>> Resource for Lenient<K> {
+impl<K, R> Lenient<K, R> {
+    /// What the object says of itself.
+    pub(crate) fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+impl<K, R: Resource<DynamicType = ()>> Resource for Lenient<K, R> {
     type DynamicType = ();
-    type Scope = NamespaceResourceScope;
+    type Scope = R::Scope;
 
     fn kind((): &()) -> Cow<'_, str> {
-        K::kind(&())
+        R::kind(&())
     }
 
     fn group((): &()) -> Cow<'_, str> {
-        K::group(&())
+        R::group(&())
     }
 
     fn version((): &()) -> Cow<'_, str> {
-        K::version(&())
+        R::version(&())
     }
 
     fn plural((): &()) -> Cow<'_, str> {
-        K::plural(&())
+        R::plural(&())
     }
 
     fn meta(&self) -> &ObjectMeta {
@@ -62,31 +200,33 @@ impl<K: Resource<DynamicType = ()>> Resource for Lenient<K> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
+/// The objects of one watch that could not be read: each is logged once, and counted.
+#[derive(Debug)]
+pub(crate) struct Skipped {
+    kind: &'static str,
+    told: BTreeSet<(Option<String>, Option<String>)>,
+}
 
-    use super::*;
-    use crate::crd::KubeletAuthentication;
+impl Skipped {
+    pub(crate) fn new(kind: &'static str) -> Self {
+        Self {
+            kind,
+            told: BTreeSet::new(),
+        }
+    }
 
-    #[test]
-    fn one_object_that_cannot_be_read_keeps_no_other_from_being_read() {
-        let object = |name: &str, adoption: &str| {
-            json!({
-                "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-                "kind": "KubeletAuthentication",
-                "metadata": {"name": name, "namespace": "a"},
-                "spec": {
-                    "clusterName": name, "authorizedAttestors": ["aws"], "adoption": adoption,
-                },
-            })
-        };
-        let list = json!([object("one", "WordOfALaterVersion"), object("two", "Allow")]);
-
-        let list: Vec<Lenient<KubeletAuthentication>> = serde_json::from_value(list).unwrap();
-
-        assert!(list[0].object.is_none());
-        assert_eq!(list[0].meta().name.as_deref(), Some("one"));
-        assert!(list[1].object.is_some());
+    /// Notes that this object was skipped.
+    pub(crate) fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
+        UNREADABLE.fetch_add(1, Ordering::Relaxed);
+        let version = (metadata.uid.clone(), metadata.resource_version.clone());
+        if self.told.len() < MAX_TOLD && self.told.insert(version) {
+            let name = metadata.name.as_deref().unwrap_or_default();
+            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            let (kind, error) = (self.kind, error.to_string());
+            tracing::error!(kind, namespace, name, error, "an object cannot be read");
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
-use crate::clusters::{Doubling, Lenient, watched_in_pages};
+use crate::clusters::{Doubling, Lenient, Skipped, watched_in_pages};
 use crate::crd::KubeletAuthentication;
 use crate::logs::error_chain;
 
@@ -50,6 +50,7 @@ struct Directory {
     clusters: HashMap<ObjectKey, Entry>,
     tasks: JoinSet<()>,
     started: HashMap<Id, ObjectKey>,
+    skipped: Skipped,
 }
 
 /// What a cluster's supervisor is told.
@@ -75,6 +76,7 @@ impl Directory {
             clusters: HashMap::new(),
             tasks: JoinSet::new(),
             started: HashMap::new(),
+            skipped: Skipped::new("KubeletAuthentication"),
         }
     }
 
@@ -86,11 +88,15 @@ impl Directory {
                 }
             }
             Event::InitApply(seen) | Event::Apply(seen) => {
-                let key = key_of(seen.meta());
-                match (key, seen.object) {
-                    (Some(key), Some(authentication)) => self.there_is(key, authentication),
-                    (Some(key), None) => self.there_is_unread(&key),
-                    (None, _) => {}
+                let Some(key) = key_of(seen.meta()) else {
+                    return;
+                };
+                match seen.object {
+                    Ok(authentication) => self.there_is(key, authentication),
+                    Err(ref error) => {
+                        self.skipped.note(seen.meta(), error);
+                        self.there_is_unread(&key);
+                    }
                 }
             }
             Event::InitDone => {
@@ -123,8 +129,6 @@ impl Directory {
 
     /// What it said before holds, if it could be read then.
     fn there_is_unread(&mut self, key: &ObjectKey) {
-        let cluster = key.to_string();
-        tracing::error!(cluster, "the KubeletAuthentication cannot be read");
         if let Some(entry) = self.clusters.get_mut(key) {
             entry.listed = true;
         }

@@ -10,7 +10,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Event, watcher};
 use serde::de::DeserializeOwned;
 
-use crate::clusters::{Doubling, watched_in_pages};
+use crate::clusters::{Doubling, Lenient, Skipped, watched_in_pages};
 use crate::logs::error_chain;
 
 /// What is known of an object.
@@ -43,10 +43,16 @@ impl<K> From<Option<K>> for Seen<K> {
 /// The object of this name whenever it changes, and `None` while there is none; for ever.
 ///
 /// What it was last stands while the API server cannot be asked.
-pub(super) fn follow<K>(api: Api<K>, name: &str) -> impl Stream<Item = Option<K>> + Send + use<K>
+///
+/// One that cannot be read is as one of which nothing new is known.
+pub(super) fn follow<K>(
+    api: Api<Lenient<K>>,
+    name: &str,
+) -> impl Stream<Item = Option<K>> + Send + use<K>
 where
-    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    let mut skipped = Skipped::new("Secret");
     let config = watched_in_pages().fields(&format!("metadata.name={name}"));
     let mut seen = false;
     let mut failed = false;
@@ -57,7 +63,13 @@ where
             let now = match event {
                 Ok(Event::Apply(object) | Event::InitApply(object)) => {
                     seen = true;
-                    Some(Some(object))
+                    match object.object {
+                        Ok(read) => Some(Some(read)),
+                        Err(ref error) => {
+                            skipped.note(object.meta(), error);
+                            None
+                        }
+                    }
                 }
                 Ok(Event::Delete(_)) => Some(None),
                 Ok(Event::Init) => {

@@ -21,6 +21,7 @@ use super::reporter::Reporter;
 use super::running::{Broken, Running};
 use super::{Shared, upkeep};
 use crate::capi::{Cluster, ObjectKey, Objects};
+use crate::clusters::Lenient;
 use crate::crd::{ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus};
 use crate::ledger::{Absences, KubeRecords, Records};
 
@@ -134,7 +135,7 @@ impl Supervisor {
     fn changes(&self) -> BoxStream<'static, Change> {
         let ObjectKey { namespace, name } = &self.key;
         let client = &self.shared.management;
-        let secrets = || Api::<Secret>::namespaced(client.clone(), namespace);
+        let secrets = || Api::<Lenient<Secret>>::namespaced(client.clone(), namespace);
         stream::select_all([
             follow(secrets(), &format!("{name}-kubeconfig"))
                 .map(Change::Kubeconfig)

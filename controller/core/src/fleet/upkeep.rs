@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
-use kube::core::PartialObjectMeta;
 use kubelet_attestation::names::NodeName;
 use tokio::time::timeout;
 
@@ -273,11 +272,11 @@ impl Upkeep {
             .chain(&self.admission.built_in_renewal)
             .map(NodeName::as_str)
             .collect();
-        let api: Api<PartialObjectMeta<Node>> = Api::all(self.access.client().clone());
+        let api: Api<Node> = Api::all(self.access.client().clone());
         let mut page = ListParams::default().limit(NODES_A_PAGE);
         let mut without = BTreeSet::new();
         loop {
-            let nodes = match timeout(PART_DEADLINE, api.list(&page)).await {
+            let nodes = match timeout(PART_DEADLINE, api.list_metadata(&page)).await {
                 Ok(Ok(nodes)) => nodes,
                 Ok(Err(error)) => return Err(cut(error_chain(&error))),
                 Err(_) => return Err(late()),

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use kube::Resource;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::Status;
+use kube::core::{ClusterResourceScope, Status};
 use kube::{Error as KubeError, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::clusters::Lenient;
 
 /// For one call: an API server under load answers small objects within its own limit for others.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
@@ -172,12 +174,20 @@ pub(super) async fn put<K>(
     same: impl FnOnce(&K, &K) -> bool,
 ) -> Result<Put, HardeningError>
 where
-    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned,
 {
     let name = wanted.name_any();
     let object = format!("{kind}/{name}");
-    match call("get", &object, api.get_opt(&name)).await? {
-        Some(found) if same(&found, wanted) => Ok(Put::Unchanged),
+    let lenient: Api<Lenient<K>> = Api::all(api.clone().into_client());
+    match call("get", &object, lenient.get_opt(&name)).await? {
+        // One that cannot be read is something else.
+        Some(found) if found.object.as_ref().is_ok_and(|found| same(found, wanted)) => {
+            Ok(Put::Unchanged)
+        }
         Some(found) => {
             let mut replacement = wanted.clone();
             replacement.meta_mut().resource_version = found.resource_version();

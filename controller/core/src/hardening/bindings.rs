@@ -11,16 +11,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
-use kube::Client;
 use kube::api::{Api, ListParams};
+use kube::{Client, Resource as _};
 
 use super::access::{HardeningError, call, delete};
+use crate::clusters::{Lenient, Skipped};
 
 /// How many bindings come in one answer: each has some hundred bytes.
 const PAGE_SIZE: u32 = 100;
 
 /// A cluster has about sixty bindings of its own; a limit, so that a hostile one ends.
 const MAX_PAGES: usize = 100;
+
+/// What is kept of the bindings to holders, of which a cluster has about ten.
+const MAX_CANDIDATE_BYTES: usize = 1024 * 1024;
 
 /// A cluster has about five roles that such holders have.
 const MAX_ROLES: usize = 200;
@@ -62,6 +66,12 @@ impl Grant {
                 "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
             }
         }
+    }
+
+    /// What a role with these rules grants.
+    fn all_of(rules: &[PolicyRule]) -> Vec<Self> {
+        let granted = |grant: &Self| grant.is_granted_by(rules);
+        Self::ALL.into_iter().filter(granted).collect()
     }
 
     /// Whether a role with these rules grants it (Kubernetes' `RuleAllows`, for no name).
@@ -219,9 +229,9 @@ pub struct Scan {
 ///
 /// They could not be read.
 pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
-    let bindings = list(client).await?;
-    let mut rules_of = BTreeMap::new();
-    let names = roles_to_read(&bindings);
+    let candidates = list(client).await?;
+    let mut grants_of = BTreeMap::new();
+    let names = roles_to_read(&candidates);
     if names.len() > MAX_ROLES {
         return Err(HardeningError::TooMany {
             object: "clusterroles of tokens and nodes",
@@ -232,75 +242,123 @@ pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
         let api: Api<ClusterRole> = Api::all(client.clone());
         let role = call("get", format!("clusterroles/{name}"), api.get_opt(&name)).await?;
         let rules = role.and_then(|role| role.rules).unwrap_or_default();
-        rules_of.insert(name, rules);
+        grants_of.insert(name, Grant::all_of(&rules));
     }
-    Ok(evaluate(&bindings, &rules_of))
+    Ok(evaluate(&candidates, &grants_of))
 }
 
-async fn list(client: &Client) -> Result<Vec<ClusterRoleBinding>, HardeningError> {
+/// A binding to holders, as far as it matters.
+#[derive(Debug)]
+struct Candidate {
+    name: String,
+    uid: Option<String>,
+    role: String,
+    kubeadm: Option<KubeadmBinding>,
+    holders: Vec<Holder>,
+}
+
+impl Candidate {
+    /// The binding, unless it is to nobody who could be a holder.
+    fn of(binding: &ClusterRoleBinding) -> Option<Self> {
+        let holders: Vec<Holder> = binding
+            .subjects
+            .iter()
+            .flatten()
+            .filter_map(Holder::of)
+            .collect();
+        if holders.is_empty() {
+            return None;
+        }
+        let name = binding.metadata.name.clone().unwrap_or_default();
+        Some(Self {
+            kubeadm: KubeadmBinding::ALL
+                .into_iter()
+                .find(|kubeadm| kubeadm.name() == name && kubeadm.is_untouched(binding)),
+            name,
+            uid: binding.metadata.uid.clone(),
+            role: binding.role_ref.name.clone(),
+            holders,
+        })
+    }
+
+    fn len(&self) -> usize {
+        let holders = self.holders.iter().map(|holder| match holder {
+            Holder::Group(name) | Holder::User(name) => name.len() + size_of::<Holder>(),
+        });
+        size_of::<Self>() + self.name.len() + self.role.len() + holders.sum::<usize>()
+    }
+}
+
+/// The bindings that matter; of each page only those are kept.
+async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
     const OBJECT: &str = "clusterrolebindings";
-    let api: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let too_many = |limit| HardeningError::TooMany {
+        object: OBJECT,
+        limit,
+    };
+    let api: Api<Lenient<ClusterRoleBinding>> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE_SIZE);
-    let mut bindings = Vec::new();
+    let (mut candidates, mut bytes) = (Vec::new(), 0);
+    let mut skipped = Skipped::new("ClusterRoleBinding");
     for _ in 0..MAX_PAGES {
         let answer = call("list", OBJECT, api.list(&page)).await?;
-        bindings.extend(answer.items);
+        for seen in &answer.items {
+            match &seen.object {
+                Ok(binding) => {
+                    let candidate = Candidate::of(binding);
+                    bytes += candidate.as_ref().map_or(0, Candidate::len);
+                    candidates.extend(candidate);
+                }
+                Err(error) => skipped.note(seen.meta(), error),
+            }
+        }
+        if bytes > MAX_CANDIDATE_BYTES {
+            return Err(too_many(candidates.len()));
+        }
         match answer.metadata.continue_ {
             Some(token) if !token.is_empty() => page = page.continue_token(&token),
-            _ => return Ok(bindings),
+            _ => return Ok(candidates),
         }
     }
-    Err(HardeningError::TooMany {
-        object: OBJECT,
-        limit: bindings.len(),
-    })
+    Err(too_many(candidates.len()))
 }
 
 /// The roles of holders that are not known by name.
-fn roles_to_read(bindings: &[ClusterRoleBinding]) -> BTreeSet<String> {
-    bindings
-        .iter()
-        .filter(|binding| {
-            let name = binding.role_ref.name.as_str();
-            binding
-                .subjects
-                .iter()
-                .flatten()
-                .any(|subject| Holder::of(subject).is_some())
-                && Grant::ALL.iter().all(|grant| grant.cluster_role() != name)
-        })
-        .map(|binding| binding.role_ref.name.clone())
-        .collect()
+fn roles_to_read(candidates: &[Candidate]) -> BTreeSet<String> {
+    let is_known = |role: &str| Grant::ALL.iter().any(|grant| grant.cluster_role() == role);
+    let roles = candidates.iter().map(|candidate| &candidate.role);
+    roles.filter(|role| !is_known(role)).cloned().collect()
 }
 
-fn evaluate(bindings: &[ClusterRoleBinding], rules_of: &BTreeMap<String, Vec<PolicyRule>>) -> Scan {
+fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) -> Scan {
     let mut scan = Scan::default();
-    for binding in bindings {
-        let name = binding.metadata.name.clone().unwrap_or_default();
-        let kubeadm = KubeadmBinding::ALL
-            .into_iter()
-            .find(|kubeadm| kubeadm.name() == name && kubeadm.is_untouched(binding));
+    for candidate in candidates {
+        let Candidate {
+            name,
+            uid,
+            role,
+            kubeadm,
+            holders,
+        } = candidate;
         if let Some(kubeadm) = kubeadm {
-            scan.kubeadm.push((kubeadm, binding.metadata.uid.clone()));
+            scan.kubeadm.push((*kubeadm, uid.clone()));
         }
-        let role = &binding.role_ref.name;
-        let rules = rules_of.get(role).map(Vec::as_slice).unwrap_or_default();
-        let holders = binding.subjects.iter().flatten().filter_map(Holder::of);
+        let grants = grants_of.get(role).map(Vec::as_slice).unwrap_or_default();
         for holder in holders {
-            if let Holder::Group(group) = &holder
+            if let Holder::Group(group) = holder
                 && is_bootstrappers(group)
             {
                 scan.token_groups.insert(group.clone());
             }
             for grant in Grant::ALL {
-                let granted = grant.cluster_role() == role || grant.is_granted_by(rules);
+                let granted = grant.cluster_role() == role || grants.contains(&grant);
                 if granted && holder.can_use(grant) {
                     scan.open.push(OpenBinding {
                         name: name.clone(),
                         role: role.clone(),
                         holder: holder.clone(),
                         grant,
-                        kubeadm,
+                        kubeadm: *kubeadm,
                     });
                 }
             }

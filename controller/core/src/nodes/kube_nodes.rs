@@ -7,11 +7,14 @@ use std::time::{Duration, SystemTime};
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as KubeNode;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, Error as KubeError};
 use kubelet_attestation::names::NodeName;
+use serde::Deserialize;
 
 use super::{Node, NodeState, Nodes};
+use crate::clusters::Lenient;
 use crate::refusal::Unavailable;
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
@@ -29,8 +32,38 @@ const CONFLICT: u16 = 409;
 /// Its user may get and delete Nodes, and get Leases in `kube-node-lease`.
 #[derive(Clone)]
 pub struct KubeNodes {
-    nodes: Api<KubeNode>,
-    leases: Api<Lease>,
+    nodes: Api<Lenient<ReadNode, KubeNode>>,
+    leases: Api<Lenient<ReadLease, Lease>>,
+}
+
+/// What is read of a Node: whoever is on a node writes its status, times included.
+#[derive(Debug, Clone, Deserialize)]
+struct ReadNode {
+    status: Option<ReadStatus>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadStatus {
+    conditions: Option<Vec<ReadCondition>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+/// What is read of a node's Lease, which whoever is on the node writes.
+#[derive(Debug, Clone, Deserialize)]
+struct ReadLease {
+    spec: Option<ReadLeaseSpec>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadLeaseSpec {
+    renew_time: Option<String>,
 }
 
 impl KubeNodes {
@@ -48,10 +81,12 @@ impl KubeNodes {
         };
         // One of a ready Node too: kube-controller-manager, which would call it down, may be.
         let lease = in_time(self.leases.get_opt(name)).await?;
+        let uid = node.metadata().uid.clone();
+        let lease = lease.map(|lease| lease.object).transpose();
         Ok(NodeState::Present(Node {
-            ready: is_ready(&node),
-            uid: node.metadata.uid.unwrap_or_default(),
-            lease_renewed: lease.as_ref().and_then(renewed),
+            ready: is_ready(&node.object.map_err(Unavailable::new)?),
+            uid: uid.unwrap_or_default(),
+            lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
         }))
     }
 
@@ -74,16 +109,17 @@ impl KubeNodes {
     }
 }
 
-fn is_ready(node: &KubeNode) -> bool {
+fn is_ready(node: &ReadNode) -> bool {
     node.status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten())
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        .any(|condition| condition.kind == "Ready" && condition.status == "True")
 }
 
-fn renewed(lease: &Lease) -> Option<SystemTime> {
-    let time = lease.spec.as_ref()?.renew_time.as_ref()?;
-    Some(SystemTime::from(time.0))
+/// When the Lease was renewed. A time that cannot be read was written by somebody who is up.
+fn renewed(lease: ReadLease) -> Option<SystemTime> {
+    let time = lease.spec?.renew_time?;
+    Some(time.parse().unwrap_or(Timestamp::MAX).into())
 }
 
 impl Debug for KubeNodes {

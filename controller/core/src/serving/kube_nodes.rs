@@ -3,18 +3,36 @@
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
-use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use kubelet_attestation::names::NodeName;
+use serde::Deserialize;
 
 use super::{GuestReported, ServingName};
+use crate::clusters::Lenient;
 use crate::refusal::Unavailable;
 
 /// For one look at a Node.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// `Node.status.addresses` of the cluster that a client speaks to.
-pub struct KubeNodes(Api<Node>);
+pub struct KubeNodes(Api<Lenient<ReadNode, Node>>);
+
+/// What is read of a Node: whoever is on a node writes its status, times included.
+#[derive(Debug, Clone, Deserialize)]
+struct ReadNode {
+    status: Option<ReadStatus>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadStatus {
+    addresses: Option<Vec<ReadAddress>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadAddress {
+    address: String,
+}
 
 impl KubeNodes {
     /// Reads with this client.
@@ -27,14 +45,15 @@ impl KubeNodes {
             .await
             .map_err(Unavailable::new)?
             .map_err(Unavailable::new)?;
-        let status = node.and_then(|node| node.status);
+        let node = node.map(|node| node.object).transpose();
+        let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
         let addresses = status.and_then(|status| status.addresses);
         let addresses = addresses.into_iter().flatten();
         Ok(addresses.map(serving_name).collect())
     }
 }
 
-fn serving_name(NodeAddress { address, .. }: NodeAddress) -> ServingName {
+fn serving_name(ReadAddress { address }: ReadAddress) -> ServingName {
     address
         .parse()
         .map_or_else(|_| ServingName::Dns(address.clone()), ServingName::Ip)

@@ -340,6 +340,46 @@ fn what_is_not_read_may_be_nested_as_deep_as_a_tenant_likes() {
     assert!(matches!(event, WatchEvent::Added(_)));
 }
 
+/// A list of the object in shapes that nobody can read, and of it as it is; and each alone.
+fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
+    let no_timestamp = json!("9999-12-31T23:59:59Z");
+    let entry = json!([{"manager": "m", "operation": "Update", "time": no_timestamp}]);
+    for (pointer, value, is_read) in [
+        ("/metadata/managedFields", entry, true),
+        ("/metadata/managedFields", json!({"a": 1}), true),
+        ("/metadata/creationTimestamp", no_timestamp.clone(), true),
+        ("/metadata/deletionTimestamp", no_timestamp, true),
+        ("/metadata/annotations", json!({"a": ["b"]}), true),
+        ("/metadata/ownerReferences", json!([{"kind": 5}]), true),
+        ("/status", json!("none"), false),
+        ("/spec", json!([5]), false),
+        ("/metadata", json!("none"), true),
+    ] {
+        let hostile = with(json!({"object": good}), &format!("/object{pointer}"), value);
+        let list = json!({"metadata": {}, "items": [hostile["object"], 5, null, good]});
+
+        let mut list: ObjectList<Raw<W>> = serde_json::from_value(list).unwrap();
+
+        let good = list.items.pop().unwrap();
+        assert!(good.kept().unwrap().is_some(), "{pointer}");
+        let hostile = list.items.swap_remove(0);
+        assert_eq!(hostile.unreadable().is_none(), is_read, "{pointer}");
+    }
+}
+
+#[test]
+fn one_object_that_cannot_be_read_keeps_no_other_from_being_read() {
+    for contract in BOTH {
+        skips_what_cannot_be_read::<Cluster>(&contract.cluster());
+        skips_what_cannot_be_read::<Machine>(&contract.machine("m1"));
+        skips_what_cannot_be_read::<MachinePool>(&contract.pool("p1", &["generic:///rack/a"]));
+        skips_what_cannot_be_read::<BootstrapConfig>(&contract.config("m1", "abcdef"));
+        let infrastructure = contract.machine("m1-infra");
+        skips_what_cannot_be_read::<InfraMachine>(&infrastructure);
+        skips_what_cannot_be_read::<InfraMachinePool>(&infrastructure);
+    }
+}
+
 #[test]
 fn an_object_is_named_with_its_namespace() {
     assert_eq!(

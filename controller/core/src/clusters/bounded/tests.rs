@@ -44,10 +44,18 @@ async fn read<P>(url: &str, status: u16, pieces: P) -> Result<usize, Excess>
 where
     P: Stream<Item = Vec<u8>> + Send + Unpin + 'static,
 {
-    let mut service = Bounded::new(Server {
+    read_of(NamedBy::Operator, url, status, pieces).await
+}
+
+async fn read_of<P>(named_by: NamedBy, url: &str, status: u16, pieces: P) -> Result<usize, Excess>
+where
+    P: Stream<Item = Vec<u8>> + Send + Unpin + 'static,
+{
+    let server = Server {
         status,
         pieces: Some(pieces),
-    });
+    };
+    let mut service = Bounded::new(server, named_by);
     let request = Request::builder().uri(url).body(()).unwrap();
     let answer = service.call(request).await.unwrap();
     match answer.into_body().collect().await {
@@ -81,7 +89,7 @@ impl Service<Request<()>> for Silent {
 #[tokio::test(start_paused = true)]
 async fn no_more_calls_than_are_answered_at_once_are_sent() {
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut service = Bounded::new(Silent(asked.clone()));
+    let mut service = Bounded::new(Silent(asked.clone()), NamedBy::Tenant);
     let calls = (0..3 * CALLS_AT_ONCE).map(|_| {
         let request = Request::builder().uri(OBJECT).body(()).unwrap();
         service.call(request)
@@ -98,10 +106,11 @@ async fn no_more_calls_than_are_answered_at_once_are_sent() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_has_its_turn_until_it_is_read_and_a_watch_only_until_it_begins() {
     for (url, sent) in [(OBJECT, CALLS_AT_ONCE), (WATCH, 3 * CALLS_AT_ONCE)] {
-        let mut service = Bounded::new(tower::service_fn(|_: Request<()>| async {
+        let silent = tower::service_fn(|_: Request<()>| async {
             let never = stream::pending::<Piece>();
             Ok::<_, Infallible>(Response::new(StreamBody::new(never)))
-        }));
+        });
+        let mut service = Bounded::new(silent, NamedBy::Tenant);
         let (begun, mut answers) = (Instant::now(), vec![]);
         let second = Duration::from_secs(1);
         for _ in 0..3 * CALLS_AT_ONCE {
@@ -200,7 +209,10 @@ async fn an_answer_that_never_begins_ends_at_its_deadline() {
     });
 
     let request = Request::builder().uri(OBJECT).body(()).unwrap();
-    let error = Bounded::new(silent).call(request).await.unwrap_err();
+    let error = Bounded::new(silent, NamedBy::Tenant)
+        .call(request)
+        .await
+        .unwrap_err();
 
     assert_eq!(*error.downcast::<Excess>().unwrap(), Excess::Time);
     assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
@@ -212,4 +224,93 @@ fn the_limit_of_a_page_is_for_as_many_objects_as_are_asked_for() {
         MAX_PAGE_LEN,
         MAX_OBJECT_LEN * usize::try_from(PAGE_SIZE).unwrap()
     );
+}
+
+/// The reviewed ways to make much of little, on a page of a list, and as an event.
+fn amplified() -> [(&'static str, String, Excess); 4] {
+    let many = |element: &str| vec![element; MAX_TENANT_PAGE_LEN / 3 - 100].join(",");
+    let page = |object: &str| format!(r#"{{"metadata":{{}},"items":[{object}]}}"#);
+    let event = |object: &str| format!(r#"{{"type":"ADDED","object":{object}}}"#) + "\n";
+    let subjects = format!(
+        r#"{{"metadata":{{"name":"a"}},"subjects":[{}]}}"#,
+        many("{}")
+    );
+    [
+        (PAGE, page(&many("{}")), Excess::Items(16)),
+        (PAGE, page(&subjects), Excess::Values(MIN_VALUES)),
+        (WATCH, event(&subjects), Excess::Values(MIN_VALUES)),
+        (OBJECT, subjects, Excess::Values(MAX_VALUES)),
+    ]
+}
+
+#[tokio::test]
+async fn an_answer_of_a_tenants_api_server_has_few_values() {
+    for (url, text, excess) in amplified() {
+        let pieces = stream::iter(vec![text.into_bytes()]);
+        let read = read_of(NamedBy::Tenant, url, 200, pieces).await;
+        assert_eq!(read, Err(excess), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn managed_fields_without_end_become_nothing() {
+    let many = vec!["{}"; 500_000].join(",");
+    let object = format!(r#"{{"metadata":{{"name":"a","managedFields":[{many}]}}}}"#);
+    for (url, text) in [
+        (PAGE, format!(r#"{{"metadata":{{}},"items":[{object}]}}"#)),
+        (
+            WATCH,
+            format!(r#"{{"type":"ADDED","object":{object}}}"#) + "\n",
+        ),
+        (OBJECT, object.clone()),
+    ] {
+        let pieces = stream::iter(vec![text.into_bytes()]);
+        let read = read_of(NamedBy::Tenant, url, 200, pieces).await;
+        assert!(read.is_ok_and(|read| read < 200), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_a_tenants_api_server_is_small_and_one_object_may_be_large() {
+    let alone = PAGE.replace("limit=16", "limit=1");
+    for (url, max) in [
+        (PAGE, MAX_TENANT_PAGE_LEN),
+        (&*alone, MAX_OBJECT_LEN),
+        (OBJECT, MAX_OBJECT_LEN),
+    ] {
+        let read = async |len| read_of(NamedBy::Tenant, url, 200, of_length(len)).await;
+        assert_eq!(read(max).await, Ok(max));
+        assert_eq!(read(max + 1).await, Err(Excess::Length(max)));
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_not_read_to_the_end_take_no_more_than_a_share_together() {
+    let mut service = Bounded::new(
+        tower::service_fn(|_: Request<()>| async {
+            let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(
+                vec![b'x'; 512 * 1024].into(),
+            ))]);
+            Ok::<_, Infallible>(Response::new(StreamBody::new(
+                pieces.chain(stream::pending()),
+            )))
+        }),
+        NamedBy::Tenant,
+    );
+    service.share = Share::alone(TENANT_SHARE);
+    let mut open = Vec::new();
+    let excess = loop {
+        let request = Request::builder().uri(WATCH).body(()).unwrap();
+        let mut body = service.call(request).await.unwrap().into_body();
+        match body.frame().await.unwrap() {
+            Ok(_) => open.push(body),
+            Err(error) => break *error.downcast::<Excess>().unwrap(),
+        }
+    };
+
+    assert_eq!((open.len(), excess), (2, Excess::Memory));
+    open.pop();
+    let request = Request::builder().uri(WATCH).body(()).unwrap();
+    let mut body = service.call(request).await.unwrap().into_body();
+    assert!(body.frame().await.unwrap().is_ok());
 }

@@ -31,13 +31,15 @@ fn of_kubeadm(kubeadm: KubeadmBinding) -> ClusterRoleBinding {
 
 /// The ways that a binding of this role to this subject opens.
 fn opened(rules: &[PolicyRule], kind: &str, subject: &str) -> Vec<Grant> {
-    let bindings = [binding("b", "r", kind, subject)];
+    let binding = binding("b", "r", kind, subject);
+    let candidate = Candidate::of(&binding);
+    let candidates = candidate.as_slice();
     assert_eq!(
-        roles_to_read(&bindings).is_empty(),
-        Holder::of(&bindings[0].subjects.as_ref().unwrap()[0]).is_none()
+        roles_to_read(candidates).is_empty(),
+        Holder::of(&binding.subjects.as_ref().unwrap()[0]).is_none()
     );
-    let rules_of = BTreeMap::from([("r".to_owned(), rules.to_vec())]);
-    let scan = evaluate(&bindings, &rules_of);
+    let grants_of = BTreeMap::from([("r".to_owned(), Grant::all_of(rules))]);
+    let scan = evaluate(candidates, &grants_of);
     scan.open.iter().map(|open| open.grant).collect()
 }
 
@@ -104,6 +106,7 @@ fn everybody_who_has_proved_nothing_is_a_holder_and_administrators_are_not() {
 #[test]
 fn kubernetes_own_roles_are_known_without_reading_them() {
     let bindings = KubeadmBinding::ALL.map(of_kubeadm);
+    let bindings = bindings.each_ref().map(|one| Candidate::of(one).unwrap());
 
     assert_eq!(roles_to_read(&bindings), BTreeSet::new());
     let scan = evaluate(&bindings, &BTreeMap::new());
@@ -113,7 +116,7 @@ fn kubernetes_own_roles_are_known_without_reading_them() {
 
 #[test]
 fn a_role_that_is_not_there_grants_nothing() {
-    let bindings = [binding("b", "r", "Group", "system:nodes")];
+    let bindings = [Candidate::of(&binding("b", "r", "Group", "system:nodes")).unwrap()];
     assert_eq!(evaluate(&bindings, &BTreeMap::new()).open, []);
 }
 
@@ -130,7 +133,8 @@ fn what_a_person_made_of_kubeadms_binding_is_no_longer_kubeadms() {
     let mut another_role = untouched.clone();
     another_role.role_ref.name = "cluster-admin".to_owned();
     for changed in [another_group, one_more, another_role] {
-        let scan = evaluate(&[changed], &BTreeMap::new());
+        let changed = [Candidate::of(&changed).unwrap()];
+        let scan = evaluate(&changed, &BTreeMap::new());
         assert_eq!(scan.kubeadm, []);
         assert!(scan.open.iter().all(|open| open.kubeadm.is_none()));
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::object::{self, BrokenRecord};
 use super::{Stored, Version};
-use crate::clusters::Lenient;
+use crate::clusters::{Lenient, Skipped};
 use crate::crd::NodeIdentity;
 use crate::logs::error_chain;
 use crate::refusal::Unavailable;
@@ -32,7 +32,6 @@ pub(super) struct Cache {
     changes: watch::Sender<()>,
 }
 
-#[derive(Default)]
 pub(super) struct State {
     /// By their names; `Err` where somebody broke one.
     pub(super) objects: HashMap<String, Result<Stored, BrokenRecord>>,
@@ -40,6 +39,19 @@ pub(super) struct State {
     listed: HashMap<String, Result<Stored, BrokenRecord>>,
     is_synced: bool,
     heard: Option<Instant>,
+    skipped: Skipped,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            objects: HashMap::new(),
+            listed: HashMap::new(),
+            is_synced: false,
+            heard: None,
+            skipped: Skipped::new("NodeIdentity"),
+        }
+    }
 }
 
 impl Cache {
@@ -83,7 +95,7 @@ impl Cache {
         let mut state = self.state();
         match event {
             watcher::Event::Apply(object) => {
-                let (name, stored) = self.entry(&object);
+                let (name, stored) = self.entry(&object, &mut state);
                 state.objects.insert(name, stored);
             }
             watcher::Event::Delete(object) => {
@@ -92,7 +104,7 @@ impl Cache {
             }
             watcher::Event::Init => state.listed.clear(),
             watcher::Event::InitApply(object) => {
-                let (name, stored) = self.entry(&object);
+                let (name, stored) = self.entry(&object, &mut state);
                 state.listed.insert(name, stored);
             }
             watcher::Event::InitDone => {
@@ -104,14 +116,21 @@ impl Cache {
         self.changes.send_replace(());
     }
 
-    fn entry(&self, seen: &Lenient<NodeIdentity>) -> (String, Result<Stored, BrokenRecord>) {
+    fn entry(
+        &self,
+        seen: &Lenient<NodeIdentity>,
+        state: &mut State,
+    ) -> (String, Result<Stored, BrokenRecord>) {
         let name = seen.meta().name.clone().unwrap_or_default();
         let stored = match &seen.object {
-            Some(object) => object::stored(object, &self.cluster),
-            None => Err(BrokenRecord {
-                object: name.clone(),
-                field: "spec or status",
-            }),
+            Ok(object) => object::stored(object, &self.cluster),
+            Err(error) => {
+                state.skipped.note(seen.meta(), error);
+                Err(BrokenRecord {
+                    object: name.clone(),
+                    field: "spec or status",
+                })
+            }
         };
         if let Err(broken) = &stored {
             tracing::error!(error = error_chain(broken), "a record is broken");
