@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt as _};
@@ -21,6 +22,7 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -79,15 +81,20 @@ pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = 
         started: HashMap::new(),
         skipped: Skipped::new("CertificateSigningRequest"),
     };
+    let lists: Vec<Arc<Notify>> = signers.iter().map(|_| Arc::default()).collect();
+    let relist = |source: Source| lists.get(source).cloned().unwrap_or_default();
     let watches: Vec<_> = signers
         .iter()
         .enumerate()
-        .map(|(source, signer)| watch(client.clone(), source, signer).boxed())
+        .map(|(source, signer)| watch(client.clone(), source, signer, relist(source)).boxed())
         .collect();
     let mut events = stream::select_all(watches);
     let mut stop = pin!(stop);
     loop {
         worker.start_ready();
+        if let Some(source) = worker.queue.relist(Instant::now()) {
+            relist(source).notify_one();
+        }
         let turn = worker.queue.next_turn();
         let turn = turn.unwrap_or_else(|| Instant::now() + IDLE);
         tokio::select! {
@@ -187,20 +194,22 @@ fn watch(
     client: Client,
     source: Source,
     signer: &str,
+    relist: Arc<Notify>,
 ) -> impl Stream<Item = (Source, Event<Seen>)> + Send + use<> {
     let selected = watched_in_pages().fields(&format!("spec.signerName={signer}"));
     let mut told = WatchState::new(signer);
-    in_smaller_pages(Api::all(client), selected).filter_map(move |event| {
+    in_smaller_pages(Api::all(client), selected, relist).filter_map(move |event| {
         told.observe(&event);
         std::future::ready(event.ok().map(|event| (source, event)))
     })
 }
 
 /// A watch that lists fewer objects at once where a page was too long to be read, at last one: an
-/// API server stores requests that are far larger than honest ones.
+/// API server stores requests that are far larger than honest ones. `relist` begins it anew.
 fn in_smaller_pages<K>(
     api: Api<K>,
     config: watcher::Config,
+    relist: Arc<Notify>,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -213,9 +222,14 @@ where
     stream::unfold(
         (first, bounded::PAGE_SIZE),
         move |(mut events, mut page)| {
-            let begin = begin.clone();
+            let (begin, relist) = (begin.clone(), relist.clone());
             async move {
-                let event = events.next().await?;
+                let event = loop {
+                    tokio::select! {
+                        event = events.next() => break event?,
+                        () = relist.notified() => events = begin(page, Doubling::default()),
+                    }
+                };
                 let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
                 if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
                     page = (page / 4).max(1);
@@ -373,7 +387,7 @@ mod tests {
     async fn requests_that_are_too_long_for_a_page_are_listed_in_smaller_ones() {
         const MIB: usize = 1024 * 1024;
         for len in [1000, MIB / 4, MIB] {
-            let events = watch(client(20, len), 0, "s");
+            let events = watch(client(20, len), 0, "s", Arc::default());
             let mut events = std::pin::pin!(events);
             let mut listed = 0;
             let listing = async {
@@ -388,6 +402,18 @@ mod tests {
             };
             timeout(Duration::from_mins(1), listing).await.unwrap();
             assert_eq!(listed, 20, "of {len} bytes");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_is_begun_anew_where_that_is_wanted() {
+        let relist: Arc<Notify> = Arc::default();
+        let mut events = watch(client(1, 0), 0, "s", relist.clone()).boxed();
+        for _ in 0..3 {
+            let listing =
+                async { while !matches!(events.next().await, Some((_, Event::InitDone))) {} };
+            timeout(Duration::from_mins(1), listing).await.unwrap();
+            relist.notify_one();
         }
     }
 

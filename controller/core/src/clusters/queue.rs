@@ -7,12 +7,18 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
 
 mod held;
+mod places;
+mod requesters;
 mod room;
 
 pub(crate) use room::json_len;
 
 use held::Held;
+use places::LeftOut;
+use requesters::{Arrival, Requesters};
 use room::{Kept, Room, allowance};
+
+use super::memory::{Holding, Share};
 
 /// The first wait of a request that must be tried again; a machine that is being made is there
 /// within seconds.
@@ -22,19 +28,29 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// next run.
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
-/// So many requests are known at once: several for each node of the largest cluster that Kubernetes
-/// supports. A hostile API server lists without end.
-const MAX_ENTRIES: usize = 50_000;
+/// Of a name that an API server gives, or a requester's (RFC 1123).
+const MAX_NAME_LEN: usize = 253;
 
-/// Of a name, a UID or a version that an API server gives; ours have a quarter of it.
-const MAX_NAME_LEN: usize = 512;
+/// Of a UID or a version that an API server gives; its own have 36.
+const MAX_ID_LEN: usize = 64;
+
+/// What an entry takes beside its texts, each of which is in it up to three times.
+const ENTRY_LEN: usize = 512;
+
+/// What the requests of one cluster may take whatever others take: those of a thousand machines.
+const SHARE: usize = 2 * 1024 * 1024;
 
 /// Every request of one cluster that is known, and where it stands.
 ///
 /// An entry is one object, known by its UID: another under the same name has an entry of its own,
 /// whichever watch tells of it, and before or after the first one's end. No object is worked on
 /// twice at once. One that was answered is not looked at again: an answer is final.
-#[derive(Debug, Default)]
+///
+/// # Guarantees
+///
+/// However many requests somebody files, they take nobody else's place: where there is no place
+/// left, the newest of whoever has most is left out.
+#[derive(Debug)]
 pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
     ready: BTreeMap<Ticket, String>,
@@ -42,7 +58,34 @@ pub(crate) struct Queue {
     timers: BTreeSet<(Instant, String)>,
     last_ticket: Ticket,
     room: Room,
-    left_out: usize,
+    requesters: Requesters,
+    last_arrival: Arrival,
+    /// What the entries take.
+    entry_bytes: usize,
+    memory: Holding,
+    left_out: BTreeMap<Source, LeftOut>,
+    /// Of how many arrivals those that were answered were forgotten.
+    purged_at: Arrival,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let share = Share::new(SHARE);
+        Self {
+            entries: HashMap::new(),
+            ready: BTreeMap::new(),
+            held: Held::default(),
+            timers: BTreeSet::new(),
+            last_ticket: 0,
+            room: Room::new(&share),
+            requesters: Requesters::default(),
+            last_arrival: 0,
+            entry_bytes: 0,
+            memory: share.holding(),
+            left_out: BTreeMap::new(),
+            purged_at: 0,
+        }
+    }
 }
 
 /// Which watch a request came from; each has its own list.
@@ -55,6 +98,7 @@ type Ticket = u64;
 struct Entry {
     name: String,
     requester: String,
+    arrival: Arrival,
     version: Option<String>,
     source: Source,
     /// How long it is as JSON.
@@ -63,6 +107,14 @@ struct Entry {
     listed: bool,
     attempts: u32,
     state: State,
+}
+
+impl Entry {
+    /// What it takes in memory, with the places that name it.
+    fn len(&self, uid: &str) -> usize {
+        let version = self.version.as_ref().map_or(0, String::len);
+        ENTRY_LEN + self.name.len() + 2 * self.requester.len() + 3 * uid.len() + version
+    }
 }
 
 #[derive(Debug)]
@@ -122,6 +174,7 @@ pub(crate) struct Work {
 impl Queue {
     /// A source begins to list what it has.
     pub(crate) fn listing(&mut self, source: Source) {
+        self.left_out.remove(&source);
         for entry in self.entries.values_mut().filter(|e| e.source == source) {
             entry.listed = false;
         }
@@ -145,21 +198,23 @@ impl Queue {
     /// One without a name or a UID is none: the API server gives both.
     pub(crate) fn seen(&mut self, source: Source, csr: CertificateSigningRequest) {
         let metadata = &csr.metadata;
-        let given = |text: &Option<String>| text.clone().filter(|text| text.len() <= MAX_NAME_LEN);
-        let (Some(name), Some(uid)) = (given(&metadata.name), given(&metadata.uid)) else {
+        let given = |text: &Option<String>, max| text.clone().filter(|text| text.len() <= max);
+        let (Some(name), Some(uid)) = (
+            given(&metadata.name, MAX_NAME_LEN),
+            given(&metadata.uid, MAX_ID_LEN),
+        ) else {
             return;
         };
-        let version = given(&metadata.resource_version);
+        let version = given(&metadata.resource_version, MAX_ID_LEN);
         let bytes = json_len(&csr);
         let Some(entry) = self.entries.get_mut(&uid) else {
-            if !self.has_room() {
-                return;
-            }
+            // Longer ones, which the checks refuse, may share a budget.
             let requester = csr.spec.username.as_deref().unwrap_or_default();
+            let requester: String = requester.chars().take(MAX_NAME_LEN).collect();
             let entry = Entry {
                 name,
-                // Longer ones, which the checks refuse, may share a budget.
-                requester: requester.chars().take(MAX_NAME_LEN).collect(),
+                requester,
+                arrival: self.last_arrival + 1,
                 version,
                 source,
                 bytes,
@@ -167,15 +222,20 @@ impl Queue {
                 attempts: 0,
                 state: State::Settled,
             };
-            self.entries.insert(uid.clone(), entry);
-            self.make_ready(uid, Some(csr));
+            if self.admit(&uid, &entry) {
+                self.last_arrival += 1;
+                self.entries.insert(uid.clone(), entry);
+                self.make_ready(uid, Some(csr));
+            }
             return;
         };
         entry.listed = true;
         if entry.version == version {
             return;
         }
+        let before = entry.len(&uid);
         entry.version = version;
+        self.entry_bytes = (self.entry_bytes + entry.len(&uid)).saturating_sub(before);
         if !matches!(entry.state, State::Running(_)) {
             entry.bytes = bytes;
         }
@@ -195,28 +255,6 @@ impl Queue {
             State::GivenUp => self.make_ready(uid, Some(csr)),
             State::Settled | State::OverBudget(_) => {}
         }
-    }
-
-    /// Whether one more can be known. Of those that were answered none need be: where one is told of
-    /// again, the checks find that it is.
-    fn has_room(&mut self) -> bool {
-        if self.entries.len() < MAX_ENTRIES {
-            return true;
-        }
-        // Looking at all of them pays for some thousand new ones.
-        if self.left_out.is_multiple_of(MAX_ENTRIES / 10) {
-            self.entries
-                .retain(|_, entry| !matches!(entry.state, State::Settled));
-        }
-        if self.entries.len() < MAX_ENTRIES {
-            self.left_out = 0;
-            return true;
-        }
-        if self.left_out == 0 {
-            tracing::warn!("there are more open requests than {MAX_ENTRIES}; some are left out");
-        }
-        self.left_out = self.left_out.saturating_add(1);
-        false
     }
 
     /// The object of this UID exists no longer.
@@ -240,7 +278,7 @@ impl Queue {
             }
             State::Settled | State::GivenUp => {}
         }
-        self.entries.remove(uid);
+        self.forget(uid);
     }
 
     /// The request whose turn it is, if any's is at `now`.
@@ -298,13 +336,17 @@ impl Queue {
             return None;
         }
         let timer = self.timers.first().map(|(until, _)| *until);
-        timer.into_iter().chain(self.held.next_turn()).min()
+        let relist = self.relistable().map(|(at, _)| at);
+        let turns = timer.into_iter().chain(self.held.next_turn());
+        turns.chain(relist).min()
     }
 
     /// The request was answered, or is none of ours.
     pub(crate) fn settled(&mut self, uid: &str) {
         if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
+            let (requester, arrival) = (entry.requester.clone(), entry.arrival);
+            self.requesters.remove(&requester, arrival);
         }
     }
 
@@ -344,7 +386,7 @@ impl Queue {
         };
         self.room.end(entry.bytes);
         if meanwhile == Meanwhile::Deleted {
-            self.entries.remove(uid);
+            self.forget(uid);
             return None;
         }
         let entry = self.entries.get_mut(uid)?;
@@ -356,6 +398,7 @@ impl Queue {
 
     fn make_ready(&mut self, uid: String, csr: Option<CertificateSigningRequest>) {
         if let Some(entry) = self.entries.get_mut(&uid) {
+            self.requesters.add(&entry.requester, entry.arrival, &uid);
             let object = csr.and_then(|csr| self.room.keep(csr, entry.bytes));
             self.last_ticket += 1;
             entry.state = State::Ready(self.last_ticket, object);

@@ -5,13 +5,14 @@ use std::io;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
+use crate::clusters::memory::{Holding, Share};
+
 /// So many queued requests are kept whole; of the others only the name is, so that a flood of
 /// requests cannot take all memory. What is not kept is read again when its turn comes.
 pub(super) const MAX_OBJECTS: usize = 256;
 
-/// So much JSON is kept of the queued requests in all: what 256 honest ones take several times
-/// over, and four of the largest that an API server stores.
-pub(super) const MAX_OBJECT_BYTES: usize = 16 * 1024 * 1024;
+/// So much JSON is kept of the queued requests in all: what 256 honest ones take.
+pub(super) const MAX_OBJECT_BYTES: usize = 2 * 1024 * 1024;
 
 /// How many requests are worked on at once: enough that machines which join together are asked
 /// about together, and that some slow ones do not hold the others up. What an API server is asked
@@ -19,16 +20,17 @@ pub(super) const MAX_OBJECT_BYTES: usize = 16 * 1024 * 1024;
 pub(super) const MAX_RUNNING: usize = 256;
 
 /// How much JSON is worked on at once: 256 requests, each as large as is taken without looking, or
-/// the sixteen largest that an API server stores.
+/// one of the largest that an API server stores.
 const MAX_RUNNING_BYTES: usize = MAX_RUNNING * SMALL;
 
 /// What a request is taken for at least: more than an honest one has, and what it may grow by while
 /// it waits.
-const SMALL: usize = 256 * 1024;
+const SMALL: usize = 16 * 1024;
 
 /// What is held of a cluster's requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Room {
+    memory: Holding,
     objects: usize,
     object_bytes: usize,
     running: usize,
@@ -43,10 +45,22 @@ pub(super) struct Kept {
 }
 
 impl Room {
+    /// Room that is taken from this share.
+    pub(super) fn new(share: &Share) -> Self {
+        Self {
+            memory: share.holding(),
+            objects: 0,
+            object_bytes: 0,
+            running: 0,
+            running_bytes: 0,
+        }
+    }
+
     /// Keeps the object if there is room for it. It is `bytes` of JSON.
     pub(super) fn keep(&mut self, csr: CertificateSigningRequest, bytes: usize) -> Option<Kept> {
         let all = self.object_bytes.saturating_add(bytes);
-        if self.objects >= MAX_OBJECTS || all > MAX_OBJECT_BYTES {
+        let is_full = self.objects >= MAX_OBJECTS || all > MAX_OBJECT_BYTES;
+        if is_full || !self.memory.resize(all) {
             return None;
         }
         self.objects += 1;
@@ -62,6 +76,7 @@ impl Room {
         if let Some(kept) = kept {
             self.objects = self.objects.saturating_sub(1);
             self.object_bytes = self.object_bytes.saturating_sub(kept.bytes);
+            self.memory.resize(self.object_bytes);
         }
     }
 
@@ -89,6 +104,7 @@ impl Room {
             object_bytes,
             running,
             running_bytes,
+            ..
         } = *self;
         [objects, object_bytes, running, running_bytes] == [0; 4]
     }

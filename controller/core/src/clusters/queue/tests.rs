@@ -4,7 +4,7 @@ use super::room::{MAX_OBJECT_BYTES, MAX_OBJECTS, MAX_RUNNING};
 use super::*;
 use crate::hardening::budget::TOKEN_RATE;
 
-fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningRequest {
+pub(super) fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningRequest {
     CertificateSigningRequest {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -295,7 +295,7 @@ async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
 async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
     let mut queue = queue_with(&["a", "b"]);
 
-    queue.seen(0, csr_of("a", "2", 2 * MAX_OBJECT_BYTES));
+    queue.seen(0, csr_of("a", "2", MAX_OBJECT_BYTES));
 
     assert_eq!(kept(&mut queue), [false, true]);
     for name in ["a", "b"] {
@@ -344,7 +344,7 @@ async fn large_ones_are_worked_on_a_few_at_once() {
         queue.seen(0, csr_of(&number.to_string(), "1", LARGE));
     }
 
-    assert_eq!(begun(&mut queue), 16);
+    assert_eq!(begun(&mut queue), 8);
     queue.settled("0");
     assert_eq!(begun(&mut queue), 1);
 }
@@ -383,7 +383,7 @@ async fn what_grew_while_it_was_worked_on_has_room_for_that_when_it_is_read() {
     assert_eq!(again.max_len, json_len(&grown));
 }
 
-fn csr_by(requester: &str, name: &str) -> CertificateSigningRequest {
+pub(super) fn csr_by(requester: &str, name: &str) -> CertificateSigningRequest {
     let mut csr = csr(name, name, "1");
     csr.spec.username = Some(requester.to_owned());
     csr
@@ -431,30 +431,11 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_memory() {
-    let mut queue = Queue::default();
-
-    for number in 0..MAX_ENTRIES + 20 {
-        let uid = number.to_string();
-        queue.seen(0, csr(&uid, &uid, "1"));
-    }
-    assert_eq!(queue.entries.len(), MAX_ENTRIES);
-
-    let now = Instant::now();
-    let answered = queue.next(now).unwrap();
-    queue.settled(&answered.uid);
-    queue.left_out = 0;
-    queue.seen(0, csr("another", "another", "1"));
-    assert!(queue.entries.contains_key("another"));
-    assert!(!queue.entries.contains_key(&answered.uid));
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_names_a_request_has_a_limit() {
     let mut queue = Queue::default();
     let long = "x".repeat(MAX_NAME_LEN + 1);
     queue.seen(0, csr(&long, "a", "1"));
-    queue.seen(0, csr("a", &long, "1"));
+    queue.seen(0, csr("a", &"x".repeat(MAX_ID_LEN + 1), "1"));
     assert!(queue.entries.is_empty());
 
     let mut csr = csr("a", "a", "1");

@@ -1,0 +1,120 @@
+//! More requests than can be known.
+
+use super::super::tests::{csr, csr_by};
+use super::super::{MAX_ID_LEN, MAX_NAME_LEN, Room, SHARE, Share};
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_memory() {
+    let mut queue = Queue::default();
+
+    for number in 0..MAX_ENTRIES + 20 {
+        let uid = number.to_string();
+        queue.seen(0, csr_by(&format!("requester-{number}"), &uid));
+    }
+    assert_eq!(queue.entries.len(), MAX_ENTRIES);
+
+    let now = Instant::now();
+    let answered = queue.next(now).unwrap();
+    queue.settled(&answered.uid);
+    queue.purged_at = 0;
+    queue.seen(0, csr_by("another", "another"));
+    assert!(queue.entries.contains_key("another"));
+    assert!(!queue.entries.contains_key(&answered.uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_as_long_as_they_may_be_take_no_more_than_a_share() {
+    let alone = Share::alone(SHARE);
+    let mut queue = Queue {
+        memory: alone.holding(),
+        room: Room::new(&alone),
+        ..Queue::default()
+    };
+    for number in 0..MAX_ENTRIES {
+        let name = format!("{number:0>MAX_NAME_LEN$}");
+        let mut csr = csr(&name, &format!("{number:0>MAX_ID_LEN$}"), "1");
+        csr.spec.username = Some(name);
+        queue.seen(0, csr);
+    }
+
+    assert!(queue.entry_bytes <= SHARE);
+    assert!((1000..5000).contains(&queue.entries.len()));
+    let all: Vec<String> = queue.entries.keys().cloned().collect();
+    for uid in all {
+        queue.gone(&uid);
+    }
+    assert_eq!(queue.entry_bytes, 0);
+    assert!(queue.requesters.largest().is_none());
+}
+
+/// Works on what can be begun until this one is; each of the others is to be tried again.
+fn worked_on_after(queue: &mut Queue, name: &str) -> Duration {
+    let begin = Instant::now();
+    let mut now = begin;
+    loop {
+        while let Some(work) = queue.next(now) {
+            if work.name == name {
+                return now - begin;
+            }
+            queue.retry(&work.uid, now);
+        }
+        now = queue.next_turn().expect("it is never worked on");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixty_thousand_requests_of_one_token_delay_no_other_machine() {
+    let mut queue = Queue::default();
+    for number in 0..60_000 {
+        let name = format!("flood-{number}");
+        queue.seen(0, csr_by("system:bootstrap:flood", &name));
+    }
+
+    queue.seen(0, csr_by("system:bootstrap:honest", "honest"));
+    let waited = worked_on_after(&mut queue, "honest");
+
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    let of_flood = queue.requesters.count("system:bootstrap:flood");
+    assert_eq!(of_flood, MAX_OF_REQUESTER);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_most_gives_way_where_there_is_no_place_left() {
+    let mut queue = Queue::default();
+    for number in 0..MAX_ENTRIES {
+        let requester = number / MAX_OF_REQUESTER;
+        queue.seen(
+            0,
+            csr_by(&format!("token-{requester}"), &number.to_string()),
+        );
+    }
+    assert_eq!(queue.entries.len(), MAX_ENTRIES);
+
+    for number in 0..100 {
+        let name = format!("honest-{number}");
+        queue.seen(0, csr_by(&name, &name));
+        assert!(queue.entries.contains_key(&name));
+    }
+
+    assert_eq!(queue.entries.len(), MAX_ENTRIES);
+    assert!(queue.entries.contains_key("0"), "the newest go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_out_is_listed_again_when_there_is_room() {
+    let mut queue = Queue::default();
+    for number in 0..=MAX_OF_REQUESTER {
+        queue.seen(3, csr_by("token", &number.to_string()));
+    }
+    let later = Instant::now() + RELIST;
+    assert_eq!(queue.relist(later), None, "nothing is answered");
+
+    for number in 0..MAX_OF_REQUESTER / 2 {
+        queue.gone(&number.to_string());
+    }
+
+    assert_eq!(queue.relist(later - Duration::from_millis(1)), None);
+    assert_eq!(queue.relist(later), Some(3));
+    assert_eq!(queue.relist(later), None, "once");
+}

@@ -1,0 +1,51 @@
+//! Who has how many open requests.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// In which order requests were seen first.
+pub(super) type Arrival = u64;
+
+/// The open requests of each requester.
+#[derive(Debug, Default)]
+pub(super) struct Requesters {
+    open: HashMap<String, BTreeMap<Arrival, String>>,
+    by_count: BTreeSet<(usize, String)>,
+}
+
+impl Requesters {
+    /// How many open requests it has.
+    pub(super) fn count(&self, requester: &str) -> usize {
+        self.open.get(requester).map_or(0, BTreeMap::len)
+    }
+
+    pub(super) fn add(&mut self, requester: &str, arrival: Arrival, uid: &str) {
+        let open = self.open.entry(requester.to_owned()).or_default();
+        self.by_count.remove(&(open.len(), requester.to_owned()));
+        open.insert(arrival, uid.to_owned());
+        self.by_count.insert((open.len(), requester.to_owned()));
+    }
+
+    pub(super) fn remove(&mut self, requester: &str, arrival: Arrival) {
+        let Some(open) = self.open.get_mut(requester) else {
+            return;
+        };
+        let before = open.len();
+        if open.remove(&arrival).is_none() {
+            return;
+        }
+        let count = open.len();
+        self.by_count.remove(&(before, requester.to_owned()));
+        if count == 0 {
+            self.open.remove(requester);
+        } else {
+            self.by_count.insert((count, requester.to_owned()));
+        }
+    }
+
+    /// How many the requester has that has most, and the UIDs of its requests, the newest first.
+    pub(super) fn largest(&self) -> Option<(usize, impl Iterator<Item = &String>)> {
+        let (count, requester) = self.by_count.last()?;
+        let open = self.open.get(requester)?;
+        Some((*count, open.values().rev()))
+    }
+}
