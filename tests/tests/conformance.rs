@@ -1,4 +1,4 @@
-//! docs/conformance.md names tests; here they are looked for.
+//! docs/conformance.md and docs/attacks.md name tests; here they are looked for.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,65 +48,140 @@ fn tests_in(source: &str) -> Vec<String> {
     names
 }
 
-/// What stands in the document between backticks and reads like a test's name.
+/// A test's name without the codes that some begin with, such as `e06_d23_`.
+fn fact(name: &str) -> &str {
+    let is_code = |part: &str| {
+        let mut bytes = part.bytes();
+        part.len() == 3
+            && matches!(bytes.next(), Some(b'a'..=b'e'))
+            && bytes.all(|byte| byte.is_ascii_digit())
+    };
+    match name.split_once('_') {
+        Some((code, rest)) if is_code(code) => fact(rest),
+        Some(_) | None => name,
+    }
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join("docs").join(name)).unwrap()
+}
+
+/// What stands in the document between backticks.
+fn quoted(document: &str) -> impl Iterator<Item = &str> {
+    document.split('`').skip(1).step_by(2)
+}
+
+/// What of it reads like a test's name.
 fn named(document: &str) -> Vec<&str> {
-    let code = document.split('`').skip(1).step_by(2);
-    code.filter(|text| {
-        text.matches('_').count() >= 2
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-    })
-    .collect()
+    quoted(document)
+        .filter(|text| {
+            text.matches('_').count() >= 2
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        })
+        .collect()
 }
 
-#[test]
-fn every_test_that_the_page_names_exists() {
-    let document = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
+/// The names in the page that no test has.
+fn missing(page: &str) -> Vec<&str> {
     let tests = tests();
-    let named = named(&document);
+    let tests: BTreeSet<&str> = tests.iter().map(|name| fact(name)).collect();
+    let named = named(page).into_iter();
+    named.filter(|name| !tests.contains(fact(name))).collect()
+}
 
-    let missing: Vec<&&str> = named
-        .iter()
-        .filter(|name| !tests.contains(**name))
-        .collect();
-
-    assert!(named.len() > 40, "{} tests are named", named.len());
-    assert!(missing.is_empty(), "no such test: {missing:#?}");
+/// The rows of the page's tables whose first cell is a letter and a number: that, and the row.
+fn rows(page: &str) -> Vec<((char, usize), &str)> {
+    let rows = page.lines().filter_map(|row| {
+        let id = row.strip_prefix("| ")?.split(" |").next()?;
+        let letter = id.chars().next().filter(char::is_ascii_uppercase)?;
+        Some(((letter, id[1..].parse().ok()?), row))
+    });
+    rows.collect()
 }
 
 #[test]
-fn every_row_of_the_page_names_a_test_or_says_what_is_missing() {
-    let document = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
-    let rows = document.lines().filter(|line| {
-        line.strip_prefix("| ")
-            .is_some_and(|line| line.starts_with(|c: char| c.is_ascii_uppercase()))
-            && line
-                .split('|')
-                .nth(1)
-                .is_some_and(|id| id.trim().len() <= 4)
-    });
+fn every_test_that_a_page_names_exists() {
+    for name in ["conformance.md", "attacks.md"] {
+        let page = page(name);
 
-    let bare: Vec<&str> = rows
+        assert!(named(&page).len() > 40, "{name} names hardly any test");
+        let missing = missing(&page);
+        assert!(missing.is_empty(), "{name}: no such test: {missing:#?}");
+    }
+}
+
+#[test]
+fn every_statement_names_a_test_or_says_what_is_missing() {
+    let page = page("conformance.md");
+
+    let bare: Vec<&str> = rows(&page)
+        .into_iter()
+        .map(|(_, row)| row)
         .filter(|row| named(row).is_empty() && !row.to_lowercase().contains("*not yet"))
         .collect();
 
     assert_eq!(bare, Vec::<&str>::new());
 }
 
-#[test]
-fn every_row_of_trust_on_first_use_and_of_the_requester_has_a_test_of_its_number() {
-    let tests = tests();
-    let rows = ["a17", "a30", "a31"].into_iter().map(str::to_owned);
-    let rows = rows.chain((1..=12).map(|row| format!("e{row:02}")));
+/// What stands in the place of the tests of a row that are being written.
+const BEING_WRITTEN: &str = "| TODO-TEST |";
 
-    let bare: Vec<String> = rows
-        .filter(|row| {
-            !tests
-                .iter()
-                .any(|test| test.starts_with(&format!("{row}_")))
+#[test]
+fn every_attack_says_what_stops_it_and_names_a_test() {
+    let page = page("attacks.md");
+
+    for ((letter, number), row) in rows(&page) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        assert_eq!(cells.len(), 6, "{row}");
+        assert!(cells.iter().all(|cell| !cell.is_empty()), "{row}");
+        let tested = !named(cells[5]).is_empty() || row.ends_with(BEING_WRITTEN);
+        assert!(tested, "{letter}{number} names no test");
+    }
+}
+
+#[test]
+fn no_attack_is_left_out_or_there_twice() {
+    let page = page("attacks.md");
+    let rows = rows(&page);
+
+    // A to E are a fixed list; the others grow.
+    for (letter, count) in [('A', 32), ('B', 18), ('C', 19), ('D', 24), ('E', 12)] {
+        let of_table = rows.iter().filter(|((table, _), _)| *table == letter);
+        assert_eq!(of_table.count(), count, "{letter}");
+    }
+    for letter in 'A'..='H' {
+        let of_table = rows.iter().filter(|((table, _), _)| *table == letter);
+        let numbers: Vec<usize> = of_table.map(|((_, number), _)| *number).collect();
+        assert!(
+            numbers.iter().copied().eq(1..=numbers.len()),
+            "{letter}: {numbers:?}"
+        );
+        assert!(!numbers.is_empty(), "{letter}");
+    }
+}
+
+#[test]
+fn every_reason_of_an_attack_is_one_that_another_page_explains() {
+    let pages = ["reasons.md", "controller.md", "cluster-api.md"].map(page);
+    let known: BTreeSet<&str> = pages.iter().flat_map(|page| quoted(page)).collect();
+    let attacks = page("attacks.md");
+
+    let unknown: Vec<&str> = quoted(&attacks)
+        .filter(|word| {
+            word.starts_with(|c: char| c.is_ascii_uppercase())
+                && word.bytes().all(|b| b.is_ascii_alphabetic())
+                && !known.contains(word)
         })
         .collect();
 
-    assert_eq!(bare, Vec::<String>::new());
+    assert_eq!(unknown, Vec::<&str>::new());
+}
+
+#[test]
+fn a_code_is_no_part_of_the_fact() {
+    assert_eq!(fact("e06_d23_a_tpm_is_denied"), "a_tpm_is_denied");
+    assert_eq!(fact("c04_no"), "no");
+    assert_eq!(fact("a_b12_is_denied"), "a_b12_is_denied");
 }
