@@ -188,17 +188,18 @@ fn ready(verdict: &Verdict) -> Option<Word> {
 /// Whether everything was done that is done from time to time.
 fn kept_up(health: &Health) -> Word {
     let undone = health.undone.join("; ");
-    let mut message = "requests are answered".to_owned();
+    let mut parts = vec!["requests are answered".to_owned()];
     if let Some(HeldBack { gone, live }) = health.held_back {
-        message += &format!(
-            "; the Machines of {gone} of {live} live records are missing, so that no record is \
+        parts.push(format!(
+            "the Machines of {gone} of {live} live records are missing, so that no record is \
              retired. If these Machines are gone for good, allow it: kubectl annotate \
              kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
-        );
+        ));
     }
     if !undone.is_empty() {
-        message += &format!("; this was not done: {undone}");
+        parts.push(format!("this was not done: {undone}"));
     }
+    let message = parts.join("; ");
     if health.held_back.is_some() {
         Word::new(Holds::False, reason::MANY_MACHINES_MISSING, message)
     } else if undone.is_empty() {

@@ -121,7 +121,7 @@ impl Upkeep {
             self.admission.built_in_renewal = nodes;
         }
         let client = self.access.client();
-        let applied = part(admission::apply(client, &self.admission)).await;
+        let applied = part(admission::apply(client, &self.admission).boxed()).await;
         health.note("the admission policy for requests", applied);
         self.keep_tokens(&mut health).await;
         health.paths = match part(self.paths()).await {

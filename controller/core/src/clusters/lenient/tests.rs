@@ -131,7 +131,7 @@ where
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), reading)
+    tokio::time::timeout(Duration::from_mins(1), reading)
         .await
         .expect("the good object was not seen");
     seen
