@@ -273,7 +273,7 @@ fn a_control_plane_machine_renews_kubeadms_certificate_where_the_operator_says_s
 }
 
 #[test]
-fn the_exception_is_for_living_control_plane_machines_only() {
+fn the_exception_is_for_control_plane_machines_only() {
     let worker = with_control_plane(|machine| machine.control_plane = false);
     let another = with_control_plane(|machine| {
         machine.node_name = Some(NodeName::parse("n2").unwrap());
@@ -284,12 +284,10 @@ fn the_exception_is_for_living_control_plane_machines_only() {
     assert_eq!(unattested(&stock_renewal(), &another), no_machine);
 
     let going = with_control_plane(|machine| machine.state = MachineState::Deleting);
-    assert_eq!(
-        denied(&stock_renewal(), &going),
-        Denial::MachineDeleting {
-            machine: "m1".to_owned()
-        }
-    );
+    assert!(matches!(
+        decided(&stock_renewal(), &going),
+        Decision::Approve(_)
+    ));
 }
 
 #[test]

@@ -282,3 +282,22 @@ fn e11_the_signer_of_an_attestor_that_is_not_authorised_issues_nothing() {
         Decision::Ignore(Ignored::AnotherSigner { .. })
     ));
 }
+
+#[test]
+fn a_machine_that_is_being_deleted_renews() {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let with = |state| {
+        let machine = Machine {
+            state,
+            ..machine("m1", "n1", Some("abcdef"))
+        };
+        let parts = Parts {
+            records: records.clone(),
+            ..with_machines(vec![machine])
+        };
+        parts.cluster()
+    };
+    issued_at(&valid(), &with(MachineState::Ready), now());
+
+    issued_at(&renewal(UID), &with(MachineState::Deleting), now());
+}

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use futures::executor::block_on;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, Provider};
 
 use super::*;
 use crate::inventory::{Machine, MachineState};
-use crate::ledger::CertificateUid;
+use crate::ledger::{CertificateUid, MemoryRecords, Record, Records as _, Revoked};
 use crate::refusal::Unavailable;
 use crate::request::Basis;
+use crate::request::forge::cluster::Parts;
 use crate::request::forge::serving::{
     ADDRESS, dns, ip, joined, other_machine, serving, serving_cluster, serving_cluster_of,
     serving_csr, serving_for, serving_machine, serving_object,
@@ -313,15 +315,10 @@ fn a_client_request_to_a_serving_signer_is_denied() {
 }
 
 #[test]
-fn a_machine_that_is_being_deleted_gets_no_serving_certificate() {
+fn a_machine_that_is_being_deleted_goes_on_with_serving_certificates() {
     let cluster = alone(|machine| machine.state = MachineState::Deleting);
 
-    assert_eq!(
-        denied_by(&serving(), &cluster),
-        Denial::MachineDeleting {
-            machine: "m1".to_owned()
-        }
-    );
+    approved(&serving(), &cluster);
 }
 
 #[test]
@@ -448,11 +445,45 @@ fn what_somebody_else_approved_goes_through_every_check() {
 
 #[test]
 fn every_serving_check_is_a_step() {
-    let decided = futures::executor::block_on(decide(&serving(), &serving_cluster(), now()));
+    let decided = block_on(decide(&serving(), &serving_cluster(), now()));
     let steps: Vec<_> = decided.steps.iter().map(|step| step.check.name()).collect();
 
     assert_eq!(
         steps,
         ["triage", "parse", "conform_serving", "corroborate", "sign"]
+    );
+}
+
+#[test]
+fn a_revoked_node_gets_no_serving_certificate() {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let Context { ledger, .. } = Parts {
+        records: records.clone(),
+        ..Parts::default()
+    }
+    .cluster();
+    let cluster = Context {
+        ledger,
+        ..serving_cluster_of(vec![serving_machine()])
+    };
+    let cluster = joined(cluster);
+    approved(&serving(), &cluster);
+
+    let stored = block_on(records.read(&n1())).unwrap().unwrap();
+    let revoked = Record {
+        revoked: Some(Revoked {
+            generation: 1,
+            at: now(),
+        }),
+        ..stored.record
+    };
+    block_on(records.replace(&revoked, &stored.version)).unwrap();
+
+    assert_eq!(
+        denied_by(&serving(), &cluster),
+        Denial::IdentityRevoked {
+            node_name: n1(),
+            generation: 1
+        }
     );
 }

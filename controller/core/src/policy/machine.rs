@@ -7,7 +7,7 @@ use crate::ledger::KeyDigest;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Identity;
 
-/// Checks that the machine can be the one that asks.
+/// Checks that the machine may join the cluster.
 pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     match machine.state {
         MachineState::Ready => Ok(()),
@@ -16,6 +16,15 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
             machine: machine.name.clone(),
         }
         .into()),
+    }
+}
+
+/// Checks that the machine may go on: one that is being deleted drains, for days at worst, and its
+/// kubelet needs certificates for that.
+pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
+    match machine.state {
+        MachineState::Ready | MachineState::Deleting => Ok(()),
+        MachineState::Pending => Err(not_ready(machine)),
     }
 }
 
@@ -104,5 +113,42 @@ pub(crate) fn is_node(settled: &NodeName, asked: &NodeName) -> Result<(), Denial
 fn not_ready(machine: &Machine) -> Deferral {
     Deferral::MachineNotReady {
         machine: machine.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::forge::cluster::machine;
+
+    #[test]
+    fn a_token_is_its_machines_or_its_pools_and_nobody_elses() {
+        let token = TokenId::parse("mnopqr").unwrap();
+        let pool = |name: &str| TokenOwner::Pool {
+            name: name.to_owned(),
+        };
+        let of = |name: &str| TokenOwner::Machine(Box::new(machine(name, name, None)));
+        let mut member = machine("m3", "n3", None);
+        member.pool = Some("pool-1".to_owned());
+        for (owner, is_owned) in [
+            (None, true),
+            (Some(of("m3")), true),
+            (Some(of("m1")), false),
+            (Some(pool("pool-1")), true),
+            (Some(pool("pool-2")), false),
+        ] {
+            let expected = if is_owned {
+                Ok(())
+            } else {
+                Err(Denial::TokenOfAnotherMachine {
+                    token: token.clone(),
+                    machine: "m3".to_owned(),
+                })
+            };
+            let owned = owns_token(&member, &token, owner.as_ref());
+            assert_eq!(owned, expected, "{owner:?}");
+        }
+        let alone = machine("m3", "n3", None);
+        assert!(owns_token(&alone, &token, Some(&pool("pool-1"))).is_err());
     }
 }

@@ -322,7 +322,7 @@ reasons! {
             /// The Machine that the token was made for.
             machine: String,
         } => "the provider ID is not the machine's",
-        /// The machine is being deleted.
+        /// The machine is being deleted, so it may not join. One that has joined goes on until it is gone.
         #[error("machine {machine} is being deleted")]
         MachineDeleting {
             /// The Machine's name.
@@ -406,6 +406,15 @@ reasons! {
             /// The other machine.
             holder: ProviderId,
         } => "the TPM is known as another machine's",
+        /// The key is that of another machine's record. A copied disk or image brought it along; the
+        /// machine has to make one of its own.
+        #[error("the key is that of {holder}, which holds node {node_name}")]
+        KeyOfAnotherMachine {
+            /// The other machine's name.
+            node_name: NodeName,
+            /// The other machine.
+            holder: ProviderId,
+        } => "the key is known as another machine's",
         /// A person revoked the machine's certificates. They can have no others until the record is
         /// reset.
         #[error("generation {generation} of node {node_name} is revoked")]

@@ -55,7 +55,7 @@ impl ParsedCsr {
             (Some(machine), None) if machine.control_plane => machine,
             _ => return Err(unattested("the node is no control-plane machine's")),
         };
-        machine::may_join(&machine)?;
+        machine::may_go_on(&machine)?;
         let provider_id = machine.provider_id.clone();
         let provider_id = provider_id.ok_or_else(|| Deferral::MachineNotReady {
             machine: machine.name.clone(),

@@ -47,7 +47,7 @@ impl ConformantServingCsr {
             .await
             .map_err(unavailable)?
             .ok_or(Deferral::MachineNotFound)?;
-        machine::may_join(&machine)?;
+        machine::may_go_on(&machine)?;
         let settled = inventory.node_name(&machine).await.map_err(unavailable)?;
         let settled = settled.ok_or_else(|| Deferral::MachineNotReady {
             machine: machine.name.clone(),

@@ -32,7 +32,10 @@ impl ConformantClientCsr {
                 return Err(Denial::UnattestedRenewal.into());
             }
         };
-        machine::may_join(&machine)?;
+        match self.requester() {
+            Requester::First { .. } => machine::may_join(&machine)?,
+            Requester::Renewal { .. } | Requester::Unmarked => machine::may_go_on(&machine)?,
+        }
         Ok(LocatedCsr { csr: self, machine })
     }
 
