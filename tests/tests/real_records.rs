@@ -169,7 +169,7 @@ async fn a_record_is_made_once_and_changed_as_it_was_read() {
     let known = records.known(&name("n1")).await.unwrap().unwrap();
     assert_eq!(known.record, changed);
     let of_machine = records
-        .known_of_machine(&Identity::of(provider_id("m1")))
+        .known_of_machine(&Identity::of(provider_id("m1")), KeyDigest::of(&[9]))
         .await
         .unwrap();
     assert_eq!(of_machine.len(), 1);

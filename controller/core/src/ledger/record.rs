@@ -213,6 +213,12 @@ impl Record {
         }
     }
 
+    /// Whether the record matters to a claim by this identity and key: it is of the machine, of its
+    /// TPM, or of the key.
+    pub(super) fn concerns(&self, identity: &Identity, key: KeyDigest) -> bool {
+        self.holder.concerns(identity) || self.opened.key == key
+    }
+
     /// Whether somebody holds the name.
     pub fn is_live(&self) -> bool {
         self.tombstone.is_none()

@@ -58,6 +58,8 @@ struct Others {
     live: Vec<Stored>,
     /// Those of other machines that are not buried, and have its TPM.
     tpm_of: Vec<(Stored, HolderState)>,
+    /// Those of other machines that are not buried, and have its key.
+    key_of: Vec<Stored>,
     /// Whether any, buried or not, is of the identity that claims. A denial is spared for it, so
     /// that a cache may say so.
     was_known: bool,
@@ -177,12 +179,14 @@ impl RecordLedger {
             let Others {
                 live,
                 tpm_of,
+                key_of,
                 was_known,
             } = self.others(claim, own.record.as_ref()).await?;
             let facts = Facts {
                 own: own.record.as_ref(),
                 others: &live,
                 tpm_of: &tpm_of,
+                key_of: &key_of,
                 nodes: &nodes,
                 was_known,
                 holder: holder.as_ref().map(|(_, state)| *state),
@@ -290,13 +294,14 @@ impl RecordLedger {
             self.caught_up(own).await?;
         }
         let identity = claim.assurance.identity();
-        let known = self.records.known_of_machine(identity).await;
-        let (mut live, mut tpm_of) = (Vec::new(), Vec::new());
+        let known = self.records.known_of_machine(identity, claim.key).await;
+        let (mut live, mut tpm_of, mut key_of) = (Vec::new(), Vec::new(), Vec::new());
         let mut was_known = false;
         for known in known.map_err(unavailable)? {
             let name = &known.record.node_name;
             if known.record.holder.provider_id != identity.provider_id {
                 tpm_of.extend(self.tpm_of_another(&known, identity).await?);
+                key_of.extend(self.key_of_another(&known, claim).await?);
                 continue;
             }
             if *name == claim.node_name {
@@ -318,6 +323,7 @@ impl RecordLedger {
         Ok(Others {
             live,
             tpm_of,
+            key_of,
             was_known,
         })
     }
@@ -342,6 +348,23 @@ impl RecordLedger {
         };
         let state = self.holder_state(&fresh.record.holder).await?;
         Ok(Some((fresh, state)))
+    }
+
+    /// The record as it is, if another machine holds it with the claim's key.
+    async fn key_of_another(
+        &self,
+        known: &Stored,
+        claim: &Claim,
+    ) -> Result<Option<Stored>, Refusal> {
+        if !known.record.is_live() || known.record.opened.key != claim.key {
+            return Ok(None);
+        }
+        let fresh = self.records.read(&known.record.node_name).await;
+        let machine = &claim.assurance.identity().provider_id;
+        Ok(fresh.map_err(unavailable)?.filter(|fresh| {
+            let Record { holder, opened, .. } = &fresh.record;
+            fresh.record.is_live() && opened.key == claim.key && holder.provider_id != *machine
+        }))
     }
 
     async fn caught_up(&self, stored: &Stored) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
 use super::record::whole_seconds;
-use super::{Record, SeenBoot};
+use super::{KeyDigest, Record, SeenBoot};
 use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 
@@ -37,11 +37,12 @@ pub trait Records: Debug + Send + Sync {
         name: &'a NodeName,
     ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>>;
 
-    /// The records of this machine and those of its TPM, buried ones among them, as a cache has
-    /// them.
+    /// The records of this machine, those of its TPM and those of this key, buried ones among them, as
+    /// a cache has them.
     fn known_of_machine<'a>(
         &'a self,
         identity: &'a Identity,
+        key: KeyDigest,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>>;
 
     /// Waits until the cache has everything that was written before this version of this record,

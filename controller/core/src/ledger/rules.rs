@@ -79,6 +79,19 @@ impl Rules<'_> {
         Ok(())
     }
 
+    /// Checks that the key is not that of another machine: a copied disk brings the request along that
+    /// its source has filed, and both would go by one key.
+    fn has_its_own_key(&self) -> Checked<()> {
+        match self.facts.key_of.first() {
+            Some(other) => Err(Denial::KeyOfAnotherMachine {
+                node_name: other.record.node_name.clone(),
+                holder: other.record.holder.provider_id.clone(),
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that nothing speaks against the identity's first record, unless it has one.
     fn may_be_new(&self) -> Checked<()> {
         let Assurance::Attested(attested) = &self.claim.assurance else {
@@ -96,6 +109,7 @@ impl Rules<'_> {
 
     /// Nobody has a record of the name.
     fn first(&self) -> Checked<Step> {
+        self.has_its_own_key()?;
         let stale_node = match (self.claim.claimant, self.policy.adoption) {
             // The Node is this machine's: it asks with that Node's certificate.
             (Claimant::Node, Adoption::Allow) => None,
@@ -232,6 +246,7 @@ impl Rules<'_> {
     }
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
+        self.has_its_own_key()?;
         self.leave_others()?;
         let longest = self.policy.longest_lifetime;
         let record = own

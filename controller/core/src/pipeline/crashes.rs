@@ -64,8 +64,9 @@ impl Records for Mortal<MemoryRecords> {
     fn known_of_machine<'a>(
         &'a self,
         identity: &'a Identity,
+        key: KeyDigest,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
-        self.inner.known_of_machine(identity)
+        self.inner.known_of_machine(identity, key)
     }
 
     fn caught_up<'a>(

@@ -6,7 +6,9 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::*;
 use crate::inventory::{Inventory, Machine, TokenId, TokenOwner};
-use crate::ledger::{LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
+use crate::ledger::{
+    KeyDigest, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
+};
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::Parts;
@@ -53,8 +55,9 @@ impl Records for Away<MemoryRecords> {
     fn known_of_machine<'a>(
         &'a self,
         identity: &'a Identity,
+        key: KeyDigest,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
-        self.inner.known_of_machine(identity)
+        self.inner.known_of_machine(identity, key)
     }
 
     fn caught_up<'a>(

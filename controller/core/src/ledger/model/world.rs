@@ -282,10 +282,11 @@ impl Records for Replica {
     fn known_of_machine<'a>(
         &'a self,
         identity: &'a Identity,
+        key: KeyDigest,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
         self.call(move |shared, cached| {
             let known = shared.after(cached).into_values();
-            let concerned = |stored: &Stored| stored.record.holder.concerns(identity);
+            let concerned = |stored: &Stored| stored.record.concerns(identity, key);
             Some(Ok(known.filter(concerned).collect()))
         })
     }

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use super::cache::{Cache, State, follow};
 use super::heard::listening;
 use super::object::{self, BrokenRecord};
-use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use super::{KeyDigest, LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::clusters::{Doubling, Lenient, watched_in_pages};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use crate::refusal::Unavailable;
@@ -217,12 +217,13 @@ impl Records for KubeRecords {
     fn known_of_machine<'a>(
         &'a self,
         identity: &'a Identity,
+        key: KeyDigest,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
         Box::pin(async move {
             self.cache.synced().await?;
             let state = self.cache.state();
             let known = state.objects.values().flatten();
-            let concerned = |stored: &&Stored| stored.record.holder.concerns(identity);
+            let concerned = |stored: &&Stored| stored.record.concerns(identity, key);
             Ok(known.filter(concerned).cloned().collect())
         })
     }

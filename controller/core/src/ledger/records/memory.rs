@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 
-use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use super::{KeyDigest, LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
@@ -60,12 +60,13 @@ impl Records for MemoryRecords {
     fn known_of_machine<'a>(
         &'a self,
         identity: &'a Identity,
+        key: KeyDigest,
     ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
         let found = self
             .state()
             .records
             .values()
-            .filter(|stored| stored.record.holder.concerns(identity))
+            .filter(|stored| stored.record.concerns(identity, key))
             .cloned()
             .collect();
         ready(Ok(found)).boxed()

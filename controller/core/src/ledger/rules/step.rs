@@ -23,6 +23,8 @@ pub(in crate::ledger) struct Facts<'a> {
     /// Records of other machines that are not buried and have the TPM of the one that claims, and how
     /// those machines fare.
     pub(in crate::ledger) tpm_of: &'a [(Stored, HolderState)],
+    /// Records of other machines that are not buried and have the key of the claim.
+    pub(in crate::ledger) key_of: &'a [Stored],
     /// Whether a record of another name is, or was, this identity's: the claim renames it.
     pub(in crate::ledger) was_known: bool,
     /// How the machine fares that holds the record, if that was asked.

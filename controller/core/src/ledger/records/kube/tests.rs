@@ -80,7 +80,7 @@ fn full() -> Record {
     record.generation = 2;
     record.holder.instance = Some("i-1".to_owned());
     record.holder.machine_name = Some("m1".to_owned());
-    record.holder.endorsement_key = Some(crate::ledger::KeyDigest::of(b"ek"));
+    record.holder.endorsement_key = Some(KeyDigest::of(b"ek"));
     record.holder.boot = Some(TpmBoot {
         resets: 1,
         restarts: 0,

@@ -357,3 +357,41 @@ fn a_renewal_of_another_record_generation_or_machine_is_denied() {
         Denial::NameTaken { .. }
     ));
 }
+
+#[test]
+fn a_first_claim_with_the_key_of_another_live_record_is_denied() {
+    let world = World::held(policy());
+    let copy = claim("m2", "n2", 1, 1);
+
+    assert_eq!(
+        world.denied(&copy, 1),
+        Denial::KeyOfAnotherMachine {
+            node_name: name("n1"),
+            holder: provider_id("m1"),
+        }
+    );
+    assert_eq!(world.granted(&claim("m2", "n2", 2, 1), 1), 1);
+}
+
+#[test]
+fn a_next_generation_by_the_key_of_another_live_record_is_denied() {
+    let world = World::held(policy());
+    world.claims(&claim("m2", "n2", 2, 1), 1).unwrap();
+
+    assert!(matches!(
+        world.denied(&claim("m2", "n2", 1, 2), 2),
+        Denial::KeyOfAnotherMachine { .. }
+    ));
+}
+
+#[test]
+fn a_key_is_the_machines_own_under_another_name_and_nobodys_after_a_tombstone() {
+    let world = World::held(policy());
+    assert_eq!(world.granted(&claim("m1", "n2", 1, 1), 1), 1);
+    assert!(!world.record("n1").is_live());
+
+    world.edit("n2", |record| {
+        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    });
+    assert_eq!(world.granted(&claim("m2", "n3", 1, 2), 2), 1);
+}
