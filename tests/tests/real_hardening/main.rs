@@ -4,6 +4,7 @@
 
 mod bed;
 mod bindings;
+mod enrolments;
 mod reconcile;
 mod requests;
 mod revocation;

@@ -3,22 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Output;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures::executor::block_on;
-use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, DEADLINE, Kubectl,
 };
 use kubelet_authenticator_test_support::process::poll;
 use node_attestation_controller::hardening::revocation::{self, POLICY_NAME, Revocation};
-use node_attestation_controller::inventory::{Machine, StaticInventory};
-use node_attestation_controller::ledger::{
-    CertificateUid, Claim, Claimant, KeyDigest, Ledger as _, LedgerPolicy, RecordLedger, RecordUid,
-    RequestRef, RevokedGenerations,
-};
-use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity};
+use node_attestation_controller::ledger::{CertificateUid, RecordUid, RevokedGenerations};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Request, assert_done, assert_refused, said};
@@ -28,11 +20,11 @@ const LIST: &str = "revokednodecredentials";
 const DEFINITION: &str = "revokednodecredentials.attestation.cluster.x-k8s.io";
 
 /// Any moment: the tests have no other clock.
-fn now() -> SystemTime {
+pub fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(60 * 365 * 24)
 }
 
-fn week() -> SystemTime {
+pub fn week() -> SystemTime {
     now() + Duration::from_hours(7 * 24)
 }
 
@@ -58,7 +50,7 @@ fn apply(bed: &Bed, revoked: &[CertificateUid], now: SystemTime) -> Revocation {
 }
 
 /// Labels its own Node, which changes each time.
-fn label(node: &Kubectl, name: &str, value: usize) -> Output {
+pub fn label(node: &Kubectl, name: &str, value: usize) -> Output {
     let label = format!("example.com/tried={value}");
     node.run(["label", "node", name, &label, "--overwrite"])
 }
@@ -66,7 +58,7 @@ fn label(node: &Kubectl, name: &str, value: usize) -> Output {
 /// Waits until the node's writes are refused, or are not: the API server learns of a list by a
 /// watch of its own.
 #[track_caller]
-fn wait_until(node: &Kubectl, name: &str, refused: bool) {
+pub fn wait_until(node: &Kubectl, name: &str, refused: bool) {
     let mut tries = 0;
     let reached = poll(DEADLINE, || {
         tries += 1;
@@ -78,7 +70,7 @@ fn wait_until(node: &Kubectl, name: &str, refused: bool) {
     assert!(reached.is_some(), "refused should be {refused}");
 }
 
-fn add_node(cluster: &ControlPlane, name: &str) {
+pub fn add_node(cluster: &ControlPlane, name: &str) {
     let kubectl = cluster.kubectl();
     kubectl.apply_object(&json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
@@ -226,81 +218,6 @@ fn a_stolen_certificate_of_a_former_generation_writes_as_its_node() {
     }
     for (what, output) in writes(bed, &rightful, NODE, 3) {
         assert!(output.status.success(), "{what}: {}", said(&output));
-    }
-}
-
-#[test]
-fn after_forty_enrolments_none_but_the_newest_can_write() {
-    const NODE: &str = "enrolled-often";
-    let bed = &Bed::start(Controllers::None, &[]);
-    add_node(&bed.cluster, NODE);
-    let world = EnrolledOften::new(NODE);
-    let mut granted = Vec::new();
-    for key in 1..=41 {
-        granted.push(world.enrol(key));
-    }
-    let newest = granted.pop().unwrap();
-    assert_eq!((newest.generation, granted.len()), (41, 40));
-    let thief = bed.node_with_uid(NODE, &granted[39].to_string());
-
-    let revocation = bed.run(revocation::apply(bed.client(), &world.revoked(), now()));
-
-    assert_eq!(revocation.unwrap().listed, 1);
-    wait_until(&thief, NODE, true);
-    for uid in &granted {
-        let former = bed.node_with_uid(NODE, &uid.to_string());
-        assert_refused(&label(&former, NODE, 0), &format!("{uid} of system:node"));
-    }
-    let rightful = bed.node_with_uid(NODE, &newest.to_string());
-    assert_done(&label(&rightful, NODE, 1));
-}
-
-/// A machine whose Node is down, so that each key opens a generation.
-struct EnrolledOften {
-    node: NodeName,
-    ledger: RecordLedger,
-}
-
-impl EnrolledOften {
-    fn new(node: &str) -> Self {
-        let mut machine = Machine::new("m1");
-        machine.provider_id = Some(Self::provider_id());
-        let machines = StaticInventory::new(vec![machine]).unwrap();
-        let policy = LedgerPolicy::new(Duration::from_hours(7 * 24));
-        Self {
-            node: NodeName::parse(node).unwrap(),
-            ledger: RecordLedger::in_memory(Arc::new(machines), policy),
-        }
-    }
-
-    fn provider_id() -> ProviderId {
-        ProviderId::parse("metal:///m1").unwrap()
-    }
-
-    fn enrol(&self, key: u8) -> CertificateUid {
-        let identity = AttestedIdentity::vouched(Identity::of(Self::provider_id()));
-        let claim = Claim {
-            node_name: self.node.clone(),
-            claimant: Claimant::Token,
-            assurance: Assurance::Attested(identity),
-            provider: Provider::NULL,
-            machine_name: None,
-            key: KeyDigest::of(&[key]),
-            request: RequestRef::default(),
-            asked: now(),
-            not_after: week(),
-        };
-        let granted = block_on(self.ledger.claim(&claim, now()));
-        granted.unwrap().uid
-    }
-
-    fn revoked(&self) -> BTreeMap<RecordUid, RevokedGenerations> {
-        let records = block_on(self.ledger.records().all()).unwrap();
-        let week = Duration::from_hours(7 * 24);
-        let records = records.into_iter().map(|stored| stored.record);
-        records
-            .filter_map(|record| Some((record.uid, record.revoked_generations(week, now())?)))
-            .collect()
     }
 }
 

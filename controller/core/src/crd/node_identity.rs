@@ -11,11 +11,10 @@ use crate::ledger::{CertificateUid, InvalidCertificateUid};
 
 /// Who holds the name of one node of one Cluster: made when a machine first claims the name.
 ///
-/// What is missing is written as null, in the spec: a merge patch of a record clears what a former
-/// holder left. An API server drops a null before it looks at anything else.
-///
 /// Named `<cluster>.<node name>`, cut and digested where that is too long or could be read in two
 /// ways, so that there is one a Cluster and node name.
+// What is missing is written as null, in the spec: a merge patch of a record clears what a former
+// holder left. An API server drops a null before it looks at anything else.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "attestation.cluster.x-k8s.io",

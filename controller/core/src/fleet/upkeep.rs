@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use kube::api::{Api, ListParams};
 use kubelet_attestation::names::NodeName;
 use tokio::time::timeout;
@@ -37,6 +38,10 @@ const MAX_NAMED: usize = 5;
 
 /// How many Nodes a page of a list has: a few kilobytes each.
 const NODES_A_PAGE: u32 = 100;
+
+/// A list of more pages is not read to its end: a server that always has another one would keep the
+/// cluster's upkeep for ever. As many Nodes as a cluster of ten times the supported size has.
+const MAX_PAGES: usize = 500;
 
 /// One is enough to wait for.
 const MAX_WITHOUT: usize = 1000;
@@ -272,28 +277,36 @@ impl Upkeep {
             .chain(&self.admission.built_in_renewal)
             .map(NodeName::as_str)
             .collect();
-        let api: Api<Node> = Api::all(self.access.client().clone());
-        let mut page = ListParams::default().limit(NODES_A_PAGE);
-        let mut without = BTreeSet::new();
-        loop {
-            let nodes = match timeout(PART_DEADLINE, api.list_metadata(&page)).await {
-                Ok(Ok(nodes)) => nodes,
-                Ok(Err(error)) => return Err(cut(error_chain(&error))),
-                Err(_) => return Err(late()),
-            };
-            let names = nodes
-                .items
-                .into_iter()
-                .filter_map(|node| node.metadata.name);
-            without.extend(names.filter(|name| !accounted_for.contains(name.as_str())));
-            match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) if without.len() < MAX_WITHOUT => {
-                    page = page.continue_token(&next);
-                }
-                Some(_) | None => return Ok(without),
-            }
+        let unaccounted = |name: &str| !accounted_for.contains(name);
+        nodes_named(self.access.client(), unaccounted).await
+    }
+}
+
+/// The Nodes with such a name: all of them, or [`MAX_WITHOUT`] at least.
+async fn nodes_named(
+    client: &Client,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeSet<String>, String> {
+    let api: Api<Node> = Api::all(client.clone());
+    let mut page = ListParams::default().limit(NODES_A_PAGE);
+    let mut found = BTreeSet::new();
+    for _ in 0..MAX_PAGES {
+        let nodes = match timeout(PART_DEADLINE, api.list_metadata(&page)).await {
+            Ok(Ok(nodes)) => nodes,
+            Ok(Err(error)) => return Err(cut(error_chain(&error))),
+            Err(_) => return Err(late()),
+        };
+        let names = nodes
+            .items
+            .into_iter()
+            .filter_map(|node| node.metadata.name);
+        found.extend(names.filter(|name| wanted(name)));
+        match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) if found.len() < MAX_WITHOUT => page = page.continue_token(&next),
+            Some(_) | None => return Ok(found),
         }
     }
+    Err(format!("their list has more than {MAX_PAGES} pages"))
 }
 
 /// Takes back what would stand in the way of those who look after a cluster after us: what tokens
@@ -346,5 +359,57 @@ fn refusal(error: &kube::Error) -> Answers {
         Answers::Refused(text)
     } else {
         Answers::No(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Has so many pages, of one Node each.
+    fn pages(count: usize) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let query = request.uri().query().unwrap_or_default();
+            let token = query
+                .split('&')
+                .find_map(|one| one.strip_prefix("continue="));
+            let page: usize = token.map_or(1, |token| token.parse().unwrap());
+            let next = if page < count {
+                (page + 1).to_string()
+            } else {
+                String::new()
+            };
+            assert!(page <= MAX_PAGES, "page {page} is asked for");
+            let list = json!({
+                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": {"resourceVersion": "1", "continue": next},
+                "items": [{
+                    "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                    "metadata": {"name": format!("n{page}")},
+                }],
+            });
+            let body = Full::new(Bytes::from(list.to_string()));
+            Ok::<_, Infallible>(Response::new(body))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_list_of_nodes_that_does_not_end_is_given_up() {
+        let two = nodes_named(&pages(2), |name| name == "n2").await.unwrap();
+        assert_eq!(two.into_iter().collect::<Vec<_>>(), ["n2"]);
+
+        let error = nodes_named(&pages(usize::MAX), |_| false)
+            .await
+            .unwrap_err();
+        assert_eq!(error, "their list has more than 500 pages");
     }
 }

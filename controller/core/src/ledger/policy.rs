@@ -19,7 +19,8 @@ pub struct LedgerPolicy {
     pub stale_nodes: StaleNodes,
     /// Whether certificates carry the UID of their record.
     pub certificates: Certificates,
-    /// The longest lifetime that a certificate was ever granted.
+    /// The longest lifetime that a certificate is granted. A record knows of a longer one by which it
+    /// was opened.
     pub longest_lifetime: Duration,
 }
 

@@ -280,14 +280,24 @@ impl Record {
         self.seen_boots().map(|seen| seen.boot).max()
     }
 
+    /// The lifetime of the certificate that opened the generation: as much was allowed then, for
+    /// renewals too, whatever is allowed now.
+    fn opened_for(&self) -> Duration {
+        self.not_after
+            .duration_since(self.opened.time)
+            .unwrap_or_default()
+    }
+
     /// By when every certificate of the generation has expired that ended at `now`, the ones that
     /// nobody knows of among them.
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
         match &self.tombstone {
             Some(tombstone) => tombstone.until,
-            None => self
-                .known_end()
-                .max(whole_seconds(now + longest + GRANT_LAG)),
+            None => {
+                let longest = longest.max(self.opened_for());
+                self.known_end()
+                    .max(whole_seconds(now + longest + GRANT_LAG))
+            }
         }
     }
 

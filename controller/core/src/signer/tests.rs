@@ -195,6 +195,27 @@ fn no_certificate_outlives_its_ca() {
 }
 
 #[test]
+fn no_serving_certificate_outlives_the_ca() {
+    let pki = Pki::new();
+    let signer = pki.signer().unwrap();
+    let end = signer.not_after();
+    let cluster = Context {
+        issuance: crate::duties::Issuance::Sign(signer.into()),
+        ..serving_cluster()
+    };
+    let mut request = serving_object(&serving_csr(&[dns("n1")]));
+    request.spec.signer_name = Provider::NULL.serving_signer();
+
+    let issued = issued_at(&request, &cluster, end - DAY);
+
+    assert_eq!(issued.not_after(), end);
+    let der = der_of(issued.pem());
+    let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+    let valid_until = certificate.validity().not_after.to_datetime();
+    assert_eq!(SystemTime::from(valid_until), end);
+}
+
+#[test]
 fn a_ca_that_is_not_valid_now_issues_nothing() {
     let pki = Pki::new();
     let end = pki.signer().unwrap().not_after();

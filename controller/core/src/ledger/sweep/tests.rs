@@ -299,6 +299,18 @@ fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
 }
 
 #[test]
+fn a_lower_lifetime_shortens_no_revocation_of_what_was_granted_before() {
+    let world = World::held(policy());
+    world.revoke("n1", 8);
+
+    let hour = Duration::from_hours(1);
+    let revoked = world.record("n1").revoked_generations(hour, at(8));
+
+    // It may have renewed an hour ago for ten hours, which nobody has written down.
+    assert_eq!(revoked.unwrap().until, at(18) + GRANT_LAG);
+}
+
+#[test]
 fn no_former_generation_is_good_again_however_many_there_were() {
     let world = World::held(policy());
     let good = |generation: u64| {

@@ -1,0 +1,94 @@
+//! A machine that enrols often: none of its former certificates is good again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::executor::block_on;
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_authenticator_test_support::control_plane::Controllers;
+use node_attestation_controller::hardening::revocation;
+use node_attestation_controller::inventory::{Machine, StaticInventory};
+use node_attestation_controller::ledger::{
+    CertificateUid, Claim, Claimant, KeyDigest, Ledger as _, LedgerPolicy, RecordLedger, RecordUid,
+    RequestRef, RevokedGenerations,
+};
+use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity};
+
+use crate::bed::{Bed, assert_done, assert_refused};
+use crate::revocation::{add_node, label, now, wait_until, week};
+
+#[test]
+fn after_forty_enrolments_none_but_the_newest_can_write() {
+    const NODE: &str = "enrolled-often";
+    let bed = &Bed::start(Controllers::None, &[]);
+    add_node(&bed.cluster, NODE);
+    let world = EnrolledOften::new(NODE);
+    let mut granted = Vec::new();
+    for key in 1..=41 {
+        granted.push(world.enrol(key));
+    }
+    let newest = granted.pop().unwrap();
+    assert_eq!((newest.generation, granted.len()), (41, 40));
+    let thief = bed.node_with_uid(NODE, &granted[39].to_string());
+
+    let revocation = bed.run(revocation::apply(bed.client(), &world.revoked(), now()));
+
+    assert_eq!(revocation.unwrap().listed, 1);
+    wait_until(&thief, NODE, true);
+    for uid in &granted {
+        let former = bed.node_with_uid(NODE, &uid.to_string());
+        assert_refused(&label(&former, NODE, 0), &format!("{uid} of system:node"));
+    }
+    let rightful = bed.node_with_uid(NODE, &newest.to_string());
+    assert_done(&label(&rightful, NODE, 1));
+}
+
+/// A machine whose Node is down, so that each key opens a generation.
+struct EnrolledOften {
+    node: NodeName,
+    ledger: RecordLedger,
+}
+
+impl EnrolledOften {
+    fn new(node: &str) -> Self {
+        let mut machine = Machine::new("m1");
+        machine.provider_id = Some(Self::provider_id());
+        let machines = StaticInventory::new(vec![machine]).unwrap();
+        let policy = LedgerPolicy::new(Duration::from_hours(7 * 24));
+        Self {
+            node: NodeName::parse(node).unwrap(),
+            ledger: RecordLedger::in_memory(Arc::new(machines), policy),
+        }
+    }
+
+    fn provider_id() -> ProviderId {
+        ProviderId::parse("metal:///m1").unwrap()
+    }
+
+    fn enrol(&self, key: u8) -> CertificateUid {
+        let identity = AttestedIdentity::vouched(Identity::of(Self::provider_id()));
+        let claim = Claim {
+            node_name: self.node.clone(),
+            claimant: Claimant::Token,
+            assurance: Assurance::Attested(identity),
+            provider: Provider::NULL,
+            machine_name: None,
+            key: KeyDigest::of(&[key]),
+            request: RequestRef::default(),
+            asked: now(),
+            not_after: week(),
+        };
+        let granted = block_on(self.ledger.claim(&claim, now()));
+        granted.unwrap().uid
+    }
+
+    fn revoked(&self) -> BTreeMap<RecordUid, RevokedGenerations> {
+        let records = block_on(self.ledger.records().all()).unwrap();
+        let week = Duration::from_hours(7 * 24);
+        let records = records.into_iter().map(|stored| stored.record);
+        records
+            .filter_map(|record| Some((record.uid, record.revoked_generations(week, now())?)))
+            .collect()
+    }
+}
