@@ -116,7 +116,7 @@ fn version_definitions_and_help_are_all_that_is_printed() {
 #[test]
 fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
     let files = Files::new();
-    let script = "ulimit -Hn 4096 && ulimit -Sn 100 && exec \"$0\" \"$@\"";
+    let script = "ulimit -Sn 100 && ulimit -Hn 4096 && exec \"$0\" \"$@\"";
     let launch = Launch::new("controller", "/bin/sh")
         .args(["-c", script])
         .arg(program("node-attestation-controller"))

@@ -68,66 +68,9 @@ impl Sts {
         })
     }
 
-    /// Has STS say who signed `proof` for `binding`, and checks that this is the instance of
-    /// `document`. `cluster` is whose turns and memory that takes; nobody chooses its own.
-    ///
-    /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers;
-    /// `asked` is when the request was made, by the API server's clock.
-    ///
-    /// # Errors
-    ///
-    /// In the order of the checks: [`AwsDenial::RegionUnknown`], [`AwsDenial::CallerRegionMismatch`],
-    /// age ([`EvidenceExpired`](node_attestation_controller::refusal::Failure::EvidenceExpired)),
-    /// [`AwsDenial::EvidenceReplayed`]; then what STS says: [`AwsDenial::CallerRefused`], age again, an
-    /// outage ([`VerifierUnavailable`](node_attestation_controller::refusal::Deferral)); then whom it
-    /// names: `Caller..` of [`AwsDenial`].
-    pub async fn verify(
-        &self,
-        cluster: &str,
-        proof: &Proof,
-        document: &VerifiedDocument,
-        binding: &KeyBinding,
-        spki: &[u8],
-        asked: SystemTime,
-        now: SystemTime,
-    ) -> Result<VerifiedCaller, Refusal> {
-        let endpoint = self.endpoint(proof, document).map_err(Denial::from)?;
-        let fresh = age::fresh(proof.amz_date(), asked, now)?;
-        let call = request::rebuild(proof, binding, &endpoint.host)
-            .map_err(|source| Outage::Unbuildable { source })?;
-        let key = KeyDigest::of(spki);
-        let owner = Owner {
-            cluster,
-            instance: &document.instance,
-        };
-        let seen = self.signatures.look(&call, &key, owner, now);
-        if let Some(caller) = known(seen)? {
-            return Ok(caller);
-        }
-        if let Some(refused) = self.refused.look(&call, proof, document, now) {
-            return Err(Denial::from(refused).into());
-        }
-        let sent = call.request.clone();
-        let exchange = self
-            .client
-            .exchange(sent, cluster, &document.region, endpoint.believed);
-        let (status, body) = exchange.await?;
-        let identity = answer::read(status, &body).inspect_err(|refusal| {
-            self.refused.remember(refusal, &call, proof, document, now);
-        })?;
-        let caller = VerifiedCaller::named(
-            &identity,
-            document,
-            endpoint.partition,
-            &self.settings.roles,
-        )
-        .map_err(Denial::from)?;
-        // Another request may have been confirmed meanwhile.
-        known(
-            self.signatures
-                .remember(&call, key, cluster, &caller, fresh.until),
-        )?;
-        Ok(caller)
+    /// The same with the turns and the memory of this cluster, which must not choose its name.
+    pub fn of_cluster<'a>(&'a self, cluster: &'a str) -> ClusterSts<'a> {
+        ClusterSts { sts: self, cluster }
     }
 
     /// The STS of the document's region, which must be the proof's.
@@ -155,6 +98,73 @@ impl Sts {
             believed,
             partition,
         })
+    }
+}
+
+/// Asks STS for one cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterSts<'a> {
+    sts: &'a Sts,
+    cluster: &'a str,
+}
+
+impl ClusterSts<'_> {
+    /// Has STS say who signed `proof` for `binding`, and checks that this is the instance of
+    /// `document`.
+    ///
+    /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers;
+    /// `asked` is when the request was made, by the API server's clock.
+    ///
+    /// # Errors
+    ///
+    /// In the order of the checks: [`AwsDenial::RegionUnknown`], [`AwsDenial::CallerRegionMismatch`],
+    /// age ([`EvidenceExpired`](node_attestation_controller::refusal::Failure::EvidenceExpired)),
+    /// [`AwsDenial::EvidenceReplayed`]; then what STS says: [`AwsDenial::CallerRefused`], age again, an
+    /// outage ([`VerifierUnavailable`](node_attestation_controller::refusal::Deferral)); then whom it
+    /// names: `Caller..` of [`AwsDenial`].
+    pub async fn verify(
+        self,
+        proof: &Proof,
+        document: &VerifiedDocument,
+        binding: &KeyBinding,
+        spki: &[u8],
+        asked: SystemTime,
+        now: SystemTime,
+    ) -> Result<VerifiedCaller, Refusal> {
+        let Self { sts, cluster } = self;
+        let endpoint = sts.endpoint(proof, document).map_err(Denial::from)?;
+        let fresh = age::fresh(proof.amz_date(), asked, now)?;
+        let call = request::rebuild(proof, binding, &endpoint.host)
+            .map_err(|source| Outage::Unbuildable { source })?;
+        let key = KeyDigest::of(spki);
+        let owner = Owner {
+            cluster,
+            instance: &document.instance,
+        };
+        let seen = sts.signatures.look(&call, &key, owner, now);
+        if let Some(caller) = known(seen)? {
+            return Ok(caller);
+        }
+        if let Some(refused) = sts.refused.look(&call, proof, document, now) {
+            return Err(Denial::from(refused).into());
+        }
+        let sent = call.request.clone();
+        let exchange = sts
+            .client
+            .exchange(sent, cluster, &document.region, endpoint.believed);
+        let (status, body) = exchange.await?;
+        let identity = answer::read(status, &body).inspect_err(|refusal| {
+            sts.refused.remember(refusal, &call, proof, document, now);
+        })?;
+        let caller =
+            VerifiedCaller::named(&identity, document, endpoint.partition, &sts.settings.roles)
+                .map_err(Denial::from)?;
+        // Another request may have been confirmed meanwhile.
+        known(
+            sts.signatures
+                .remember(&call, key, cluster, &caller, fresh.until),
+        )?;
+        Ok(caller)
     }
 }
 

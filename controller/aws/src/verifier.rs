@@ -167,9 +167,9 @@ impl AwsVerifier {
             &[&document.digest],
         );
         let Appraisal { spki, asked, .. } = *appraisal;
-        let sts = &self.witnesses.sts;
+        let sts = self.witnesses.sts.of_cluster(&self.cluster);
         let proof = &evidence.sts;
-        sts.verify(&self.cluster, proof, document, &binding, spki, asked, now)
+        sts.verify(proof, document, &binding, spki, asked, now)
             .await?;
         Ok(())
     }

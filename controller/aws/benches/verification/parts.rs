@@ -53,7 +53,9 @@ pub(crate) fn measure(world: &World, results: &mut Results) {
     let (binding, now) = (instance.binding(spki), fleet::now());
     let caller = controller::caller(&world.sts);
     let call = || {
-        let verified = caller.verify("", &sts, &document, &binding, spki, now, now);
+        let verified = caller
+            .of_cluster("")
+            .verify(&sts, &document, &binding, spki, now, now);
         world.runtime.block_on(verified).unwrap()
     };
     drop(call());

@@ -103,7 +103,7 @@ impl Parts {
     }
 }
 
-/// The name by which `serde_json` knows that a value is wanted as text, without a limit to its depth.
+/// By which `serde_json` knows that a value is wanted as text, without a limit to its depth.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// Any value as text, also where another deserializer has read it already: an event of a watch whose
@@ -161,13 +161,6 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
             object,
             resource: PhantomData,
         })
-    }
-}
-
-impl<K, R> Lenient<K, R> {
-    /// What the object says of itself.
-    pub(crate) fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
     }
 }
 

@@ -183,14 +183,17 @@ where
     let name = wanted.name_any();
     let object = format!("{kind}/{name}");
     let lenient: Api<Lenient<K>> = Api::all(api.clone().into_client());
-    match call("get", &object, lenient.get_opt(&name)).await? {
-        // One that cannot be read is something else.
-        Some(found) if found.object.as_ref().is_ok_and(|found| same(found, wanted)) => {
-            Ok(Put::Unchanged)
-        }
-        Some(found) => {
+    let found = Box::pin(call("get", &object, lenient.get_opt(&name))).await?;
+    // One that cannot be read is something else.
+    let found = found.map(|found| {
+        let is_same = found.object.as_ref().is_ok_and(|found| same(found, wanted));
+        (is_same, found.resource_version())
+    });
+    match found {
+        Some((true, _)) => Ok(Put::Unchanged),
+        Some((false, version)) => {
             let mut replacement = wanted.clone();
-            replacement.meta_mut().resource_version = found.resource_version();
+            replacement.meta_mut().resource_version = version;
             let options = PostParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PostParams::default()

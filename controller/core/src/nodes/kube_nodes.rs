@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Preconditions};
-use kube::{Client, Error as KubeError};
+use kube::{Client, Error as KubeError, Resource as _};
 use kubelet_attestation::names::NodeName;
 use serde::Deserialize;
 
@@ -81,7 +81,7 @@ impl KubeNodes {
         };
         // One of a ready Node too: kube-controller-manager, which would call it down, may be.
         let lease = in_time(self.leases.get_opt(name)).await?;
-        let uid = node.metadata().uid.clone();
+        let uid = node.meta().uid.clone();
         let lease = lease.map(|lease| lease.object).transpose();
         Ok(NodeState::Present(Node {
             ready: is_ready(&node.object.map_err(Unavailable::new)?),

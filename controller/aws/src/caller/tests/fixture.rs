@@ -86,7 +86,8 @@ impl Bed {
     ) -> Result<VerifiedCaller, Refusal> {
         let (document, binding, proof) = (&node.document, &node.binding(), node.proof());
         self.verifier
-            .verify(cluster, &proof, document, binding, &node.spki, now(), now())
+            .of_cluster(cluster)
+            .verify(&proof, document, binding, &node.spki, now(), now())
             .await
     }
 
@@ -104,7 +105,8 @@ impl Bed {
     ) -> Result<VerifiedCaller, Refusal> {
         let (document, binding) = (&node.document, &node.binding());
         self.verifier
-            .verify(CLUSTER, proof, document, binding, &node.spki, asked, now)
+            .of_cluster(CLUSTER)
+            .verify(proof, document, binding, &node.spki, asked, now)
             .await
     }
 

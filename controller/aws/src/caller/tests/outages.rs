@@ -51,15 +51,8 @@ async fn c14_an_sts_that_is_not_there_is_an_outage() {
     let (proof, binding) = (node.proof(), node.binding());
 
     let decided = verifier
-        .verify(
-            CLUSTER,
-            &proof,
-            &node.document,
-            &binding,
-            &node.spki,
-            now(),
-            now(),
-        )
+        .of_cluster(CLUSTER)
+        .verify(&proof, &node.document, &binding, &node.spki, now(), now())
         .await;
 
     let said = outage(decided);

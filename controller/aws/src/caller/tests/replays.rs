@@ -2,7 +2,7 @@
 
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 
-use super::super::replay::{Limits, OWN_OF_CLUSTER, Owner, Sighting, Signatures};
+use super::super::replay::{Limits, Owner, Sighting, Signatures};
 use super::super::request::{Call, rebuild};
 use super::fixture::*;
 
