@@ -60,6 +60,7 @@ fn worked_on_after(queue: &mut Queue, name: &str) -> Duration {
             queue.retry(&work.uid, now);
         }
         now = queue.next_turn().expect("it is never worked on");
+        assert!(now - begin < Duration::from_mins(1), "it is not worked on");
     }
 }
 
