@@ -49,6 +49,9 @@ const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 /// How long a run with a valid credential waits for another that renews it.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
+/// How long a person waits to learn whether the present certificate is accepted.
+const FOR_A_PERSON: Duration = Duration::from_secs(15);
+
 /// What is kept of a run's time for ending it in good order.
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -174,7 +177,8 @@ impl Authenticator<'_> {
         if let (Due::Nothing, false, Some(credential), Some(origin)) =
             (due, force, stored.credential, &stored.origin)
         {
-            let Some(refused) = Self::try_certificate(origin, &credential) else {
+            let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
+            let Some(refused) = Self::try_certificate(origin, &credential, deadline) else {
                 return Ok((self.kept(credential, now), false));
             };
             self.warn_of_refusal(&refused);

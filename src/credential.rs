@@ -58,6 +58,9 @@ pub enum CredentialError {
     /// The file does not end in a key.
     #[error("the file does not end in a private key")]
     Key(#[source] KeyError),
+    /// The key is no longer what was written.
+    #[error("the private key is damaged")]
+    Rotten(#[source] KeyError),
     /// The file does not begin with a certificate.
     #[error("the file does not begin with a certificate")]
     NoCertificate,
@@ -110,6 +113,14 @@ impl Credential {
             leaf: Leaf::of(&certificate).map_err(CredentialError::Certificate)?,
             certificate_pem: certificate_pem.to_owned(),
             key,
+        })
+    }
+
+    /// This credential, if its key still fits the certificate by arithmetic too.
+    pub(crate) fn checked(self) -> Result<Self, CredentialError> {
+        Ok(Self {
+            key: self.key.checked().map_err(CredentialError::Rotten)?,
+            ..self
         })
     }
 

@@ -24,6 +24,9 @@ pub enum KeyError {
     /// Not one private key in PEM.
     #[error("there is not exactly one private key in PEM")]
     NotOneKey,
+    /// It would sign for another public key than it says.
+    #[error("the private key does not fit its public key")]
+    Halves,
     /// It is a block of PEM and no key.
     #[error("the private key cannot be read")]
     Unreadable(#[source] rcgen::Error),
@@ -33,10 +36,21 @@ impl PrivateKey {
     /// Makes a new key.
     pub fn generate() -> Result<Self, KeyError> {
         let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(KeyError::Generate)?;
-        Ok(Self {
+        let key = Self {
             public: pair.der_bytes().to_vec(),
             pem: Secret::new(pair.serialize_pem()),
-        })
+        };
+        key.checked()
+    }
+
+    /// This key, if its private half fits its public half: [`PrivateKey::from_pem`] believes what
+    /// the file says, and disks rot. Takes arithmetic on the curve.
+    pub fn checked(self) -> Result<Self, KeyError> {
+        if self.pair()?.der_bytes() == self.public {
+            Ok(self)
+        } else {
+            Err(KeyError::Halves)
+        }
     }
 
     /// Reads a key in PKCS#8 or SEC 1.

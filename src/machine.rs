@@ -13,6 +13,17 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// What the firmware says of the machine.
 const DMI: &str = "/sys/class/dmi/id";
 
+/// What firmware with a device tree says of the machine instead (the Devicetree Specification,
+/// section 3.2).
+const SERIAL_NUMBER: &str = "/sys/firmware/devicetree/base/serial-number";
+
+/// What the operating system calls the machine (machine-id(5)). It is on the disk, so a copy of the
+/// disk has it until it is set up anew.
+const MACHINE_ID: &str = "/etc/machine-id";
+
+/// What stands in [`MACHINE_ID`] before the first boot is over.
+const UNINITIALIZED: &str = "uninitialized";
+
 /// More than any of these one-line files has.
 const MAX_LINE: usize = 512;
 
@@ -21,9 +32,11 @@ const MAX_LINE: usize = 512;
 pub struct Machine {
     boot_id: PathBuf,
     dmi: PathBuf,
+    serial_number: PathBuf,
+    os_id: PathBuf,
 }
 
-/// Digests of what the firmware says of the machine; never the values, which may be confidential.
+/// Digests of what tells the machine from others; never the values, which may be confidential.
 ///
 /// A disk that is cloned or baked into an image comes up on a machine where these are others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -33,6 +46,11 @@ pub struct MachineDigest {
     product_uuid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     board_asset_tag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    serial_number: Option<String>,
+    /// Only where the firmware says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine_id: Option<String>,
 }
 
 impl Default for Machine {
@@ -40,6 +58,8 @@ impl Default for Machine {
         Self {
             boot_id: BOOT_ID.into(),
             dmi: DMI.into(),
+            serial_number: SERIAL_NUMBER.into(),
+            os_id: MACHINE_ID.into(),
         }
     }
 }
@@ -51,6 +71,8 @@ impl Machine {
         Self {
             boot_id: under(BOOT_ID),
             dmi: under(DMI),
+            serial_number: under(SERIAL_NUMBER),
+            os_id: under(MACHINE_ID),
         }
     }
 
@@ -65,22 +87,38 @@ impl Machine {
         line(&self.dmi.join("sys_vendor"))
     }
 
-    /// What the firmware says, digested.
+    /// What tells the machine from others, digested.
     pub fn digest(&self) -> MachineDigest {
-        let digest = |name: &str| line(&self.dmi.join(name)).map(|value| hex_digest(name, &value));
-        MachineDigest {
-            product_uuid: digest("product_uuid"),
-            board_asset_tag: digest("board_asset_tag"),
+        let digest = |path: &Path, name: &str| line(path).map(|value| hex_digest(name, &value));
+        let of_firmware = |name: &str| digest(&self.dmi.join(name), name);
+        let mut known = MachineDigest {
+            product_uuid: of_firmware("product_uuid"),
+            board_asset_tag: of_firmware("board_asset_tag"),
+            serial_number: digest(&self.serial_number, "serial-number"),
+            machine_id: None,
+        };
+        if known.is_empty() {
+            known.machine_id = line(&self.os_id)
+                .filter(|value| value != UNINITIALIZED)
+                .map(|value| hex_digest("machine-id", &value));
         }
+        known
     }
 }
 
 impl MachineDigest {
+    /// Whether nothing tells this machine from another.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Whether this is certainly not the machine of `other`: something that both know differs.
     pub fn differs_from(&self, other: &Self) -> bool {
         let differ = |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some() && a != b;
         differ(&self.product_uuid, &other.product_uuid)
             || differ(&self.board_asset_tag, &other.board_asset_tag)
+            || differ(&self.serial_number, &other.serial_number)
+            || differ(&self.machine_id, &other.machine_id)
     }
 }
 
@@ -90,7 +128,9 @@ fn line(path: &Path) -> Option<String> {
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let mut buffer = [0; MAX_LINE];
     let length = rustix::io::read(&file, &mut buffer).ok()?;
-    let line = str::from_utf8(buffer.get(..length)?).ok()?.trim();
+    // The values of a device tree end in a zero byte.
+    let line = str::from_utf8(buffer.get(..length)?).ok()?;
+    let line = line.trim_end_matches('\0').trim();
     (!line.is_empty()).then(|| line.to_owned())
 }
 

@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::backoff::Circumstances;
 use crate::key::{KeyError, PrivateKey};
+use crate::machine::MachineDigest;
 use crate::rotation::CLOCK_LEEWAY;
 use crate::secret::Secret;
 
@@ -29,6 +30,10 @@ const MAX_AGE: Duration = Duration::from_mins(10);
 pub struct Pending {
     /// The key.
     pub key: PrivateKey,
+    /// The machine that made it. On any other the key is not used.
+    pub machine: MachineDigest,
+    /// A digest of the cluster's CA certificates under which the request is made.
+    pub ca: Option<String>,
     /// The request.
     pub request: Option<OpenRequest>,
 }
@@ -89,6 +94,9 @@ pub enum PendingError {
     /// The key is none.
     #[error("its key cannot be read")]
     Key(#[source] KeyError),
+    /// A release that did not write down the machine.
+    #[error("it does not say which machine it is for")]
+    Machine,
     /// A field of the request is not what it should be.
     #[error("its field {0} is not what this release writes")]
     Field(&'static str),
@@ -99,6 +107,10 @@ pub enum PendingError {
 struct Wire {
     version: u32,
     key: Zeroizing<String>,
+    #[serde(default)]
+    machine: Option<MachineDigest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ca: Option<String>,
     request: Option<WireRequest>,
 }
 
@@ -126,9 +138,14 @@ struct WireRequest {
 }
 
 impl Pending {
-    /// A key that no request has used yet.
-    pub fn of_key(key: PrivateKey) -> Self {
-        Self { key, request: None }
+    /// A key of this machine that no request has used yet.
+    pub fn of_key(key: PrivateKey, machine: MachineDigest) -> Self {
+        Self {
+            key,
+            machine,
+            ca: None,
+            request: None,
+        }
     }
 
     /// Reads the file's content.
@@ -142,7 +159,11 @@ impl Pending {
         }
         let key = Secret::new(std::mem::take(&mut *wire.key));
         Ok(Self {
-            key: PrivateKey::from_pem(key).map_err(PendingError::Key)?,
+            key: PrivateKey::from_pem(key)
+                .and_then(PrivateKey::checked)
+                .map_err(PendingError::Key)?,
+            machine: wire.machine.ok_or(PendingError::Machine)?,
+            ca: wire.ca,
             request: wire.request.map(OpenRequest::try_from).transpose()?,
         })
     }
@@ -152,6 +173,8 @@ impl Pending {
         let wire = Wire {
             version: VERSION,
             key: Zeroizing::new(self.key.pem().expose().clone()),
+            machine: Some(self.machine.clone()),
+            ca: self.ca.clone(),
             request: self.request.as_ref().map(OpenRequest::to_wire),
         };
         // Sized before, so that no copy of the key is left behind by growing.
@@ -274,13 +297,17 @@ mod tests {
         Circumstances::new(Some("boot".to_owned()), "settings".to_owned())
     }
 
+    fn new_pending() -> Pending {
+        Pending::of_key(PrivateKey::generate().unwrap(), MachineDigest::default())
+    }
+
     fn json(pending: &Pending) -> String {
         String::from_utf8(pending.to_json().to_vec()).unwrap()
     }
 
     #[test]
     fn key_and_request_read_back() {
-        let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
+        let mut pending = new_pending();
         let mut answer = open();
         answer.answers = true;
         answer.asked = Some(circumstances());
@@ -296,10 +323,10 @@ mod tests {
 
     #[test]
     fn a_request_that_answers_no_challenge_is_written_as_before_there_were_any() {
-        let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
+        let mut pending = new_pending();
         pending.request = Some(open());
 
-        for field in ["answers", "bootId", "settings"] {
+        for field in ["answers", "bootId", "settings", "\"ca\""] {
             assert!(!json(&pending).contains(field), "{field}");
         }
         assert!(
@@ -360,8 +387,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_does_not_say_whose_it_is_is_refused() {
+        let pending = new_pending();
+        let json = json(&pending).replace("\"machine\":{},", "");
+
+        assert!(matches!(Pending::parse(&json), Err(PendingError::Machine)));
+    }
+
+    #[test]
     fn other_content_is_refused_with_the_reason_and_without_the_key() {
-        let mut pending = Pending::of_key(PrivateKey::generate().unwrap());
+        let mut pending = new_pending();
         pending.request = Some(open());
         let json = json(&pending);
         let changed = |from: &str, to: &str| Pending::parse(&json.replace(from, to)).unwrap_err();

@@ -43,13 +43,16 @@ pub enum StoreFile {
 }
 
 impl StoreFile {
-    /// All of them; the lock is not one.
+    /// All of them, in the order in which they are taken out of use; the lock is not one.
+    ///
+    /// Keys first, and what says whose they are last: whoever is killed in between leaves no key
+    /// behind without it.
     pub const ALL: [Self; 5] = [
-        Self::Credential,
-        Self::Origin,
         Self::Pending,
+        Self::Credential,
         Self::Failure,
         Self::EndorsementKey,
+        Self::Origin,
     ];
 
     /// The name in the directory.
@@ -118,7 +121,11 @@ impl Store {
             fs::create_dir_all(parent).map_err(failed)?;
         }
         match fs::DirBuilder::new().mode(0o700).create(dir) {
-            Ok(()) => {}
+            Ok(()) => {
+                if let Some(parent) = dir.parent() {
+                    replace::sync(parent).map_err(failed)?;
+                }
+            }
             // Another run was faster.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed(error)),
@@ -206,7 +213,7 @@ impl Store {
         _lock: &StoreLock,
     ) -> Result<Option<PathBuf>, StoreError> {
         let path = self.path(file);
-        match replace::set_aside(&path) {
+        match replace::set_aside(&self.dir, &path) {
             Ok(kept) => Ok(Some(kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(StoreError::Write { path, source }),

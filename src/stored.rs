@@ -8,7 +8,7 @@ use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
 use crate::store::{Exposed, Store, StoreError, StoreFile};
 
-/// Why a credential is of no use that is good in itself.
+/// Why a credential or a key is of no use that is good in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
 
 /// A file that is there and of no use, and why.
@@ -73,7 +73,11 @@ impl Stored {
                     self.reject_all("the store is another machine's");
                 }
             }
-            Err(error) => self.reject(StoreFile::Origin, failure::chain(&error)),
+            Err(error) => {
+                self.reject(StoreFile::Origin, failure::chain(&error));
+                // Whose key it is, only the origin could have said for certain.
+                self.reject(StoreFile::Pending, USELESS_ORIGIN);
+            }
         }
         Ok(())
     }
@@ -99,7 +103,16 @@ impl Stored {
             }
             return;
         };
-        match Credential::from_store(text) {
+        // Once a boot, as for the machine: it costs more than everything else here.
+        let is_first_of_boot = self.machine.is_some();
+        let read = Credential::from_store(text).and_then(|credential| {
+            if is_first_of_boot {
+                credential.checked()
+            } else {
+                Ok(credential)
+            }
+        });
+        match read {
             Ok(credential) if credential.leaf().node_name.as_ref() == Some(&origin.node_name) => {
                 self.credential = Some(credential);
             }
@@ -128,6 +141,7 @@ impl Stored {
     pub(crate) fn distrust_origin(&mut self, why: &str) {
         self.origin = None;
         self.reject(StoreFile::Origin, why);
+        self.reject(StoreFile::Pending, USELESS_ORIGIN);
         if self.credential.take().is_some() {
             self.reject(StoreFile::Credential, USELESS_ORIGIN);
         }

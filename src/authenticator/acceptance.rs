@@ -41,11 +41,15 @@ impl Authenticator<'_> {
         if !was_tried_lately(store, clock::now()) {
             return None;
         }
-        Self::try_certificate(origin, credential)
+        Self::try_certificate(origin, credential, Deadline::after(TRYING))
     }
 
     /// Tries the certificate now.
-    pub(super) fn try_certificate(origin: &Origin, credential: &Credential) -> Option<ApiError> {
+    pub(super) fn try_certificate(
+        origin: &Origin,
+        credential: &Credential,
+        deadline: Deadline,
+    ) -> Option<ApiError> {
         let document = StoreFile::Origin.name();
         let endpoint = ClusterEndpoint::from_fields(origin.endpoint.clone(), document).ok()?;
         let login = Login::ClientCertificate {
@@ -54,7 +58,7 @@ impl Authenticator<'_> {
         };
         let environment = |name: &str| std::env::var_os(name);
         let client = ApiClient::connect(&endpoint, &login, &environment).ok()?;
-        match client.try_lease(&origin.node_name, Deadline::after(TRYING)) {
+        match client.try_lease(&origin.node_name, deadline) {
             Err(refused @ (ApiError::Forbidden { .. } | ApiError::Unauthorized { .. })) => {
                 Some(refused)
             }

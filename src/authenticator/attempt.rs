@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 use super::blame::{issued_failure, store_failure};
 use super::due::Due;
 use super::negotiation::{Requester, Server};
+use super::request::digest;
 use super::step::{Step, Steps};
 use crate::attester::Attester;
 use crate::backoff::{Circumstances, FailureRecord};
 use crate::clock::{self, Deadline};
-use crate::credential::{Credential, Expected};
+use crate::credential::{Credential, Expected, IssuedError};
 use crate::failure::{self, Code, Failure};
 use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::log::Log;
@@ -127,7 +128,8 @@ impl Attempt {
             store: &store,
             lock: &lock,
         };
-        let stored = self.load(&locked).map_err(NotYet::at_once)?;
+        let mut stored = self.load(&locked).map_err(NotYet::at_once)?;
+        self.finish(&locked, &mut stored).map_err(NotYet::at_once)?;
         Self::forget_foreign_endorsement_key(&locked, &stored);
         self.recall_endorsement_key(&store, &stored);
         let due = self.due(&stored);
@@ -186,7 +188,12 @@ impl Attempt {
         {
             stored.distrust_origin(&failure::chain(&error));
         }
-        for useless in &stored.useless {
+        let in_order = StoreFile::ALL.into_iter();
+        let useless = in_order.flat_map(|file| {
+            let useless = stored.useless.iter();
+            useless.filter(move |useless| useless.file == file)
+        });
+        for useless in useless {
             let kept = locked
                 .store
                 .set_aside(useless.file, locked.lock)
@@ -249,6 +256,12 @@ impl Attempt {
         // Before the rest, so that whatever is found beside it is known to be of this machine.
         // Where a credential is there, its own origin stays until there is another.
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
+            if stored.origin.is_none() && origin.machine.is_empty() {
+                self.log.warn(
+                    "nothing tells this machine from another: neither its firmware nor \
+                     /etc/machine-id; a copy of its disk would be taken for it",
+                );
+            }
             locked.write(StoreFile::Origin, &origin.to_json())?;
         }
         self.steps.done(Step::OriginSaved);
@@ -256,18 +269,24 @@ impl Attempt {
         let audience = self.settings.audience.clone();
         let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
         let mut pending = self.pending(locked, saved)?;
+        let ca = Some(digest(endpoint.ca_pem()));
+        if pending.ca != ca {
+            pending.ca = ca;
+            if pending.request.is_some() {
+                locked.write(StoreFile::Pending, &pending.to_json())?;
+            }
+        }
         let mut server = Server::new(endpoint, login, requester);
         let issued = self.negotiate(locked, &mut server, &mut pending, &subject)?;
-        self.accept(locked, pending, &subject, &origin, stored, &issued)
+        self.accept(locked, pending, &subject, &origin, &issued)
     }
 
     fn accept(
         &self,
         locked: &Locked<'_>,
-        pending: Pending,
+        mut pending: Pending,
         subject: &crate::pending::Subject,
         origin: &Origin,
-        stored: &Stored,
         issued: &str,
     ) -> Result<Credential, Failure> {
         let expected = Expected {
@@ -279,16 +298,23 @@ impl Attempt {
         let credential = Credential::from_issued(issued.as_bytes(), key, &expected, clock::now());
         let credential = match credential {
             Ok(credential) => credential,
+            // Time makes it good, and the next run fetches it again.
+            Err(error @ IssuedError::NotYetValid { .. }) => return Err(issued_failure(&error)),
             Err(error) => {
-                locked.drop_request(&mut Pending::of_key(pending.key))?;
+                locked.drop_request(&mut pending)?;
                 return Err(issued_failure(&error));
             }
         };
         self.remember_endorsement_key(locked, pending.request.as_ref())?;
         locked.write(StoreFile::Credential, credential.to_pem().as_bytes())?;
         self.steps.done(Step::CredentialStored);
-        if stored.origin.as_ref() != Some(origin) {
-            locked.write(StoreFile::Origin, &origin.to_json())?;
+        if locked.origin().as_ref() != Some(origin)
+            && let Err(failure) = locked.write(StoreFile::Origin, &origin.to_json())
+        {
+            // The next run finds the request with this key, and finishes.
+            let what = "the new credential is stored, and origin.json cannot be written";
+            self.log.warn_of(what, &failure);
+            return Ok(credential);
         }
         // What stays behind is recognised by its key.
         drop(locked.store.remove(StoreFile::Pending, locked.lock));
@@ -307,6 +333,11 @@ impl Locked<'_> {
     pub(super) fn drop_request(&self, pending: &mut Pending) -> Result<(), Failure> {
         pending.request = None;
         self.write(StoreFile::Pending, &pending.to_json())
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        let text = self.store.read(StoreFile::Origin).ok().flatten()?;
+        Origin::parse(&text).ok()
     }
 
     fn failure_record(&self) -> Option<FailureRecord> {

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::time::SystemTime;
 
+use data_encoding::HEXLOWER;
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId, csr_name};
 use kubelet_attestation::version::EvidenceVersion;
+use sha2::{Digest as _, Sha256};
 
 use super::attempt::{Attempt, Locked};
 use super::blame::{attester_failure, node_name_failure, store_failure};
@@ -114,12 +116,36 @@ impl Attempt {
         } else {
             let key = PrivateKey::generate()
                 .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
-            let pending = Pending::of_key(key);
+            let pending = Pending::of_key(key, self.machine.digest());
             locked.write(StoreFile::Pending, &pending.to_json())?;
             pending
         };
         self.steps.done(Step::KeySaved);
         Ok(pending)
+    }
+
+    /// Finishes a run that had stored its certificate and was killed, or could not write, before it
+    /// had written down which CA certificates that was issued under. Otherwise the certificate would
+    /// seem to be of the CA before, and another would be asked for.
+    pub(super) fn finish(&self, locked: &Locked<'_>, stored: &mut Stored) -> Result<(), Failure> {
+        let (Some(credential), Some(origin), Some(endpoint)) =
+            (&stored.credential, &mut stored.origin, &self.endpoint)
+        else {
+            return Ok(());
+        };
+        if origin.endpoint.ca_pem == endpoint.ca_pem() {
+            return Ok(());
+        }
+        let left = self.read_pending(locked)?.filter(|pending| {
+            let ca = digest(endpoint.ca_pem());
+            pending.key.public_bits() == credential.public_bits() && pending.ca == Some(ca)
+        });
+        if left.is_some() {
+            origin.endpoint = endpoint.to_fields();
+            locked.write(StoreFile::Origin, &origin.to_json())?;
+            drop(locked.store.remove(StoreFile::Pending, locked.lock));
+        }
+        Ok(())
     }
 
     /// The key and request of an earlier run, if there are.
@@ -145,22 +171,22 @@ impl Attempt {
         if let Some(exposed) = exposed {
             self.log.warn(&exposed.to_string());
         }
-        match Pending::parse(&text) {
-            Ok(pending) => Ok(Some(pending)),
-            Err(error) => {
-                let kept = locked
-                    .store
-                    .set_aside(StoreFile::Pending, locked.lock)
-                    .map_err(|error| store_failure(&error))?;
-                self.log.warn(&format!(
-                    "{} is set aside as {}: {}",
-                    StoreFile::Pending.name(),
-                    kept.unwrap_or_default().display(),
-                    failure::chain(&error)
-                ));
-                Ok(None)
-            }
-        }
+        let why = match Pending::parse(&text) {
+            // Strictly: what is lost is a request, and a key on two machines would be worse.
+            Ok(pending) if pending.machine == self.machine.digest() => return Ok(Some(pending)),
+            Ok(_) => "it is another machine's".to_owned(),
+            Err(error) => failure::chain(&error),
+        };
+        let kept = locked
+            .store
+            .set_aside(StoreFile::Pending, locked.lock)
+            .map_err(|error| store_failure(&error))?;
+        self.log.warn(&format!(
+            "{} is set aside as {}: {why}",
+            StoreFile::Pending.name(),
+            kept.unwrap_or_default().display(),
+        ));
+        Ok(None)
     }
 
     /// The open request, if it is worth taking up, or another with the same key, saved.
@@ -312,6 +338,11 @@ impl Attempt {
         let of_machine = subject.provider_id.as_str().starts_with(OF_TPMS);
         of_machine.then(|| self.circumstances.clone())
     }
+}
+
+/// A digest of CA certificates in PEM.
+pub(super) fn digest(ca_pem: &str) -> String {
+    HEXLOWER.encode(&Sha256::digest(ca_pem))
 }
 
 /// A certification request that evidence is still to be put beside.

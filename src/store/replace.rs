@@ -26,6 +26,17 @@ pub(super) fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()>
         drop(fs::remove_file(&temporary));
         return Err(error);
     }
+    sync(dir)
+}
+
+/// Has the names in `dir` outlive a power cut.
+pub(super) fn sync(dir: &Path) -> io::Result<()> {
+    // The parent of a path of one name is the empty path.
+    let dir = if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    };
     File::open(dir)?.sync_all()
 }
 
@@ -40,7 +51,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Renames `path` to the first of a few names; the last of them is overwritten.
-pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn set_aside(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = |number| aside(path, number);
     fs::symlink_metadata(path)?;
     for number in (1..KEPT_ASIDE).rev() {
@@ -51,6 +62,7 @@ pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
         }
     }
     fs::rename(path, name(1))?;
+    sync(dir)?;
     Ok(name(1))
 }
 

@@ -158,7 +158,10 @@ fn a_credential_without_an_origin_is_of_no_use() {
         .into_iter()
         .map(|(file, _)| file)
         .collect();
-    assert_eq!(files, [StoreFile::Origin, StoreFile::Credential]);
+    assert_eq!(
+        files,
+        [StoreFile::Origin, StoreFile::Pending, StoreFile::Credential]
+    );
 }
 
 #[test]

@@ -250,6 +250,18 @@ fn a_certificate_that_was_not_asked_for_is_13_and_never_stored() {
 }
 
 #[test]
+fn a_certificate_that_is_not_valid_yet_is_fetched_again_and_not_asked_for_again() {
+    let (server, node) = node(Signer::flawed(Flaw::NotYetValid));
+
+    node.run().failed(13).saying("not valid before");
+    node.command(&["credential"])
+        .failed(13)
+        .saying("not valid before");
+
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
 fn clock_skew_14_says_both_times() {
     for seconds in [-3600, 3600] {
         let (server, node) = node(Signer::issue());

@@ -3,10 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator::authenticator::Step;
 use kubelet_authenticator_test_support::api_server::{
-    self, ApiServer, Gate, Issuance, Route, Signer,
+    self, ApiServer, Gate, Issuance, Route, Signer, exec_info,
 };
+use kubelet_authenticator_test_support::pki::CertificateAuthority;
 use kubelet_authenticator_tests::node::{NULL, Node, UNDER_TEST, is_pair};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -70,6 +73,28 @@ fn a_renewal_killed_after_any_step_is_finished_with_the_same_request() {
         assert_ne!(run.pair(), old, "{step:?}");
         assert_eq!(server.csrs().len(), 2, "{step:?}");
         assert!(is_pair(&node.file("kubelet-client.pem")), "{step:?}");
+        assert_eq!(node.run().succeeded().pair(), run.pair(), "{step:?}");
+    }
+}
+
+#[test]
+fn a_renewal_for_another_ca_killed_after_any_step_is_finished_with_the_same_request() {
+    let next = CertificateAuthority::new("next");
+    for step in steps() {
+        let server = ApiServer::start();
+        server.set_signer(Signer::issue());
+        let mut node = Node::new(NULL, &server);
+        let old = node.run().succeeded().pair();
+        let mut cluster = server.cluster_info();
+        let bundle = format!("{}{}", server.ca_pem(), next.certificate_pem());
+        cluster["certificate-authority-data"] = STANDARD.encode(bundle).into();
+        node.set_env("KUBERNETES_EXEC_INFO", exec_info("v1", Some(cluster)));
+
+        kill_after(step, &node);
+        let run = node.run().succeeded();
+
+        assert_ne!(run.pair(), old, "{step:?}");
+        assert_eq!(server.csrs().len(), 2, "{step:?}");
         assert_eq!(node.run().succeeded().pair(), run.pair(), "{step:?}");
     }
 }

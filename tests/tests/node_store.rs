@@ -6,8 +6,12 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
-use kubelet_authenticator_tests::node::{NULL, Node};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, Issuance, Route, Signer, Step, exec_info,
+};
+use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
 use serde_json::json;
 
 /// What becomes of a stored credential.
@@ -297,4 +301,69 @@ fn a_store_that_a_full_disk_has_left_is_used_again_once_there_is_room() {
     node.run().succeeded();
 
     assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn a_join_that_has_its_certificate_ends_well_though_its_origin_cannot_be_written_again() {
+    let (server, node) = node();
+    let gate = server.hold(Route::create(), Step::Received);
+    let run = node.start(&[]);
+    gate.wait(1, Duration::from_secs(20));
+    fs::create_dir(node.file("origin.json.tmp")).unwrap();
+    gate.open();
+
+    let run = run.finish().succeeded();
+
+    assert_eq!(run.stderr, "");
+    assert_eq!(node.run().succeeded().pair(), run.pair());
+}
+
+#[test]
+fn a_certificate_is_printed_though_its_origin_cannot_be_written_and_costs_no_second_request() {
+    let (server, mut node, old) = joined();
+    let mut cluster = server.cluster_info();
+    let bundle = server.ca_pem().repeat(2);
+    cluster["certificate-authority-data"] = STANDARD.encode(bundle).into();
+    node.set_env("KUBERNETES_EXEC_INFO", exec_info("v1", Some(cluster)));
+    fs::create_dir(node.file("origin.json.tmp")).unwrap();
+
+    let run = node.run().succeeded().saying("origin.json");
+    fs::remove_dir(node.file("origin.json.tmp")).unwrap();
+    let next = node.run().succeeded();
+
+    assert_ne!(run.pair(), old);
+    assert_eq!((next.pair(), next.stderr.as_str()), (run.pair(), ""));
+    assert_eq!(server.creates(), 2);
+    assert!(!node.file("pending.json").exists());
+}
+
+#[test]
+fn a_key_that_rotted_on_the_disk_is_found_in_the_next_boot_and_replaced() {
+    let (server, node, pair) = joined();
+    let file = node.file("kubelet-client.pem");
+    let text = fs::read_to_string(&file).unwrap();
+    let der = STANDARD.decode(
+        pair.1
+            .lines()
+            .filter(|line| !line.starts_with('-'))
+            .collect::<String>(),
+    );
+    let mut der = der.unwrap();
+    // In the middle of the private half (RFC 5915, in PKCS #8): 32 bytes from byte 36 on.
+    der[50] ^= 1;
+    let rotten = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        STANDARD.encode(der)
+    );
+    fs::write(&file, text.replace(&pair.1, &rotten)).unwrap();
+    node.change("origin.json", |origin| origin["bootId"] = "before".into());
+
+    let run = node
+        .run()
+        .succeeded()
+        .saying("kubelet-client.pem is set aside");
+
+    assert_ne!(run.pair().1, pair.1);
+    assert!(is_pair(&file));
+    assert_eq!(server.creates(), 2);
 }
