@@ -18,6 +18,17 @@ const FIRST_DENIED: Duration = Duration::from_mins(5);
 /// The longest pause after a denial.
 const LONGEST_DENIED: Duration = Duration::from_hours(1);
 
+/// From this many requests that came to nothing on, each pause is a denial's: every one of them
+/// leaves an object behind, which the API server keeps for an hour or two.
+const MANY_IN_VAIN: u32 = 5;
+
+/// The pause after the fifth is a denial's second: of runs that make four requests each, as with a
+/// TPM that answers late, thirty requests fit into an hour.
+const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
+
+/// Runs that may take longer than the kubelet's heartbeats are this far apart.
+const IN_FULL_AGAIN: Duration = Duration::from_hours(1);
+
 /// More doublings than either pause has.
 const MOST_DOUBLINGS: u32 = 16;
 
@@ -34,6 +45,13 @@ pub struct FailureRecord {
     pub remedy: String,
     /// How often it has happened in a row.
     pub count: u32,
+    /// How many runs since the last success made a request that came to nothing, whatever happened
+    /// in between.
+    #[serde(default)]
+    pub in_vain: u32,
+    /// When a run with a valid credential last had the time of one without, in seconds since 1970.
+    #[serde(default)]
+    pub in_full: u64,
     /// When it happened last, in seconds since 1970.
     pub at: u64,
     /// Until when nothing is tried, in seconds since 1970.
@@ -84,6 +102,10 @@ impl FailureRecord {
         let code = failure.code().number();
         let same = previous.filter(|record| record.code == code && record.is_of(circumstances));
         let count = same.map_or(1, |record| record.count.saturating_add(1));
+        let before = previous.filter(|record| record.is_of(circumstances));
+        let in_vain = before
+            .map_or(0, |record| record.in_vain)
+            .saturating_add(u32::from(failure.code().leaves_request()));
         let (message, remedy) = match same {
             Some(first) => (first.message.clone(), first.remedy.clone()),
             None => (failure.what().to_owned(), failure.remedy().to_owned()),
@@ -93,8 +115,10 @@ impl FailureRecord {
             message,
             remedy,
             count,
+            in_vain,
+            in_full: previous.map_or(0, |record| record.in_full),
             at: seconds(now),
-            not_before: seconds(now + pause(failure.code(), count)),
+            not_before: seconds(now + pause(failure.code(), count, in_vain)),
             boot_id: circumstances.boot_id.clone(),
             settings: circumstances.settings.clone(),
         }
@@ -117,19 +141,28 @@ impl FailureRecord {
         active.then_some(until)
     }
 
+    /// Whether a run with a valid credential had the time of one without within the last hour, by a
+    /// clock that was not set back since.
+    pub fn had_full_time(&self, now: SystemTime) -> bool {
+        let now = seconds(now);
+        self.in_full <= now && now - self.in_full < IN_FULL_AGAIN.as_secs()
+    }
+
     fn is_of(&self, circumstances: &Circumstances) -> bool {
         self.boot_id == circumstances.boot_id && self.settings == circumstances.settings
     }
 }
 
-fn pause(code: Code, count: u32) -> Duration {
+fn pause(code: Code, count: u32, in_vain: u32) -> Duration {
     if !code.is_remembered() {
         return Duration::ZERO;
     }
-    let (first, longest) = if code == Code::Denied {
-        (FIRST_DENIED, LONGEST_DENIED)
+    let (first, longest, count) = if code == Code::Denied {
+        (FIRST_DENIED, LONGEST_DENIED, count)
+    } else if code.leaves_request() && in_vain >= MANY_IN_VAIN {
+        (FIRST_DENIED, LONGEST_DENIED, in_vain - NOT_COUNTED)
     } else {
-        (FIRST, LONGEST)
+        (FIRST, LONGEST, count)
     };
     let doublings = count.saturating_sub(1).min(MOST_DOUBLINGS);
     (first * 2_u32.saturating_pow(doublings)).min(longest)
@@ -189,6 +222,79 @@ mod tests {
                 "{code:?} {count}"
             );
         }
+    }
+
+    /// Runs back to back, each of which makes this many requests and ends in the next of `codes`;
+    /// gives the most requests within one hour.
+    fn most_in_an_hour(codes: &[Code], requests: usize) -> usize {
+        let mut record: Option<FailureRecord> = None;
+        let mut time = now();
+        let mut made = Vec::new();
+        for code in codes.iter().cycle() {
+            if time > now() + Duration::from_hours(24) {
+                break;
+            }
+            if code.leaves_request() {
+                made.extend(std::iter::repeat_n(time, requests));
+            }
+            let failure = Failure::new(*code, "in vain", "wait");
+            let next = FailureRecord::after(record.as_ref(), &failure, &here(), time);
+            time = next.holds(&here(), time).unwrap_or(time + FIRST);
+            record = Some(next);
+        }
+        let within = |start: &SystemTime| {
+            let end = *start + Duration::from_hours(1);
+            made.iter().filter(|at| (*start..end).contains(at)).count()
+        };
+        made.iter().map(within).max().unwrap_or_default()
+    }
+
+    #[test]
+    fn no_node_leaves_more_than_thirty_requests_behind_in_an_hour() {
+        for codes in [
+            &[Code::Failed][..],
+            &[Code::Version],
+            &[Code::Failed, Code::Version],
+            &[Code::Pending, Code::Failed],
+            &[Code::Unreachable, Code::Failed],
+            &[Code::Version, Code::Denied, Code::TpmUnavailable],
+        ] {
+            for requests in [1, 2, 4] {
+                let most = most_in_an_hour(codes, requests);
+                assert!(most <= 30, "{codes:?}: {requests} a run, {most} an hour");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_that_leaves_a_request_is_retried_soon_four_times() {
+        for (count, expected) in [
+            (4, 8),
+            (5, 600),
+            (6, 1200),
+            (7, 2400),
+            (8, 3600),
+            (99, 3600),
+        ] {
+            let until = streak(Code::Failed, count).holds(&here(), now()).unwrap();
+            assert_eq!(until.duration_since(now()).unwrap().as_secs(), expected);
+        }
+    }
+
+    #[test]
+    fn a_run_has_the_full_time_once_an_hour() {
+        let record = FailureRecord {
+            in_full: seconds(now()),
+            ..streak(Code::TpmUnavailable, 1)
+        };
+
+        assert!(!streak(Code::TpmUnavailable, 1).had_full_time(now()));
+        assert!(record.had_full_time(now() + Duration::from_mins(59)));
+        assert!(!record.had_full_time(now() + Duration::from_hours(1)));
+        assert!(!record.had_full_time(now() - Duration::from_mins(1)));
+        let later = Failure::new(Code::Pending, "", "");
+        let later = FailureRecord::after(Some(&record), &later, &here(), now());
+        assert_eq!(later.in_full, record.in_full);
     }
 
     #[test]

@@ -83,6 +83,28 @@ impl Code {
             .nth(usize::from(number.checked_sub(1)?))
     }
 
+    /// Whether a request is left on the API server that nobody will take up again.
+    pub fn leaves_request(self) -> bool {
+        match self {
+            Self::Failed | Self::Version => true,
+            Self::Internal
+            | Self::Usage
+            | Self::Configuration
+            | Self::Store
+            | Self::EvidenceUnavailable
+            | Self::TpmUnavailable
+            | Self::EvidenceInvalid
+            | Self::Unreachable
+            | Self::Unauthorized
+            | Self::Refused
+            | Self::Pending
+            | Self::Denied
+            | Self::ClockSkew
+            | Self::NodeName
+            | Self::BackOff => false,
+        }
+    }
+
     /// Whether the next runs answer from memory for a while.
     ///
     /// What is found on this machine is found again at no cost to anybody else, and a pending
