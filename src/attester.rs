@@ -68,6 +68,12 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// given up, so that the next run begins anew.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
 
+    /// The members of the evidence, which is JSON, that nobody but the controller should see. People
+    /// are shown a request without their values.
+    fn secret_members(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Evidence that answers a challenge and supports `claim`, whose key is that of the request that
     /// was challenged; none for a provider that is asked no challenge.
     ///

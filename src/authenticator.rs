@@ -2,6 +2,7 @@
 //! credential.
 
 mod acceptance;
+mod allowed;
 mod attempt;
 mod blame;
 mod cluster;
@@ -32,11 +33,13 @@ use crate::machine::Machine;
 use crate::node_name::NameSources;
 use crate::origin::Origin;
 use crate::pending::Subject;
+use crate::rescue::Rescue;
 use crate::settings::Settings;
-use crate::store::{Store, StoreFile};
+use crate::store::{Store, StoreFile, StoreLock};
 use crate::stored::Stored;
 
-use attempt::{Attempt, Demand, NotYet};
+use allowed::Allowed;
+use attempt::{Attempt, Demand, Locked, Memory, NotYet};
 pub(crate) use blame::store_failure;
 pub use due::Due;
 use due::ca_changed;
@@ -51,9 +54,6 @@ const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
 /// How long a person waits to learn whether the present certificate is accepted.
 const FOR_A_PERSON: Duration = Duration::from_secs(15);
-
-/// What is kept of a run's time for ending it in good order.
-const MARGIN: Duration = Duration::from_millis(500);
 
 /// For whom a credential is got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub struct Authenticator<'a> {
     pub machine: Machine,
     /// Who asks.
     pub caller: Caller,
+    /// What a panic has printed.
+    pub rescue: Rescue,
     /// Where to say what happens.
     pub log: Log,
     /// Whom to tell each step that is done.
@@ -105,7 +107,8 @@ impl Authenticator<'_> {
     /// While the stored credential is good, no thread, connection or TLS is set up, but for one call
     /// an hour that takes two seconds at most and learns whether the API server still accepts it.
     /// Getting another ends within the time of the settings, and within five seconds if a valid
-    /// credential is stored, whatever hangs meanwhile.
+    /// credential is stored, whatever hangs meanwhile. But below a fifth of the credential's lifetime
+    /// one run an hour has the time of the settings: what proves the machine may be that slow.
     ///
     /// Only what comes first has no deadline, for that would take a thread: reading the state
     /// directory. Nothing that stands in the place of its files can hold it up, but a file system
@@ -137,7 +140,11 @@ impl Authenticator<'_> {
                 Ok(self.renewed_or_old(&store, credential, Demand::IfDue))
             }
             (_, store, _) => self
-                .replace(store.as_ref(), self.settings.timeout, Demand::IfDue)
+                .replace(
+                    store.as_ref(),
+                    Allowed::Without(self.settings.timeout),
+                    Demand::IfDue,
+                )
                 .map(|fresh| self.kept(fresh, clock::now()))
                 .map_err(|not_yet| not_yet.failure),
         }
@@ -151,9 +158,18 @@ impl Authenticator<'_> {
     }
 
     fn renewed_or_old(&self, store: &Store, old: Credential, demand: Demand) -> Answer {
-        let total = WITH_CREDENTIAL.min(self.settings.timeout);
+        let now = clock::now();
+        self.prepare_rescue(&old, now);
+        let in_full = old.validity().runs_out(now)
+            && self.attester.renewal() == Renewal::Attested
+            && !failure_record(store).is_some_and(|record| record.had_full_time(now));
+        let allowed = if in_full {
+            Allowed::InFull(self.settings.timeout)
+        } else {
+            Allowed::Briefly(WITH_CREDENTIAL.min(self.settings.timeout))
+        };
         let refused = demand != Demand::IfDue;
-        match self.replace(Some(store), total, demand) {
+        match self.replace(Some(store), allowed, demand) {
             Ok(fresh) => self.kept(fresh, clock::now()),
             Err(not_yet) => {
                 if refused {
@@ -185,7 +201,11 @@ impl Authenticator<'_> {
             demand = Demand::unless_replaced(&credential);
         }
         let fresh = self
-            .replace(store.as_ref(), self.settings.timeout, demand)
+            .replace(
+                store.as_ref(),
+                Allowed::Without(self.settings.timeout),
+                demand,
+            )
             .map_err(|not_yet| not_yet.failure)?;
         Ok((self.kept(fresh, clock::now()), true))
     }
@@ -195,7 +215,7 @@ impl Authenticator<'_> {
     pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (store, stored) = self.stored()?;
         let mut attempt = self
-            .attempt(self.settings.timeout, Demand::IfDue)
+            .attempt(Allowed::Without(self.settings.timeout), Demand::IfDue)
             .map_err(|not_yet| not_yet.failure)?;
         if let Some(store) = &store {
             attempt.recall_endorsement_key(store, &stored);
@@ -324,22 +344,28 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Gets a new credential in `total`, on a thread of its own: what hangs there is left behind.
+    fn prepare_rescue(&self, credential: &Credential, now: SystemTime) {
+        let soon = credential.validity().expiry_awaiting_renewal(now, now);
+        self.rescue.prepare(credential, soon);
+    }
+
+    /// Gets a new credential in the time that is allowed, on a thread of its own: what hangs there is
+    /// left behind.
     ///
     /// A run that is left behind does no more harm than one that is killed, because every step can
     /// be repeated.
     fn replace(
         &self,
         store: Option<&Store>,
-        total: Duration,
+        allowed: Allowed,
         demand: Demand,
     ) -> Result<Credential, NotYet> {
         let now = clock::now();
         if let Some(active) = store.and_then(|store| self.remembered(store, now)) {
             return Err(active);
         }
-        let attempt = self.attempt(total, demand)?;
-        let steps = attempt.steps.clone();
+        let attempt = self.attempt(allowed, demand)?;
+        let (steps, memory) = (attempt.steps.clone(), attempt.memory.clone());
         let (sender, receiver) = mpsc::sync_channel(1);
         let worker = thread::Builder::new().spawn(move || {
             let result = attempt.run();
@@ -349,10 +375,12 @@ impl Authenticator<'_> {
             let failure = Failure::of(Code::Internal, &error, "free some memory");
             return Err(NotYet::at_once(failure));
         }
-        match receiver.recv_timeout(total.saturating_sub(margin(total))) {
+        match receiver.recv_timeout(allowed.total().saturating_sub(allowed.margin())) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
-                Err(NotYet::at_once(steps.stuck(&self.settings.state_directory)))
+                let failure = steps.stuck(&self.settings.state_directory);
+                let lock = steps.lock();
+                Err(self.remember(lock, memory, failure, allowed.margin()))
             }
             Err(RecvTimeoutError::Disconnected) => Err(NotYet::at_once(Failure::new(
                 Code::Internal,
@@ -362,20 +390,49 @@ impl Authenticator<'_> {
         }
     }
 
+    /// Writes down the failure of a run that is left behind, under the lock that it has. The disk may
+    /// be what hangs, so this is waited for only so long.
+    fn remember(
+        &self,
+        lock: Option<Arc<StoreLock>>,
+        memory: Memory,
+        failure: Failure,
+        patience: Duration,
+    ) -> NotYet {
+        let not_yet = NotYet::at_once(failure.clone());
+        let Some(lock) = lock else {
+            return not_yet;
+        };
+        let directory = self.settings.state_directory.clone();
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let write = move || {
+            let Ok(Some(store)) = Store::open(&directory) else {
+                return;
+            };
+            let locked = Locked {
+                store: &store,
+                lock: &lock,
+            };
+            drop(sender.send(memory.write(&locked, failure)));
+        };
+        match thread::Builder::new().spawn(write) {
+            Ok(_) => receiver.recv_timeout(patience).unwrap_or(not_yet),
+            Err(_) => not_yet,
+        }
+    }
+
     fn remembered(&self, store: &Store, now: SystemTime) -> Option<NotYet> {
         if self.caller == Caller::Person {
             return None;
         }
-        let text = store.read(StoreFile::Failure).ok().flatten()?;
-        let record = FailureRecord::parse(&text)?;
-        NotYet::of_memory(&record, &self.circumstances(), now)
+        NotYet::of_memory(&failure_record(store)?, &self.circumstances(), now)
     }
 
     fn circumstances(&self) -> Circumstances {
         Circumstances::new(self.machine.boot_id(), self.settings.digest())
     }
 
-    fn attempt(&self, total: Duration, demand: Demand) -> Result<Attempt, NotYet> {
+    fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, NotYet> {
         let endpoint = self
             .cluster
             .map(ClusterEndpoint::from_exec_info)
@@ -384,18 +441,20 @@ impl Authenticator<'_> {
                 let remedy = "correct the cluster in the kubeconfig that runs this plugin";
                 NotYet::at_once(Failure::of(Code::Configuration, &error, remedy))
             })?;
-        let deadline = Deadline::after(total.saturating_sub(2 * margin(total)));
-        let others = if total <= WITH_CREDENTIAL && demand != Demand::Always {
-            deadline.within(WAIT_FOR_OTHERS)
-        } else {
-            deadline
+        let deadline = Deadline::after(allowed.total().saturating_sub(2 * allowed.margin()));
+        let others = match allowed {
+            Allowed::Without(_) => deadline,
+            Allowed::Briefly(_) | Allowed::InFull(_) => deadline.within(WAIT_FOR_OTHERS),
         };
         Ok(Attempt {
             attester: Arc::clone(&self.attester),
             settings: self.settings.clone(),
             endpoint,
             machine: self.machine.clone(),
-            circumstances: self.circumstances(),
+            memory: Memory {
+                circumstances: self.circumstances(),
+                in_full: matches!(allowed, Allowed::InFull(_)),
+            },
             log: self.log,
             insists: self.caller == Caller::Person,
             demand,
@@ -406,8 +465,9 @@ impl Authenticator<'_> {
     }
 }
 
-fn margin(total: Duration) -> Duration {
-    (MARGIN / 2).min(total / 20)
+fn failure_record(store: &Store) -> Option<FailureRecord> {
+    let text = store.read(StoreFile::Failure).ok().flatten()?;
+    FailureRecord::parse(&text)
 }
 
 /// What this process was started as.

@@ -275,6 +275,12 @@ impl ExecCredential<'_> {
     }
 
     fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&self.to_json()?)?;
+        out.flush()
+    }
+
+    /// One line of JSON.
+    pub(crate) fn to_json(self) -> io::Result<Zeroizing<Vec<u8>>> {
         let timestamp = rfc3339(self.expiration);
         let credential = WireCredential {
             api_version: self.version.as_str(),
@@ -291,8 +297,7 @@ impl ExecCredential<'_> {
         let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
         serde_json::to_writer(&mut *json, &credential)?;
         json.push(b'\n');
-        out.write_all(&json)?;
-        out.flush()
+        Ok(json)
     }
 }
 

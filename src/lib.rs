@@ -16,6 +16,8 @@
 //!   certificate that was not checked.
 //! - While the stored credential is good there is no connection, no thread and no runtime, but for
 //!   one short call an hour that learns whether it is still accepted.
+//! - After a panic on any thread the stored credential is printed if it still holds, and no core
+//!   file is written.
 //! - No secret is in an error, a log line or a `Debug` text.
 
 pub mod attester;
@@ -37,6 +39,7 @@ pub mod machine;
 pub mod node_name;
 pub mod origin;
 pub mod pending;
+pub mod rescue;
 pub mod rotation;
 pub mod secret;
 pub mod settings;

@@ -37,6 +37,7 @@ impl Authenticator<'_> {
         // Whoever has the lock renews the certificate or tries it.
         let lock = store.lock(Deadline::after(Duration::ZERO), &program(), now);
         drop(lock.ok()?);
+        self.prepare_rescue(credential, now);
         // On a disk that takes no writes every run would try it.
         if !was_tried_lately(store, clock::now()) {
             return None;

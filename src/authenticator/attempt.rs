@@ -93,6 +93,42 @@ impl Demand {
     }
 }
 
+/// What is written down of a run that fails.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    pub(super) circumstances: Circumstances,
+    /// That the run has the time of one without a valid credential, though there is one.
+    pub(super) in_full: bool,
+}
+
+impl Memory {
+    /// A pending request is no failure to be held back by, but `status` shows it.
+    pub(super) fn write(&self, locked: &Locked<'_>, failure: Failure) -> NotYet {
+        let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
+        if !is_written && !self.in_full {
+            return NotYet::at_once(failure);
+        }
+        let now = clock::now();
+        let previous = locked.failure_record();
+        let mut record =
+            FailureRecord::after(previous.as_ref(), &failure, &self.circumstances, now);
+        if self.in_full {
+            record.in_full = record.at;
+        }
+        // A memory that cannot be written down is none; the failure itself is what matters.
+        drop(
+            locked
+                .store
+                .replace(StoreFile::Failure, &record.to_json(), locked.lock),
+        );
+        let next_attempt = record.holds(&self.circumstances, now).unwrap_or(now + SOON);
+        NotYet {
+            failure,
+            next_attempt,
+        }
+    }
+}
+
 /// One attempt to get a new credential. Owns all it needs: its thread may be left behind.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -100,7 +136,7 @@ pub(super) struct Attempt {
     pub(super) settings: Settings,
     pub(super) endpoint: Option<ClusterEndpoint>,
     pub(super) machine: Machine,
-    pub(super) circumstances: Circumstances,
+    pub(super) memory: Memory,
     pub(super) log: Log,
     pub(super) insists: bool,
     pub(super) demand: Demand,
@@ -123,7 +159,8 @@ impl Attempt {
         let lock = store
             .lock(self.lock_deadline, &super::program(), clock::now())
             .map_err(|error| NotYet::at_once(Self::lock_failure(&store, &error)))?;
-        self.steps.done(Step::Locked);
+        let lock = Arc::new(lock);
+        self.steps.locked(&lock);
         let locked = Locked {
             store: &store,
             lock: &lock,
@@ -144,7 +181,7 @@ impl Attempt {
         };
         let record = locked.failure_record();
         if let (Some(record), false) = (&record, self.insists)
-            && let Some(active) = NotYet::of_memory(record, &self.circumstances, clock::now())
+            && let Some(active) = NotYet::of_memory(record, self.circumstances(), clock::now())
         {
             return Err(active);
         }
@@ -154,8 +191,12 @@ impl Attempt {
                 self.steps.done(Step::Cleared);
                 Ok(credential)
             }
-            Err(failure) => Err(self.remember(&locked, record.as_ref(), failure)),
+            Err(failure) => Err(self.memory.write(&locked, failure)),
         }
+    }
+
+    pub(super) fn circumstances(&self) -> &Circumstances {
+        &self.memory.circumstances
     }
 
     fn due(&self, stored: &Stored) -> Due {
@@ -210,31 +251,6 @@ impl Attempt {
         Ok(stored)
     }
 
-    /// A pending request is no failure to be held back by, but `status` shows it.
-    fn remember(
-        &self,
-        locked: &Locked<'_>,
-        previous: Option<&FailureRecord>,
-        failure: Failure,
-    ) -> NotYet {
-        if !failure.code().is_remembered() && failure.code() != Code::Pending {
-            return NotYet::at_once(failure);
-        }
-        let now = clock::now();
-        let record = FailureRecord::after(previous, &failure, &self.circumstances, now);
-        // A memory that cannot be written down is none; the failure itself is what matters.
-        drop(
-            locked
-                .store
-                .replace(StoreFile::Failure, &record.to_json(), locked.lock),
-        );
-        let next_attempt = record.holds(&self.circumstances, now).unwrap_or(now + SOON);
-        NotYet {
-            failure,
-            next_attempt,
-        }
-    }
-
     fn enrol(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Credential, Failure> {
         let saved = self.saved_pending(locked, stored)?;
         let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
@@ -251,7 +267,7 @@ impl Attempt {
                 .machine
                 .clone()
                 .unwrap_or_else(|| self.machine.digest()),
-            self.circumstances.boot_id.clone(),
+            self.circumstances().boot_id.clone(),
         );
         // Before the rest, so that whatever is found beside it is known to be of this machine.
         // Where a credential is there, its own origin stays until there is another.
@@ -340,7 +356,7 @@ impl Locked<'_> {
         Origin::parse(&text).ok()
     }
 
-    fn failure_record(&self) -> Option<FailureRecord> {
+    pub(super) fn failure_record(&self) -> Option<FailureRecord> {
         let text = self.store.read(StoreFile::Failure).ok().flatten()?;
         FailureRecord::parse(&text)
     }

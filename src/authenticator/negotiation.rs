@@ -271,7 +271,7 @@ impl Attempt {
         if let Err(EnrolmentError::Squatted { .. }) = &decision {
             locked.drop_request(pending)?;
         }
-        if decision.is_ok() {
+        if !matches!(decision, Err(_) | Ok(Decision::Undecided)) {
             self.steps.done(Step::Decided);
         }
         Ok(decision)

@@ -92,7 +92,7 @@ impl Attempt {
         saved: Option<&'a Pending>,
     ) -> Option<&'a ProviderId> {
         let open = saved?.request.as_ref()?;
-        open.known_provider_id(&self.circumstances, clock::now())
+        open.known_provider_id(self.circumstances(), clock::now())
     }
 
     pub(super) fn subject(&self, names: Names, audience: Audience) -> Subject {
@@ -336,7 +336,7 @@ impl Attempt {
     /// For names that only the machine itself has.
     fn asked(&self, subject: &Subject) -> Option<Circumstances> {
         let of_machine = subject.provider_id.as_str().starts_with(OF_TPMS);
-        of_machine.then(|| self.circumstances.clone())
+        of_machine.then(|| self.circumstances().clone())
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::failure::{Code, Failure};
+use crate::store::StoreLock;
 
 /// A step that is done. A run that is killed after any of them is taken up by the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +86,7 @@ impl fmt::Debug for Observer {
 #[derive(Debug, Clone)]
 pub(super) struct Steps {
     last: Arc<Mutex<Step>>,
+    lock: Arc<OnceLock<Arc<StoreLock>>>,
     observer: Option<Observer>,
 }
 
@@ -92,8 +94,21 @@ impl Steps {
     pub(super) fn new(observer: Option<Observer>) -> Self {
         Self {
             last: Arc::new(Mutex::new(Step::Started)),
+            lock: Arc::default(),
             observer,
         }
+    }
+
+    /// Has the thread that waits write under this lock, should the run not come back.
+    pub(super) fn locked(&self, lock: &Arc<StoreLock>) {
+        // A run takes the lock once.
+        drop(self.lock.set(Arc::clone(lock)));
+        self.done(Step::Locked);
+    }
+
+    /// The lock, if the run has it.
+    pub(super) fn lock(&self) -> Option<Arc<StoreLock>> {
+        self.lock.get().cloned()
     }
 
     pub(super) fn done(&self, step: Step) {

@@ -116,11 +116,14 @@ pub(super) enum Command {
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
-    /// Build the request and print it; nothing is sent or stored.
+    /// Build the request and print it, without what is secret in it; nothing is sent or stored.
     Csr {
         /// Required: there is no other way yet.
         #[arg(long, required = true)]
         dry_run: bool,
+        /// Print the request as it would be sent, with tokens and signatures.
+        #[arg(long)]
+        show_secrets: bool,
         /// How to print it.
         #[arg(long, short, value_enum, default_value_t)]
         output: Request,

@@ -5,16 +5,19 @@ use std::ffi::OsString;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::csr::CLIENT_USAGES;
+use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::names::csr_name;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::arguments::{self, Arguments, Command, Report, Request, Version};
 use super::{Session, answer, flags, print, status};
 use crate::authenticator::{Authenticator, Caller};
 use crate::clock;
-use crate::exec::ApiVersion;
 use crate::failure::{Code, Failure};
 use crate::settings::Given;
+
+/// What stands for a secret that is not shown.
+const LEFT_OUT: &str = "(not shown)";
 
 impl Session {
     pub(super) fn command(
@@ -31,13 +34,18 @@ impl Session {
                 "no command is given, and KUBERNETES_EXEC_INFO is not set",
                 "see --help; client-go sets the variable",
             )),
-            (Some(Command::Credential), None) => print(&self.by_hand(arguments)?, ApiVersion::V1),
+            (Some(Command::Credential), None) => print(&self.by_hand(arguments)?),
             (Some(Command::Status { output }), _) => {
                 show_status(&self.by_hand(arguments)?, *output)
             }
-            (Some(Command::Csr { output, .. }), _) => {
-                show_request(&self.by_hand(arguments)?, *output)
-            }
+            (
+                Some(Command::Csr {
+                    output,
+                    show_secrets,
+                    ..
+                }),
+                _,
+            ) => show_request(&self.by_hand(arguments)?, *output, *show_secrets),
             (Some(Command::Renew { force }), _) => renew(&self.by_hand(arguments)?, *force),
             (Some(Command::Reset), _) => {
                 self.by_hand(arguments)?.reset()?;
@@ -98,14 +106,28 @@ fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), 
     answer::print(text.as_bytes())
 }
 
-fn show_request(authenticator: &Authenticator<'_>, output: Request) -> Result<(), Failure> {
+fn show_request(
+    authenticator: &Authenticator<'_>,
+    output: Request,
+    show_secrets: bool,
+) -> Result<(), Failure> {
     let (subject, bytes) = authenticator.dry_run()?;
+    let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
+    let secrets = authenticator.attester.secret_members();
+    let bytes = if show_secrets || secrets.is_empty() {
+        bytes
+    } else {
+        authenticator
+            .log
+            .warn("what is secret in the request is left out: see --show-secrets");
+        without(secrets, &bytes)?
+    };
     let text = match output {
         Request::Pem => bytes,
         Request::Yaml => answer::yaml(&json!({
             "apiVersion": "certificates.k8s.io/v1",
             "kind": "CertificateSigningRequest",
-            "metadata": {"name": csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes)},
+            "metadata": {"name": name},
             "spec": {
                 "request": STANDARD.encode(&bytes),
                 "signerName": subject.signer_name,
@@ -116,6 +138,39 @@ fn show_request(authenticator: &Authenticator<'_>, output: Request) -> Result<()
         .into_bytes(),
     };
     answer::print(&text)
+}
+
+/// The request with evidence in which these members have no values. Evidence that is no JSON is left
+/// out as a whole.
+fn without(secrets: &[&str], request: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut envelope = Envelope::parse(request)
+        .map_err(|error| Failure::of(Code::Internal, &error, "report this as a bug"))?;
+    envelope.evidence = envelope.evidence.map(|evidence| {
+        let Ok(mut json) = serde_json::from_slice::<Value>(&evidence) else {
+            return LEFT_OUT.into();
+        };
+        leave_out(secrets, &mut json);
+        json.to_string().into_bytes()
+    });
+    Ok(envelope.encode())
+}
+
+fn leave_out(secrets: &[&str], json: &mut Value) {
+    match json {
+        Value::Object(members) => {
+            for (name, value) in members {
+                if secrets.contains(&name.as_str()) {
+                    *value = LEFT_OUT.into();
+                } else {
+                    leave_out(secrets, value);
+                }
+            }
+        }
+        Value::Array(values) => values
+            .iter_mut()
+            .for_each(|value| leave_out(secrets, value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 fn renew(authenticator: &Authenticator<'_>, force: bool) -> Result<(), Failure> {

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use crate::attester::Attester;
 use crate::authenticator::{Authenticator, Caller, Observer};
-use crate::exec::{ApiVersion, EXEC_INFO, ExecCredential, ExecInfo};
+use crate::exec::{EXEC_INFO, ExecInfo};
 use crate::failure::{self, Code, Failure};
 use crate::log::Log;
 use crate::machine::Machine;
+use crate::rescue::{Rescue, keep_memory};
 use crate::settings::{Given, Layer, ProviderDefaults, Settings, SettingsError, unknown_variables};
 
 use arguments::Arguments;
@@ -32,6 +33,7 @@ pub fn run(attester: impl Attester) -> ExitCode {
 /// As [`run`], on a machine that another root describes, and tells `observer` of each step that is
 /// done: how tests move a disk to another machine, and end a run in the middle.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
+    keep_memory();
     let attester: Arc<dyn Attester> = Arc::new(attester);
     let exec_info = env::var_os(EXEC_INFO);
     // client-go's calls come every hour on every node: they do not pay for a parser of arguments.
@@ -39,6 +41,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
         let session = Session {
             attester,
             machine,
+            rescue: Rescue::install(Log::default()),
             log: Log::default(),
             observer,
         };
@@ -49,6 +52,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
             let session = Session {
                 attester,
                 machine,
+                rescue: Rescue::install(arguments.log()),
                 log: arguments.log(),
                 observer,
             };
@@ -62,6 +66,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
 struct Session {
     attester: Arc<dyn Attester>,
     machine: Machine,
+    rescue: Rescue,
     log: Log,
     observer: Option<Observer>,
 }
@@ -88,9 +93,10 @@ impl Session {
         };
         let authenticator = Authenticator {
             cluster: info.cluster.as_ref(),
+            rescue: self.rescue.speaking(info.version),
             ..self.authenticator(given, Caller::ClientGo)?
         };
-        print(&authenticator, info.version)
+        print(&authenticator)
     }
 
     fn authenticator<'a>(
@@ -116,21 +122,16 @@ impl Session {
             cluster: None,
             machine: self.machine.clone(),
             caller,
+            rescue: self.rescue.clone(),
             log: self.log,
             observer: self.observer.clone(),
         })
     }
 }
 
-fn print(authenticator: &Authenticator<'_>, version: ApiVersion) -> Result<(), Failure> {
+fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     let answer = authenticator.credential()?;
-    let credential = ExecCredential {
-        version,
-        expiration: answer.expiration,
-        certificate_pem: answer.credential.certificate_pem(),
-        key_pem: answer.credential.key_pem(),
-    };
-    credential.print().map_err(|error| {
+    authenticator.rescue.print(&answer).map_err(|error| {
         let what = format!("cannot write the credential: {}", failure::chain(&error));
         Failure::new(Code::Internal, what, "read standard output to its end")
     })

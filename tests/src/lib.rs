@@ -6,6 +6,7 @@ pub mod demo;
 pub mod fleet;
 pub mod management;
 pub mod node;
+pub mod panics;
 pub mod scene;
 pub mod tpm;
 

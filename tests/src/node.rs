@@ -56,10 +56,15 @@ pub struct Run {
 impl Node {
     /// A node with this plugin, a bootstrap token, and nothing stored.
     pub fn new(plugin: &str, server: &ApiServer) -> Self {
+        Self::of(program(plugin), server)
+    }
+
+    /// The same with the plugin in this file.
+    pub fn of(program: PathBuf, server: &ApiServer) -> Self {
         let scratch = Scratch::new("node");
         let bootstrap = server.write_bootstrap_kubeconfig(scratch.path(), TOKEN);
         let mut node = Self {
-            program: program(plugin),
+            program,
             wrapper: Vec::new(),
             environment: Vec::new(),
             scratch,
@@ -232,6 +237,14 @@ impl Started {
     #[track_caller]
     pub fn kill(&mut self) {
         self.child.as_mut().unwrap().kill().unwrap();
+    }
+
+    /// Sends it SIGABRT, as a process does to itself that finds itself broken.
+    #[track_caller]
+    pub fn abort(&mut self) {
+        let child = self.child.as_ref().unwrap();
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::ABORT).unwrap();
     }
 
     /// Waits until it has ended.

@@ -154,7 +154,7 @@ fn a_machine_that_nothing_tells_from_others_says_so_once() {
     let server = ApiServer::start();
     server.set_signer(Signer::Off);
     let mut node = node(&server, "n", &[(MACHINE_ID, "uninitialized")]);
-    node.set("TIMEOUT_SECONDS", "1");
+    node.set("TIMEOUT_SECONDS", "3");
 
     let first = node.run().failed(11);
     server.set_signer(Signer::issue());

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::api_server::{
     ApiServer, ConnectionFault, Fault, Issuance, Route, Signer, Times,
 };
 use kubelet_authenticator_test_support::clock::now;
-use kubelet_authenticator_tests::node::{NULL, Node, Run};
+use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 
 /// The time that the nodes here are given to join, in seconds; of a shorter one they keep too little
 /// for saying whom they waited for.
@@ -206,4 +206,57 @@ fn a_redirect_is_not_followed() {
     Node::new(NULL, &server).run().failed(8).saying("302");
 
     assert_eq!(elsewhere.connections(), 0);
+}
+
+#[test]
+fn a_machine_that_proves_itself_slowly_renews_below_a_fifth_of_the_lifetime_once_an_hour() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::Issue(Issuance {
+        lifetime: Some(Duration::from_secs(3600)),
+        backdate: Duration::from_secs(9 * 3600),
+        ..Issuance::default()
+    }));
+    let mut node = Node::new(UNDER_TEST, &server);
+    let old = node.run().succeeded().pair();
+    let mut hangs = node_of_same_store(&node, &server);
+    hangs.set("TIMEOUT_SECONDS", "6");
+    hangs.set_env("HANG_FOR", "600");
+    let in_vain = hangs.run().succeeded();
+    hangs.set("TIMEOUT_SECONDS", "30");
+    let briefly = hangs.run().succeeded();
+    node.change("failure.json", |failure| {
+        let an_hour_ago = failure["inFull"].as_u64().unwrap() - 3600;
+        failure["inFull"] = an_hour_ago.into();
+        failure["notBefore"] = 0.into();
+    });
+    server.set_signer(Signer::issue());
+    node.set("TIMEOUT_SECONDS", "30");
+    node.set_env("HANG_FOR", "6");
+    let renewed = node.run().succeeded();
+
+    assert_eq!((in_vain.pair(), briefly.pair()), (old.clone(), old.clone()));
+    assert!(in_vain.took > Duration::from_secs(5), "{in_vain:#?}");
+    briefly.within(LIMIT);
+    assert_ne!(renewed.pair(), old);
+}
+
+/// The node once more, as a plugin that is configured otherwise sees it.
+fn node_of_same_store(node: &Node, server: &ApiServer) -> Node {
+    let mut same = Node::new(UNDER_TEST, server);
+    same.set("STATE_DIRECTORY", node.state());
+    same
+}
+
+#[test]
+fn evidence_that_never_comes_is_remembered() {
+    let server = ApiServer::start();
+    let mut node = Node::new(UNDER_TEST, &server);
+    node.set("TIMEOUT_SECONDS", "3");
+    node.set_env("HANG_FOR", "600");
+
+    node.run().failed(5).saying("not there in time");
+    let next = node.run().failed(17).saying("not there in time");
+
+    next.within(AT_ONCE);
+    assert_eq!(node.json("failure.json")["code"], 5);
 }

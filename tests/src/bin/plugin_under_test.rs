@@ -3,22 +3,30 @@
 //!
 //! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit.
 //! `MACHINE_ROOT` is the root under which the kernel's and the firmware's files describe the
-//! machine. `VERSIONS` lists the versions of evidence that it makes. `ANSWERS` has it answer
+//! machine. `PANIC_AT` names a step right after which the run panics, and `PANIC_ON_CALL` is the
+//! number of the call to its provider's `renewal`, on whatever thread, that does. `HANG_FOR` is for
+//! how many seconds its evidence is not there, whatever the deadline. `VERSIONS` lists the versions of evidence that it makes. `ANSWERS` has it answer
 //! challenges, by an audience that begins so and goes on with the challenge's ID.
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
-    Attester, AttesterError, Blame, Challenged, Claim, ProviderIdSources,
+    Attester, AttesterError, Blame, Challenged, Claim, ProviderIdSources, Renewal,
 };
 use kubelet_authenticator::authenticator::Observer;
 use kubelet_authenticator::cli;
 use kubelet_authenticator::machine::Machine;
 use rustix::process::{Signal, getpid, kill_process};
+
+/// What a panic says, which nobody may see.
+const SECRET: &str = "-----BEGIN PRIVATE KEY-----";
 
 #[derive(Debug)]
 struct Null;
@@ -26,6 +34,14 @@ struct Null;
 impl Attester for Null {
     fn provider(&self) -> Provider {
         Provider::NULL
+    }
+
+    fn renewal(&self) -> Renewal {
+        static CALLS: AtomicUsize = AtomicUsize::new(1);
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let panics = std::env::var("PANIC_ON_CALL").is_ok_and(|number| number == call.to_string());
+        assert!(!panics, "{SECRET}");
+        Renewal::Attested
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
@@ -37,6 +53,9 @@ impl Attester for Null {
     }
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+        if let Ok(seconds) = std::env::var("HANG_FOR") {
+            sleep(Duration::from_secs(seconds.parse().unwrap()));
+        }
         let header = Header {
             version: claim.version.clone(),
             audience: claim.audience.clone(),
@@ -71,7 +90,9 @@ impl Attester for Null {
 
 fn main() -> ExitCode {
     let step = std::env::var("KILL_AT").unwrap_or_default();
+    let panics = std::env::var("PANIC_AT").unwrap_or_default();
     let observer = Observer::new(move |done| {
+        assert!(format!("{done:?}") != panics, "{SECRET}");
         if format!("{done:?}") == step {
             kill_process(getpid(), Signal::KILL).expect("a process may end itself");
         }

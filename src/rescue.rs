@@ -1,0 +1,146 @@
+//! What becomes of a process in which a thread panics: it prints the stored credential, if that
+//! still holds, and in any case ends in good order.
+//!
+//! Released programs abort after a panic, so nothing can be done where the thread was started. The
+//! hook that is told of a panic does it, on the thread that panics, and does not return.
+
+use std::io::{self, Write as _};
+use std::mem;
+use std::panic::{self, PanicHookInfo};
+use std::process::exit;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread::{self, ThreadId};
+use std::time::SystemTime;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use zeroize::Zeroizing;
+
+use crate::authenticator::Answer;
+use crate::credential::Credential;
+use crate::exec::{ApiVersion, ExecCredential};
+use crate::failure::{Code, Failure};
+use crate::log::Log;
+
+/// A credential that is printed if a thread panics.
+#[derive(Debug, Clone)]
+pub struct Rescue {
+    state: Arc<Mutex<State>>,
+    version: ApiVersion,
+}
+
+enum State {
+    /// There is no credential that holds.
+    Nothing,
+    /// The answer.
+    Ready(Zeroizing<Vec<u8>>),
+    /// The process ends already, by what this thread does.
+    Ending(ThreadId),
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("State(..)")
+    }
+}
+
+impl Rescue {
+    /// Takes over every panic of the process from here on.
+    pub fn install(log: Log) -> Self {
+        let rescue = Self {
+            state: Arc::new(Mutex::new(State::Nothing)),
+            version: ApiVersion::V1,
+        };
+        let of_hook = rescue.clone();
+        panic::set_hook(Box::new(move |panicked| of_hook.end(log, panicked)));
+        rescue
+    }
+
+    /// The same, with answers in this version.
+    #[must_use]
+    pub fn speaking(&self, version: ApiVersion) -> Self {
+        Self {
+            version,
+            ..self.clone()
+        }
+    }
+
+    /// Has `credential`, which holds, printed after a panic; client-go asks again at `expiration`.
+    pub(crate) fn prepare(&self, credential: &Credential, expiration: SystemTime) {
+        let answer = ExecCredential {
+            version: self.version,
+            expiration,
+            certificate_pem: credential.certificate_pem(),
+            key_pem: credential.key_pem(),
+        };
+        if let Ok(json) = answer.to_json() {
+            self.change(State::Ready(json));
+        }
+    }
+
+    /// Prints `answer` on standard output. A panic of another thread is without effect from here on.
+    pub fn print(&self, answer: &Answer) -> io::Result<()> {
+        self.change(State::Ending(thread::current().id()));
+        let credential = ExecCredential {
+            version: self.version,
+            expiration: answer.expiration,
+            certificate_pem: answer.credential.certificate_pem(),
+            key_pem: answer.credential.key_pem(),
+        };
+        credential.print()
+    }
+
+    fn change(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "after a panic no caller is left to return an ExitCode to"
+    )]
+    fn end(&self, log: Log, panicked: &PanicHookInfo<'_>) {
+        let this = thread::current().id();
+        let before = match self.state.try_lock() {
+            Ok(mut state) => mem::replace(&mut *state, State::Ending(this)),
+            Err(TryLockError::Poisoned(state)) => {
+                mem::replace(&mut *state.into_inner(), State::Ending(this))
+            }
+            // A thread that panics with it in its hand will not let go of it.
+            Err(TryLockError::WouldBlock) => State::Nothing,
+        };
+        // What was said may hold anything; where, is what we need.
+        let place = panicked.location().map(ToString::to_string);
+        let what = format!("a bug ended the run at {}", place.unwrap_or_default());
+        let failure = Failure::new(Code::Internal, what, "report this as a bug");
+        match before {
+            State::Ending(other) if other != this => loop {
+                thread::park();
+            },
+            State::Ready(json) => {
+                let mut out = io::stdout().lock();
+                if out.write_all(&json).and_then(|()| out.flush()).is_ok() {
+                    log.warn_of(
+                        "the stored credential is printed, which still holds",
+                        &failure,
+                    );
+                    exit(0);
+                }
+            }
+            State::Ending(_) | State::Nothing => {}
+        }
+        log.fail(&failure);
+        exit(Code::Internal.number().into());
+    }
+}
+
+/// Keeps the memory of this process, in which there are keys, out of core files, and away from other
+/// processes of its user. A program that it starts dumps no core either.
+pub(crate) fn keep_memory() {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    // Nothing here may cost a node its credential.
+    let _ = rustix::process::setrlimit(Resource::Core, none);
+    // A handler of cores that is a program takes them whatever the limit is (core(5)).
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}

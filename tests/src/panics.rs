@@ -1,0 +1,61 @@
+//! What a panic costs a node: nothing, while its stored credential holds.
+
+use std::path::Path;
+use std::time::Duration;
+
+use kubelet_authenticator::authenticator::Step;
+use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
+
+use crate::node::{Node, Run};
+
+/// Has this build of `plugin_under_test` panic behind its cached path: on the thread of the run after
+/// every step of it, and on the main thread.
+///
+/// # Panics
+///
+/// If a panic costs the node its credential.
+#[track_caller]
+pub fn check(program: &Path) {
+    for step in Step::ALL.into_iter().filter(|step| *step != Step::Started) {
+        let (_server, mut node, old) = due(program);
+        node.set_env("PANIC_AT", format!("{step:?}"));
+
+        assert_rescued(&node.run(), &old);
+    }
+    let mut panics = 0;
+    // The first call decides that a renewal is due: before it there is nothing to print.
+    for call in 2.. {
+        let (_server, mut node, old) = due(program);
+        node.set_env("PANIC_ON_CALL", call.to_string());
+        let run = node.run().succeeded();
+        if run.stderr.is_empty() {
+            break;
+        }
+        assert_rescued(&run, &old);
+        panics += 1;
+    }
+    assert!(panics >= 3, "{panics} calls");
+}
+
+/// A node whose certificate is due for renewal, and what it printed.
+fn due(program: &Path) -> (ApiServer, Node, (String, String)) {
+    let server = ApiServer::start();
+    server.set_signer(Signer::Issue(Issuance {
+        lifetime: Some(Duration::from_secs(3600)),
+        backdate: Duration::from_secs(3 * 3600),
+        ..Issuance::default()
+    }));
+    let node = Node::of(program.to_owned(), &server);
+    let pair = node.run().succeeded().pair();
+    server.set_signer(Signer::issue());
+    (server, node, pair)
+}
+
+#[track_caller]
+fn assert_rescued(run: &Run, old: &(String, String)) {
+    assert_eq!(run.code, Some(0), "{run:#?}");
+    assert_eq!(run.pair(), *old, "{run:#?}");
+    assert_eq!(run.stderr.lines().count(), 1, "{run:#?}");
+    assert!(run.stderr.contains("a bug ended the run"), "{run:#?}");
+    assert!(!run.stderr.contains("PRIVATE"), "{run:#?}");
+}
