@@ -73,6 +73,10 @@ impl Attester for Instance {
         };
         session.evidence(claim).map(Some)
     }
+
+    fn secret_members(&self) -> &'static [&'static str] {
+        &["accessKeyId", "sessionToken", "signature"]
+    }
 }
 
 impl Session {

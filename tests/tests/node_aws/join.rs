@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::evidence::aws::{
     BINDING_HEADER, Proof, SIGNED_HEADERS, STS_ACCEPT, STS_BODY, STS_CONTENT_TYPE, STS_SERVICE,
 };
@@ -11,6 +14,7 @@ use kubelet_authenticator_test_support::instance_identity::Document;
 use kubelet_authenticator_test_support::sts::{Signing, Sts, sign};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use serde_json::Value;
 
 use crate::bed::{ACCOUNT, Bed, INSTANCE, NAME, PROVIDER_ID, REGION, ROLE, Sent, ZONE};
 
@@ -174,6 +178,38 @@ fn a_dry_run_sends_nothing() {
     assert!(run.stdout.contains("ATTESTATION DATA"));
     assert_eq!(bed.server.creates(), 0);
     bed.assert_no_secret_in(&run.stdout);
+}
+
+#[test]
+fn a_dry_run_shows_neither_token_nor_signature_unless_asked_to() {
+    let bed = Bed::new();
+    let evidence = |arguments: &[&str]| {
+        let run = bed.node.command(arguments).succeeded();
+        let envelope = Envelope::parse(run.stdout.as_bytes()).unwrap();
+        let evidence: Value = serde_json::from_slice(&envelope.evidence.unwrap()).unwrap();
+        (evidence, run.stderr)
+    };
+
+    let (shown, told) = evidence(&["csr", "--dry-run"]);
+    let (whole, untold) = evidence(&["csr", "--dry-run", "--show-secrets"]);
+
+    for member in ["sessionToken", "signature"] {
+        assert_eq!(shown["sts"][member], "(not shown)");
+        assert!(
+            whole["sts"][member].as_str().unwrap().len() > 32,
+            "{whole:#}"
+        );
+    }
+    assert_eq!(shown["sts"]["region"], whole["sts"]["region"]);
+    bed.assert_no_secret_in(&shown.to_string());
+    assert!(told.contains("--show-secrets"), "{told}");
+    assert_eq!(untold, "");
+    let yaml = bed.node.command(&["csr", "--dry-run", "-o", "yaml"]);
+    let request = yaml.succeeded().stdout;
+    let request: Value = serde_saphyr::from_str(&request).unwrap();
+    let request = STANDARD.decode(request["spec"]["request"].as_str().unwrap());
+    let envelope = Envelope::parse(&request.unwrap()).unwrap();
+    bed.assert_no_secret_in(str::from_utf8(&envelope.evidence.unwrap()).unwrap());
 }
 
 fn binding(bed: &Bed, sent: &Sent, spki: &[u8]) -> KeyBinding {
