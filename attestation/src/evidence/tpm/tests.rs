@@ -130,7 +130,7 @@ fn the_largest_evidence_with_certificates_of_authorities_is_read() {
     let mut evidence = with_chain(&vec![vec![1; MAX_INTERMEDIATES_LEN / 5]; 5]);
     evidence["ekCert"] = json!(base64(&vec![1; MAX_CERTIFICATE_LEN]));
     for field in ["ekPub", "akPub"] {
-        evidence[field] = json!(base64(&vec![1; MAX_STRUCTURE_LEN]));
+        evidence[field] = json!(base64(&[1; MAX_STRUCTURE_LEN]));
     }
     evidence["audience"] = json!(format!("ca-sha256:{}", "0".repeat(64)));
 
