@@ -62,6 +62,12 @@ pub(crate) enum ProgramError {
         /// What the loader says.
         words: String,
     },
+    /// This process may have no thread more to hear it.
+    #[error("there is no thread to hear the program that speaks to the TPM")]
+    NoThread {
+        /// Why.
+        source: io::Error,
+    },
     /// No answer at the deadline.
     #[error("the TPM did not answer within {waited:.1?}")]
     Slow {
@@ -125,9 +131,10 @@ pub(crate) fn ask(
         drop(input.write_all(line.as_bytes()));
     }
     let slow = ProgramError::Slow { waited: given };
-    let Some((said, complained)) = hear(&mut child, deadline) else {
+    let heard = hear(&mut child, deadline);
+    let Ok(Some((said, complained))) = heard else {
         drop(child.kill());
-        return Err(slow);
+        return Err(heard.map_or_else(|source| ProgramError::NoThread { source }, |_| slow));
     };
     let Some(status) = end(&mut child, deadline) else {
         drop(child.kill());
@@ -160,29 +167,34 @@ fn start(program: &Path) -> Result<Child, ProgramError> {
     })
 }
 
-/// What it says on standard output and error, once it has closed both.
-fn hear(child: &mut Child, deadline: Deadline) -> Option<(String, String)> {
-    let (out, err) = (child.stdout.take()?, child.stderr.take()?);
-    let said = text(out, MAX_LINE_LEN);
-    let complained = text(err, MAX_WORDS_LEN);
-    let said = said.recv_timeout(deadline.remaining()).ok()?;
-    let complained = complained.recv_timeout(deadline.remaining()).ok()?;
-    Some((said, complained))
+/// What it says on standard output and error, once it has closed both; none at the deadline.
+fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, String)>> {
+    let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
+        return Ok(None);
+    };
+    let said = text(out, MAX_LINE_LEN)?;
+    let complained = text(err, MAX_WORDS_LEN)?;
+    let heard = || {
+        let said = said.recv_timeout(deadline.remaining()).ok()?;
+        let complained = complained.recv_timeout(deadline.remaining()).ok()?;
+        Some((said, complained))
+    };
+    Ok(heard())
 }
 
 /// The first `limit` bytes, once there are no more.
 ///
 /// On a thread of its own, and to the end: a program that cannot get rid of its words waits.
-fn text(mut from: impl Read + Send + 'static, limit: u64) -> mpsc::Receiver<String> {
+fn text(mut from: impl Read + Send + 'static, limit: u64) -> io::Result<mpsc::Receiver<String>> {
     let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         // What was read before an error is what there is.
         drop(from.by_ref().take(limit).read_to_end(&mut bytes));
         drop(io::copy(&mut from, &mut io::sink()));
         drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
-    });
-    receiver
+    })?;
+    Ok(receiver)
 }
 
 fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {

@@ -28,6 +28,9 @@ pub(crate) fn of_program(error: ProgramError) -> AttesterError {
              that is stored in it, or one on a curve (tpm.endorsementKey); one that never answers \
              needs a reboot"
         }
+        ProgramError::NoThread { .. } => {
+            "let the plugin have more processes: its cgroup (pids.max) or its user has no room"
+        }
         ProgramError::Ended { .. } => "see the system's log for why it ended",
         ProgramError::OtherRelease { .. } => {
             "install plugin and program from one package, and see what tpm.deviceProgram names"

@@ -1,6 +1,8 @@
 //! Whatever the TPM does has its exit status, its words, and its time.
 
 use std::ffi::CStr;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,6 +123,36 @@ fn a_challenge_for_another_tpm_is_7_and_is_not_kept() {
     let sent = bed.sent();
     assert_eq!(sent.len(), 3);
     assert!(sent.iter().all(|one| one.spki == sent[0].spki));
+}
+
+/// Limits the processes and threads of the plugin and of what it starts; nobody limits root.
+fn limited_to(tasks: u32, bed: &mut Bed) {
+    let limit = format!("--nproc={tasks}");
+    if rustix::process::geteuid().is_root() {
+        let state = bed.node.state();
+        std::fs::create_dir(&state).unwrap();
+        std::os::unix::fs::chown(&state, Some(61_234), Some(61_234)).unwrap();
+        for folder in state.ancestors().skip(1).take(2) {
+            std::fs::set_permissions(folder, Permissions::from_mode(0o711)).unwrap();
+        }
+        let user = ["--reuid=61234", "--regid=61234", "--clear-groups"];
+        let wrapper = [&["setpriv"][..], &user, &["prlimit", &limit]].concat();
+        bed.node.wrap(&wrapper);
+    } else {
+        // Nobody else's are counted there.
+        bed.node.wrap(&["unshare", "--user", "prlimit", &limit]);
+    }
+}
+
+#[test]
+fn a_plugin_that_may_start_no_more_threads_ends_with_6_and_does_not_panic() {
+    let (mut bed, _proxy) = faulty(Commands::All, Fault::Hang);
+    // Its two threads, and the program that speaks to the TPM.
+    limited_to(3, &mut bed);
+
+    let run = bed.run().failed(6).saying("there is no thread");
+
+    assert!(!run.stderr.contains("panicked"), "{run:#?}");
 }
 
 #[test]
