@@ -1,5 +1,6 @@
 //! One workload cluster, by hand.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -252,9 +253,26 @@ impl Files {
     /// What tells the cluster from all others, the same for all replicas: no object of a management
     /// cluster is there to do it.
     fn cluster(&self) -> Result<String, RunError> {
-        let certificate = file::read("--ca-cert", &self.settings.ca_cert, MAX_CA_LEN)?;
-        Ok(Audience::of_ca(&certificate).to_string())
+        let text = file::read("--ca-cert", &self.settings.ca_cert, MAX_CA_LEN)?;
+        Ok(cluster_of(&text))
     }
+}
+
+/// A name for the cluster with these CA certificates: replicas must agree on it, whose files may
+/// differ in the order, the repetition or the form of the same certificates.
+fn cluster_of(text: &[u8]) -> String {
+    let blocks = pem::parse_many(text).unwrap_or_default().into_iter();
+    let certificates: BTreeSet<Vec<u8>> = blocks
+        .filter(|block| block.tag() == "CERTIFICATE")
+        .map(pem::Pem::into_contents)
+        .collect();
+    if certificates.is_empty() {
+        // Whoever reads the file next refuses it; until then it is no other file's cluster.
+        return Audience::of_ca(text).to_string();
+    }
+    // DER says where it ends, so two lists never make the same bytes.
+    let certificates: Vec<u8> = certificates.into_iter().flatten().collect();
+    Audience::of_ca(&certificates).to_string()
 }
 
 fn aws(attestors: &Attestors) -> Result<&Aws, RunError> {
@@ -299,6 +317,36 @@ fn audience(text: &str) -> Result<Audience, InvalidName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cluster_is_the_same_in_whatever_form_and_order_its_certificates_are() {
+        let certificate = |byte| {
+            let der = [&[0x30, 0x82, 1, 0][..], &[byte; 256]].concat();
+            pem::encode(&pem::Pem::new("CERTIFICATE", der))
+        };
+        let (first, second) = (certificate(1), certificate(2));
+        let cluster = |parts: &[&str]| cluster_of(parts.concat().as_bytes());
+        let expected = cluster(&[&first, &second]);
+
+        for same in [
+            cluster(&[&second, &first]),
+            cluster(&[&first, "\n", &second, "\n\n"]),
+            cluster(&["subject=CN = kubernetes\n", &first, &second, &first]),
+            cluster(&[&first, &second.replace("\r\n", "\n")]),
+            cluster(&[&first.replace("\r\n", "\n"), &second]),
+        ] {
+            assert_eq!(same, expected);
+        }
+        for other in [
+            cluster(&[&first]),
+            cluster(&[&second]),
+            cluster(&[&first, &certificate(3)]),
+            cluster(&["no certificate"]),
+        ] {
+            assert_ne!(other, expected);
+        }
+        assert_ne!(cluster(&["no certificate"]), cluster(&["none either"]));
+    }
 
     #[test]
     fn a_duration_is_read_and_not_too_short() {
