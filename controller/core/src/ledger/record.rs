@@ -291,14 +291,12 @@ impl Record {
     /// By when every certificate of the generation has expired that ended at `now`, the ones that
     /// nobody knows of among them.
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
-        match &self.tombstone {
-            Some(tombstone) => tombstone.until,
-            None => {
-                let longest = longest.max(self.opened_for());
-                self.known_end()
-                    .max(whole_seconds(now + longest + GRANT_LAG))
-            }
+        if let Some(tombstone) = &self.tombstone {
+            return tombstone.until;
         }
+        let longest = longest.max(self.opened_for());
+        self.known_end()
+            .max(whole_seconds(now + longest + GRANT_LAG))
     }
 
     /// By when every certificate has expired that a former holder, or the one that is buried here,
