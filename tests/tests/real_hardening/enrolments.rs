@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::executor::block_on;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use node_attestation_controller::hardening::revocation;
@@ -26,13 +25,13 @@ fn after_forty_enrolments_none_but_the_newest_can_write() {
     let world = EnrolledOften::new(NODE);
     let mut granted = Vec::new();
     for key in 1..=41 {
-        granted.push(world.enrol(key));
+        granted.push(world.enrol(bed, key));
     }
     let newest = granted.pop().unwrap();
     assert_eq!((newest.generation, granted.len()), (41, 40));
     let thief = bed.node_with_uid(NODE, &granted[39].to_string());
 
-    let revocation = bed.run(revocation::apply(bed.client(), &world.revoked(), now()));
+    let revocation = bed.run(revocation::apply(bed.client(), &world.revoked(bed), now()));
 
     assert_eq!(revocation.unwrap().listed, 1);
     wait_until(&thief, NODE, true);
@@ -66,7 +65,7 @@ impl EnrolledOften {
         ProviderId::parse("metal:///m1").unwrap()
     }
 
-    fn enrol(&self, key: u8) -> CertificateUid {
+    fn enrol(&self, bed: &Bed, key: u8) -> CertificateUid {
         let identity = AttestedIdentity::vouched(Identity::of(Self::provider_id()));
         let claim = Claim {
             node_name: self.node.clone(),
@@ -79,12 +78,12 @@ impl EnrolledOften {
             asked: now(),
             not_after: week(),
         };
-        let granted = block_on(self.ledger.claim(&claim, now()));
+        let granted = bed.run(self.ledger.claim(&claim, now()));
         granted.unwrap().uid
     }
 
-    fn revoked(&self) -> BTreeMap<RecordUid, RevokedGenerations> {
-        let records = block_on(self.ledger.records().all()).unwrap();
+    fn revoked(&self, bed: &Bed) -> BTreeMap<RecordUid, RevokedGenerations> {
+        let records = bed.run(self.ledger.records().all()).unwrap();
         let week = Duration::from_hours(7 * 24);
         let records = records.into_iter().map(|stored| stored.record);
         records
