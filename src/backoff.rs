@@ -244,7 +244,7 @@ mod tests {
         }
         let within = |start: &SystemTime| {
             let end = *start + Duration::from_hours(1);
-            made.iter().filter(|at| (*start..end).contains(at)).count()
+            made.iter().filter(|at| (*start..end).contains(*at)).count()
         };
         made.iter().map(within).max().unwrap_or_default()
     }
