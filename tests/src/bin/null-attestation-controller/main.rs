@@ -1,7 +1,7 @@
 //! A controller for the rubber-stamp provider `null`, and the example of how an infrastructure
 //! provider embeds ours.
 //!
-//! All that such a program brings is a [`verifier`]; the checks, the records, the signing and the
+//! All that such a program brings is a verifier; the checks, the records, the signing and the
 //! answers are the library's. Beside that, tests have it crash, panic, and issue certificates that
 //! end within seconds.
 //!
