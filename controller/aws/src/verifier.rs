@@ -187,7 +187,8 @@ impl AwsVerifier {
             Ok(expected) => expected.describe(instance).await,
             Err(outage) => Err(outage),
         };
-        self.witnesses.answers.heard(region, facts.as_ref().err());
+        let answers = &self.witnesses.answers;
+        answers.heard(&self.cluster, region, facts.as_ref().err());
         let facts = facts.map_err(|source| Deferral::VerifierUnavailable { source })?;
         match facts {
             Some(facts) => instance::check(&facts, document, &self.policy, now),
@@ -214,7 +215,8 @@ impl Verifier for AwsVerifier {
     }
 
     fn reports(&self) -> Vec<Report> {
-        self.witnesses.answers.reports(&self.policy.regions)
+        let answers = &self.witnesses.answers;
+        answers.reports(&self.cluster, &self.policy.regions)
     }
 }
 

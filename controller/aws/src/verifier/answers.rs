@@ -8,16 +8,17 @@ use node_attestation_controller::refusal::Unavailable;
 
 use crate::instance::Outage;
 
-/// By region, what is wrong with the credentials there; nothing where EC2 answered.
+/// By cluster and region, what is wrong with the credentials there; nothing where EC2 answered.
 ///
-/// There are as many regions as documents that were signed there.
+/// A cluster has an entry for each region in which its own instances run, so that a condition says
+/// nothing of the regions and errors of other tenants.
 #[derive(Debug, Default)]
-pub(super) struct Answers(Mutex<BTreeMap<String, Option<String>>>);
+pub(super) struct Answers(Mutex<BTreeMap<(String, String), Option<String>>>);
 
 impl Answers {
-    /// Hears how a question to EC2 ended. What says nothing of the credentials is passed over: a
+    /// Hears how a question to EC2 about an instance of `cluster` ended. What says nothing of the credentials is passed over: a
     /// time-out, too many calls, an error of EC2.
-    pub(super) fn heard(&self, region: &str, failure: Option<&Unavailable>) {
+    pub(super) fn heard(&self, cluster: &str, region: &str, failure: Option<&Unavailable>) {
         let wrong = match failure {
             None => None,
             Some(failure) => match failure.cause::<Outage>() {
@@ -36,25 +37,25 @@ impl Answers {
             },
         };
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.insert(region.to_owned(), wrong);
+        answers.insert((cluster.to_owned(), region.to_owned()), wrong);
     }
 
-    /// What there is to say of these regions; of all, if there are none.
-    pub(super) fn reports(&self, regions: &BTreeSet<String>) -> Vec<Report> {
+    /// What there is to say to `cluster` of these regions; of all of its own, if there are none.
+    pub(super) fn reports(&self, cluster: &str, regions: &BTreeSet<String>) -> Vec<Report> {
         let resolved = Report {
             of: conditions::AWS_IDENTITY_RESOLVED,
             holds: Holds::True,
             reason: reason::CONTROLLER_IDENTITY,
             message: "EC2 is asked with the controller's own credentials".to_owned(),
         };
-        vec![resolved, self.credentials(regions)]
+        vec![resolved, self.credentials(cluster, regions)]
     }
 
-    fn credentials(&self, regions: &BTreeSet<String>) -> Report {
+    fn credentials(&self, cluster: &str, regions: &BTreeSet<String>) -> Report {
         let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = answers
-            .iter()
-            .filter(|(region, _)| regions.is_empty() || regions.contains(*region));
+        let asked = answers.iter().filter(|((asking, region), _)| {
+            asking == cluster && (regions.is_empty() || regions.contains(region))
+        });
         let (well, ill): (Vec<_>, Vec<_>) = asked.partition(|(_, wrong)| wrong.is_none());
         let (holds, reason, message) = if !ill.is_empty() {
             let wrong: Vec<_> = ill
@@ -66,7 +67,10 @@ impl Answers {
             let message = "no instance has asked yet, so neither was EC2".to_owned();
             (Holds::Unknown, reason::PENDING, message)
         } else {
-            let regions: Vec<_> = well.iter().map(|(region, _)| region.as_str()).collect();
+            let regions: Vec<_> = well
+                .iter()
+                .map(|((_, region), _)| region.as_str())
+                .collect();
             let message = format!("EC2 answered in {}", regions.join(", "));
             (Holds::True, reason::CREDENTIALS_ACCEPTED, message)
         };
@@ -83,9 +87,11 @@ impl Answers {
 mod tests {
     use super::*;
 
+    const CLUSTER: &str = "9a1b";
+
     fn credentials(answers: &Answers, regions: &[&str]) -> (Holds, &'static str) {
         let regions = regions.iter().map(|&region| region.to_owned()).collect();
-        let reports = answers.reports(&regions);
+        let reports = answers.reports(CLUSTER, &regions);
         let [resolved, ready] = <[Report; 2]>::try_from(reports).unwrap();
         assert_eq!(resolved.holds, Holds::True);
         (ready.holds, ready.reason)
@@ -111,11 +117,11 @@ mod tests {
         let answers = Answers::default();
         assert_eq!(credentials(&answers, &[]), (Holds::Unknown, "Pending"));
 
-        answers.heard("eu-west-1", None);
+        answers.heard(CLUSTER, "eu-west-1", None);
         let accepted = (Holds::True, "CredentialsAccepted");
         assert_eq!(credentials(&answers, &[]), accepted);
 
-        answers.heard("us-east-1", Some(&refused("us-east-1")));
+        answers.heard(CLUSTER, "us-east-1", Some(&refused("us-east-1")));
         let unusable = (Holds::False, "CredentialsUnusable");
         assert_eq!(credentials(&answers, &[]), unusable);
         assert_eq!(credentials(&answers, &["us-east-1"]), unusable);
@@ -123,16 +129,31 @@ mod tests {
         let pending = (Holds::Unknown, "Pending");
         assert_eq!(credentials(&answers, &["eu-west-2"]), pending);
 
-        answers.heard("us-east-1", None);
+        answers.heard(CLUSTER, "us-east-1", None);
         assert_eq!(credentials(&answers, &[]), accepted);
+    }
+
+    #[test]
+    fn a_cluster_is_told_nothing_of_the_regions_and_errors_of_others() {
+        let answers = Answers::default();
+        answers.heard("another", "us-east-1", Some(&refused("us-east-1")));
+        answers.heard("another", "eu-west-1", None);
+
+        let pending = (Holds::Unknown, "Pending");
+        assert_eq!(credentials(&answers, &[]), pending);
+        assert_eq!(credentials(&answers, &["us-east-1"]), pending);
+
+        answers.heard(CLUSTER, "eu-north-1", None);
+        let report = answers.credentials(CLUSTER, &BTreeSet::new());
+        assert_eq!(report.message, "EC2 answered in eu-north-1");
     }
 
     #[test]
     fn an_outage_says_nothing_of_the_credentials() {
         let answers = Answers::default();
-        answers.heard("eu-west-1", None);
+        answers.heard(CLUSTER, "eu-west-1", None);
 
-        answers.heard("eu-west-1", Some(&late("eu-west-1")));
+        answers.heard(CLUSTER, "eu-west-1", Some(&late("eu-west-1")));
 
         let accepted = (Holds::True, "CredentialsAccepted");
         assert_eq!(credentials(&answers, &[]), accepted);
@@ -142,7 +163,11 @@ mod tests {
     fn credentials_that_cannot_be_had_are_said() {
         let answers = Answers::default();
 
-        answers.heard("eu-west-1", Some(&Unavailable::new("nothing was found")));
+        answers.heard(
+            CLUSTER,
+            "eu-west-1",
+            Some(&Unavailable::new("nothing was found")),
+        );
 
         let unusable = (Holds::False, "CredentialsUnusable");
         assert_eq!(credentials(&answers, &[]), unusable);
