@@ -205,7 +205,8 @@ async fn two_replicas_give_one_name_to_one_machine() {
     let replicas = [records("race").await, records("race").await];
     for round in 0..20 {
         let node = format!("n{round}");
-        let claims = ["a", "b"].map(|one| claim(&format!("{one}{round}"), &node, 1));
+        let claims = [("a", 2 * round), ("b", 2 * round + 1)]
+            .map(|(one, key)| claim(&format!("{one}{round}"), &node, key));
         let machines = claims
             .each_ref()
             .map(|claim| claim.machine_name.clone().unwrap());
