@@ -57,7 +57,7 @@ fn two_hundred_instances_that_join_at_once_cost_one_call_of_sts_each_and_four_of
 }
 
 #[test]
-fn b15_a_document_that_was_used_is_of_no_use_with_another_key() {
+fn a_document_that_was_used_is_of_no_use_with_another_key() {
     let instances = CLOUD.launch_many(2, &[]);
     let bed = Bed::instances(&CLOUD, &instances);
     let mut controller = started(&bed);
@@ -88,7 +88,7 @@ fn b15_a_document_that_was_used_is_of_no_use_with_another_key() {
 }
 
 #[test]
-fn b18_an_instance_that_claims_a_colleagues_provider_id_is_denied_and_nobody_is_asked() {
+fn an_instance_that_claims_a_colleagues_provider_id_is_denied_and_nobody_is_asked() {
     let cloud = Cloud::start();
     let instances = cloud.launch_many(2, &[]);
     let bed = Bed::instances(&cloud, &instances);
@@ -116,7 +116,7 @@ fn b18_an_instance_that_claims_a_colleagues_provider_id_is_denied_and_nobody_is_
 }
 
 #[test]
-fn e07_an_instance_that_asks_for_a_colleagues_name_is_denied() {
+fn an_instance_that_asks_for_a_colleagues_name_is_denied() {
     let instances = CLOUD.launch_many(2, &[]);
     let bed = Bed::instances(&CLOUD, &instances);
     let _controller = started(&bed);
@@ -136,7 +136,7 @@ fn e07_an_instance_that_asks_for_a_colleagues_name_is_denied() {
 }
 
 #[test]
-fn e12_sts_and_ec2_that_are_out_of_order_delay_a_join_and_deny_nobody() {
+fn sts_and_ec2_that_are_out_of_order_delay_a_join_and_deny_nobody() {
     let cloud = Cloud::start();
     let instances = cloud.launch_many(1, &[]);
     let bed = Bed::instances(&cloud, &instances);

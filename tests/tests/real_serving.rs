@@ -144,7 +144,7 @@ fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
 }
 
 #[test]
-fn a30_an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
+fn an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
     const MACHINE: Machine = Machine {
         name: "steals-1",
         token: "steal1",

@@ -130,7 +130,7 @@ fn an_instance_that_was_given_to_another_cluster_since_is_denied() {
 }
 
 #[test]
-fn e12_a_list_that_cannot_be_had_delays_a_join() {
+fn a_list_that_cannot_be_had_delays_a_join() {
     let cloud = Cloud::start();
     let instance = cloud.launch(&[("cluster", "prod-1")]);
     let (bed, mut controller) = bed(&cloud, "prod-1", &[]);
@@ -145,7 +145,7 @@ fn e12_a_list_that_cannot_be_had_delays_a_join() {
 }
 
 #[test]
-fn b12_b17_instances_on_a_list_are_denied_where_they_are_not_what_is_said() {
+fn instances_on_a_list_are_denied_where_they_are_not_what_is_said() {
     let instances = [CLOUD.launched_an_hour_ago(&[])];
     for (option, reason) in [
         ("--aws-account=444455556666", "AccountNotAllowed"),

@@ -6,7 +6,7 @@ use kubelet_authenticator_tests::controller::reason_of;
 use crate::world::World;
 
 #[test]
-fn c10_credentials_that_ended_between_metadata_and_sts_are_13_and_others_join() {
+fn credentials_that_ended_between_metadata_and_sts_are_13_and_others_join() {
     let world = World::start();
     world.expire_credentials();
 

@@ -43,7 +43,7 @@ fn renew(bed: &Bed, application: &Application, node: &str, uid: &str) -> String 
 }
 
 #[test]
-fn b16_after_a_start_the_new_document_renews_and_enrols_and_the_old_one_is_denied() {
+fn after_a_start_the_new_document_renews_and_enrols_and_the_old_one_is_denied() {
     let mut instances = [old()];
     let bed = Bed::instances(&CLOUD, &instances);
     let controller = started(&bed);
@@ -79,7 +79,7 @@ fn b16_after_a_start_the_new_document_renews_and_enrols_and_the_old_one_is_denie
 }
 
 #[test]
-fn b13_while_it_is_stopped_the_document_that_it_had_is_denied() {
+fn while_it_is_stopped_the_document_that_it_had_is_denied() {
     let instances = [old()];
     let bed = Bed::instances(&CLOUD, &instances);
     let _controller = started(&bed);
@@ -93,7 +93,7 @@ fn b13_while_it_is_stopped_the_document_that_it_had_is_denied() {
 }
 
 #[test]
-fn b13_a_start_that_ec2_does_not_show_yet_is_waited_for() {
+fn a_start_that_ec2_does_not_show_yet_is_waited_for() {
     let mut instances = [old()];
     let bed = Bed::instances(&CLOUD, &instances);
     let mut controller = started(&bed);

@@ -111,7 +111,7 @@ fn an_instance_that_nobody_listed_joins_by_its_nitro_tpm_for_one_call_of_ec2() {
 }
 
 #[test]
-fn d04_a_genuine_tpm_of_another_instance_is_denied() {
+fn a_genuine_tpm_of_another_instance_is_denied() {
     let world = World::start(&[]);
     let (_, another) = launch(&world.cloud);
 
@@ -138,7 +138,7 @@ fn ec2_is_not_asked_in_a_region_where_the_cluster_has_no_instances() {
 }
 
 #[test]
-fn e12_an_ec2_that_tells_no_key_delays_a_join_and_says_why() {
+fn an_ec2_that_tells_no_key_delays_a_join_and_says_why() {
     for (failure, why) in [
         (
             Failure::unauthorized(),

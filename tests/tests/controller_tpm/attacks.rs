@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::world::{FIRST, SECOND, World, machine, machine_with};
 
 #[test]
-fn e05_a_second_tpm_is_not_the_machines_whose_provider_id_it_gives() {
+fn a_second_tpm_is_not_the_machines_whose_provider_id_it_gives() {
     let world = World::of(&[&FIRST]);
     let requester = world.requester(0);
 
@@ -38,7 +38,7 @@ fn e05_a_second_tpm_is_not_the_machines_whose_provider_id_it_gives() {
 }
 
 #[test]
-fn d07_a_software_key_is_no_attestation_key() {
+fn a_software_key_is_no_attestation_key() {
     let world = World::of(&[&FIRST]);
     let requester = world.requester(0);
     let software = SoftwareKey::generate();
@@ -80,7 +80,7 @@ fn d07_a_software_key_is_no_attestation_key() {
 }
 
 #[test]
-fn d20_a_response_is_good_for_the_key_that_it_was_made_for_alone() {
+fn a_response_is_good_for_the_key_that_it_was_made_for_alone() {
     let world = World::of(&[&FIRST]);
     let requester = world.requester(0);
     let challenge = world.challenge(0, &requester, &FIRST);
@@ -94,7 +94,7 @@ fn d20_a_response_is_good_for_the_key_that_it_was_made_for_alone() {
 }
 
 #[test]
-fn d08_a_quote_of_another_genuine_tpm_is_not_the_machines() {
+fn a_quote_of_another_genuine_tpm_is_not_the_machines() {
     let world = World::of(&[&FIRST]);
     let requester = world.requester(0);
     let challenge = world.challenge(0, &requester, &FIRST);
@@ -114,7 +114,7 @@ fn d08_a_quote_of_another_genuine_tpm_is_not_the_machines() {
 }
 
 #[test]
-fn d21_a_challenge_answers_for_its_machine_and_key_alone() {
+fn a_challenge_answers_for_its_machine_and_key_alone() {
     let world = World::of(&[&FIRST, &SECOND]);
     let own = world.requester(1);
     let challenge = world.challenge(1, &own, &SECOND);
@@ -145,7 +145,7 @@ fn d21_a_challenge_answers_for_its_machine_and_key_alone() {
 }
 
 #[test]
-fn d21_an_answer_that_comes_too_late_fails_and_a_longer_time_cannot_be_claimed() {
+fn an_answer_that_comes_too_late_fails_and_a_longer_time_cannot_be_claimed() {
     let world = World::of(&[&FIRST]);
     let requester = world.requester(0);
     let challenge = world.challenge(0, &requester, &FIRST);
@@ -198,7 +198,7 @@ fn a_machine_whose_boot_chain_has_changed_is_denied_and_the_register_told() {
 }
 
 #[test]
-fn d04_a_genuine_tpm_of_the_required_vendor_is_not_yet_the_machines() {
+fn a_genuine_tpm_of_the_required_vendor_is_not_yet_the_machines() {
     let (first, second) = (machine(), machine());
     let other_maker = Arc::new(EkCa::new("another maker"));
     let unlisted = machine_with(Swtpm::made_by(&other_maker));
@@ -245,7 +245,7 @@ fn d04_a_genuine_tpm_of_the_required_vendor_is_not_yet_the_machines() {
 }
 
 #[test]
-fn d05_an_endorsement_key_that_is_annotated_beforehand_is_denied_unless_it_is_the_machines() {
+fn an_endorsement_key_that_is_annotated_beforehand_is_denied_unless_it_is_the_machines() {
     let world = World::of(&[&FIRST]);
     let requester = world.requester(0);
     for (annotated, condition, reason) in [
@@ -269,7 +269,7 @@ fn d05_an_endorsement_key_that_is_annotated_beforehand_is_denied_unless_it_is_th
 }
 
 #[test]
-fn d21_a_secret_that_another_clusters_controller_sealed_answers_for_nothing_here() {
+fn a_secret_that_another_clusters_controller_sealed_answers_for_nothing_here() {
     let (here, there) = (World::of(&[&FIRST]), World::of(&[&FIRST]));
     let elsewhere = there.requester(0);
     let challenge = there.challenge(0, &elsewhere, &FIRST);

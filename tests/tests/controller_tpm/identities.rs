@@ -24,7 +24,7 @@ fn assert_alarming(world: &World, csr: &Value, reason: &str, words: &[&str]) {
 }
 
 #[test]
-fn e06_the_endorsement_key_of_another_machine_is_denied_and_an_event_tells_of_it() {
+fn the_endorsement_key_of_another_machine_is_denied_and_an_event_tells_of_it() {
     let machine = machine();
     let mut settings = TpmSettings::default();
     // By mistake: it is the other's, as that one's provider ID says.
@@ -51,7 +51,7 @@ fn e06_the_endorsement_key_of_another_machine_is_denied_and_an_event_tells_of_it
 }
 
 #[test]
-fn d23_a_copy_of_the_tpm_that_is_behind_the_original_is_denied_and_an_event_tells_of_it() {
+fn a_copy_of_the_tpm_that_is_behind_the_original_is_denied_and_an_event_tells_of_it() {
     let original = machine();
     let copy = machine_with(Swtpm::copy_of(original.tpm()));
     for _ in 0..2 {

@@ -85,7 +85,7 @@ fn list(entries: &[(&str, &Arc<Swtpm>)]) -> Value {
 }
 
 #[test]
-fn e05_a_known_machine_does_not_come_back_with_another_tpm_because_a_list_says_so() {
+fn a_known_machine_does_not_come_back_with_another_tpm_because_a_list_says_so() {
     let Listed {
         scene,
         first,
@@ -104,7 +104,7 @@ fn e05_a_known_machine_does_not_come_back_with_another_tpm_because_a_list_says_s
 }
 
 #[test]
-fn e06_a_tpm_that_is_a_nodes_is_no_other_machines_because_a_list_says_so() {
+fn a_tpm_that_is_a_nodes_is_no_other_machines_because_a_list_says_so() {
     let Listed { scene, second, .. } = &*LISTED;
     let holder = machine(scene, "named-by-its-tpm", second);
     Plugin::of(scene, &holder, &second.tcti()).joins();

@@ -29,7 +29,7 @@ fn evidence_reads_back() {
 }
 
 #[test]
-fn c01_a_field_that_has_another_form_is_named() {
+fn a_field_that_has_another_form_is_named() {
     let digits = "0123456789abcdef".repeat(4);
     for (field, value, expected) in [
         ("region", "eu-west-1.evil.example/", InvalidProof::Region),

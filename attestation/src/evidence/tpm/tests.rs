@@ -138,7 +138,7 @@ fn the_largest_evidence_with_certificates_of_authorities_is_read() {
 }
 
 #[test]
-fn d01_a_field_that_is_missing_or_undecodable_is_named() {
+fn a_field_that_is_missing_or_undecodable_is_named() {
     for (evidence, pointer, name) in [
         (enrolment(), "/ekCert", "ekCert"),
         (enrolment(), "/ekPub", "ekPub"),
@@ -232,7 +232,7 @@ fn the_fields_of_one_phase_are_none_of_the_other() {
 }
 
 #[test]
-fn d22_unknown_and_repeated_fields_are_refused() {
+fn unknown_and_repeated_fields_are_refused() {
     let text = response().to_string();
     for (from, to) in [
         (r#""phase""#, r#""more":1,"phase""#),
@@ -255,7 +255,7 @@ fn d22_unknown_and_repeated_fields_are_refused() {
 }
 
 #[test]
-fn d17_registers_have_one_form_and_are_named_once() {
+fn registers_have_one_form_and_are_named_once() {
     let digest = "0f".repeat(32);
     let banks = |registers: &str| {
         response().to_string().replacen(

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn c10_evidence_is_fresh_for_fourteen_minutes() {
+    fn evidence_is_fresh_for_fourteen_minutes() {
         for (asked, now, expected) in [
             (0.0, 0.0, false),
             (0.1, 13.9, false),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn c10_a_date_that_does_not_exist_is_malformed() {
+    fn a_date_that_does_not_exist_is_malformed() {
         for date in [
             "20260230T000000Z",
             "20261301T000000Z",

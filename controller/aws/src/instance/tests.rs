@@ -184,7 +184,7 @@ async fn an_instance_of_another_account_or_region_is_not_seen() {
 }
 
 #[tokio::test]
-async fn b13_what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do() {
+async fn what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do() {
     let account = "200000000006";
     let region = "in eu-west-1";
     for (failure, message) in [
@@ -226,7 +226,7 @@ async fn b13_what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_t
 }
 
 #[tokio::test]
-async fn b13_an_ec2_that_hangs_is_given_up_and_asked_again_later() {
+async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
     let account = "200000000007";
     let instance = instance(account);
     let instances = limited(Limits {
@@ -247,7 +247,7 @@ async fn b13_an_ec2_that_hangs_is_given_up_and_asked_again_later() {
 }
 
 #[tokio::test]
-async fn b13_a_terminated_or_stopped_instance_is_denied_with_the_document_that_it_had() {
+async fn a_terminated_or_stopped_instance_is_denied_with_the_document_that_it_had() {
     let instance = instance("200000000008");
     let ec2 = MOTO.ec2(&instance.account, REGION);
     let document = document(&instance, &described(&instance).await.unwrap());
@@ -267,7 +267,7 @@ async fn b13_a_terminated_or_stopped_instance_is_denied_with_the_document_that_i
 }
 
 #[tokio::test]
-async fn b14_a_root_volume_of_another_time_is_seen() {
+async fn a_root_volume_of_another_time_is_seen() {
     let instance = instance("200000000009");
     MOTO.amend(
         &instance.id,
@@ -285,7 +285,7 @@ async fn b14_a_root_volume_of_another_time_is_seen() {
 }
 
 #[tokio::test]
-async fn b14_an_interface_0_that_is_not_there_or_another_is_seen() {
+async fn an_interface_0_that_is_not_there_or_another_is_seen() {
     for (field, value, account) in [
         (Field::Interfaces, "", "200000000010"),
         (Field::InterfaceIndex, "1", "200000000011"),
@@ -301,7 +301,7 @@ async fn b14_an_interface_0_that_is_not_there_or_another_is_seen() {
 }
 
 #[tokio::test]
-async fn b17_an_instance_that_changes_its_cluster_is_denied() {
+async fn an_instance_that_changes_its_cluster_is_denied() {
     let instance = instance("200000000012");
     let ec2 = MOTO.ec2(&instance.account, REGION);
     ec2.untag(&instance.id, OWNED.0);

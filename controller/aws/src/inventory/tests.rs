@@ -90,7 +90,7 @@ async fn an_instance_of_another_account_or_that_is_terminated_is_no_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn e09_an_instance_that_goes_leaves_its_name_and_one_that_is_stopped_keeps_it() {
+async fn an_instance_that_goes_leaves_its_name_and_one_that_is_stopped_keeps_it() {
     let leaving = InstanceFacts {
         state: "shutting-down".to_owned(),
         ..facts()
@@ -153,7 +153,7 @@ async fn who_asks_together_waits_for_one_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn e12_an_outage_is_not_an_absence() {
+async fn an_outage_is_not_an_absence() {
     let ec2 = FakeEc2::with([tagged(facts())]);
     let inventory = inventory(&ec2);
     let outage = Outage::TimedOut {

@@ -243,7 +243,7 @@ async fn a_valid_request_proves_its_instance_and_asks_sts_and_ec2_once() {
 }
 
 #[tokio::test]
-async fn b12_b18_each_contradiction_is_denied_and_nobody_is_asked_in_vain() {
+async fn each_contradiction_is_denied_and_nobody_is_asked_in_vain() {
     for (wrong, expected, asked) in ORDER {
         let mut case = Case::valid();
         wrong.apply(&mut case);
@@ -322,7 +322,7 @@ async fn an_outage_of_ec2_leaves_the_request_pending_and_says_so_of_the_credenti
 }
 
 #[tokio::test]
-async fn b14_a_root_volume_that_was_moved_here_stands_against_the_first_record_only() {
+async fn a_root_volume_that_was_moved_here_stands_against_the_first_record_only() {
     let case = Case::valid();
     let late = Attachment {
         time: Some(launch() + Duration::from_mins(10)),

@@ -58,7 +58,7 @@ fn of_m2() -> CertificateSigningRequest {
 }
 
 #[test]
-fn e01_a_first_claim_waits_while_a_ready_node_has_the_name() {
+fn a_first_claim_waits_while_a_ready_node_has_the_name() {
     let nodes = Arc::new(MemoryNodes::default());
     let cluster = cluster_of_nodes(nodes.clone());
     nodes.put(n1(), node("a", true, now()));
@@ -69,7 +69,7 @@ fn e01_a_first_claim_waits_while_a_ready_node_has_the_name() {
 }
 
 #[test]
-fn e01_a_name_that_another_living_machine_holds_is_denied_whatever_its_node_says() {
+fn a_name_that_another_living_machine_holds_is_denied_whatever_its_node_says() {
     let records: Arc<MemoryRecords> = Arc::default();
     let first = Parts {
         records: records.clone(),
@@ -94,7 +94,7 @@ fn e01_a_name_that_another_living_machine_holds_is_denied_whatever_its_node_says
 }
 
 #[test]
-fn e02_no_machine_or_one_without_bootstrap_data_waits_and_one_that_goes_is_denied() {
+fn no_machine_or_one_without_bootstrap_data_waits_and_one_that_goes_is_denied() {
     let with = |state| Machine {
         state,
         ..machine("m1", "n1", Some("abcdef"))
@@ -117,7 +117,7 @@ fn e02_no_machine_or_one_without_bootstrap_data_waits_and_one_that_goes_is_denie
 }
 
 #[test]
-fn e02_a_machine_whose_node_is_up_waits_with_another_key_and_has_it_when_the_node_is_down() {
+fn a_machine_whose_node_is_up_waits_with_another_key_and_has_it_when_the_node_is_down() {
     let nodes = Arc::new(MemoryNodes::default());
     let cluster = cluster_of_nodes(nodes.clone());
     issued_at(&valid(), &cluster, now());
@@ -129,7 +129,7 @@ fn e02_a_machine_whose_node_is_up_waits_with_another_key_and_has_it_when_the_nod
 }
 
 #[test]
-fn e03_a_machine_may_ask_however_long_it_has_been_there() {
+fn a_machine_may_ask_however_long_it_has_been_there() {
     let year = Duration::from_hours(365 * 24);
     for time in [now() - year, now(), now() + year] {
         let issuance = cluster();
@@ -155,7 +155,7 @@ fn m2_for_n2() -> CertificateSigningRequest {
 }
 
 #[test]
-fn e07_a_node_that_renews_under_another_nodes_uid_is_denied() {
+fn a_node_that_renews_under_another_nodes_uid_is_denied() {
     let cluster = cluster_with_different_uids();
     let own = issued_at(&valid(), &cluster, now());
     let other = issued_at(&m2_for_n2(), &cluster, now());
@@ -192,7 +192,7 @@ fn cluster_with_different_uids() -> Context {
 }
 
 #[test]
-fn e08_the_same_request_finds_its_record() {
+fn the_same_request_finds_its_record() {
     let (cluster, request) = (cluster(), valid());
     let first = issued_at(&request, &cluster, now());
 
@@ -200,7 +200,7 @@ fn e08_the_same_request_finds_its_record() {
 }
 
 #[test]
-fn e09_a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes() {
+fn a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes() {
     let records: Arc<MemoryRecords> = Arc::default();
     let first = Parts {
         records: records.clone(),
@@ -244,7 +244,7 @@ fn e09_a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_g
 }
 
 #[test]
-fn e10_annotations_of_the_requester_change_nothing() {
+fn annotations_of_the_requester_change_nothing() {
     let annotations = [
         ("attestation.cluster.x-k8s.io/supported-versions", "v0"),
         ("attestation.cluster.x-k8s.io/approved-by", "admin"),
@@ -269,7 +269,7 @@ fn e10_annotations_of_the_requester_change_nothing() {
 }
 
 #[test]
-fn e11_the_signer_of_an_attestor_that_is_not_authorised_issues_nothing() {
+fn the_signer_of_an_attestor_that_is_not_authorised_issues_nothing() {
     let none: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
     let cluster = Context {
         verifiers: Verifiers::from_iter([none]),

@@ -152,7 +152,7 @@ fn spec_username_is_system_node_and_the_nodes_name() {
 }
 
 #[test]
-fn a17_a_serving_certificate_of_another_node_is_denied() {
+fn a_serving_certificate_of_another_node_is_denied() {
     let mut request = serving();
     request.spec.username = Some("system:node:n2".to_owned());
 
@@ -198,7 +198,7 @@ fn a_serving_request_only_contains_digital_signature_and_server_auth() {
 }
 
 #[test]
-fn a31_a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certificate() {
+fn a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certificate() {
     let former = CertificateUid {
         generation: 2,
         ..CertificateUid::parse(UID).unwrap()
@@ -221,7 +221,7 @@ fn a31_a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certifi
 }
 
 #[test]
-fn a31_a_certificate_without_a_uid_of_ours_gets_no_serving_certificate() {
+fn a_certificate_without_a_uid_of_ours_gets_no_serving_certificate() {
     for uid in [None, Some(""), Some("8b0d0f3e-1b1f-4a6a-9b60-0d7f2f3a8f11")] {
         let mut request = serving();
         request.spec.uid = uid.map(str::to_owned);
@@ -386,7 +386,7 @@ fn an_address_that_the_node_reports_of_itself_counts_only_where_the_operator_say
 }
 
 #[test]
-fn a30_what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
+fn what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
     let stolen = ServingName::Ip([192, 0, 2, 2].into());
     let service = ServingName::Ip([10, 96, 0, 1].into());
     let cluster = guest_reported(Some(vec![stolen.clone(), service.clone()]));

@@ -59,7 +59,7 @@ fn every_name_and_address_of_the_machine_can_be_asked_for() {
 }
 
 #[test]
-fn a30_an_address_or_name_that_is_not_reported_of_the_machine_is_denied() {
+fn an_address_or_name_that_is_not_reported_of_the_machine_is_denied() {
     for (name, encoded) in [
         (ServingName::Ip(address("192.0.2.9")), ip([192, 0, 2, 9])),
         (
@@ -91,7 +91,7 @@ fn a30_an_address_or_name_that_is_not_reported_of_the_machine_is_denied() {
 }
 
 #[test]
-fn a30_an_address_or_name_that_another_machine_has_too_is_denied() {
+fn an_address_or_name_that_another_machine_has_too_is_denied() {
     let shared = |change: fn(&mut Machine)| {
         let mut other = other_machine();
         change(&mut other);
@@ -142,7 +142,7 @@ fn an_address_that_a_machine_which_goes_still_has_is_waited_for() {
 }
 
 #[test]
-fn a30_reserved_names_are_denied_even_where_they_are_reported() {
+fn reserved_names_are_denied_even_where_they_are_reported() {
     for name in [
         "localhost",
         "n1.localhost",
@@ -163,7 +163,7 @@ fn a30_reserved_names_are_denied_even_where_they_are_reported() {
 }
 
 #[test]
-fn a30_reserved_addresses_are_denied_even_where_they_are_reported() {
+fn reserved_addresses_are_denied_even_where_they_are_reported() {
     for text in [
         "127.0.0.1",
         "127.255.255.254",
@@ -190,7 +190,7 @@ fn a30_reserved_addresses_are_denied_even_where_they_are_reported() {
 }
 
 #[test]
-fn a30_names_in_another_form_are_denied() {
+fn names_in_another_form_are_denied() {
     for name in [
         "",
         "*",
@@ -218,7 +218,7 @@ fn a30_names_in_another_form_are_denied() {
 }
 
 #[test]
-fn a30_addresses_in_another_form_are_denied() {
+fn addresses_in_another_form_are_denied() {
     let mapped: Ipv6Addr = std::net::Ipv4Addr::from(ADDRESS).to_ipv6_mapped();
     assert_eq!(
         denied(&[ip(IpAddr::from(mapped))]),
@@ -244,7 +244,7 @@ fn a30_addresses_in_another_form_are_denied() {
 }
 
 #[test]
-fn a30_names_of_another_kind_are_denied() {
+fn names_of_another_kind_are_denied() {
     let other_name = [
         der::oid("1.3.6.1.4.1.311.20.2.3"),
         der::tlv(0xa0, &der::utf8("n1")),
@@ -282,7 +282,7 @@ fn a30_names_of_another_kind_are_denied() {
 }
 
 #[test]
-fn a30_a_list_without_names_is_denied() {
+fn a_list_without_names_is_denied() {
     assert_eq!(denied(&[]), Denial::ServingNamesMissing);
     let none = Csr {
         extensions: Vec::new(),
@@ -297,7 +297,7 @@ fn a30_a_list_without_names_is_denied() {
 }
 
 #[test]
-fn a30_a_name_that_stands_there_twice_is_denied() {
+fn a_name_that_stands_there_twice_is_denied() {
     assert_eq!(
         denied(&[dns("n1"), ip(ADDRESS), dns("n1")]),
         Denial::ServingNameRepeated {
@@ -313,7 +313,7 @@ fn a30_a_name_that_stands_there_twice_is_denied() {
 }
 
 #[test]
-fn a30_more_names_than_a_machine_has_are_denied() {
+fn more_names_than_a_machine_has_are_denied() {
     let names: Vec<_> = (0..33).map(|n| dns(&format!("n{n}"))).collect();
 
     assert_eq!(denied(&names), Denial::TooManyServingNames { count: 33 });
@@ -324,7 +324,7 @@ fn a30_more_names_than_a_machine_has_are_denied() {
 }
 
 #[test]
-fn a30_names_in_another_encoding_or_as_critical_are_denied() {
+fn names_in_another_encoding_or_as_critical_are_denied() {
     let with = |critical: bool, value: &[u8]| {
         let csr = Csr {
             extensions: vec![extension(SUBJECT_ALT_NAME_OID, critical, value)],

@@ -172,7 +172,7 @@ fn a_challenge_is_not_told_of_and_any_other_failure_is() {
 }
 
 #[test]
-fn e06_d23_a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too() {
+fn a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too() {
     let node_name = NodeName::parse("n1").unwrap();
     let holder = ProviderId::parse("metal:///1").unwrap();
     let backwards = Denial::TpmRanBackwards {

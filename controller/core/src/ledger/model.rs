@@ -90,14 +90,14 @@ fn two_names() -> Scenario {
 }
 
 #[test]
-fn e04_one_request_at_two_replicas_is_issued_under_one_record() {
+fn one_request_at_two_replicas_is_issued_under_one_record() {
     let outcomes = outcomes(&one_request());
 
     assert_eq!(issued(&outcomes), [2].into(), "{outcomes:?}");
 }
 
 #[test]
-fn e04_one_machine_with_two_keys_at_two_replicas_has_one_generation_a_key() {
+fn one_machine_with_two_keys_at_two_replicas_has_one_generation_a_key() {
     let outcomes = outcomes(&two_keys());
 
     assert!(reasons(&outcomes).is_subset(&["IdentityLive", "RecordContended"].into()));

@@ -282,26 +282,26 @@ fn uid_in(certificate: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn e08_a_join_takes_three_writes_and_survives_a_crash_after_each() {
+async fn a_join_takes_three_writes_and_survives_a_crash_after_each() {
     survives(JOIN).await;
 }
 
 #[tokio::test]
-async fn e08_a_reenrolment_survives_a_crash_after_each_write() {
+async fn a_reenrolment_survives_a_crash_after_each_write() {
     survives(REENROLMENT).await;
 }
 
 #[tokio::test]
-async fn e08_a_change_of_hands_survives_a_crash_after_each_write() {
+async fn a_change_of_hands_survives_a_crash_after_each_write() {
     survives(CHANGE_OF_HANDS).await;
 }
 
 #[tokio::test]
-async fn e08_a_change_of_name_survives_a_crash_after_each_write() {
+async fn a_change_of_name_survives_a_crash_after_each_write() {
     survives(RENAME).await;
 }
 
 #[tokio::test]
-async fn e08_a_renewal_takes_two_writes_and_survives_a_crash_after_each() {
+async fn a_renewal_takes_two_writes_and_survives_a_crash_after_each() {
     survives(RENEWAL).await;
 }

@@ -243,7 +243,7 @@ const HOUR: Duration = Duration::from_hours(1);
 const MINUTES: Duration = Duration::from_mins(7);
 
 #[tokio::test(start_paused = true)]
-async fn e12_a_management_cluster_that_is_away_for_an_hour_delays_a_join() {
+async fn a_management_cluster_that_is_away_for_an_hour_delays_a_join() {
     let outage = Outage {
         records: HOUR,
         inventory: HOUR,
@@ -254,7 +254,7 @@ async fn e12_a_management_cluster_that_is_away_for_an_hour_delays_a_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn e12_records_that_cannot_be_written_for_an_hour_delay_a_join() {
+async fn records_that_cannot_be_written_for_an_hour_delay_a_join() {
     let outage = Outage {
         records: HOUR,
         ..Outage::default()
@@ -264,7 +264,7 @@ async fn e12_records_that_cannot_be_written_for_an_hour_delay_a_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn e12_refusals_for_minutes_delay_a_join() {
+async fn refusals_for_minutes_delay_a_join() {
     for outage in [
         Outage {
             nodes: MINUTES,

@@ -287,7 +287,7 @@ async fn what_was_answered_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a28_a_denial_by_another_under_our_hands_holds() {
+async fn a_denial_by_another_under_our_hands_holds() {
     let store = Arc::new(MemoryStore::new(valid()).with_fault(0, Fault::DeniedBefore));
 
     let next = processed(cluster(), &store).await;

@@ -67,7 +67,7 @@ fn a_forged_quote_is_read_as_it_stands() {
 }
 
 #[test]
-fn d09_other_magic_is_not_the_tpms() {
+fn other_magic_is_not_the_tpms() {
     let forger = Forger::new();
     let attest = forger.attest();
     for changed in [
@@ -82,7 +82,7 @@ fn d09_other_magic_is_not_the_tpms() {
 }
 
 #[test]
-fn d10_another_type_is_no_quote() {
+fn another_type_is_no_quote() {
     let forger = Forger::new();
     for tag in [
         0x8014, 0x8015, 0x8016, 0x8017, 0x8019, 0x801a, 0x801c, 0, 0xffff_u16,
@@ -95,7 +95,7 @@ fn d10_another_type_is_no_quote() {
 }
 
 #[test]
-fn d22_what_is_signed_is_one_structure_to_its_last_byte() {
+fn what_is_signed_is_one_structure_to_its_last_byte() {
     let forger = Forger::new();
     let attest = forger.attest();
     let malformed = TpmDenial::QuoteMalformed {
@@ -121,7 +121,7 @@ fn d22_what_is_signed_is_one_structure_to_its_last_byte() {
 }
 
 #[test]
-fn d12_another_qualified_name_is_another_signer() {
+fn another_qualified_name_is_another_signer() {
     let forger = Forger::new();
     let attest = forger.attest();
     for at in [8, 9, 10, 41] {
@@ -134,7 +134,7 @@ fn d12_another_qualified_name_is_another_signer() {
 }
 
 #[test]
-fn d17_a_selection_of_registers_that_no_pc_has_is_denied() {
+fn a_selection_of_registers_that_no_pc_has_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     // The number of bytes is before the three of the bitmap and the digest.
@@ -154,7 +154,7 @@ fn d17_a_selection_of_registers_that_no_pc_has_is_denied() {
 }
 
 #[test]
-fn d18_each_byte_of_the_digest_counts() {
+fn each_byte_of_the_digest_counts() {
     let forger = Forger::new();
     let attest = forger.attest();
     for back in 1..=32 {
@@ -167,7 +167,7 @@ fn d18_each_byte_of_the_digest_counts() {
 }
 
 #[test]
-fn d21_without_a_former_key_its_challenges_are_another_requests() {
+fn without_a_former_key_its_challenges_are_another_requests() {
     let forger = Forger::new();
     let attest = forger.attest();
     let quote = Quote {

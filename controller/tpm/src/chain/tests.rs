@@ -138,7 +138,7 @@ fn a_serial_number_may_be_negative() {
 }
 
 #[test]
-fn d02_a_certificate_of_another_authority_is_denied() {
+fn a_certificate_of_another_authority_is_denied() {
     let public_key = spki(Kind::P256);
     let untrusted = Err(TpmDenial::EndorsementCertificateUntrusted);
     for other in [
@@ -175,7 +175,7 @@ fn d02_a_certificate_of_another_authority_is_denied() {
 }
 
 #[test]
-fn d02_a_certificate_whose_signature_or_words_were_changed_is_denied() {
+fn a_certificate_whose_signature_or_words_were_changed_is_denied() {
     let good = certificate(&EkContents::good());
     let untrusted = Err(TpmDenial::EndorsementCertificateUntrusted);
     let mut signature = good.clone();
@@ -230,7 +230,7 @@ fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
 }
 
 #[test]
-fn d02_a_certificate_must_name_its_issuer_and_its_algorithm() {
+fn a_certificate_must_name_its_issuer_and_its_algorithm() {
     let good = certificate(&EkContents::good());
     let (_, parsed) = X509Certificate::from_der(&good).unwrap();
     let words: &[u8] = parsed.tbs_certificate.as_ref();
@@ -250,7 +250,7 @@ fn d02_a_certificate_must_name_its_issuer_and_its_algorithm() {
 }
 
 #[test]
-fn d02_a_certificate_with_an_extension_twice_is_denied() {
+fn a_certificate_with_an_extension_twice_is_denied() {
     // The basic constraints become a second key usage.
     let good = certificate(&EkContents::good());
     let twice = replaced(
@@ -266,7 +266,7 @@ fn d02_a_certificate_with_an_extension_twice_is_denied() {
 }
 
 #[test]
-fn d02_a_certificate_that_is_not_an_endorsement_keys_is_denied() {
+fn a_certificate_that_is_not_an_endorsement_keys_is_denied() {
     let no_usage = unfit("it does not have the extended key usage 2.23.133.8.1");
     let of = |change: &dyn Fn(&mut EkContents)| {
         let mut contents = EkContents::good();
@@ -292,7 +292,7 @@ fn d02_a_certificate_that_is_not_an_endorsement_keys_is_denied() {
 }
 
 #[test]
-fn d02_a_certificate_that_names_something_else_than_a_tpm_is_denied() {
+fn a_certificate_that_names_something_else_than_a_tpm_is_denied() {
     // tpmManufacturer becomes an attribute that nobody knows.
     let manufacturer = [0x67, 0x81, 0x05, 0x02, 0x01];
     let other = [0x67, 0x81, 0x05, 0x02, 0x7f];
@@ -305,7 +305,7 @@ fn d02_a_certificate_that_names_something_else_than_a_tpm_is_denied() {
 }
 
 #[test]
-fn d02_a_certificate_for_another_use_of_the_key_is_denied() {
+fn a_certificate_for_another_use_of_the_key_is_denied() {
     // Key agreement of P-256 becomes key encipherment, and the other way round.
     let usage = |unused| {
         [
@@ -330,7 +330,7 @@ fn d02_a_certificate_for_another_use_of_the_key_is_denied() {
 }
 
 #[test]
-fn d02_a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
+fn a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
     let not_valid = Err(TpmDenial::EndorsementCertificateNotValid);
     let year = Duration::from_hours(24 * 365);
     let contents = EkContents {
@@ -353,7 +353,7 @@ fn d02_a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
 }
 
 #[test]
-fn d02_a_certificate_of_an_authority_that_has_expired_is_denied() {
+fn a_certificate_of_an_authority_that_has_expired_is_denied() {
     let maker = EkCa::with_intermediates("a maker", Intermediates::Expired);
     let certificate = maker.certify(&spki(Kind::P256), &EkContents::good());
 
@@ -366,7 +366,7 @@ fn d02_a_certificate_of_an_authority_that_has_expired_is_denied() {
 }
 
 #[test]
-fn d03_a_certificate_of_another_key_is_denied() {
+fn a_certificate_of_another_key_is_denied() {
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
     let of_another = Err(TpmDenial::EndorsementCertificateOfAnotherKey);
     for spki in [another.ek_spki(), spki(Kind::P384), spki(Kind::Rsa2048)] {
@@ -380,7 +380,7 @@ fn d03_a_certificate_of_another_key_is_denied() {
 }
 
 #[test]
-fn d03_a_required_certificate_is_the_endorsement_keys_own() {
+fn a_required_certificate_is_the_endorsement_keys_own() {
     let (machine, another) = (
         machine(Kind::P384),
         TpmMachine::new(ANOTHER.clone(), Kind::P384),
@@ -413,7 +413,7 @@ fn d03_a_required_certificate_is_the_endorsement_keys_own() {
 }
 
 #[test]
-fn d22_a_certificate_is_one_structure_and_padding() {
+fn a_certificate_is_one_structure_and_padding() {
     let good = certificate(&EkContents::good());
     let malformed = |detail| Err(TpmDenial::EndorsementCertificateMalformed { detail });
     for end in [&[1][..], &[0, 0xff], &good] {
@@ -431,7 +431,7 @@ fn d22_a_certificate_is_one_structure_and_padding() {
 }
 
 #[test]
-fn d22_no_change_of_what_is_signed_is_accepted() {
+fn no_change_of_what_is_signed_is_accepted() {
     let good = certificate(&EkContents::good());
     let (authorities, key) = (authorities(), key(Kind::P256));
     let (_, parsed) = X509Certificate::from_der(&good).unwrap();

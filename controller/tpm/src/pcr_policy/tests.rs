@@ -81,7 +81,7 @@ fn the_refusal_names_the_registers_that_differ_from_the_nearest_state() {
 }
 
 #[test]
-fn d17_a_register_of_the_policy_must_be_quoted() {
+fn a_register_of_the_policy_must_be_quoted() {
     let policy = enforced(&[&[(4, 1), (7, 1)]]);
 
     let denial = policy.allows(&registers(&[(4, 1)]));

@@ -37,7 +37,7 @@ fn keys_and_names_are_those_of_the_tpm() {
 }
 
 #[test]
-fn d24_a_key_that_can_be_factored_is_denied() {
+fn a_key_that_can_be_factored_is_denied() {
     let weak = |public: Vec<u8>| [&public[..public.len() - 256], &roca()].concat();
     let endorsement = machine().with_endorsement_key(Kind::Rsa2048).ek_public();
     EndorsementKey::parse(&endorsement).unwrap();
@@ -59,7 +59,7 @@ fn d24_a_key_that_can_be_factored_is_denied() {
 }
 
 #[test]
-fn d24_a_modulus_with_one_factor_more_is_not_marked() {
+fn a_modulus_with_one_factor_more_is_not_marked() {
     // The last byte decides to many primes at once.
     for change in [2, 4, 6, 8] {
         let mut modulus = roca();

@@ -57,7 +57,7 @@ fn a_response_is_decided_alike_each_time_and_at_every_replica() {
 }
 
 #[test]
-fn d01_evidence_that_is_missing_or_undecodable_is_denied() {
+fn evidence_that_is_missing_or_undecodable_is_denied() {
     let case = Case::valid();
     let missing = case.decide_bytes(None);
     assert!(

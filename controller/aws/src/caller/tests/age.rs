@@ -3,7 +3,7 @@
 use super::fixture::*;
 
 #[tokio::test]
-async fn c10_evidence_that_is_too_old_is_sent_to_nobody() {
+async fn evidence_that_is_too_old_is_sent_to_nobody() {
     let bed = Bed::start();
     let node = bed.instance();
     let late = now() + minutes(14) + Duration::from_secs(1);
@@ -29,7 +29,7 @@ async fn c10_evidence_that_is_too_old_is_sent_to_nobody() {
 }
 
 #[tokio::test]
-async fn c10_the_words_of_sts_for_age_are_no_denial() {
+async fn the_words_of_sts_for_age_are_no_denial() {
     let bed = Bed::start();
     let node = bed.instance();
 
@@ -50,7 +50,7 @@ async fn c10_the_words_of_sts_for_age_are_no_denial() {
 }
 
 #[tokio::test]
-async fn c10_credentials_that_expire_on_the_way_are_no_denial() {
+async fn credentials_that_expire_on_the_way_are_no_denial() {
     let bed = Bed::start();
     let mut node = bed.instance();
     let principal = Principal::instance(ACCOUNT, INSTANCE);

@@ -19,7 +19,7 @@ async fn decided(fault: Fault) -> Result<VerifiedCaller, Refusal> {
 }
 
 #[tokio::test]
-async fn c14_a_throttle_or_an_error_of_sts_is_an_outage() {
+async fn a_throttle_or_an_error_of_sts_is_an_outage() {
     for (fault, words) in [
         (Fault::throttling(), "400 and Throttling"),
         (Fault::too_many_requests(), "429"),
@@ -76,7 +76,7 @@ async fn c14_a_throttle_or_an_error_of_sts_is_an_outage() {
 }
 
 #[tokio::test]
-async fn c14_what_sts_refuses_is_denied_with_the_code_alone() {
+async fn what_sts_refuses_is_denied_with_the_code_alone() {
     for code in [
         "SignatureDoesNotMatch",
         "InvalidClientTokenId",
@@ -94,7 +94,7 @@ async fn c14_what_sts_refuses_is_denied_with_the_code_alone() {
 }
 
 #[test]
-fn c14_the_same_is_read_from_xml() {
+fn the_same_is_read_from_xml() {
     let xml = |code: &str, message: &str| {
         format!(
             "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  <Error>\n    \
@@ -149,7 +149,7 @@ fn answer(account: &str) -> String {
 }
 
 #[tokio::test]
-async fn c15_an_answer_of_more_than_16_kib_is_not_read() {
+async fn an_answer_of_more_than_16_kib_is_not_read() {
     let padded = |len: usize| format!("{:len$}", answer(&format!("\"{ACCOUNT}\"")));
     decided(Fault::body(padded(16 * 1024))).await.unwrap();
 
@@ -167,7 +167,7 @@ async fn c15_an_answer_of_more_than_16_kib_is_not_read() {
 }
 
 #[tokio::test]
-async fn c15_what_is_no_answer_of_sts_is_an_outage() {
+async fn what_is_no_answer_of_sts_is_an_outage() {
     let other = Principal::instance(ACCOUNT, OTHER_INSTANCE);
     let valid = answer(&format!("\"{ACCOUNT}\""));
     assert!(read(StatusCode::OK, valid.as_bytes()).is_ok());
@@ -213,7 +213,7 @@ async fn c15_what_is_no_answer_of_sts_is_an_outage() {
 }
 
 #[tokio::test]
-async fn c15_no_reason_repeats_an_answer_or_what_was_sent() {
+async fn no_reason_repeats_an_answer_or_what_was_sent() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();

@@ -8,7 +8,7 @@ use super::super::client::{MAX_CALLS, MAX_CALLS_OF_CLUSTER};
 use super::fixture::*;
 
 #[tokio::test]
-async fn c13_a_redirect_is_not_followed() {
+async fn a_redirect_is_not_followed() {
     let bed = Bed::start();
     let elsewhere = Service::start();
     let node = bed.instance();
@@ -23,7 +23,7 @@ async fn c13_a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn c14_a_connection_that_cannot_be_made_is_an_outage() {
+async fn a_connection_that_cannot_be_made_is_an_outage() {
     for fault in [
         ConnectionFault::Close,
         ConnectionFault::AnotherAuthority,
@@ -43,7 +43,7 @@ async fn c14_a_connection_that_cannot_be_made_is_an_outage() {
 }
 
 #[tokio::test]
-async fn c14_an_sts_that_is_not_there_is_an_outage() {
+async fn an_sts_that_is_not_there_is_an_outage() {
     let bed = Bed::start();
     let node = bed.instance();
     let Bed { service, verifier } = bed;
@@ -80,7 +80,7 @@ async fn given_up(bed: &Bed, reached: impl Fn(&Service) -> bool) -> String {
 }
 
 #[tokio::test]
-async fn c14_an_sts_that_does_not_answer_is_given_up() {
+async fn an_sts_that_does_not_answer_is_given_up() {
     for fault in [
         Fault::Hang,
         Fault::Trickle {
@@ -229,7 +229,7 @@ async fn calls_that_follow_each_other_share_a_connection() {
 }
 
 #[tokio::test]
-async fn e12_an_hour_without_sts_denies_nobody_and_ends_by_itself() {
+async fn an_hour_without_sts_denies_nobody_and_ends_by_itself() {
     let bed = Bed::start();
     let mut node = bed.instance();
     let down = Fault::service_unavailable();

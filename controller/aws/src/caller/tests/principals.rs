@@ -20,7 +20,7 @@ fn named(arn: &str, user_id: &str, account: &str) -> Principal {
 }
 
 #[tokio::test]
-async fn c16_who_is_no_session_of_a_role_is_refused() {
+async fn who_is_no_session_of_a_role_is_refused() {
     let bed = Bed::start();
     let id = format!("{ACCOUNT}:aws:ec2-instance:{INSTANCE}");
     for arn in [
@@ -57,7 +57,7 @@ async fn c16_who_is_no_session_of_a_role_is_refused() {
 }
 
 #[tokio::test]
-async fn c16_a_user_is_refused() {
+async fn a_user_is_refused() {
     let bed = Bed::start();
 
     let denied = denial(
@@ -70,7 +70,7 @@ async fn c16_a_user_is_refused() {
 }
 
 #[tokio::test]
-async fn c16_two_names_that_do_not_agree_are_refused() {
+async fn two_names_that_do_not_agree_are_refused() {
     let bed = profile(&[ROLE]);
     let instance = format!("arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance/{INSTANCE}");
     let role = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{INSTANCE}");
@@ -113,7 +113,7 @@ async fn c16_two_names_that_do_not_agree_are_refused() {
 }
 
 #[tokio::test]
-async fn c16_an_instance_of_another_account_is_refused() {
+async fn an_instance_of_another_account_is_refused() {
     let bed = Bed::start();
     let node = bed.node(Principal::instance(OTHER_ACCOUNT, INSTANCE));
 
@@ -125,7 +125,7 @@ async fn c16_an_instance_of_another_account_is_refused() {
 }
 
 #[tokio::test]
-async fn c16_an_instance_of_another_partition_is_refused() {
+async fn an_instance_of_another_partition_is_refused() {
     let bed = Bed::start();
     let node = bed.node(Principal::instance(ACCOUNT, INSTANCE).in_partition("aws-cn"));
 
@@ -150,7 +150,7 @@ async fn an_instance_of_another_partition_is_verified_in_its_region() {
 }
 
 #[tokio::test]
-async fn c17_a_session_of_a_role_can_call_itself_what_it_likes() {
+async fn a_session_of_a_role_can_call_itself_what_it_likes() {
     for allowed in [&[][..], &["workers"], &["210987654321:nodes"], &["nodes-2"]] {
         let bed = profile(allowed);
         let node = bed.node(Principal::session(ACCOUNT, ROLE, INSTANCE));
@@ -177,7 +177,7 @@ async fn an_instance_in_a_profile_role_is_verified_where_the_operator_vouches_fo
 }
 
 #[tokio::test]
-async fn c18_credentials_of_one_instance_do_not_prove_the_document_of_another() {
+async fn credentials_of_one_instance_do_not_prove_the_document_of_another() {
     let bed = profile(&[ROLE]);
     for principal in [
         Principal::instance(ACCOUNT, OTHER_INSTANCE),

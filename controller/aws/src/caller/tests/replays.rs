@@ -7,7 +7,7 @@ use super::super::request::{Call, rebuild};
 use super::fixture::*;
 
 #[tokio::test]
-async fn c11_a_signature_that_was_confirmed_for_another_key_is_a_replay() {
+async fn a_signature_that_was_confirmed_for_another_key_is_a_replay() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -24,7 +24,7 @@ async fn c11_a_signature_that_was_confirmed_for_another_key_is_a_replay() {
 }
 
 #[tokio::test]
-async fn c11_the_same_signature_for_the_same_key_is_our_own_retry_and_costs_no_call() {
+async fn the_same_signature_for_the_same_key_is_our_own_retry_and_costs_no_call() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -40,7 +40,7 @@ async fn c11_the_same_signature_for_the_same_key_is_our_own_retry_and_costs_no_c
 }
 
 #[tokio::test]
-async fn c11_the_same_key_with_other_claims_is_for_sts_to_refuse() {
+async fn the_same_key_with_other_claims_is_for_sts_to_refuse() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -53,7 +53,7 @@ async fn c11_the_same_key_with_other_claims_is_for_sts_to_refuse() {
 }
 
 #[tokio::test]
-async fn c11_a_copy_that_comes_first_is_refused_and_spoils_nothing() {
+async fn a_copy_that_comes_first_is_refused_and_spoils_nothing() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -183,7 +183,7 @@ async fn a_request_waits_while_there_is_no_room_to_remember_it() {
 }
 
 #[tokio::test]
-async fn c11_of_two_keys_that_are_confirmed_at_once_for_a_signature_the_second_is_a_replay() {
+async fn of_two_keys_that_are_confirmed_at_once_for_a_signature_the_second_is_a_replay() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -209,7 +209,7 @@ async fn c11_of_two_keys_that_are_confirmed_at_once_for_a_signature_the_second_i
 }
 
 #[tokio::test]
-async fn c11_a_call_is_known_by_all_that_it_says() {
+async fn a_call_is_known_by_all_that_it_says() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();

@@ -41,7 +41,7 @@ async fn the_valid_case_is_verified_with_one_call() {
 }
 
 #[tokio::test]
-async fn c01_evidence_that_is_too_large_or_not_in_its_form_is_not_read() {
+async fn evidence_that_is_too_large_or_not_in_its_form_is_not_read() {
     let bed = Bed::start();
     let valid = evidence(&bed.instance());
     for (field, value) in [
@@ -66,7 +66,7 @@ async fn c01_evidence_that_is_too_large_or_not_in_its_form_is_not_read() {
 }
 
 #[tokio::test]
-async fn c02_no_evidence_names_a_host() {
+async fn no_evidence_names_a_host() {
     let bed = Bed::start();
     let valid = evidence(&bed.instance());
     for name in ["url", "host", "endpoint", "scheme", "port"] {
@@ -96,7 +96,7 @@ async fn c02_no_evidence_names_a_host() {
 }
 
 #[tokio::test]
-async fn c03_the_sts_of_another_region_or_partition_is_not_asked() {
+async fn the_sts_of_another_region_or_partition_is_not_asked() {
     let bed = Bed::start();
     for region in ["us-east-1", "cn-north-1", "us-gov-west-1", "us-iso-east-1"] {
         let node = Node {
@@ -116,7 +116,7 @@ async fn c03_the_sts_of_another_region_or_partition_is_not_asked() {
 }
 
 #[tokio::test]
-async fn c03_a_region_of_no_known_partition_has_no_sts() {
+async fn a_region_of_no_known_partition_has_no_sts() {
     let bed = Bed::start();
     let mut node = bed.instance();
     node.region = "xx-west-1".into();
@@ -132,7 +132,7 @@ async fn c03_a_region_of_no_known_partition_has_no_sts() {
 }
 
 #[test]
-fn c04_c05_c06_c07_c08_the_rebuilt_request_is_the_same_but_for_what_is_proved() {
+fn the_rebuilt_request_is_the_same_but_for_what_is_proved() {
     let bed = Bed::start();
     for region in ["eu-west-1", "us-gov-west-1"] {
         let node = Node {
@@ -182,7 +182,7 @@ fn c04_c05_c06_c07_c08_the_rebuilt_request_is_the_same_but_for_what_is_proved() 
 }
 
 #[test]
-fn c04_c05_c06_c07_c08_evidence_has_no_field_for_the_rest() {
+fn evidence_has_no_field_for_the_rest() {
     let bed = Bed::start();
     let valid = evidence(&bed.instance());
     for name in [
@@ -220,7 +220,7 @@ async fn assert_mismatch(bed: &Bed, node: &Node, proof: Proof, what: &str) {
 }
 
 #[tokio::test]
-async fn c04_c05_c06_c07_a_signature_over_another_request_is_not_accepted() {
+async fn a_signature_over_another_request_is_not_accepted() {
     let bed = Bed::start();
     let node = bed.instance();
     let headers = node.headers();
@@ -250,7 +250,7 @@ async fn c04_c05_c06_c07_a_signature_over_another_request_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn c08_the_binding_must_be_signed_and_be_this_requests() {
+async fn the_binding_must_be_signed_and_be_this_requests() {
     let bed = Bed::start();
     let node = bed.instance();
     let signed = node.headers();
@@ -268,7 +268,7 @@ async fn c08_the_binding_must_be_signed_and_be_this_requests() {
 }
 
 #[tokio::test]
-async fn c09_evidence_of_one_request_is_refused_in_another() {
+async fn evidence_of_one_request_is_refused_in_another() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -292,7 +292,7 @@ async fn c09_evidence_of_one_request_is_refused_in_another() {
 }
 
 #[tokio::test]
-async fn c12_no_field_carries_a_header() {
+async fn no_field_carries_a_header() {
     let bed = Bed::start();
     let node = bed.instance();
     let (proof, token) = (node.proof(), node.credentials.session_token.clone());
@@ -340,7 +340,7 @@ async fn c12_no_field_carries_a_header() {
 }
 
 #[tokio::test]
-async fn c19_credentials_that_do_not_belong_together_are_refused() {
+async fn credentials_that_do_not_belong_together_are_refused() {
     let bed = Bed::start();
     let node = bed.instance();
     let mut wrong_secret = node.clone();

@@ -152,7 +152,7 @@ fn a_file_of_another_form_is_refused_with_the_line() {
 }
 
 #[test]
-fn b09_a_signer_with_another_key_than_rsa_2048_is_refused() {
+fn a_signer_with_another_key_than_rsa_2048_is_refused() {
     let larger = TestSigner::with_size(KeySize::Rsa3072, SERIAL);
 
     assert_eq!(
@@ -162,7 +162,7 @@ fn b09_a_signer_with_another_key_than_rsa_2048_is_refused() {
 }
 
 #[test]
-fn b09_a_key_of_another_algorithm_or_a_bit_shorter_is_none_of_a_signer() {
+fn a_key_of_another_algorithm_or_a_bit_shorter_is_none_of_a_signer() {
     const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
     let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
     let [signer] = signers.region(NEW) else {

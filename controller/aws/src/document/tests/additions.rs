@@ -102,7 +102,7 @@ fn in_signer(place: &[usize]) -> Vec<usize> {
 }
 
 #[test]
-fn b05_b06_b07_b09_nothing_is_added_to_any_element() {
+fn nothing_is_added_to_any_element() {
     for (what, place, expected) in [
         ("ContentInfo", vec![], structure()),
         ("its content", vec![1], structure()),
@@ -147,7 +147,7 @@ fn b05_b06_b07_b09_nothing_is_added_to_any_element() {
 }
 
 #[test]
-fn b07_nothing_is_added_to_what_protects_the_algorithms() {
+fn nothing_is_added_to_what_protects_the_algorithms() {
     let of_attribute = |index: usize| in_signer(&[3, index, 1, 0]);
     let attributes_of = message().signers[0].attributes.len();
     let protection = (0..attributes_of).rev().find(|&index| {
@@ -166,7 +166,7 @@ fn b07_nothing_is_added_to_what_protects_the_algorithms() {
 }
 
 #[test]
-fn b09_an_algorithms_null_is_empty() {
+fn an_algorithms_null_is_empty() {
     for place in [in_signer(&[2]), in_signer(&[4]), vec![1, 0, 1, 0]] {
         let denied = changed(&place, |members| {
             members.truncate(1);
@@ -178,7 +178,7 @@ fn b09_an_algorithms_null_is_empty() {
 }
 
 #[test]
-fn b07_more_attributes_than_sixteen_are_denied() {
+fn more_attributes_than_sixteen_are_denied() {
     let with = |count: u64| {
         message().resigned(&SIGNER, |signer| {
             for number in signer.attributes.len().try_into().unwrap()..count {

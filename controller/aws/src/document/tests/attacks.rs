@@ -51,7 +51,7 @@ fn replaced(attribute: Attribute) -> impl FnOnce(&mut Vec<Attribute>) {
 }
 
 #[test]
-fn b01_an_empty_or_malformed_payload_is_denied() {
+fn an_empty_or_malformed_payload_is_denied() {
     let valid = message().to_base64();
 
     let refused = |text: &str| SIGNERS.verify(text).unwrap_err();
@@ -79,7 +79,7 @@ fn b01_an_empty_or_malformed_payload_is_denied() {
 }
 
 #[test]
-fn b02_a_document_without_signature_is_denied() {
+fn a_document_without_signature_is_denied() {
     let plain = document().to_json();
     let mut unsigned = message();
     unsigned.signers[0].signature.clear();
@@ -105,7 +105,7 @@ fn b02_a_document_without_signature_is_denied() {
 }
 
 #[test]
-fn b03_a_garbage_signature_is_denied() {
+fn a_garbage_signature_is_denied() {
     let mut garbage = message();
     garbage.signers[0].signature = vec![0x5a; 256];
     let mut changed = message();
@@ -119,7 +119,7 @@ fn b03_a_garbage_signature_is_denied() {
 }
 
 #[test]
-fn b04_a_document_of_another_region_than_its_signer_is_denied() {
+fn a_document_of_another_region_than_its_signer_is_denied() {
     let in_region = |region: &str, zone: &str| {
         let mut document = document();
         (document.region, document.zone) = (region.into(), zone.into());
@@ -178,7 +178,7 @@ fn b04_a_document_of_another_region_than_its_signer_is_denied() {
 }
 
 #[test]
-fn b05_the_document_is_what_the_signature_covers_and_there_is_no_other() {
+fn the_document_is_what_the_signature_covers_and_there_is_no_other() {
     let mut other = document();
     other.instance = "i-0fedcba9876543210".into();
     let mut exchanged = message();
@@ -205,7 +205,7 @@ fn b05_the_document_is_what_the_signature_covers_and_there_is_no_other() {
 }
 
 #[test]
-fn b06_certificates_and_other_than_one_signer_are_denied() {
+fn certificates_and_other_than_one_signer_are_denied() {
     let certificate = vec![0x30, 0x00];
     let mut with_certificate = message();
     with_certificate.certificates = vec![certificate.clone()];
@@ -228,7 +228,7 @@ fn b06_certificates_and_other_than_one_signer_are_denied() {
 }
 
 #[test]
-fn b07_signed_attributes_that_are_not_of_the_document_are_denied() {
+fn signed_attributes_that_are_not_of_the_document_are_denied() {
     assert_eq!(with_attributes(Vec::clear), attributes("there are none"));
     for (kind, missing) in [
         (CONTENT_TYPE, "there is no content type"),
@@ -300,7 +300,7 @@ fn b07_signed_attributes_that_are_not_of_the_document_are_denied() {
 }
 
 #[test]
-fn b07_attributes_that_were_changed_after_the_signature_are_denied() {
+fn attributes_that_were_changed_after_the_signature_are_denied() {
     let mut later = message();
     replaced(Attribute::signing_time(b"260101000004Z"))(&mut later.signers[0].attributes);
     let mut without_time = message();
@@ -337,7 +337,7 @@ fn attributes_that_aws_did_not_always_send_may_be_missing_and_unknown_ones_be_th
 }
 
 #[test]
-fn b08_content_that_is_detached_or_no_plain_data_is_denied() {
+fn content_that_is_detached_or_no_plain_data_is_denied() {
     let mut detached = message();
     detached.content = None;
     let mut nested = message();
@@ -367,7 +367,7 @@ fn b08_content_that_is_detached_or_no_plain_data_is_denied() {
 }
 
 #[test]
-fn b09_other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
+fn other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
     let mut announced_sha_1 = message();
     announced_sha_1.digest_algorithms = vec![SHA_1];
     let mut announced_both = message();
@@ -408,7 +408,7 @@ fn b09_other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
 }
 
 #[test]
-fn b10_encodings_that_would_cost_without_bound_are_denied() {
+fn encodings_that_would_cost_without_bound_are_denied() {
     let refused = |ber: &[u8]| SIGNERS.verify(&to_lines(ber)).unwrap_err();
 
     assert_eq!(
@@ -445,7 +445,7 @@ fn b10_encodings_that_would_cost_without_bound_are_denied() {
 }
 
 #[test]
-fn b18_the_instance_is_the_one_that_the_signature_covers() {
+fn the_instance_is_the_one_that_the_signature_covers() {
     let mut colleague = document();
     colleague.instance = "i-0fedcba9876543210".into();
 

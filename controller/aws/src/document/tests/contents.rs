@@ -27,7 +27,7 @@ fn denied(from: &str, to: &str) -> AwsDenial {
 }
 
 #[test]
-fn b11_a_repeated_name_is_denied() {
+fn a_repeated_name_is_denied() {
     for (name, value) in [
         ("instanceId", "i-0fedcba9876543210"),
         ("region", REGION),
@@ -45,7 +45,7 @@ fn b11_a_repeated_name_is_denied() {
 }
 
 #[test]
-fn b11_what_is_no_json_object_is_denied() {
+fn what_is_no_json_object_is_denied() {
     let valid = document().to_json();
     for document in [
         String::new(),
@@ -67,7 +67,7 @@ fn b11_what_is_no_json_object_is_denied() {
 }
 
 #[test]
-fn b11_an_unknown_version_is_denied() {
+fn an_unknown_version_is_denied() {
     assert_eq!(
         denied("2017-09-30", "2031-01-01"),
         malformed("its version is unknown")
@@ -76,7 +76,7 @@ fn b11_an_unknown_version_is_denied() {
 }
 
 #[test]
-fn b11_missing_fields_and_other_types_are_denied() {
+fn missing_fields_and_other_types_are_denied() {
     for name in [
         "accountId",
         "availabilityZone",
@@ -101,7 +101,7 @@ fn b11_missing_fields_and_other_types_are_denied() {
 }
 
 #[test]
-fn b11_fields_of_another_form_are_denied() {
+fn fields_of_another_form_are_denied() {
     let other_forms = [
         (
             "accountId",

@@ -358,7 +358,7 @@ async fn a_failure_ends_all_that_wait_and_leaves_ec2_alone_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn e12_an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
+async fn an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
     for fares in [Fares::Fails(throttled()), Fares::Hangs] {
         let ec2 = FakeEc2::with([facts()]);
         ec2.fares(REGION, fares);

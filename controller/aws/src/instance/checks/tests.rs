@@ -72,7 +72,7 @@ fn an_instance_that_is_as_it_should_be_has_its_name() {
 }
 
 #[test]
-fn b12_an_instance_of_another_account_or_zone_than_its_document_is_denied() {
+fn an_instance_of_another_account_or_zone_than_its_document_is_denied() {
     let contradicts = |what| AwsDenial::InstanceContradictsDocument {
         instance: instance(),
         what,
@@ -88,7 +88,7 @@ fn b12_an_instance_of_another_account_or_zone_than_its_document_is_denied() {
 }
 
 #[test]
-fn b13_an_instance_that_ec2_does_not_know_is_denied_once_it_is_not_young() {
+fn an_instance_that_ec2_does_not_know_is_denied_once_it_is_not_young() {
     let absent_at = |time| Err::<(), _>(absent(&document(), time));
 
     waits(absent_at(launch() - MINUTE));
@@ -102,7 +102,7 @@ fn b13_an_instance_that_ec2_does_not_know_is_denied_once_it_is_not_young() {
 }
 
 #[test]
-fn b13_an_instance_that_does_not_run_is_denied() {
+fn an_instance_that_does_not_run_is_denied() {
     for state in [
         "shutting-down",
         "terminated",
@@ -150,7 +150,7 @@ fn an_instance_that_was_started_again_may_still_look_stopped_but_not_terminated(
 }
 
 #[test]
-fn b14_a_root_volume_that_was_attached_at_another_time_than_the_first_interface_cannot_join() {
+fn a_root_volume_that_was_attached_at_another_time_than_the_first_interface_cannot_join() {
     let apart = |seconds: i64| {
         let time = if seconds < 0 {
             launch() - Duration::from_secs(seconds.unsigned_abs())
@@ -179,7 +179,7 @@ fn b14_a_root_volume_that_was_attached_at_another_time_than_the_first_interface_
 }
 
 #[test]
-fn b14_an_instance_without_a_first_interface_is_denied_and_waits_while_it_is_young() {
+fn an_instance_without_a_first_interface_is_denied_and_waits_while_it_is_young() {
     let [young, old] = young_and_old(|facts| facts.first_interface = None);
 
     waits(young);
@@ -193,7 +193,7 @@ fn b14_an_instance_without_a_first_interface_is_denied_and_waits_while_it_is_you
 }
 
 #[test]
-fn b14_an_instance_without_a_root_volume_cannot_join() {
+fn an_instance_without_a_root_volume_cannot_join() {
     for root in [None, Some(Attachment { time: None })] {
         let facts = InstanceFacts {
             root: Root::Volume(root),
@@ -210,7 +210,7 @@ fn b14_an_instance_without_a_root_volume_cannot_join() {
 }
 
 #[test]
-fn b14_an_instance_of_which_it_is_not_known_when_its_first_interface_came_cannot_join() {
+fn an_instance_of_which_it_is_not_known_when_its_first_interface_came_cannot_join() {
     let facts = InstanceFacts {
         first_interface: Some(Attachment { time: None }),
         ..facts()
@@ -262,7 +262,7 @@ fn what_an_instance_boots_from_is_not_asked_for_an_instance_store_or_where_polic
 }
 
 #[test]
-fn b16_a_document_of_an_earlier_launch_is_denied_however_young_and_an_old_one_is_not() {
+fn a_document_of_an_earlier_launch_is_denied_however_young_and_an_old_one_is_not() {
     let launched = |time| young_and_old(move |facts| facts.launched = Some(time));
     for checked in launched(launch() + MINUTE) {
         checked.unwrap();
@@ -310,7 +310,7 @@ fn an_instance_without_a_time_of_launch_is_denied_once_it_is_not_young() {
 }
 
 #[test]
-fn b17_an_instance_of_another_cluster_is_denied_however_young() {
+fn an_instance_of_another_cluster_is_denied_however_young() {
     for checked in young_and_old(|facts| {
         facts.tags = BTreeMap::from([(tag("dev"), "owned".to_owned())]);
     }) {
@@ -341,7 +341,7 @@ fn what_others_share_or_own_of_an_instance_makes_it_nobody_elses() {
 }
 
 #[test]
-fn b17_an_instance_that_is_not_tagged_is_denied_once_it_is_not_young() {
+fn an_instance_that_is_not_tagged_is_denied_once_it_is_not_young() {
     let [young, old] = young_and_old(|facts| facts.tags.clear());
     waits(young);
     assert_eq!(denied(old).reason(), "TagMismatch");

@@ -221,7 +221,7 @@ async fn an_instance_that_ec2_does_not_know_is_asked_about_again() {
 }
 
 #[tokio::test]
-async fn e12_what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do() {
+async fn what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do() {
     let account = "300000000008";
     let instance = instance_with(account, &tpm());
     let error = |code| Failure::Error { status: 400, code };
@@ -270,7 +270,7 @@ async fn e12_what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do
 }
 
 #[tokio::test]
-async fn e12_an_ec2_that_hangs_is_given_up_and_asked_again_later() {
+async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
     let account = "300000000009";
     let instance = instance_with(account, &tpm());
     let cluster = cluster_with(
@@ -290,7 +290,7 @@ async fn e12_an_ec2_that_hangs_is_given_up_and_asked_again_later() {
 }
 
 #[tokio::test]
-async fn e12_an_outage_leaves_ec2_alone_and_what_is_said_of_one_instance_does_not() {
+async fn an_outage_leaves_ec2_alone_and_what_is_said_of_one_instance_does_not() {
     for (account, failure, calls_made) in [
         ("300000000010", Failure::throttled(), 1),
         ("300000000011", Failure::unauthorized(), 2),
@@ -319,7 +319,7 @@ async fn e12_an_outage_leaves_ec2_alone_and_what_is_said_of_one_instance_does_no
 }
 
 #[tokio::test]
-async fn e12_a_request_that_may_not_be_asked_in_time_waits() {
+async fn a_request_that_may_not_be_asked_in_time_waits() {
     let account = "300000000013";
     let instance = instance(account);
     let cluster = cluster_with(

@@ -25,7 +25,7 @@ fn denied_der(csr: &[u8]) {
 }
 
 #[test]
-fn a01_a_first_block_that_is_no_request_is_denied() {
+fn a_first_block_that_is_no_request_is_denied() {
     for request in [
         block("CERTIFICATE", b"x") + &csr_block(),
         block("NEW CERTIFICATE REQUEST", &Csr::valid().der()),
@@ -36,21 +36,21 @@ fn a01_a_first_block_that_is_no_request_is_denied() {
 }
 
 #[test]
-fn a02_two_request_blocks_are_denied() {
+fn two_request_blocks_are_denied() {
     let request = csr_block() + &csr_block() + &provider_block("null") + &evidence_block(EVIDENCE);
 
     assert_eq!(denied_request(&request), Denial::SecondRequest);
 }
 
 #[test]
-fn a02_a_second_request_after_the_evidence_is_denied() {
+fn a_second_request_after_the_evidence_is_denied() {
     let request = envelope(&Csr::valid().der()) + &csr_block();
 
     assert_eq!(denied_request(&request), Denial::SecondRequest);
 }
 
 #[test]
-fn a03_text_after_the_last_block_is_denied() {
+fn text_after_the_last_block_is_denied() {
     for rest in ["x\n", "\n", " ", "x"] {
         let request = envelope(&Csr::valid().der()) + rest;
 
@@ -63,7 +63,7 @@ fn a03_text_after_the_last_block_is_denied() {
 }
 
 #[test]
-fn a04_a_request_without_pem_is_denied() {
+fn a_request_without_pem_is_denied() {
     for request in ["", "garbage", "-----BEGIN", "{}"] {
         assert_eq!(denied_request(request), Denial::NoPemBlock, "{request:?}");
     }
@@ -71,7 +71,7 @@ fn a04_a_request_without_pem_is_denied() {
 }
 
 #[test]
-fn a05_a_provider_or_evidence_block_twice_is_denied() {
+fn a_provider_or_evidence_block_twice_is_denied() {
     let valid = envelope(&Csr::valid().der());
     for second in [provider_block("null"), evidence_block(EVIDENCE)] {
         let request = valid.clone() + &second;
@@ -81,7 +81,7 @@ fn a05_a_provider_or_evidence_block_twice_is_denied() {
 }
 
 #[test]
-fn a06_an_unknown_block_is_denied() {
+fn an_unknown_block_is_denied() {
     let valid = envelope(&Csr::valid().der());
     for label in ["ATTESTATION DATA", "CERTIFICATE", "certificate request"] {
         let request = valid.clone() + &block(label, b"x");
@@ -91,7 +91,7 @@ fn a06_an_unknown_block_is_denied() {
 }
 
 #[test]
-fn a06_text_before_or_between_blocks_is_denied() {
+fn text_before_or_between_blocks_is_denied() {
     let valid = envelope(&Csr::valid().der());
     let between = valid.replacen(
         "-----END CERTIFICATE REQUEST-----\n",
@@ -107,7 +107,7 @@ fn a06_text_before_or_between_blocks_is_denied() {
 }
 
 #[test]
-fn a06_another_layout_of_the_same_blocks_is_denied() {
+fn another_layout_of_the_same_blocks_is_denied() {
     let valid = envelope(&Csr::valid().der());
     let headers = valid.replacen(
         "REQUEST-----\n",
@@ -134,14 +134,14 @@ fn a06_another_layout_of_the_same_blocks_is_denied() {
 }
 
 #[test]
-fn a06_evidence_before_its_provider_is_denied() {
+fn evidence_before_its_provider_is_denied() {
     let request = csr_block() + &evidence_block(EVIDENCE) + &provider_block("null");
 
     assert_eq!(denied_request(&request), Denial::EvidenceWithoutProvider);
 }
 
 #[test]
-fn a07_another_provider_than_the_signers_is_denied() {
+fn another_provider_than_the_signers_is_denied() {
     let request = csr_block() + &provider_block("insecure") + &evidence_block(EVIDENCE);
 
     assert_eq!(
@@ -154,7 +154,7 @@ fn a07_another_provider_than_the_signers_is_denied() {
 }
 
 #[test]
-fn a07_a_signer_with_evidence_is_denied_a_request_without_provider() {
+fn a_signer_with_evidence_is_denied_a_request_without_provider() {
     assert_eq!(
         denied_request(&csr_block()),
         Denial::ProviderMismatch {
@@ -165,7 +165,7 @@ fn a07_a_signer_with_evidence_is_denied_a_request_without_provider() {
 }
 
 #[test]
-fn a07_an_insecure_request_with_another_provider_is_denied() {
+fn an_insecure_request_with_another_provider_is_denied() {
     let mut request = insecure();
     request.spec.request.0 = (csr_block() + &provider_block("null")).into_bytes();
 
@@ -179,7 +179,7 @@ fn a07_an_insecure_request_with_another_provider_is_denied() {
 }
 
 #[test]
-fn a07_evidence_is_required_where_the_provider_has_some_and_denied_where_not() {
+fn evidence_is_required_where_the_provider_has_some_and_denied_where_not() {
     let without = csr_block() + &provider_block("null");
     let mut insecure = insecure();
     insecure.spec.request.0 =
@@ -190,7 +190,7 @@ fn a07_evidence_is_required_where_the_provider_has_some_and_denied_where_not() {
 }
 
 #[test]
-fn a07_a_provider_block_that_holds_no_name_is_denied() {
+fn a_provider_block_that_holds_no_name_is_denied() {
     for name in ["", "null\n", "NULL", "null,aws", "\u{0}null"] {
         let request = csr_block() + &provider_block(name) + &evidence_block(EVIDENCE);
 
@@ -203,7 +203,7 @@ fn a07_a_provider_block_that_holds_no_name_is_denied() {
 }
 
 #[test]
-fn a08_bytes_after_the_request_are_denied() {
+fn bytes_after_the_request_are_denied() {
     let csr = Csr::valid().der();
 
     denied_der(&[&csr[..], &[0]].concat());
@@ -211,7 +211,7 @@ fn a08_bytes_after_the_request_are_denied() {
 }
 
 #[test]
-fn a08_a_length_in_more_bytes_than_it_needs_is_denied() {
+fn a_length_in_more_bytes_than_it_needs_is_denied() {
     let csr = Csr::valid().der();
     let [0x30, 0x82, len @ ..] = csr.as_slice() else {
         panic!("a request has two bytes of length");
@@ -221,14 +221,14 @@ fn a08_a_length_in_more_bytes_than_it_needs_is_denied() {
 }
 
 #[test]
-fn a08_an_indefinite_length_is_denied() {
+fn an_indefinite_length_is_denied() {
     let csr = Csr::valid().der();
 
     denied_der(&[&[0x30, 0x80], &csr[4..], &[0, 0]].concat());
 }
 
 #[test]
-fn a08_ber_in_the_value_of_an_attribute_is_denied() {
+fn ber_in_the_value_of_an_attribute_is_denied() {
     // A boolean of DER is 0 or 255.
     let mut csr = Csr::valid();
     let other_true = [0x01, 0x01, 0x01];
@@ -242,7 +242,7 @@ fn a08_ber_in_the_value_of_an_attribute_is_denied() {
 }
 
 #[test]
-fn a08_a_truncated_request_is_denied() {
+fn a_truncated_request_is_denied() {
     let csr = Csr::valid().der();
 
     for len in [0, 1, 2, 4, csr.len() / 2, csr.len() - 1] {

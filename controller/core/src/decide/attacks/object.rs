@@ -26,7 +26,7 @@ fn ignored(request: &CertificateSigningRequest) -> Ignored {
 }
 
 #[test]
-fn a21_other_usages_are_denied() {
+fn other_usages_are_denied() {
     for usages in [
         &[][..],
         &["digital signature"],
@@ -47,7 +47,7 @@ fn a21_other_usages_are_denied() {
 }
 
 #[test]
-fn a21_missing_usages_are_denied() {
+fn missing_usages_are_denied() {
     let mut request = valid();
     request.spec.usages = None;
 
@@ -55,7 +55,7 @@ fn a21_missing_usages_are_denied() {
 }
 
 #[test]
-fn a21_the_order_of_usages_means_nothing() {
+fn the_order_of_usages_means_nothing() {
     let mut request = valid();
     request.spec.usages = Some(texts(&["client auth", "digital signature"]));
 
@@ -76,7 +76,7 @@ fn lifetime_of(seconds: Option<i32>, lifetimes: Lifetimes) -> Duration {
 }
 
 #[test]
-fn a26_a_lifetime_beyond_policy_is_cut() {
+fn a_lifetime_beyond_policy_is_cut() {
     let week = Lifetimes::default();
 
     for (asked, granted) in [
@@ -96,7 +96,7 @@ fn a26_a_lifetime_beyond_policy_is_cut() {
 }
 
 #[test]
-fn a26_a_policy_below_what_can_be_asked_for_holds() {
+fn a_policy_below_what_can_be_asked_for_holds() {
     let minute = Lifetimes {
         attested: Duration::from_mins(1),
         ..Lifetimes::default()
@@ -107,7 +107,7 @@ fn a26_a_policy_below_what_can_be_asked_for_holds() {
 }
 
 #[test]
-fn a27_a_request_to_another_signer_is_ignored() {
+fn a_request_to_another_signer_is_ignored() {
     for signer in [
         "",
         "kubernetes.io/kube-apiserver-client-kubelet",
@@ -128,7 +128,7 @@ fn a27_a_request_to_another_signer_is_ignored() {
 }
 
 #[test]
-fn a27_a_provider_that_the_cluster_does_not_admit_is_ignored() {
+fn a_provider_that_the_cluster_does_not_admit_is_ignored() {
     let mut request = valid();
     request.spec.signer_name = Provider::AWS.client_signer();
 
@@ -146,7 +146,7 @@ fn with_status(conditions: &[&str], certificate: Option<&str>) -> CertificateSig
 }
 
 #[test]
-fn a28_a_request_that_was_answered_is_ignored() {
+fn a_request_that_was_answered_is_ignored() {
     assert_eq!(
         ignored(&with_status(&["Denied"], None)),
         Ignored::AlreadyDenied
@@ -166,7 +166,7 @@ fn a28_a_request_that_was_answered_is_ignored() {
 }
 
 #[test]
-fn a28_an_approval_by_somebody_else_spares_no_check() {
+fn an_approval_by_somebody_else_spares_no_check() {
     let mut request = with_status(&["Approved"], None);
     assert!(matches!(decided(&request, &cluster()), Decision::Issue(_)));
 

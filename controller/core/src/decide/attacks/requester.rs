@@ -8,7 +8,7 @@ use crate::refusal::Denial;
 use crate::request::forge::{UID, cluster, decided, denied, renewal, texts, valid};
 
 #[test]
-fn a29_a_user_that_is_neither_token_nor_node_is_denied() {
+fn a_user_that_is_neither_token_nor_node_is_denied() {
     for username in [
         "",
         "kubernetes-admin",
@@ -38,7 +38,7 @@ fn a29_a_user_that_is_neither_token_nor_node_is_denied() {
 }
 
 #[test]
-fn a29_a_missing_user_is_denied() {
+fn a_missing_user_is_denied() {
     let mut request = valid();
     request.spec.username = None;
 
@@ -51,7 +51,7 @@ fn a29_a_missing_user_is_denied() {
 }
 
 #[test]
-fn a29_a_tokens_groups_without_that_of_tokens_or_with_another_are_denied() {
+fn a_tokens_groups_without_that_of_tokens_or_with_another_are_denied() {
     for groups in [
         &[][..],
         &["system:authenticated"],
@@ -71,7 +71,7 @@ fn a29_a_tokens_groups_without_that_of_tokens_or_with_another_are_denied() {
 }
 
 #[test]
-fn a29_a_nodes_groups_without_that_of_nodes_or_with_another_are_denied() {
+fn a_nodes_groups_without_that_of_nodes_or_with_another_are_denied() {
     for groups in [
         &[][..],
         &["system:nodes"],
@@ -92,7 +92,7 @@ fn a29_a_nodes_groups_without_that_of_nodes_or_with_another_are_denied() {
 }
 
 #[test]
-fn a17_a_node_that_asks_for_another_nodes_certificate_is_denied() {
+fn a_node_that_asks_for_another_nodes_certificate_is_denied() {
     let mut request = renewal(UID);
     request.spec.username = Some("system:node:n2".to_owned());
 

@@ -11,7 +11,7 @@ use crate::fixture::{REGISTERS, answer, key, respond};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn d19_a_quote_over_another_secret_is_denied() {
+fn a_quote_over_another_secret_is_denied() {
     let case = Case::valid();
     for secret in [&[0; 32][..], &[], &[7; 32]] {
         let qualifying = case.qualifying(&GOOD.challenge, secret);
@@ -26,7 +26,7 @@ fn d19_a_quote_over_another_secret_is_denied() {
 }
 
 #[test]
-fn d20_evidence_is_good_for_the_key_that_it_was_made_for_alone() {
+fn evidence_is_good_for_the_key_that_it_was_made_for_alone() {
     let mut case = Case::valid();
     case.spki = b"the key of whoever read the request";
 
@@ -54,7 +54,7 @@ fn others() -> Vec<(&'static str, Case)> {
 }
 
 #[test]
-fn d21_a_challenge_of_another_request_answers_for_none_but_that() {
+fn a_challenge_of_another_request_answers_for_none_but_that() {
     for (what, other) in others() {
         assert_eq!(
             denied(other.respond(&GOOD.response)),
@@ -65,7 +65,7 @@ fn d21_a_challenge_of_another_request_answers_for_none_but_that() {
 }
 
 #[test]
-fn d21_a_secret_that_was_had_by_another_request_answers_for_none_but_that() {
+fn a_secret_that_was_had_by_another_request_answers_for_none_but_that() {
     // The machine asks for a challenge elsewhere, opens it, and shows here what follows from it.
     let here = Case::valid();
     for (what, elsewhere) in others() {
@@ -81,7 +81,7 @@ fn d21_a_secret_that_was_had_by_another_request_answers_for_none_but_that() {
 }
 
 #[test]
-fn d21_a_challenge_of_another_controller_fails_here_whatever_it_was_opened_for() {
+fn a_challenge_of_another_controller_fails_here_whatever_it_was_opened_for() {
     let mut elsewhere = Case::valid();
     elsewhere.keys.current = key(2);
     let here = Case::valid();
@@ -97,7 +97,7 @@ fn d21_a_challenge_of_another_controller_fails_here_whatever_it_was_opened_for()
 }
 
 #[test]
-fn d21_another_audience_of_the_same_cluster_has_other_secrets() {
+fn another_audience_of_the_same_cluster_has_other_secrets() {
     let mut case = Case::valid();
     let former = Audience::parse("former").unwrap();
     case.audiences.push(former.clone());
@@ -111,7 +111,7 @@ fn d21_another_audience_of_the_same_cluster_has_other_secrets() {
 }
 
 #[test]
-fn d21_another_id_or_end_makes_another_secret() {
+fn another_id_or_end_makes_another_secret() {
     let case = Case::valid();
     let mut other_id = GOOD.response.clone();
     other_id.id = case.challenge(&GOOD.enrolment).id;
@@ -128,7 +128,7 @@ fn d21_another_id_or_end_makes_another_secret() {
 }
 
 #[test]
-fn d21_an_answer_comes_within_five_minutes_and_is_looked_at_within_fourteen() {
+fn an_answer_comes_within_five_minutes_and_is_looked_at_within_fourteen() {
     assert_eq!(GOOD.challenge.expiry.as_str(), "2026-01-01T12:05:00Z");
     let end = noon() + LIFETIME;
     let hour = Duration::from_hours(1);
@@ -165,7 +165,7 @@ fn d21_an_answer_comes_within_five_minutes_and_is_looked_at_within_fourteen() {
 }
 
 #[test]
-fn d21_an_end_that_is_no_time_is_malformed() {
+fn an_end_that_is_no_time_is_malformed() {
     for expiry in [
         "2026-02-30T12:05:00Z",
         "2026-13-01T12:05:00Z",

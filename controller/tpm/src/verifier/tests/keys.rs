@@ -43,7 +43,7 @@ fn endorsement_denied(public: &[u8]) -> TpmDenial {
 }
 
 #[test]
-fn d06_a_key_that_is_not_limited_to_attesting_or_could_leave_its_tpm_is_denied() {
+fn a_key_that_is_not_limited_to_attesting_or_could_leave_its_tpm_is_denied() {
     let software = SoftwareKey::generate();
     for (key, attributes) in [
         (AttestationKey::unrestricted(), 0x0004_0472),
@@ -62,7 +62,7 @@ fn d06_a_key_that_is_not_limited_to_attesting_or_could_leave_its_tpm_is_denied()
 }
 
 #[test]
-fn d06_each_attribute_counts_those_of_no_meaning_among_them() {
+fn each_attribute_counts_those_of_no_meaning_among_them() {
     let good = &GOOD.enrolment.keys.attestation;
     for bit in 0..32 {
         let mut public = good.clone();
@@ -78,7 +78,7 @@ fn d06_each_attribute_counts_those_of_no_meaning_among_them() {
 }
 
 #[test]
-fn d06_a_key_with_a_policy_is_denied() {
+fn a_key_with_a_policy_is_denied() {
     let good = &GOOD.enrolment.keys.attestation;
     let public = [&good[..8], &[0, 32], &[7; 32], &good[10..]].concat();
 
@@ -86,7 +86,7 @@ fn d06_a_key_with_a_policy_is_denied() {
 }
 
 #[test]
-fn d07_a_software_key_that_says_so_is_denied() {
+fn a_software_key_that_says_so_is_denied() {
     let software = SoftwareKey::generate();
     for attributes in [0x0004_0040, 0x0005_0440, 0x0005_0442, 0x0005_0462] {
         assert_eq!(
@@ -97,7 +97,7 @@ fn d07_a_software_key_that_says_so_is_denied() {
 }
 
 #[test]
-fn d07_a_software_key_that_lies_has_its_secret_opened_by_no_tpm() {
+fn a_software_key_that_lies_has_its_secret_opened_by_no_tpm() {
     let case = Case::valid();
     let software = SoftwareKey::generate();
     let mut enrolment = GOOD.enrolment.clone();
@@ -133,7 +133,7 @@ fn d07_a_software_key_that_lies_has_its_secret_opened_by_no_tpm() {
 }
 
 #[test]
-fn d13_a_point_in_another_form_is_denied() {
+fn a_point_in_another_form_is_denied() {
     let good = &GOOD.enrolment.keys.attestation;
     let (head, point) = good.split_at(good.len() - 68);
     let (x, y) = (&point[2..34], &point[36..]);
@@ -161,7 +161,7 @@ fn d13_a_point_in_another_form_is_denied() {
 }
 
 #[test]
-fn d16_a_key_that_signs_with_sha1_or_otherwise_is_denied() {
+fn a_key_that_signs_with_sha1_or_otherwise_is_denied() {
     for key in [AttestationKey::sha1_ecdsa(), AttestationKey::sha1_rsassa()] {
         let public = machine().with_attestation_key(key.clone()).ak_public();
 
@@ -197,7 +197,7 @@ fn d16_a_key_that_signs_with_sha1_or_otherwise_is_denied() {
 }
 
 #[test]
-fn d22_a_public_area_is_one_structure_to_its_last_byte() {
+fn a_public_area_is_one_structure_to_its_last_byte() {
     for kind in Kind::ALL {
         let machine = machine().with_endorsement_key(kind);
         let good = machine.ek_public();
@@ -301,7 +301,7 @@ fn an_endorsement_key_that_is_no_key_is_malformed() {
 }
 
 #[test]
-fn d12_another_attestation_key_than_the_challenged_one_is_denied() {
+fn another_attestation_key_than_the_challenged_one_is_denied() {
     let case = Case::valid();
     // Of the same TPM, and good: but the secret was sealed for the other.
     let other = machine().with_attestation_key(AttestationKey::rsassa());
@@ -324,7 +324,7 @@ fn d12_another_attestation_key_than_the_challenged_one_is_denied() {
 }
 
 #[test]
-fn d04_another_tpm_cannot_open_what_is_sealed_for_the_machines() {
+fn another_tpm_cannot_open_what_is_sealed_for_the_machines() {
     let case = Case::valid();
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
     // It shows the machine's endorsement key, and an attestation key of its own.

@@ -39,7 +39,7 @@ fn qualifying() -> Vec<u8> {
 }
 
 #[test]
-fn d08_words_that_an_unrestricted_key_signed_are_not_the_attestation_keys() {
+fn words_that_an_unrestricted_key_signed_are_not_the_attestation_keys() {
     let forger = machine().with_attestation_key(AttestationKey::unrestricted());
     let signature = forger.sign(&GOOD.response.quote.attest).unwrap();
 
@@ -56,7 +56,7 @@ fn d08_words_that_an_unrestricted_key_signed_are_not_the_attestation_keys() {
 }
 
 #[test]
-fn d08_a_quote_of_another_machine_is_not_the_attestation_keys() {
+fn a_quote_of_another_machine_is_not_the_attestation_keys() {
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
     let quote = another.quote(&qualifying(), &REGISTERS);
     let relayed = with_statement(Statement {
@@ -68,7 +68,7 @@ fn d08_a_quote_of_another_machine_is_not_the_attestation_keys() {
 }
 
 #[test]
-fn d09_what_the_key_signed_that_is_not_the_tpms_own_is_denied() {
+fn what_the_key_signed_that_is_not_the_tpms_own_is_denied() {
     for message in [&br#"{"pcrs":{}}"#[..], b"\xff\x54\x43", b"", &[0xff; 145]] {
         let signature = machine().sign_with_ticket(message).unwrap();
         let mut attest = message.to_vec();
@@ -94,7 +94,7 @@ fn d09_what_the_key_signed_that_is_not_the_tpms_own_is_denied() {
 }
 
 #[test]
-fn d10_what_the_tpm_says_of_something_else_is_no_quote() {
+fn what_the_tpm_says_of_something_else_is_no_quote() {
     let (machine, data) = (machine(), qualifying());
     for (statement, tag) in [
         (machine.certify(&AttestationKey::unrestricted()).1, 0x8017),
@@ -110,7 +110,7 @@ fn d10_what_the_tpm_says_of_something_else_is_no_quote() {
 }
 
 #[test]
-fn d11_a_quote_for_other_qualifying_data_is_denied() {
+fn a_quote_for_other_qualifying_data_is_denied() {
     let data = qualifying();
     let mut other = data.clone();
     other[31] ^= 1;
@@ -137,7 +137,7 @@ fn d11_a_quote_for_other_qualifying_data_is_denied() {
 }
 
 #[test]
-fn d12_a_key_outside_of_the_endorsement_hierarchy_is_denied() {
+fn a_key_outside_of_the_endorsement_hierarchy_is_denied() {
     let machine = machine().with_attestation_key(AttestationKey::of_the_owner());
     let case = Case::valid();
     // It is good by its public area, and its TPM opens the secret for it.
@@ -150,7 +150,7 @@ fn d12_a_key_outside_of_the_endorsement_hierarchy_is_denied() {
 }
 
 #[test]
-fn d14_a_signature_of_another_algorithm_than_the_keys_is_denied() {
+fn a_signature_of_another_algorithm_than_the_keys_is_denied() {
     let rsassa = machine().with_attestation_key(AttestationKey::rsassa());
     let good = Good::of(&rsassa, &Case::valid());
     let mut ecdsa_key = GOOD.response.clone();
@@ -183,7 +183,7 @@ fn d14_a_signature_of_another_algorithm_than_the_keys_is_denied() {
 }
 
 #[test]
-fn d15_a_signature_of_other_numbers_is_denied() {
+fn a_signature_of_other_numbers_is_denied() {
     let good = &GOOD.response.quote.signature;
     let (r, s) = (&good[4..38], &good[38..]);
     assert_eq!(
@@ -227,7 +227,7 @@ fn d15_a_signature_of_other_numbers_is_denied() {
 }
 
 #[test]
-fn d16_a_signature_with_sha1_is_denied() {
+fn a_signature_with_sha1_is_denied() {
     let sha1 = machine().with_attestation_key(AttestationKey::sha1_ecdsa());
     let statement = sha1.quote_over(&qualifying(), "sha256:0,4,7");
 
@@ -238,7 +238,7 @@ fn d16_a_signature_with_sha1_is_denied() {
 }
 
 #[test]
-fn d17_a_quote_over_other_registers_or_banks_is_denied() {
+fn a_quote_over_other_registers_or_banks_is_denied() {
     let banks = Arc::new(Swtpm::with_banks("sha1,sha256"));
     let machine = TpmMachine::new(banks, Kind::P256);
     let mut case = Case::of_nobody();
@@ -280,7 +280,7 @@ fn d17_a_quote_over_other_registers_or_banks_is_denied() {
 }
 
 #[test]
-fn d17_a_quote_over_no_registers_is_denied() {
+fn a_quote_over_no_registers_is_denied() {
     let machine = TpmMachine::new(Arc::new(Swtpm::with_banks("sha1")), Kind::P256);
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&machine));
@@ -296,7 +296,7 @@ fn d17_a_quote_over_no_registers_is_denied() {
 }
 
 #[test]
-fn d18_values_that_are_not_those_of_the_quote_are_denied() {
+fn values_that_are_not_those_of_the_quote_are_denied() {
     let good = &GOOD.response.quote.registers;
     for changed in REGISTERS {
         let registers = good.iter().map(|(number, value)| {
@@ -312,7 +312,7 @@ fn d18_values_that_are_not_those_of_the_quote_are_denied() {
 }
 
 #[test]
-fn d22_a_quote_and_its_signature_are_one_structure_to_the_last_byte() {
+fn a_quote_and_its_signature_are_one_structure_to_the_last_byte() {
     let Quote {
         attest, signature, ..
     } = &GOOD.response.quote;
@@ -348,7 +348,7 @@ fn boot(machine: &TpmMachine, case: &Case) -> TpmBoot {
 }
 
 #[test]
-fn d23_a_copy_of_the_tpm_is_behind_the_original() {
+fn a_copy_of_the_tpm_is_behind_the_original() {
     let tpm = Arc::new(Swtpm::start());
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();
@@ -373,7 +373,7 @@ fn d23_a_copy_of_the_tpm_is_behind_the_original() {
 }
 
 #[test]
-fn d23_a_clock_that_is_not_safe_is_written_down_and_not_denied() {
+fn a_clock_that_is_not_safe_is_written_down_and_not_denied() {
     let tpm = Arc::new(Swtpm::start());
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();

@@ -53,7 +53,7 @@ fn a_provider_id_of_another_form_names_no_key() {
 }
 
 #[test]
-fn d04_the_list_is_by_machine_and_the_key_of_another_one_is_denied() {
+fn the_list_is_by_machine_and_the_key_of_another_one_is_denied() {
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&of(Kind::P384)));
     case.allow("m2", digest(&machine()));
@@ -71,7 +71,7 @@ fn d04_the_list_is_by_machine_and_the_key_of_another_one_is_denied() {
 }
 
 #[test]
-fn d04_a_genuine_tpm_of_the_same_maker_is_not_the_machines() {
+fn a_genuine_tpm_of_the_same_maker_is_not_the_machines() {
     let mut case = Case::valid();
     // Its maker certified it today.
     case.now += Duration::from_hours(24 * 365 * 50);
@@ -100,7 +100,7 @@ fn d04_a_genuine_tpm_of_the_same_maker_is_not_the_machines() {
 }
 
 #[test]
-fn d05_the_keys_of_a_request_never_say_which_is_trusted() {
+fn the_keys_of_a_request_never_say_which_is_trusted() {
     let case = Case::of_nobody();
     for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
         assert_eq!(
@@ -161,7 +161,7 @@ fn the_platform_is_not_asked_where_somebody_else_knows_or_the_quote_is_bad() {
 }
 
 #[test]
-fn e12_a_platform_that_is_out_of_order_delays_and_denies_nobody() {
+fn a_platform_that_is_out_of_order_delays_and_denies_nobody() {
     let mut case = Case::of_nobody();
     case.platform = Arc::new(Platform::OutOfOrder);
     for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {

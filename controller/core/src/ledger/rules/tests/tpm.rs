@@ -61,7 +61,7 @@ fn held(boot: TpmBoot) -> World {
 }
 
 #[test]
-fn e05_the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset() {
+fn the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset() {
     let world = held(boot(2, 0, 5));
     let other = by_tpm(claim("m1", "n1", 2, 1), "m1", b"other", boot(0, 0, 1));
     let denial = Denial::AnotherInstance {
@@ -79,7 +79,7 @@ fn e05_the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_r
 }
 
 #[test]
-fn e06_a_tpm_that_is_known_as_another_machines_is_denied_while_that_machine_is_there() {
+fn a_tpm_that_is_known_as_another_machines_is_denied_while_that_machine_is_there() {
     let mut world = held(boot(2, 0, 5));
     let second = by_tpm(claim("m2", "n2", 2, 1), "m2", b"ek", boot(2, 0, 6));
 
@@ -101,7 +101,7 @@ fn e06_a_tpm_that_is_known_as_another_machines_is_denied_while_that_machine_is_t
 }
 
 #[test]
-fn e06_a_tpm_whose_machine_a_person_gave_up_may_be_anothers() {
+fn a_tpm_whose_machine_a_person_gave_up_may_be_anothers() {
     let world = held(boot(2, 0, 5));
     world.reset("n1");
 
@@ -110,7 +110,7 @@ fn e06_a_tpm_whose_machine_a_person_gave_up_may_be_anothers() {
 }
 
 #[test]
-fn d23_a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
+fn a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
     let denial = Denial::TpmRanBackwards {
         node_name: name("n1"),
         holder: provider_id("m1"),
@@ -147,7 +147,7 @@ fn d23_a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
 }
 
 #[test]
-fn d23_what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
+fn what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
     let noted = |boot, generation| LastIssued {
         generation,
         serial: "0a".to_owned(),
@@ -173,7 +173,7 @@ fn d23_what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
 }
 
 #[test]
-fn d23_what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
+fn what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
     let world = held(boot(2, 0, 5));
     let ledger = world.ledger();
     ledger.issued(
@@ -206,7 +206,7 @@ fn d23_what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
 }
 
 #[test]
-fn d23_an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not_denied() {
+fn an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not_denied() {
     let world = held(boot(2, 0, 5));
     let note = LastIssued {
         generation: 1,
@@ -240,7 +240,7 @@ fn d23_an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not
 }
 
 #[test]
-fn e05_a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
+fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
     let world = held(boot(2, 0, 5));
     let without = AttestedIdentity::vouched(Identity::of(provider_id("m1")));
     let renewal = Renewal {
