@@ -84,7 +84,7 @@ musl: prerequisites-musl
 	@# Not the other program of the plugin for TPMs, which links libtss2, and so glibc.
 	nice -n 19 $(CARGO) build --locked --profile node --target $(MUSL) $(foreach program,$(STATIC),-p $(program)) \
 	  $(foreach program,$(STATIC),--bin $(program)) -p kubelet-authenticator-floor \
-	  --bin floor --bin floor-read --bin peak-memory
+	  --bin floor --bin floor-read --bin peak-memory --bin plugin-that-panics
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached
 control-plane: prerequisites-real
