@@ -62,13 +62,13 @@ fn a_record_is_seen_revoked_and_reset_by_a_person() {
 
     let said = printed(&management, &["revoke", "prod-1", "node-1"]);
     println!("{said}");
-    let uid = format!("{}.1", json[0]["spec"]["uid"].as_str().unwrap());
+    let uid = json[0]["spec"]["uid"].as_str().unwrap();
     let workload = cluster.control_plane().kubectl();
     workload.wait_for(
         &["revokednodecredentials"],
         "with the UID",
         DEADLINE,
-        |list| list["spec"]["revoked"][&uid].is_string(),
+        |list| list["spec"]["revoked"][uid]["lowestValidGeneration"] == 2,
     );
     assert!(printed(&management, &["list"]).contains("Revoked"));
 
