@@ -178,6 +178,7 @@ fn stored(node: &str) -> Subject {
 #[test]
 fn the_generation_is_from_1_and_only_grows() {
     let mut stored = identity("prod-1", "grows");
+    stored.object["spec"]["revoked"] = json!(null);
     stored.refuses(
         "/spec/generation",
         &json!(1),
@@ -185,7 +186,6 @@ fn the_generation_is_from_1_and_only_grows() {
         "the first generation has no former one",
     );
     stored.object["spec"]["formerUntil"] = json!(null);
-    stored.object["spec"]["revoked"] = json!(null);
     let least = "should be greater than or equal to 1";
     stored.refuses("/spec/generation", &json!(0), "spec.generation", least);
     stored.store();
