@@ -29,6 +29,10 @@ pub use self::scratch::Scratch;
 /// How often a condition that no one announces is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
+/// How seldom one is looked at that is asked about for long, by a program such as kubectl: a fifth of
+/// the time, so that those who wait leave the processor to those who work.
+const SELDOM: Duration = Duration::from_secs(1);
+
 /// What is started: program, arguments, environment.
 #[derive(Debug, Clone)]
 pub struct Launch {
@@ -279,12 +283,13 @@ pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Com
 pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
     loop {
+        let asked = Instant::now();
         if let Some(value) = condition() {
             return Some(value);
         }
         if started.elapsed() >= deadline {
             return None;
         }
-        thread::sleep(POLL);
+        thread::sleep((asked.elapsed() * 4).clamp(POLL, SELDOM));
     }
 }
