@@ -19,8 +19,8 @@ CARGO_MACHETE := 0.9.2
 tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
 # Of the whole workspace with its tests, always: with another choice of packages, and so of features, much is built again.
 BUILD = $(CARGO) build --locked --workspace
-# Lints and documents what it compiles.
-LINT = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/lint
+# Lints and documents what it compiles. A warning is an error, in the words of clippy's driver.
+LINT = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/lint CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 CONTROL_PLANE ?= embedded
 PROVIDER ?= aws
 
