@@ -34,7 +34,8 @@ reasons! {
             #[source]
             source: Unavailable,
         } => "the evidence could not be appraised",
-        /// EC2 does not know the instance yet, or not as a running one. It may be that young.
+        /// EC2 does not know the instance yet, not as a running one, or not its root volume or first
+        /// interface. It may be that young.
         #[error("EC2 does not know instance {instance} yet")]
         InstanceNotVisible {
             /// Its ID.

@@ -202,8 +202,8 @@ reasons! {
         /// would be valid for as long as kube-controller-manager likes.
         #[error("spec.expirationSeconds is missing")]
         ExpirationMissing => "expirationSeconds is needed with this signer",
-        /// The built-in client signer is asked for a longer validity than policy grants, and it
-        /// signs what it is asked for.
+        /// A built-in signer is asked for a longer validity than policy grants, and it signs what it
+        /// is asked for.
         #[error("{} s are asked for, and at most {} s are granted", asked.as_secs(), granted.as_secs())]
         ExpirationTooLong {
             /// `spec.expirationSeconds`.
