@@ -56,13 +56,13 @@ pub enum InvalidField {
     /// No certificate, or more than [`MAX_INTERMEDIATES`].
     #[error("ekChain has {count} certificates instead of 1 to {MAX_INTERMEDIATES}")]
     IntermediateCount {
-        /// How many there are.
+        /// The number of certificates.
         count: usize,
     },
     /// More than [`MAX_INTERMEDIATES_LEN`].
     #[error("ekChain has {len} bytes; at most {MAX_INTERMEDIATES_LEN} are taken")]
     IntermediatesTooLarge {
-        /// How many there are.
+        /// The number of bytes.
         len: usize,
     },
     /// Not base64, empty, or too long.

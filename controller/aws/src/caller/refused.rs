@@ -1,4 +1,4 @@
-//! What STS has refused of late, so that it is not asked the same again and again.
+//! Recent refusals by STS, which are repeated without another call.
 //!
 //! A refusal is remembered where it can concern nobody who is in the right: that of credentials, for
 //! exactly these credentials and this identity document; that of a signature, for exactly this call.
@@ -15,10 +15,10 @@ use sha2::{Digest as _, Sha256};
 use super::request::Call;
 use crate::document::VerifiedDocument;
 
-/// How long a refusal is remembered.
+/// The lifetime of a remembered refusal.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// How many are; where there are more, STS is asked again.
+/// The number of remembered refusals; beyond it STS is asked again.
 const MAX_REFUSED: usize = 4096;
 
 /// Codes of STS that condemn credentials, whatever they signed.
@@ -28,7 +28,7 @@ const OF_CREDENTIALS: [&str; 3] = [
     "UnrecognizedClientException",
 ];
 
-/// What a refusal is about: a digest, for what is digested is secret.
+/// The subject of a refusal, as a digest: it contains a session token.
 type Subject = [u8; 32];
 
 /// The memory.

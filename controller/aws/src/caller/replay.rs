@@ -8,7 +8,7 @@
 //! shows a copy of it first must not spoil it for its owner. HMAC has one signature for a request,
 //! so that there is no second form of one (as there is with ECDSA).
 //!
-//! What is remembered is bounded, for each instance, for each cluster and in all, and each cluster
+//! The memory is bounded, for each instance, for each cluster and in all, and each cluster
 //! has a share that no other takes. Where it is full, requests wait: nothing is forgotten before
 //! its time.
 
@@ -41,7 +41,7 @@ pub(super) struct Signatures {
     limits: Limits,
 }
 
-/// How much is remembered.
+/// The bounds of the memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// In all, but for what clusters have of their own.
