@@ -38,6 +38,7 @@ use crate::settings::Settings;
 use crate::store::{Store, StoreFile, StoreLock};
 use crate::stored::Stored;
 
+use acceptance::is_refusal;
 use allowed::Allowed;
 use attempt::{Attempt, Demand, Locked, Memory, NotYet};
 pub(crate) use blame::store_failure;
@@ -194,10 +195,18 @@ impl Authenticator<'_> {
             (due, force, stored.credential, &stored.origin)
         {
             let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
-            let Some(refused) = Self::try_certificate(origin, &credential, deadline) else {
-                return Ok((self.kept(credential, now), false));
-            };
-            self.warn_of_refusal(&refused);
+            match Self::try_certificate(origin, &credential, deadline) {
+                Some(refused) if is_refusal(&refused) => self.warn_of_refusal(&refused),
+                failed => {
+                    if let Some(error) = failed {
+                        self.log.warn(&format!(
+                            "whether the API server accepts the certificate is not known: {}",
+                            failure::chain(&error)
+                        ));
+                    }
+                    return Ok((self.kept(credential, now), false));
+                }
+            }
             demand = Demand::unless_replaced(&credential);
         }
         let fresh = self

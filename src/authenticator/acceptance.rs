@@ -42,10 +42,10 @@ impl Authenticator<'_> {
         if !was_tried_lately(store, clock::now()) {
             return None;
         }
-        Self::try_certificate(origin, credential, Deadline::after(TRYING))
+        Self::try_certificate(origin, credential, Deadline::after(TRYING)).filter(is_refusal)
     }
 
-    /// Tries the certificate now.
+    /// Tries the certificate now. `None` if it is accepted, or the stored origin is of no use.
     pub(super) fn try_certificate(
         origin: &Origin,
         credential: &Credential,
@@ -59,13 +59,16 @@ impl Authenticator<'_> {
         };
         let environment = |name: &str| std::env::var_os(name);
         let client = ApiClient::connect(&endpoint, &login, &environment).ok()?;
-        match client.try_lease(&origin.node_name, deadline) {
-            Err(refused @ (ApiError::Forbidden { .. } | ApiError::Unauthorized { .. })) => {
-                Some(refused)
-            }
-            Ok(()) | Err(_) => None,
-        }
+        client.try_lease(&origin.node_name, deadline).err()
     }
+}
+
+/// Whether it is the certificate that the API server does not accept.
+pub(super) const fn is_refusal(error: &ApiError) -> bool {
+    matches!(
+        error,
+        ApiError::Forbidden { .. } | ApiError::Unauthorized { .. }
+    )
 }
 
 fn was_tried_lately(store: &Store, now: SystemTime) -> bool {

@@ -10,6 +10,7 @@ use reqwest::blocking::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use reqwest::{Method, Proxy, StatusCode, Url, redirect};
+use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::error::ApiError;
@@ -159,15 +160,25 @@ impl ApiClient {
     }
 
     /// Has the API server judge the write that a kubelet makes every ten seconds, and changes
-    /// nothing: an empty patch of the node's Lease, as a dry run, which authorization and admission
-    /// see like any other.
+    /// nothing: the node's Lease is applied without a field, as a dry run, which authorization and
+    /// admission see like any other.
+    ///
+    /// Applied, because a node may have no Lease yet, and of an object that is not there any other
+    /// patch is answered 404 before admission.
     pub fn try_lease(&self, node_name: &NodeName, deadline: Deadline) -> Result<(), ApiError> {
         let mut url = beneath(self.leases.clone(), [node_name.as_str()]);
-        url.query_pairs_mut().append_pair("dryRun", "All");
+        url.query_pairs_mut()
+            .append_pair("dryRun", "All")
+            .append_pair("fieldManager", "kubelet-authenticator");
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": node_name.as_str()},
+        });
         let question = Question {
             method: Method::PATCH,
             url,
-            body: Some(b"{}".to_vec()),
+            body: Some(lease.to_string().into_bytes()),
             what: "trying the certificate",
         };
         let answer = self.transport.exchange(&question, deadline)?;

@@ -36,8 +36,8 @@ const MAX_MESSAGE_LEN: usize = 1024;
 
 const JSON: &str = "application/json";
 
-/// RFC 7386, for custom and built-in resources alike.
-const MERGE_PATCH: &str = "application/merge-patch+json";
+/// Server-side apply, whose bodies may be JSON, as all JSON is YAML.
+const APPLY: &str = "application/apply-patch+yaml";
 
 /// The way to one API server.
 #[derive(Debug)]
@@ -323,7 +323,7 @@ impl Exchange {
         reports: &SyncSender<Report>,
     ) -> Result<(), ApiError> {
         let content_type = if question.method == Method::PATCH {
-            MERGE_PATCH
+            APPLY
         } else {
             JSON
         };

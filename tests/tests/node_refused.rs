@@ -209,7 +209,7 @@ fn a_fresh_certificate_is_tried_once_an_hour_without_effect() {
         assert_eq!(tries[0].user, Some(node_user()));
         assert_eq!(
             (tries[0].name.as_str(), tries[0].query.as_str()),
-            (NODE, "dryRun=All")
+            (NODE, "dryRun=All&fieldManager=kubelet-authenticator")
         );
         assert_eq!(server.creates(), 1);
     }
@@ -251,6 +251,25 @@ fn a_person_who_renews_has_a_refused_certificate_replaced_at_once() {
     assert!(nothing.stdout.contains("nothing is due"), "{nothing:#?}");
     assert!(renewed.stdout.contains("a new credential"), "{renewed:#?}");
     assert_ne!(node.run().succeeded().pair(), old);
+}
+
+#[test]
+fn a_person_is_told_that_nobody_knows_whether_the_certificate_is_accepted() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    let node = Node::new(NULL, &server);
+    node.run().succeeded();
+    let known = node.command(&["renew"]).succeeded();
+    server.inject(lease(), Times::always(), Fault::status(500));
+
+    let unknown = node.command(&["renew"]).succeeded();
+
+    for run in [&known, &unknown] {
+        assert!(run.stdout.contains("nothing is due"), "{run:#?}");
+    }
+    let unknown_to_it = "whether the API server accepts the certificate is not known";
+    assert!(!known.stderr.contains(unknown_to_it), "{known:#?}");
+    assert!(unknown.stderr.contains(unknown_to_it), "{unknown:#?}");
 }
 
 #[test]

@@ -15,6 +15,9 @@ use crate::pki::CertificateAuthority;
 /// Above this, etcd refuses.
 const LARGEST_OBJECT: usize = 1_571_658;
 
+/// Server-side apply; it creates what is not there.
+const APPLY: &str = "application/apply-patch+yaml";
+
 /// What is answered.
 #[derive(Debug)]
 pub(super) enum Reply {
@@ -84,6 +87,10 @@ pub(super) fn handle(
             update(store, resource, call, object).map(|object| stored(&object))
         }
         Verb::Patch => {
+            let known = store.get(resource, &target.namespace, &target.name);
+            if call.content_type == APPLY && known.is_err() {
+                return create(store, resource, call).map(|object| Reply::Json(201, object));
+            }
             let object = patched(store, resource, call)?;
             update(store, resource, call, object).map(|object| stored(&object))
         }
@@ -226,7 +233,8 @@ fn patched(store: &Store, resource: &'static Resource, call: &Call<'_>) -> Resul
         .map_err(|_| Refusal::bad_request("error decoding patch"))?;
     match call.content_type {
         // Strategic merging of lists is not done: they are replaced.
-        "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+        // Nor do fields have owners.
+        APPLY | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             json_patch::merge(&mut object, &patch);
         }
         "application/json-patch+json" => {
