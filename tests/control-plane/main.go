@@ -1,5 +1,5 @@
 // The control plane of the tests: the components of one Kubernetes version, the etcd it is made
-// for, and a container runtime that runs nothing, in one program.
+// for, and a container runtime that runs nothing, in one program; kubectl is another.
 //
 // The program acts as the component whose name it is called by; `build` puts a link of each name
 // beside it.
@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
-	kubectl "k8s.io/kubectl/pkg/cmd"
 	kubeapiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	kubecontrollermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
@@ -38,7 +37,6 @@ var applets = map[string]func() int{
 	"kube-apiserver":          command(kubeapiserver.NewAPIServerCommand),
 	"kube-controller-manager": command(kubecontrollermanager.NewControllerManagerCommand),
 	"kubeadm":                 runKubeadm,
-	"kubectl":                 command(kubectl.NewDefaultKubectlCommand),
 	"kubelet": command(func() *cobra.Command {
 		return kubelet.NewKubeletCommand(context.Background())
 	}),
