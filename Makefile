@@ -70,7 +70,7 @@ isolation:
 ## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
 bench: prerequisites-all musl control-plane
 	@$(CARGO) build --locked --quiet --release -p node-attestation-manager
-	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench
+	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench --bin null-attestation-controller
 	@target/release/bench
 	@$(CARGO) bench --locked --quiet -p node-attestation-aws --bench verification
 	@$(CARGO) bench --locked --quiet -p node-attestation-tpm --bench verify

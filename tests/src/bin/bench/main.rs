@@ -1,42 +1,69 @@
-//! Benchmarks of the node plugin: what its cached path costs beside programs that do next to
-//! nothing, and what one enrolment costs.
+//! Benchmarks: what the node plugin's cached path costs beside programs that do next to nothing,
+//! what one enrolment costs, and what a cluster notices of those that mean harm.
 //!
 //! `bench` prints tables and writes `target/bench/<suite>.json`: a list of `{name, value, unit,
-//! limit}`. `bench --limits-only` measures what does not depend on the machine's speed. Exit code 1
-//! says that a limit is exceeded. Before all that, a program in the released profile panics.
+//! limit}`. `bench SUITE...` measures these alone, `bench --limits-only` what does not depend on the
+//! machine's speed. Exit code 1 says that a limit is exceeded.
 
 mod cached_path;
 mod controller;
 mod enrolment;
+mod flood;
 mod measure;
+mod neighbours;
 mod real_join;
 mod report;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use kubelet_authenticator_tests::panics;
+use clap::{Parser, ValueEnum};
+use kubelet_authenticator_tests::{panics, program};
+
+/// Benchmarks.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// What does not depend on the machine's speed
+    #[arg(long, conflicts_with = "suites")]
+    limits_only: bool,
+    /// What to measure; everything by default
+    suites: Vec<Name>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Name {
+    CachedPath,
+    Enrolment,
+    RealJoin,
+    Flood,
+    Neighbours,
+}
 
 fn main() -> ExitCode {
-    let limits_only = match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
-        [] => false,
-        [flag] if flag == "--limits-only" => true,
-        _ => {
-            eprintln!("usage: bench [--limits-only]");
-            return ExitCode::from(2);
-        }
-    };
-    // Of all that does not depend on the machine's speed, this takes the shortest time.
-    panics::check(&node_programs().join("plugin-that-panics"));
-    println!("a panic behind the cached path prints the stored credential");
-    let mut suites = vec![cached_path::run(&node_programs(), limits_only)];
-    if !limits_only {
-        let controller = root().join("target/release/node-attestation-controller");
-        suites.push(enrolment::run(&node_programs(), &controller));
-        suites.push(real_join::run(&node_programs(), &controller));
+    let Arguments {
+        limits_only,
+        mut suites,
+    } = Arguments::parse();
+    if limits_only {
+        suites = vec![Name::CachedPath];
+    } else if suites.is_empty() {
+        suites = Name::value_variants().to_vec();
     }
     let mut exceeded = 0;
-    for suite in &suites {
+    for name in suites {
+        let controller = || program("node-attestation-controller");
+        let suite = match name {
+            Name::CachedPath => {
+                // Of all that does not depend on the machine's speed, this takes the shortest time.
+                panics::check(&node_programs().join("plugin-that-panics"));
+                println!("a panic behind the cached path prints the stored credential");
+                cached_path::run(&node_programs(), limits_only)
+            }
+            Name::Enrolment => enrolment::run(&node_programs(), &controller()),
+            Name::RealJoin => real_join::run(&node_programs(), &controller()),
+            Name::Flood => flood::run(&controller()),
+            Name::Neighbours => neighbours::run(),
+        };
         suite.write(&root().join("target/bench"));
         exceeded += suite.print_exceeded();
     }

@@ -21,6 +21,14 @@ impl Route {
         Self::default()
     }
 
+    /// Every request with this verb.
+    pub fn verb(verb: Verb) -> Self {
+        Self {
+            verb: Some(verb),
+            ..Self::default()
+        }
+    }
+
     /// This verb on this resource (plural, such as `nodes`), subresources not included.
     pub fn new(verb: Verb, plural: &str) -> Self {
         Self {

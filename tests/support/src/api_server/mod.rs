@@ -21,7 +21,7 @@
 //! assert_eq!((server.creates(), server.watches()), (0, 0));
 //! ```
 //!
-//! What it does not do: protobuf bodies (415), server-side apply, chunked lists (`limit` is taken
+//! What it does not do: protobuf bodies (415), owners of fields in server-side apply, chunked lists (`limit` is taken
 //! and ignored), merging of lists in strategic merge patches, garbage collection, tables.
 
 mod answer;
