@@ -92,8 +92,8 @@ impl Manager {
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .args(["--insecure-allow-loopback", "--log-format", "json", "-v"])
-            // Two rounds are enough to wait for.
-            .arg("--missing-machine-timeout=0s");
+            // Two rounds are enough to wait for, and they need not be a minute apart.
+            .args(["--missing-machine-timeout=0s", "--sync-period=10s"]);
         Self {
             process: told(launch).spawn(&files.join("manager.log")),
             _files: files,

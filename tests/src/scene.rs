@@ -13,7 +13,7 @@ use crate::controller::{Application, PATIENCE, certificate_of, is_answered, is_i
 use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
 use crate::management::{Machine, Management, WorkloadCluster};
 
-/// A cluster is looked through once a minute.
+/// For what a round over a cluster finds, on a busy machine.
 pub const SWEPT: Duration = Duration::from_secs(180);
 
 /// A management cluster and our controller in it.

@@ -60,6 +60,9 @@ mod upkeep;
 use ca_keys::CaKeys;
 use leader::{Candidate, KubeLeases};
 
+/// How often a cluster is looked at as a whole, where nobody says otherwise.
+pub const SYNC_PERIOD: Duration = Duration::from_mins(1);
+
 /// Cluster API's annotation on what is not to be touched.
 const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 
@@ -79,6 +82,9 @@ pub struct Settings {
     /// For how long a Machine has to be missing before its record is retired, its certificates are
     /// revoked and its Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`].
     pub missing_machine_timeout: Option<Duration>,
+    /// How often a cluster is looked at as a whole: its Machines, Nodes, revocations, and what else
+    /// approves. `None`: [`SYNC_PERIOD`].
+    pub sync_period: Option<Duration>,
 }
 
 /// Finds who appraises a cluster's evidence.
@@ -155,6 +161,7 @@ struct Shared {
     verifiers: Arc<dyn VerifierFactory>,
     ca_keys: CaKeys,
     missing_machine_timeout: Duration,
+    sync_period: Duration,
     clock: fn() -> SystemTime,
 }
 
@@ -212,6 +219,7 @@ impl Fleet {
                 .settings
                 .missing_machine_timeout
                 .unwrap_or(MISSING_MACHINE_TIMEOUT),
+            sync_period: self.settings.sync_period.unwrap_or(SYNC_PERIOD),
             clock: now,
         });
         tokio::select! {

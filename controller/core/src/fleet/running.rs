@@ -27,9 +27,6 @@ use crate::pipeline::Pipeline;
 use crate::serving;
 use crate::status::KubeStore;
 
-/// How often a cluster is looked at as a whole.
-const PERIOD: Duration = Duration::from_mins(1);
-
 /// How often it is looked for certificates that are worth nothing any more, which costs no call:
 /// they are refused soon after, and not when the cluster is looked at next.
 const REVOCATIONS: Duration = Duration::from_secs(3);
@@ -96,7 +93,8 @@ impl Running {
             clusters::run(client, pipeline, ended).await;
             writer.finish().await;
         });
-        tasks.spawn(keep_up(upkeep, said, closed(quitted)).boxed());
+        let period = shared.sync_period;
+        tasks.spawn(keep_up(upkeep, said, period, closed(quitted)).boxed());
         Ok(Self {
             fingerprint,
             ca,
@@ -141,7 +139,12 @@ fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
     async move { while quitted.changed().await.is_ok() {} }.boxed()
 }
 
-async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>, stop: impl Future<Output = ()>) {
+async fn keep_up(
+    mut upkeep: Upkeep,
+    said: watch::Sender<Health>,
+    period: Duration,
+    stop: impl Future<Output = ()>,
+) {
     let work = async {
         loop {
             let health = upkeep.round().boxed().await;
@@ -150,7 +153,7 @@ async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>, stop: impl Fut
                 *known = health;
                 changed
             });
-            let next = Instant::now() + jittered(PERIOD);
+            let next = Instant::now() + jittered(period);
             while Instant::now() < next {
                 sleep(REVOCATIONS).await;
                 upkeep.revoke_what_is_new().boxed().await;

@@ -37,6 +37,10 @@ pub(super) struct ManagementArguments {
         default_value = "10m"
     )]
     missing_machine_timeout: Duration,
+    /// How often each cluster is looked at as a whole: Machines that are gone, revoked certificates,
+    /// and what else approves; a second at least
+    #[arg(long, value_name = "DURATION", value_parser = sync_period, default_value = "1m")]
+    sync_period: Duration,
     /// Take a workload cluster's API server for another host's also where its address is ours
     #[arg(long, hide = true)]
     insecure_allow_loopback: bool,
@@ -59,6 +63,7 @@ pub(super) async fn run(
     settings.watch_filter = arguments.watch_filter;
     settings.candidate = arguments.leader_elect.then(host_name);
     settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
+    settings.sync_period = Some(arguments.sync_period);
     settings.reach = Reach {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };
@@ -66,6 +71,15 @@ pub(super) async fn run(
     fleet.run(stop).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Less would be as good as no pause.
+fn sync_period(text: &str) -> Result<Duration, String> {
+    let period = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if period < Duration::from_secs(1) {
+        return Err("it is less than a second".to_owned());
+    }
+    Ok(period)
 }
 
 fn host_name() -> String {

@@ -25,6 +25,8 @@ pub(crate) struct Management {
     leader_elect: bool,
     #[arg(long, value_parser = humantime::parse_duration)]
     missing_machine_timeout: Option<Duration>,
+    #[arg(long, value_parser = humantime::parse_duration)]
+    sync_period: Option<Duration>,
     #[arg(long)]
     insecure_allow_loopback: bool,
 }
@@ -42,6 +44,7 @@ pub(crate) async fn serve(
     settings.watch_filter.clone_from(&management.watch_filter);
     settings.candidate = management.leader_elect.then(|| "null".to_owned());
     settings.missing_machine_timeout = management.missing_machine_timeout;
+    settings.sync_period = management.sync_period;
     settings.reach = Reach {
         insecure_allow_loopback: management.insecure_allow_loopback,
     };
