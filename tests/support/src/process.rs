@@ -30,8 +30,8 @@ pub use self::scratch::Scratch;
 const POLL: Duration = Duration::from_millis(20);
 
 /// How seldom one is looked at that is asked about for long, by a program such as kubectl: a fifth of
-/// the time, so that those who wait leave the processor to those who work.
-const SELDOM: Duration = Duration::from_secs(1);
+/// the time at most, so that those who wait leave the processor to those who work.
+const SELDOM: Duration = Duration::from_secs(2);
 
 /// What is started: program, arguments, environment.
 #[derive(Debug, Clone)]
@@ -290,6 +290,13 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
-        thread::sleep((asked.elapsed() * 4).clamp(POLL, SELDOM));
+        let cost = asked.elapsed();
+        // To look starts a program: what took long already may take a tenth longer.
+        let late = if cost > POLL {
+            started.elapsed() / 10
+        } else {
+            POLL
+        };
+        thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));
     }
 }

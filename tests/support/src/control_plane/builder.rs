@@ -1,3 +1,4 @@
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
@@ -241,7 +242,7 @@ impl ControlPlaneBuilder {
         let health = cluster.kubectl_with(health);
         let manager = cluster.controller_manager.insert(process);
         ready("kube-controller-manager", &mut [manager], || {
-            answers_ok(&health, "/healthz")
+            TcpStream::connect(("127.0.0.1", port)).is_ok() && answers_ok(&health, "/healthz")
         })
     }
 }
@@ -260,11 +261,14 @@ impl ControlPlane {
     #[track_caller]
     fn become_ready(&mut self) -> Result<(), PortTaken> {
         let admin = &self.admin;
+        let address = self.server.trim_start_matches("https://");
         ready(
             "the API server",
             &mut [&mut self.etcd, &mut self.apiserver],
             || {
-                answers_ok(admin, "/readyz")
+                // To find that nobody listens yet takes no program.
+                TcpStream::connect(address).is_ok()
+                    && answers_ok(admin, "/readyz")
                     && admin
                         .run(["get", "namespace", "kube-system"])
                         .status

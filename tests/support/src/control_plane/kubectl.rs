@@ -194,6 +194,9 @@ impl Kubectl {
         let mut command = guarded(&[], &words);
         command
             .env("HOME", &self.home)
+            // It ends before a garbage collection pays.
+            .env("GOGC", "off")
+            .env("GOMEMLIMIT", "256MiB")
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
