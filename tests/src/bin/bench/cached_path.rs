@@ -18,7 +18,7 @@ const MAX_SIZE: f64 = 6.5e6;
 const MAX_INSTRUCTIONS: f64 = 450_000.0;
 const MAX_SYSTEM_CALLS: f64 = 60.0;
 const MAX_OPENS: f64 = 6.0;
-const MAX_PEAK_KIB: f64 = 2.5 * 1024.0;
+const MAX_PEAK_KIB: f64 = 2.75 * 1024.0;
 
 /// As an operator of this provider would write it.
 const SETTINGS: &str = "\
