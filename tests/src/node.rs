@@ -247,6 +247,16 @@ impl Started {
         rustix::process::kill_process(pid, rustix::process::Signal::ABORT).unwrap();
     }
 
+    /// How large a core file of it may be, in bytes, as the kernel has it: the soft limit.
+    #[track_caller]
+    pub fn core_limit(&self) -> String {
+        let pid = self.child.as_ref().unwrap().id();
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let mut lines = limits.lines();
+        let limit = lines.find_map(|line| line.strip_prefix("Max core file size"));
+        limit.unwrap().split_whitespace().next().unwrap().to_owned()
+    }
+
     /// Waits until it has ended.
     #[track_caller]
     pub fn finish(mut self) -> Run {

@@ -1,6 +1,9 @@
 //! Who is root on one worker.
 
+use std::path::Path;
+
 use kubelet_authenticator_tests::controller::is_issued;
+use kubelet_authenticator_tests::management::Machine;
 use serde_json::json;
 
 use crate::SCENE;
@@ -30,6 +33,19 @@ fn root_on_a_worker_claims_another_machine_under_its_own_name() {
     SCENE.assert_denied(&name, "NodeNameMismatch");
 }
 
+/// The API server refuses the request of who has a revoked certificate, like any other write.
+#[track_caller]
+fn assert_renewal_is_refused(machine: &Machine, kubeconfig: &Path) {
+    let kubectl = SCENE.cluster.control_plane().kubectl_with(kubeconfig);
+    let request = SCENE.rightful(machine).to_json();
+    let output = kubectl.run_with_input(["create", "-f", "-"], &request.to_string());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("is revoked"),
+        "{output:?}"
+    );
+}
+
 #[test]
 fn a_worker_goes_on_with_its_certificate_after_its_machine_is_gone() {
     let machine = SCENE.cluster.machine("is-gone").create();
@@ -49,9 +65,7 @@ fn a_worker_goes_on_with_its_certificate_after_its_machine_is_gone() {
     assert_eq!(record["spec"]["tombstone"]["reason"], "MachineGone");
     let said = SCENE.refused_write(&credential, "is-gone");
     assert!(said.contains("system:node:is-gone"), "{said}");
-    let request = SCENE.rightful(&machine).to_json();
-    let output = kubectl.run_with_input(["create", "-f", "-"], &request.to_string());
-    assert!(!output.status.success(), "{output:?}");
+    assert_renewal_is_refused(&machine, &credential);
 }
 
 #[test]
@@ -79,6 +93,7 @@ fn a_certificate_of_a_former_generation_can_write_nothing_and_renew_nothing() {
     assert_eq!(SCENE.record("was-reset")["spec"]["generation"], 2);
     let said = SCENE.refused_write(&former, "was-reset");
     assert!(said.contains("revoked"), "{said}");
+    assert_renewal_is_refused(&machine, &former);
     let label = [
         "label",
         "node",
