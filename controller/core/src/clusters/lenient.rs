@@ -211,13 +211,18 @@ impl Skipped {
     /// Notes that this object was skipped.
     pub(crate) fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
         UNREADABLE.fetch_add(1, Ordering::Relaxed);
-        let version = (metadata.uid.clone(), metadata.resource_version.clone());
-        if self.told.len() < MAX_TOLD && self.told.insert(version) {
+        if self.is_new(metadata) {
             let name = metadata.name.as_deref().unwrap_or_default();
             let namespace = metadata.namespace.as_deref().unwrap_or_default();
             let (kind, error) = (self.kind, error.to_string());
             tracing::error!(kind, namespace, name, error, "an object cannot be read");
         }
+    }
+
+    /// Whether it is to be told of this version: of each once, and of the first [`MAX_TOLD`].
+    fn is_new(&mut self, metadata: &ObjectMeta) -> bool {
+        let version = (metadata.uid.clone(), metadata.resource_version.clone());
+        self.told.len() < MAX_TOLD && self.told.insert(version)
     }
 }
 

@@ -59,6 +59,20 @@ pub(crate) fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
     }
 }
 
+/// The renewal of this generation of `n1`, for a certificate of ten hours.
+pub(crate) fn renewal(machine: &str, generation: u64, hour: u32) -> Renewal {
+    Renewal {
+        node_name: name("n1"),
+        identity: AttestedIdentity::vouched(Identity::of(provider_id(machine))),
+        uid: CertificateUid {
+            record: RecordUid::new([7; 16]),
+            generation,
+        },
+        asked: at(hour),
+        not_after: at(hour + 10),
+    }
+}
+
 pub(crate) fn insecure(claim: Claim) -> Claim {
     Claim {
         assurance: Assurance::None(claim.assurance.identity().clone()),
@@ -153,17 +167,10 @@ impl World {
         generation: u64,
         hour: u32,
     ) -> Result<Grant, Refusal> {
-        let renewal = Renewal {
-            node_name: name("n1"),
-            identity: AttestedIdentity::vouched(Identity::of(provider_id(machine))),
-            uid: CertificateUid {
-                record: RecordUid::new([7; 16]),
-                generation,
-            },
-            asked: at(hour),
-            not_after: at(hour + 10),
-        };
-        block_on(self.ledger().renew(&renewal, at(hour)))
+        block_on(
+            self.ledger()
+                .renew(&renewal(machine, generation, hour), at(hour)),
+        )
     }
 
     #[track_caller]

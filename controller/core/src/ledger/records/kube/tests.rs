@@ -15,8 +15,10 @@ use kube::client::Body;
 use tokio::time::advance;
 
 use super::*;
-use crate::ledger::rules_world::{at, claim, name};
-use crate::ledger::{RecordUid, Revoked, Tombstone, TombstoneReason};
+use crate::inventory::StaticInventory;
+use crate::ledger::rules_world::{World, at, claim, name, renewal};
+use crate::ledger::{Ledger as _, RecordLedger, RecordUid, Revoked, Tombstone, TombstoneReason};
+use crate::refusal::Refusal;
 use crate::verifier::TpmBoot;
 
 enum Answer {
@@ -203,6 +205,29 @@ async fn nothing_is_known_of_a_store_that_was_not_heard_of_for_a_minute() {
 
     assert!(records.known(&name("n1")).await.is_err());
     assert!(records.all().await.is_err());
+    drop(sender);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
+    let (records, sender) = watched_once();
+    records.known(&name("n1")).await.unwrap();
+    let world = World::new();
+    let machines = StaticInventory::new(world.machines).unwrap();
+    let ledger = RecordLedger::new(
+        Arc::new(records),
+        Arc::new(machines),
+        world.nodes,
+        world.policy,
+    );
+    tokio::time::sleep(Duration::from_secs(70)).await;
+
+    let refused = ledger.renew(&renewal("m1", 1, 1), at(1)).await;
+
+    let Err(Refusal::Retry(deferral)) = refused else {
+        panic!("not put off: {refused:?}");
+    };
+    assert_eq!(deferral.reason(), "LedgerUnavailable");
     drop(sender);
 }
 
