@@ -1,6 +1,6 @@
 //! docs/conformance.md and docs/attacks.md name tests; here they are looked for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,9 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// The name of every test in the repository.
-fn tests() -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
+/// The name of every test in the repository, as often as there are tests of that name.
+fn tests() -> Vec<String> {
+    let mut names = Vec::new();
     let mut folders = vec![root()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -69,11 +69,12 @@ fn named(document: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names in the page that no test has.
-fn missing(page: &str) -> Vec<&str> {
+/// The names in the page that not exactly one test has, and how many have it.
+fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
     let tests = tests();
-    let named = named(page).into_iter();
-    named.filter(|name| !tests.contains(*name)).collect()
+    let having = |name| tests.iter().filter(|test| *test == name).count();
+    let named = named(page).into_iter().map(|name| (name, having(name)));
+    named.filter(|(_, having)| *having != 1).collect()
 }
 
 /// The rows of the page's tables whose first cell is a letter and a number: that, and the row.
@@ -87,13 +88,16 @@ fn rows(page: &str) -> Vec<((char, usize), &str)> {
 }
 
 #[test]
-fn every_test_that_a_page_names_exists() {
+fn every_test_that_a_page_names_exists_once() {
     for name in ["conformance.md", "attacks.md"] {
         let page = page(name);
 
         assert!(named(&page).len() > 40, "{name} names hardly any test");
-        let missing = missing(&page);
-        assert!(missing.is_empty(), "{name}: no such test: {missing:#?}");
+        let ambiguous = ambiguous(&page);
+        assert!(
+            ambiguous.is_empty(),
+            "{name}: tests of that name: {ambiguous:#?}"
+        );
     }
 }
 

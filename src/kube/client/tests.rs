@@ -247,7 +247,7 @@ fn patience_ends_after_three_pauses_or_with_the_deadline() {
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
+fn a_redirect_of_the_api_server_is_not_followed() {
     let other = ApiServer::start();
     let error = read_with(Fault::Redirect { to: other.url() }, soon());
 

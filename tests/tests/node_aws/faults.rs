@@ -199,7 +199,7 @@ fn a_service_that_is_down_at_boot_is_5_and_the_node_joins_once_it_is_up() {
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
+fn a_redirect_of_the_metadata_service_is_not_followed() {
     let (bed, elsewhere) = (Bed::new(), Bed::new());
     let to = elsewhere.imds.url();
     let fault = Fault::Redirect { to };

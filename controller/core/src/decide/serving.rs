@@ -124,7 +124,7 @@ fn serving_requests_are_not_ours_unless_it_is_our_duty() {
 }
 
 #[test]
-fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
+fn insecure_is_no_way_to_a_serving_certificate() {
     let signer = Provider::INSECURE.serving_signer();
     let cluster = serving_cluster_of(vec![serving_machine()]);
     issued_at(&insecure(), &cluster, now());

@@ -41,7 +41,8 @@ reasons! {
             /// Its ID.
             instance: String,
         } => "the instance is not known to its cloud yet",
-        /// The records of node names could not be read or written.
+        /// The records of node names could not be read or written, were not heard of for a minute,
+        /// or the name's record is broken.
         #[error("the ledger is unavailable")]
         LedgerUnavailable {
             /// Why.

@@ -8,7 +8,7 @@ use super::super::client::{MAX_CALLS, MAX_CALLS_OF_CLUSTER};
 use super::fixture::*;
 
 #[tokio::test]
-async fn a_redirect_is_not_followed() {
+async fn a_redirect_of_sts_is_not_followed() {
     let bed = Bed::start();
     let elsewhere = Service::start();
     let node = bed.instance();

@@ -270,7 +270,7 @@ async fn what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
+async fn an_ec2_that_hangs_over_an_endorsement_key_is_given_up_and_asked_again_later() {
     let account = "300000000009";
     let instance = instance_with(account, &tpm());
     let cluster = cluster_with(

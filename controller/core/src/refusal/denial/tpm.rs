@@ -67,7 +67,7 @@ reasons! {
         #[error("the endorsement key has no certificate")]
         EndorsementCertificateMissing => "a certificate of the endorsement key is required",
         /// The certificate of the endorsement key is not one certificate in DER, with nothing after
-        /// it but padding.
+        /// it but padding; or one that came with it is not one certificate in DER.
         #[error("the certificate of the endorsement key is malformed: {detail}")]
         EndorsementCertificateMalformed {
             /// By which rule.
