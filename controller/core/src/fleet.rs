@@ -60,7 +60,7 @@ mod upkeep;
 use ca_keys::CaKeys;
 use leader::{Candidate, KubeLeases};
 
-/// How often a cluster is looked at as a whole, where nobody says otherwise.
+/// The default of [`Settings::sync_period`].
 pub const SYNC_PERIOD: Duration = Duration::from_mins(1);
 
 /// Cluster API's annotation on what is not to be touched.
@@ -82,8 +82,8 @@ pub struct Settings {
     /// For how long a Machine has to be missing before its record is retired, its certificates are
     /// revoked and its Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`].
     pub missing_machine_timeout: Option<Duration>,
-    /// How often a cluster is looked at as a whole: its Machines, Nodes, revocations, and what else
-    /// approves. `None`: [`SYNC_PERIOD`].
+    /// The time between two reconciliations of a whole cluster: of its Machines, Nodes, revocations
+    /// and the bindings that approve requests. `None`: [`SYNC_PERIOD`].
     pub sync_period: Option<Duration>,
 }
 

@@ -16,13 +16,13 @@ use kubelet_authenticator_tests::controller::{Application, is_issued};
 use crate::controller;
 use crate::report::{Suite, print_table};
 
-/// What the flood's token files.
+/// The number of requests that one token files.
 const REQUESTS: usize = 60_000;
 
-/// How many of them are under way at once.
+/// The number of requests under way at once.
 const AT_ONCE: usize = 16;
 
-/// How long one join may take before the measurement is given up.
+/// The time limit of one join; beyond it the measurement ends.
 const DEADLINE: Duration = Duration::from_mins(10);
 
 /// The most that another machine may wait, in seconds.

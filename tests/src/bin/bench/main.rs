@@ -23,10 +23,10 @@ use kubelet_authenticator_tests::{panics, program};
 /// Benchmarks.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What does not depend on the machine's speed
+    /// Measure only limits that do not depend on the machine's speed
     #[arg(long, conflicts_with = "suites")]
     limits_only: bool,
-    /// What to measure; everything by default
+    /// The suites to measure; all by default
     suites: Vec<Name>,
 }
 

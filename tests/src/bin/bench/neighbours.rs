@@ -25,7 +25,7 @@ const ROUNDS: usize = 10;
 /// Between two rounds, so that they see more than one state of the hostile clusters.
 const BETWEEN: Duration = Duration::from_secs(3);
 
-/// How long one join may take before the measurement is given up.
+/// The time limit of one join; beyond it the measurement ends.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The most that the controller may have in memory, in MiB.
