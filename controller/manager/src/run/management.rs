@@ -86,3 +86,19 @@ fn host_name() -> String {
     let name = fs::read_to_string(HOST_NAME).unwrap_or_default();
     name.trim().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_period_is_a_duration_of_a_second_at_least() {
+        assert_eq!(sync_period("1s"), Ok(Duration::from_secs(1)));
+        let less = Err("it is less than a second".to_owned());
+        assert_eq!(
+            [sync_period("999ms"), sync_period("0s")],
+            [less.clone(), less]
+        );
+        assert!(sync_period("soon").is_err());
+    }
+}
