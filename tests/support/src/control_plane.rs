@@ -23,6 +23,7 @@
 
 mod bootstrap;
 mod builder;
+mod client;
 mod kubeadm;
 mod kubeconfig;
 mod kubectl;
@@ -105,7 +106,7 @@ impl ControlPlane {
 
     /// kubectl with another kubeconfig.
     pub fn kubectl_with(&self, kubeconfig: impl Into<PathBuf>) -> Kubectl {
-        Kubectl::new(kubeconfig, self.scratch.path())
+        self.admin.with(kubeconfig)
     }
 
     /// Writes a kubeconfig for this API server.

@@ -190,11 +190,8 @@ impl Kubelet {
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let metrics = poll(DEADLINE, || {
-            let output = self.api.run(["get", "--raw", "/metrics"]);
-            output
-                .status
-                .success()
-                .then(|| Metrics::new(&output.stdout))
+            let text = self.api.raw("/metrics").ok()?;
+            Some(Metrics::new(text.as_bytes()))
         });
         metrics.unwrap_or_else(|| self.fail("served no metrics"))
     }

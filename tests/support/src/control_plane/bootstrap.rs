@@ -2,6 +2,10 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
 use serde_json::{Value, json};
 
 use super::{ControlPlane, DEADLINE, User};
@@ -95,15 +99,22 @@ impl KubeadmBinding {
         }
     }
 
-    /// Verb and resource of something that only this binding allows.
-    fn effect(self) -> [&'static str; 2] {
+    /// Verb, group and resource of something that only this binding allows.
+    fn effect(self) -> [&'static str; 3] {
+        let certificates = "certificates.k8s.io";
         match self {
-            Self::KubeletBootstrap => ["create", "certificatesigningrequests"],
-            Self::GetNodes => ["get", "nodes"],
-            Self::NodeAutoapproveBootstrap => ["create", "certificatesigningrequests/nodeclient"],
-            Self::NodeAutoapproveCertificateRotation => {
-                ["create", "certificatesigningrequests/selfnodeclient"]
-            }
+            Self::KubeletBootstrap => ["create", certificates, "certificatesigningrequests"],
+            Self::GetNodes => ["get", "", "nodes"],
+            Self::NodeAutoapproveBootstrap => [
+                "create",
+                certificates,
+                "certificatesigningrequests/nodeclient",
+            ],
+            Self::NodeAutoapproveCertificateRotation => [
+                "create",
+                certificates,
+                "certificatesigningrequests/selfnodeclient",
+            ],
         }
     }
 
@@ -142,13 +153,8 @@ impl ControlPlane {
     #[track_caller]
     pub fn wait_for_bootstrap_token(&self, token: &BootstrapToken) {
         let holder = self.kubectl_with(self.bootstrap_kubeconfig(token));
-        let good = || {
-            holder
-                .run(["auth", "whoami"])
-                .status
-                .success()
-                .then_some(())
-        };
+        let holder = holder.client().expect("a token in the kubeconfig");
+        let good = || holder.review(SelfSubjectReview::default()).ok();
         poll(DEADLINE, good).unwrap_or_else(|| {
             panic!(
                 "bootstrap token {} is not accepted{}",
@@ -230,21 +236,31 @@ impl ControlPlane {
     /// The API server's authorizer learns of a change by a watch of its own.
     #[track_caller]
     fn wait_for_effect(&self, binding: KubeadmBinding, expected: bool) {
-        let group = format!("--as-group={}", binding.group());
-        let [verb, resource] = binding.effect();
+        let [verb, group, resource] = binding.effect();
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        let subresource = format!("--subresource={subresource}");
-        let question = [
-            "auth",
-            "can-i",
-            verb,
-            resource,
-            &subresource,
-            "--as=system:probe",
-            &group,
-        ];
+        let attributes = ResourceAttributes {
+            verb: Some(verb.to_owned()),
+            group: Some(group.to_owned()),
+            resource: Some(resource.to_owned()),
+            subresource: Some(subresource.to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let question = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some("system:probe".to_owned()),
+                groups: Some(vec![binding.group().to_owned()]),
+                resource_attributes: Some(attributes),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let admin = self
+            .kubectl()
+            .client()
+            .expect("the administrator's certificate");
         let answer = poll(DEADLINE, || {
-            (self.kubectl().run(question).status.success() == expected).then_some(())
+            let answer = admin.review(question.clone()).ok()?;
+            (answer.status?.allowed == expected).then_some(())
         });
         assert!(
             answer.is_some(),

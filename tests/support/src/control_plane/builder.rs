@@ -269,10 +269,7 @@ impl ControlPlane {
                 // To find that nobody listens yet takes no program.
                 TcpStream::connect(address).is_ok()
                     && answers_ok(admin, "/readyz")
-                    && admin
-                        .run(["get", "namespace", "kube-system"])
-                        .status
-                        .success()
+                    && admin.raw("/api/v1/namespaces/kube-system").is_ok()
             },
         )
     }
@@ -313,7 +310,7 @@ fn ready(
 }
 
 fn answers_ok(kubectl: &Kubectl, path: &str) -> bool {
-    kubectl.run(["get", "--raw", path]).stdout == b"ok"
+    kubectl.raw(path).is_ok_and(|answer| answer == "ok")
 }
 
 fn etcd(scratch: &Scratch, url: &str) -> Process {

@@ -2,11 +2,13 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::client::{Client, Selection, Served};
 use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
@@ -14,12 +16,20 @@ use crate::process::guarded;
 /// How long one request may take, plugin runs not counted.
 const REQUEST_TIMEOUT: &str = "--request-timeout=30s";
 
+/// Where `kubectl apply` keeps what it applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// The real kubectl with one kubeconfig.
+///
+/// What only reads or writes objects, and leaves nothing to kubectl's own judgement, is called in
+/// this process where the kubeconfig holds a credential itself.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
     kubeconfig: PathBuf,
     home: PathBuf,
     environment: Vec<(OsString, OsString)>,
+    client: Arc<OnceLock<Option<Client>>>,
+    served: Served,
 }
 
 impl Kubectl {
@@ -29,6 +39,16 @@ impl Kubectl {
             kubeconfig: kubeconfig.into(),
             home: home.into(),
             environment: Vec::new(),
+            client: Arc::default(),
+            served: Served::default(),
+        }
+    }
+
+    /// The same API server, asked with another kubeconfig.
+    pub(super) fn with(&self, kubeconfig: impl Into<PathBuf>) -> Self {
+        Self {
+            served: self.served.clone(),
+            ..Self::new(kubeconfig, &self.home)
         }
     }
 
@@ -63,6 +83,11 @@ impl Kubectl {
             .into_iter()
             .map(|word| word.as_ref().to_owned())
             .collect();
+        if let Some((client, selection)) = self.selected(&all) {
+            return client.get(&selection).unwrap_or_else(|error| {
+                panic!("kubectl {all:?} failed: {error}");
+            });
+        }
         all.extend(["-o", "json"].map(OsString::from));
         let printed = self.ok(&all);
         serde_json::from_str(&printed)
@@ -76,49 +101,89 @@ impl Kubectl {
         succeeded(&arguments, self.run_with_input(arguments, manifest));
     }
 
-    /// Applies one object.
+    /// Applies one object, or a List.
     #[track_caller]
     pub fn apply_object(&self, object: &Value) {
-        self.apply(&object.to_string());
+        if let Some(items) = object["items"].as_array() {
+            for item in items {
+                self.apply_object(item);
+            }
+        } else if !self.applied_first(object) {
+            self.apply(&object.to_string());
+        }
+    }
+
+    /// Whether the object was not there, and is now, as `kubectl apply` would have it; whatever
+    /// stood in the way, kubectl is to say.
+    fn applied_first(&self, object: &Value) -> bool {
+        let Some((client, place)) = self.placed(object) else {
+            return false;
+        };
+        let mut applied = object.clone();
+        applied["metadata"]["annotations"][LAST_APPLIED] = json!(format!("{object}\n"));
+        let created = client.create(&place, &applied, "kubectl-client-side-apply");
+        created.is_ok()
     }
 
     /// Creates one object, and returns it as it is stored.
     #[track_caller]
     pub fn create_object(&self, object: &Value) -> Value {
-        let mut stored = self.create_objects(std::slice::from_ref(object));
-        stored.pop().expect("kubectl prints what it created")
+        self.try_create(object)
+            .unwrap_or_else(|error| panic!("kubectl create failed: {error}\n{object:#}"))
     }
 
-    /// Creates objects with one call, and returns them as they are stored.
+    /// Creates objects, one after the other, and returns them as they are stored.
     #[track_caller]
     pub fn create_objects(&self, objects: &[Value]) -> Vec<Value> {
-        let arguments = ["create", "-f", "-", "-o", "json"];
-        let output = self.run_with_input(arguments, &list(objects));
-        let printed = succeeded(&arguments, output);
-        serde_json::Deserializer::from_str(&printed)
-            .into_iter()
-            .collect::<Result<_, _>>()
-            .expect("kubectl prints JSON")
+        objects
+            .iter()
+            .map(|object| self.create_object(object))
+            .collect()
     }
 
-    /// Writes the statuses of objects with one call; all else in them but what names them is
-    /// ignored.
+    /// Creates one object, and returns it as it is stored, or why it was refused.
+    pub fn try_create(&self, object: &Value) -> Result<Value, String> {
+        if let Some((client, place)) = self.placed(object) {
+            return client.create(&place, object, "kubectl-create");
+        }
+        let arguments = ["create", "-f", "-", "-o", "json"];
+        let output = self.run_with_input(arguments, &object.to_string());
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        Ok(serde_json::from_slice(&output.stdout).expect("kubectl prints JSON"))
+    }
+
+    /// Writes the statuses of objects; all else in them but what names them is ignored.
     #[track_caller]
     pub fn apply_statuses(&self, objects: &[Value]) {
-        let arguments = [
-            "apply",
-            "--server-side",
-            "--force-conflicts",
-            "--subresource=status",
-            "-f",
-            "-",
-        ];
-        succeeded(&arguments, self.run_with_input(arguments, &list(objects)));
+        for object in objects {
+            let (client, place) = self
+                .placed(object)
+                .expect("a credential, and a kind served");
+            client
+                .apply_status(&place, object)
+                .unwrap_or_else(|error| panic!("kubectl apply failed: {error}\n{object:#}"));
+        }
     }
 
     /// Merges `patch` into an object, whose `target` is its resource, its name, and kubectl's flags.
     #[track_caller]
     pub fn patch(&self, target: &[&str], patch: &Value) {
+        let (words, subresource) = match target {
+            [words @ .., last] => match last.strip_prefix("--subresource=") {
+                Some(subresource) => (words, Some(subresource)),
+                None => (target, None),
+            },
+            [] => (target, None),
+        };
+        let words: Vec<_> = ["get"].iter().chain(words).map(OsString::from).collect();
+        if let Some((client, place)) = self.selected(&words) {
+            client
+                .merge(&place, subresource, patch)
+                .unwrap_or_else(|error| panic!("kubectl patch {target:?} failed: {error}"));
+            return;
+        }
         let patch = format!("--patch={patch}");
         self.ok(["patch", "--type=merge", &patch].iter().chain(target));
     }
@@ -155,8 +220,62 @@ impl Kubectl {
     }
 
     /// Watches `resource`; objects that are there already come first.
+    #[track_caller]
     pub fn watch(&self, resource: &[&str]) -> Watch {
-        Watch::start(self, resource)
+        self.try_watch(resource)
+            .unwrap_or_else(|| panic!("{resource:?} cannot be watched"))
+    }
+
+    /// `None` while the API server does not serve the resource, or does not answer.
+    pub(super) fn try_watch(&self, resource: &[&str]) -> Option<Watch> {
+        let words: Vec<_> = ["get"].iter().chain(resource).map(OsString::from).collect();
+        let (client, selection) = self.selected(&words)?;
+        Some(Watch::start(&client, &selection))
+    }
+
+    /// What a `GET` of this path gives, as text; the error is the API server's.
+    pub fn raw(&self, path: &str) -> Result<String, String> {
+        match self.client() {
+            Some(client) => client.raw(path),
+            None => {
+                let output = self.run(["get", "--raw", path]);
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let failed = !output.status.success();
+                if failed {
+                    Err(text(&output.stderr))
+                } else {
+                    Ok(text(&output.stdout))
+                }
+            }
+        }
+    }
+
+    /// The client in this process, where the kubeconfig holds a credential itself.
+    pub(super) fn client(&self) -> Option<&Client> {
+        let client = || {
+            let by_itself = self.environment.is_empty();
+            by_itself
+                .then(|| Client::new(&self.kubeconfig, self.served.clone()))
+                .flatten()
+        };
+        self.client.get_or_init(client).as_ref()
+    }
+
+    /// What `kubectl get` with these words would read, where no kubectl is needed for that.
+    fn selected(&self, words: &[OsString]) -> Option<(Client, Selection)> {
+        let words: Option<Vec<_>> = words.iter().map(|word| word.to_str()).collect();
+        let words = words?;
+        let ("get", words) = (*words.first()?, words.get(1..)?) else {
+            return None;
+        };
+        let client = self.client()?;
+        Some((client.clone(), client.select(words)?))
+    }
+
+    /// Where this object is kept, where no kubectl is needed for that.
+    fn placed(&self, object: &Value) -> Option<(Client, Selection)> {
+        let client = self.client()?;
+        Some((client.clone(), client.place(object)?))
     }
 
     /// Runs it with this on its standard input.
@@ -205,10 +324,6 @@ impl Kubectl {
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
-}
-
-fn list(objects: &[Value]) -> String {
-    json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string()
 }
 
 #[track_caller]

@@ -1,18 +1,15 @@
 //! Waiting for objects, by a watch.
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read};
-use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tokio::task::AbortHandle;
 
+use super::client::{Answer, Client, Selection};
 use super::kubectl::Kubectl;
-
-/// Makes kubectl list, then watch, and print every event as JSON.
-const WATCH: [&str; 4] = ["--watch", "--output-watch-events", "-o", "json"];
 
 /// Between two watches, so that a server that is away is not asked all the time.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -29,8 +26,16 @@ pub(super) fn wait_for(
     let mut seen = BTreeMap::new();
     let mut trouble = String::new();
     loop {
-        let mut watch = Watch::start(kubectl, resource);
-        while let Some(event) = watch.next(end.saturating_duration_since(Instant::now())) {
+        let mut watch = kubectl.try_watch(resource);
+        if watch.is_none() {
+            trouble = "the API server does not serve it, or does not answer".to_owned();
+        }
+        let mut next = || {
+            watch
+                .as_mut()?
+                .next(end.saturating_duration_since(Instant::now()))
+        };
+        while let Some(event) = next() {
             if event.deleted {
                 seen.remove(event.name());
             } else if condition(&event.object) {
@@ -39,9 +44,8 @@ pub(super) fn wait_for(
                 seen.insert(event.name().to_owned(), summary(&event.object));
             }
         }
-        let complaint = watch.end();
-        if !complaint.is_empty() {
-            trouble = complaint;
+        if let Some(error) = watch.and_then(|watch| watch.error.clone()) {
+            trouble = error;
         }
         if Instant::now() >= end {
             let resource = resource.join(" ");
@@ -81,11 +85,13 @@ fn summary(object: &Value) -> String {
     Value::Object(shown).to_string()
 }
 
-/// A running watch by kubectl.
+/// A running watch.
 #[derive(Debug)]
 pub struct Watch {
-    child: Child,
-    events: Receiver<Event>,
+    task: AbortHandle,
+    events: Receiver<Answer<Event>>,
+    /// Why it ended.
+    error: Option<String>,
 }
 
 /// Something that happened to an object, its being there at first included.
@@ -102,58 +108,27 @@ impl Event {
     pub fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
     }
-
-    fn parse(mut document: Value) -> Self {
-        let deleted = document["type"] == "DELETED";
-        Self {
-            object: document["object"].take(),
-            deleted,
-        }
-    }
 }
 
 impl Watch {
-    pub(super) fn start(kubectl: &Kubectl, resource: &[&str]) -> Self {
-        let mut command = kubectl.command(["get"].iter().chain(resource), &WATCH);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("setpriv can be started");
-        let events = read(child.stdout.take().expect("it is piped"));
-        Self { child, events }
+    pub(super) fn start(client: &Client, selection: &Selection) -> Self {
+        let (told, events) = mpsc::channel();
+        Self {
+            task: client.watch(selection, told),
+            events,
+            error: None,
+        }
     }
 
     /// The next event; `None` when there is none within `deadline`, or the watch was cut.
     pub fn next(&mut self, deadline: Duration) -> Option<Event> {
-        self.events.recv_timeout(deadline).ok()
-    }
-
-    /// Ends the watch, and returns what kubectl had to complain about.
-    fn end(mut self) -> String {
-        self.child.kill().ok();
-        let mut complaint = String::new();
-        if let Some(mut stderr) = self.child.stderr.take() {
-            stderr.read_to_string(&mut complaint).ok();
-        }
-        complaint
+        let event = self.events.recv_timeout(deadline).ok()?;
+        event.map_err(|error| self.error = Some(error)).ok()
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.task.abort();
     }
-}
-
-/// A thread, since a pipe cannot be read with a deadline; it ends with kubectl.
-fn read(stdout: ChildStdout) -> Receiver<Event> {
-    let (sender, events) = mpsc::channel();
-    thread::spawn(move || {
-        let documents = serde_json::Deserializer::from_reader(BufReader::new(stdout));
-        for document in documents.into_iter().map_while(Result::ok) {
-            if sender.send(Event::parse(document)).is_err() {
-                return;
-            }
-        }
-    });
-    events
 }

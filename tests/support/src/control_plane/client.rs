@@ -1,0 +1,430 @@
+//! Calls of the API server in this process: kubectl, which is a program to be started, takes most
+//! of a second of a busy machine for what takes milliseconds here.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use kube::api::{
+    Api, ApiResource, DynamicObject, GetParams, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams, Request, WatchEvent, WatchParams,
+};
+use kube::client::{APIGroupDiscovery, APIResourceDiscovery};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Config, Resource as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::task::AbortHandle;
+
+use super::watch::Event;
+
+/// How long one call may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Of all clients in the process: tests have no runtime of their own, or one that must not block.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a thread can be started")
+});
+
+/// What an API server serves; shared by all who ask the same one.
+pub(super) type Served = Arc<Mutex<Vec<Resource>>>;
+
+/// A resource by the names that kubectl knows it by.
+#[derive(Debug, Clone)]
+pub(super) struct Resource {
+    api: ApiResource,
+    namespaced: bool,
+    singular: String,
+    short: Vec<String>,
+}
+
+/// Some objects: one, or a list.
+#[derive(Debug, Clone)]
+pub(super) struct Selection {
+    resource: Resource,
+    namespace: Option<String>,
+    name: Option<String>,
+    labels: Option<String>,
+    fields: Option<String>,
+    managed_fields: bool,
+}
+
+/// What a call came to; the error is the API server's, or says that it did not answer.
+pub(super) type Answer<T> = Result<T, String>;
+
+/// A client of one user of one API server.
+#[derive(Clone)]
+pub(super) struct Client {
+    kube: kube::Client,
+    served: Served,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl Client {
+    /// A client with what this kubeconfig holds; `None` where it names a plugin or files, which may
+    /// be others at the next call.
+    pub(super) fn new(kubeconfig: &Path, served: Served) -> Option<Self> {
+        let kubeconfig = Kubeconfig::read_from(kubeconfig).ok()?;
+        let by_itself = kubeconfig.auth_infos.iter().all(|named| {
+            named.auth_info.as_ref().is_none_or(|user| {
+                user.exec.is_none()
+                    && user.token_file.is_none()
+                    && user.client_certificate.is_none()
+            })
+        });
+        if !by_itself {
+            return None;
+        }
+        let kube = block(async move {
+            let options = KubeConfigOptions::default();
+            let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .ok()?;
+            // The environment's proxy, if any, is not for loopback.
+            config.proxy_url = None;
+            kube::Client::try_from(config).ok()
+        })?;
+        Some(Self { kube, served })
+    }
+
+    /// The objects that the words after `kubectl get` name; `None` where kubectl knows more words.
+    pub(super) fn select(&self, words: &[&str]) -> Option<Selection> {
+        let mut plain = Vec::new();
+        let (mut namespace, mut everywhere, mut managed_fields) = (None, false, false);
+        let (mut labels, mut fields) = (None, None);
+        let words = words.iter().flat_map(|word| match word.split_once('=') {
+            Some((flag, value)) if flag.starts_with("--") => [Some(flag), Some(value)],
+            _ => [Some(*word), None],
+        });
+        let mut words = words.flatten();
+        while let Some(word) = words.next() {
+            match word {
+                "-n" | "--namespace" => namespace = Some(words.next()?.to_owned()),
+                "-l" | "--selector" => labels = Some(words.next()?.to_owned()),
+                "--field-selector" => fields = Some(words.next()?.to_owned()),
+                "-A" | "--all-namespaces" => everywhere = true,
+                "--show-managed-fields" => managed_fields = true,
+                word if word.starts_with('-') => return None,
+                word => plain.push(word),
+            }
+        }
+        let (resource, name) = match plain[..] {
+            [both] => both
+                .split_once('/')
+                .map_or((both, None), |(resource, name)| (resource, Some(name))),
+            [resource, name] => (resource, Some(name)),
+            _ => return None,
+        };
+        let resource = self.resource(|candidate| candidate.is_called(resource))?;
+        Some(Selection {
+            namespace: (!everywhere).then(|| namespace.unwrap_or_else(default_namespace)),
+            resource,
+            name: name.map(str::to_owned),
+            labels,
+            fields,
+            managed_fields,
+        })
+    }
+
+    /// The one object that this one would be, once it is there; `None` where its kind is not served.
+    pub(super) fn place(&self, object: &Value) -> Option<Selection> {
+        let resource = self.resource(|candidate| {
+            object["apiVersion"] == candidate.api.api_version
+                && object["kind"] == candidate.api.kind
+        })?;
+        let metadata = &object["metadata"];
+        let namespace = metadata["namespace"].as_str().map(str::to_owned);
+        Some(Selection {
+            namespace: Some(namespace.unwrap_or_else(default_namespace)),
+            resource,
+            name: Some(metadata["name"].as_str()?.to_owned()),
+            labels: None,
+            fields: None,
+            managed_fields: false,
+        })
+    }
+
+    /// The object, or the list, as kubectl prints it.
+    pub(super) fn get(&self, selection: &Selection) -> Answer<Value> {
+        let mut found = self.call(match &selection.name {
+            Some(name) => selection.request().get(name, &GetParams::default()),
+            None => selection.request().list(&selection.list()),
+        })?;
+        if selection.name.is_some() {
+            selection.complete(&mut found);
+        } else {
+            let items = found["items"].as_array_mut();
+            items
+                .into_iter()
+                .flatten()
+                .for_each(|item| selection.complete(item));
+        }
+        Ok(found)
+    }
+
+    /// Creates the object in the place that is meant for it.
+    pub(super) fn create(&self, place: &Selection, object: &Value, manager: &str) -> Answer<Value> {
+        let parameters = PostParams {
+            field_manager: Some(manager.to_owned()),
+            ..PostParams::default()
+        };
+        let mut created = self.call(
+            place
+                .request()
+                .create(&parameters, object.to_string().into()),
+        )?;
+        place.complete(&mut created);
+        Ok(created)
+    }
+
+    /// Merges `patch` into the object, or into its subresource.
+    pub(super) fn merge(
+        &self,
+        place: &Selection,
+        subresource: Option<&str>,
+        patch: &Value,
+    ) -> Answer<Value> {
+        let parameters = PatchParams {
+            field_manager: Some("kubectl-patch".to_owned()),
+            ..PatchParams::default()
+        };
+        self.patch(place, subresource, &parameters, &Patch::Merge(patch))
+    }
+
+    /// Applies the object's status on the server, whoever else had applied another.
+    pub(super) fn apply_status(&self, place: &Selection, object: &Value) -> Answer<Value> {
+        let parameters = PatchParams::apply("kubectl").force();
+        self.patch(place, Some("status"), &parameters, &Patch::Apply(object))
+    }
+
+    fn patch(
+        &self,
+        place: &Selection,
+        subresource: Option<&str>,
+        parameters: &PatchParams,
+        patch: &Patch<&Value>,
+    ) -> Answer<Value> {
+        let name = place.name.clone().unwrap_or_default();
+        let request = place.request();
+        self.call(match subresource {
+            Some(subresource) => request.patch_subresource(subresource, &name, parameters, patch),
+            None => request.patch(&name, parameters, patch),
+        })
+    }
+
+    /// What a `GET` of this path gives, as text.
+    pub(super) fn raw(&self, path: &str) -> Answer<String> {
+        let request = hyper::Request::get(path).body(Vec::new());
+        let (kube, request) = (self.kube.clone(), request.map_err(said)?);
+        block(limited(async move {
+            kube.request_text(request).await.map_err(said)
+        }))
+    }
+
+    /// The API server's answer to an object that it does not keep.
+    pub(super) fn review<K>(&self, review: K) -> Answer<K>
+    where
+        K: kube::Resource<DynamicType = ()> + Serialize + DeserializeOwned,
+        K: Clone + std::fmt::Debug + Send + Sync + 'static,
+    {
+        let api = Api::all(self.kube.clone());
+        block(limited(async move {
+            let answer = api.create(&PostParams::default(), &review).await;
+            answer.map_err(said)
+        }))
+    }
+
+    /// What happens to the objects, those first that are there; the end of the stream is an end of
+    /// the watch, and an error says why.
+    pub(super) fn watch(
+        &self,
+        selection: &Selection,
+        told: mpsc::Sender<Answer<Event>>,
+    ) -> AbortHandle {
+        let (client, selection) = (self.clone(), selection.clone());
+        let task = async move {
+            if let Err(error) = client.tell(&selection, &told).await {
+                told.send(Err(error)).ok();
+            }
+        };
+        RUNTIME.spawn(task).abort_handle()
+    }
+
+    /// Lists, then watches, as long as somebody listens and the API server goes on.
+    async fn tell(&self, selection: &Selection, told: &mpsc::Sender<Answer<Event>>) -> Answer<()> {
+        let list = selection.request().list(&selection.list()).map_err(said)?;
+        let list = async { self.kube.request::<Value>(list).await.map_err(said) };
+        let mut list = limited(list).await?;
+        let version = list["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap_or_default();
+        let watch = selection
+            .request()
+            .watch(&selection.watch(), version)
+            .map_err(said)?;
+        let tell = |mut object: Value, deleted| {
+            selection.complete(&mut object);
+            told.send(Ok(Event { object, deleted })).map_err(said)
+        };
+        for item in list["items"].as_array_mut().into_iter().flatten() {
+            tell(item.take(), false)?;
+        }
+        let changes = self.kube.request_events(watch).await.map_err(said)?;
+        let mut changes = std::pin::pin!(changes);
+        while let Some(change) = changes.try_next().await.map_err(said)? {
+            match change {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => tell(object, false)?,
+                WatchEvent::Deleted(object) => tell(object, true)?,
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Error(status) => return Err(status.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn call<E: Display>(&self, request: Result<hyper::Request<Vec<u8>>, E>) -> Answer<Value> {
+        let (kube, request) = (self.kube.clone(), request.map_err(said)?);
+        block(limited(
+            async move { kube.request(request).await.map_err(said) },
+        ))
+    }
+
+    /// The resource that is wanted; what is served is asked again where it is not among it.
+    fn resource(&self, wanted: impl Fn(&Resource) -> bool) -> Option<Resource> {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if !served.iter().any(&wanted) {
+            let kube = self.kube.clone();
+            *served = block(limited(async move { discover(&kube).await.map_err(said) })).ok()?;
+        }
+        served.iter().find(|resource| wanted(resource)).cloned()
+    }
+}
+
+/// The resources of all groups, of each the versions in the order of preference.
+async fn discover(kube: &kube::Client) -> kube::Result<Vec<Resource>> {
+    let core = kube.list_core_api_versions_aggregated().await?;
+    let groups = kube.list_api_groups_aggregated().await?;
+    let groups = core.items.into_iter().chain(groups.items);
+    Ok(groups.flat_map(resources_of).collect())
+}
+
+fn resources_of(group: APIGroupDiscovery) -> impl Iterator<Item = Resource> {
+    let name = group
+        .metadata
+        .and_then(|metadata| metadata.name)
+        .unwrap_or_default();
+    group.versions.into_iter().flat_map(move |version| {
+        let (name, of) = (name.clone(), version.version.unwrap_or_default());
+        let resources = version.resources.into_iter();
+        resources.filter_map(move |resource| Resource::new(&name, &of, resource))
+    })
+}
+
+impl Resource {
+    fn new(group: &str, version: &str, served: APIResourceDiscovery) -> Option<Self> {
+        let kind = served.response_kind?.kind?;
+        let plural = served.resource?;
+        let kind = GroupVersionKind::gvk(group, version, &kind);
+        Some(Self {
+            api: ApiResource::from_gvk_with_plural(&kind, &plural),
+            namespaced: served.scope.as_deref() == Some("Namespaced"),
+            singular: served.singular_resource.unwrap_or_default(),
+            short: served.short_names,
+        })
+    }
+
+    /// Whether kubectl takes this word for it: plural, singular or short, or plural and group.
+    fn is_called(&self, word: &str) -> bool {
+        let Self {
+            api,
+            singular,
+            short,
+            ..
+        } = self;
+        [&api.plural, singular]
+            .into_iter()
+            .chain(short)
+            .any(|name| name == word)
+            || word.split_once('.') == Some((&api.plural, &api.group))
+    }
+}
+
+impl Selection {
+    fn request(&self) -> Request {
+        let namespace = self
+            .namespace
+            .as_deref()
+            .filter(|_| self.resource.namespaced);
+        Request::new(DynamicObject::url_path(&self.resource.api, namespace))
+    }
+
+    fn list(&self) -> ListParams {
+        ListParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields(),
+            ..ListParams::default()
+        }
+    }
+
+    fn watch(&self) -> WatchParams {
+        WatchParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields(),
+            ..WatchParams::default()
+        }
+    }
+
+    fn fields(&self) -> Option<String> {
+        let named = self
+            .name
+            .as_ref()
+            .map(|name| format!("metadata.name={name}"));
+        self.fields.clone().or(named)
+    }
+
+    /// Adds what an item of a list leaves out, and removes what kubectl does not print.
+    fn complete(&self, object: &mut Value) {
+        if object["kind"].is_null() {
+            object["apiVersion"] = json!(self.resource.api.api_version);
+            object["kind"] = json!(self.resource.api.kind);
+        }
+        let metadata = object["metadata"].as_object_mut();
+        if let Some(metadata) = metadata.filter(|_| !self.managed_fields) {
+            metadata.remove("managedFields");
+        }
+    }
+}
+
+fn default_namespace() -> String {
+    "default".to_owned()
+}
+
+fn said(error: impl Display) -> String {
+    error.to_string()
+}
+
+async fn limited<T>(call: impl Future<Output = Answer<T>>) -> Answer<T> {
+    let answer = tokio::time::timeout(TIMEOUT, call).await;
+    answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
+}
+
+/// Waits for it on the thread that asks.
+fn block<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    RUNTIME.spawn(async move { sender.send(task.await).ok() });
+    receiver.recv().expect("a task that does not panic")
+}
