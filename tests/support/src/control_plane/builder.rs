@@ -1,6 +1,9 @@
+use std::fs::File;
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
+use std::thread;
+use std::time::Duration;
 
 use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 
@@ -12,6 +15,9 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// How often a control plane is started before the test fails, another process having taken one
 /// of its ports each time.
 const ATTEMPTS: usize = 5;
+
+/// How long a control plane waits until others have been started.
+const TURN_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// What every component says when its port is taken.
 const PORT_TAKEN: &str = "address already in use";
@@ -109,6 +115,7 @@ impl ControlPlaneBuilder {
 
     #[track_caller]
     fn attempt(&self) -> Result<ControlPlane, PortTaken> {
+        let _turn = turn();
         let scratch = Scratch::new("cluster");
         let ca = self.certificate_authority();
         ca.pair().write(scratch.path(), "ca");
@@ -273,6 +280,22 @@ impl ControlPlane {
             },
         )
     }
+}
+
+/// A turn to start a control plane, until the file is closed: there are as many as processors,
+/// whatever the number of test programs. Of more at a time, each would take so long that the
+/// deadlines of all are over.
+fn turn() -> File {
+    let turns = thread::available_parallelism().map_or(1, usize::from);
+    let programs = control_plane_binary("etcd");
+    let programs = programs.parent().expect("it is in a directory");
+    let files: Vec<_> = (0..turns)
+        .map(|number| programs.with_extension(format!("start-{number}")))
+        .map(|path| File::create(&path).unwrap_or_else(|error| panic!("{path:?}: {error}")))
+        .collect();
+    let free = || files.iter().position(|file| file.try_lock().is_ok());
+    let number = poll(TURN_DEADLINE, free).expect("a turn within the time of all tests");
+    files.into_iter().nth(number).expect("it is one of them")
 }
 
 /// Waits until `condition` holds, as long as all `processes` run.
