@@ -337,16 +337,15 @@ fn a_machine_that_is_gone_waits() {
 }
 
 #[test]
-fn a_node_whose_machine_has_another_name_by_now_is_denied() {
-    let cluster = alone(|machine| machine.node_name = Some(NodeName::parse("n9").unwrap()));
+fn a_nodes_name_is_its_records_whatever_name_the_inventory_has_for_the_machine() {
+    for name in [None, Some("prod-1-md-0-x7k2p")] {
+        let name = name.map(|name| NodeName::parse(name).unwrap());
+        let cluster = alone(|machine| machine.node_name = name.clone());
 
-    assert_eq!(
-        denied_by(&serving(), &cluster),
-        Denial::NodeNameMismatch {
-            asked: n1(),
-            settled: NodeName::parse("n9").unwrap(),
-        }
-    );
+        let approval = approved(&serving(), &cluster);
+
+        assert_eq!(approval.node_name(), &n1());
+    }
 }
 
 /// Nodes that report these names, or cannot be read.

@@ -22,7 +22,9 @@ pub struct CorroboratedCsr {
 
 impl ConformantServingCsr {
     /// Finds the machine through the node's record, and compares what is asked for with what is
-    /// known of it and of all others.
+    /// known of it and of all others. The node's name is the record's: it was settled when the
+    /// machine joined, by its verifier where that has a say, and not always is the name that the
+    /// inventory would give it.
     ///
     /// The proposal: a serving certificate "only has IP and DNS subjectAltNames that belong to the
     /// requesting node", and an insecure provider cannot have one.
@@ -48,12 +50,6 @@ impl ConformantServingCsr {
             .map_err(unavailable)?
             .ok_or(Deferral::MachineNotFound)?;
         machine::may_go_on(&machine)?;
-        let settled = inventory.node_name(&machine).await.map_err(unavailable)?;
-        let settled = settled.ok_or_else(|| Deferral::MachineNotReady {
-            machine: machine.name.clone(),
-        })?;
-        machine::is_node(&settled, self.node_name())?;
-
         let guest = match &policy.guest_reported {
             Some(guest) => guest.names(self.node_name()).await.map_err(unavailable)?,
             None => Vec::new(),
