@@ -81,6 +81,9 @@ pub struct Machine {
     pub provider_id: Option<ProviderId>,
     /// The name that its Node must have; `None` until it is known.
     pub node_name: Option<NodeName>,
+    /// The name of the Node that Cluster API has found for it. It tells nothing of a machine that has
+    /// not joined: Cluster API finds a Node by the provider ID that the Node gives itself.
+    pub node: Option<NodeName>,
     /// The addresses that its infrastructure reports.
     pub addresses: Vec<IpAddr>,
     /// The DNS names that its infrastructure reports, in lower case.
@@ -102,12 +105,18 @@ impl Machine {
             state: MachineState::Ready,
             provider_id: None,
             node_name: None,
+            node: None,
             addresses: Vec::new(),
             dns_names: Vec::new(),
             token_id: None,
             pool: None,
             control_plane: false,
         }
+    }
+
+    /// Whether its Node has this name: the Node that it has or, before there is one, must have.
+    pub(crate) fn is_of_node(&self, name: &NodeName) -> bool {
+        self.node.as_ref().or(self.node_name.as_ref()) == Some(name)
     }
 
     /// Whether this is a DNS name that its infrastructure reports, or the one its Node must have.

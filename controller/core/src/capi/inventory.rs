@@ -89,7 +89,7 @@ impl CapiInventory {
         let of = |view: View<'_>| {
             let machines = view.members.machines.iter();
             let control_plane = machines.filter(|(_, machine)| machine.control_plane);
-            let names = control_plane.filter_map(|(name, machine)| view.node_name(name, machine));
+            let names = control_plane.filter_map(|(name, machine)| view.node(name, machine));
             Ok(names.collect())
         };
         self.look(of).ok()

@@ -273,6 +273,23 @@ fn a_control_plane_machine_renews_kubeadms_certificate_where_the_operator_says_s
 }
 
 #[test]
+fn a_control_plane_machine_is_known_by_its_node_whatever_name_the_inventory_has_for_it() {
+    let named = |node: &str| {
+        with_control_plane(|machine| {
+            machine.node_name = Some(NodeName::parse("prod-1-cp-x7k2p").unwrap());
+            machine.dns_names = vec!["n1".to_owned()];
+            machine.node = Some(NodeName::parse(node).unwrap());
+        })
+    };
+
+    let decision = decided(&stock_renewal(), &named("n1"));
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+
+    let no_machine = "the node is no control-plane machine's";
+    assert_eq!(unattested(&stock_renewal(), &named("n2")), no_machine);
+}
+
+#[test]
 fn the_exception_is_for_control_plane_machines_only() {
     let worker = with_control_plane(|machine| machine.control_plane = false);
     let another = with_control_plane(|machine| {

@@ -50,7 +50,7 @@ impl ParsedCsr {
         let machines = machines.map_err(|source| Deferral::InventoryUnavailable { source })?;
         let mut machines = machines
             .into_iter()
-            .filter(|machine| machine.node_name.as_ref() == Some(&node_name));
+            .filter(|machine| machine.is_of_node(&node_name));
         let machine = match (machines.next(), machines.next()) {
             (Some(machine), None) if machine.control_plane => machine,
             _ => return Err(unattested("the node is no control-plane machine's")),

@@ -228,6 +228,33 @@ fn a_node_has_the_name_of_its_configuration_else_the_infrastructures_else_the_ma
 }
 
 #[test]
+fn a_machines_node_is_the_one_that_cluster_api_found_and_changes_no_name_for_a_join() {
+    for contract in BOTH {
+        let (objects, inventory) = cluster(contract);
+        let pointer = "/status/nodeRef";
+        let node = json!({"name": "ip-10-0-0-5.eu-west-1.compute.internal"});
+        let machine = with(contract.machine("m1"), pointer, node);
+        seen::<objects::Machine>(&objects, with_label(machine));
+
+        let names = inventory.control_plane_nodes().unwrap();
+        let names: Vec<_> = names.iter().map(NodeName::as_str).collect();
+        assert_eq!(names, ["ip-10-0-0-5.eu-west-1.compute.internal"]);
+        let found = block_on(inventory.by_name(names[0])).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(node_name(&found[0]), Some("m1-infra"));
+    }
+}
+
+/// The Machine, as one of the control plane.
+fn with_label(machine: Value) -> Value {
+    with(
+        machine,
+        "/metadata/labels",
+        json!({"cluster.x-k8s.io/control-plane": "", "cluster.x-k8s.io/cluster-name": "prod-1"}),
+    )
+}
+
+#[test]
 fn a_node_has_no_name_while_its_configuration_is_not_known() {
     let objects = objects();
     seen::<Cluster>(&objects, V2.cluster());

@@ -119,7 +119,9 @@ impl View<'_> {
         let is_wanted = |name: &NodeName| name.as_str() == wanted;
         let mut found = self.machines_with(|name, machine| {
             let reported = machine.dns_names.iter().any(|own| own == wanted);
+            let is_its_node = machine.node.as_ref().is_some_and(is_wanted);
             reported
+                || is_its_node
                 || self
                     .node_name(name, machine)
                     .as_ref()
@@ -157,6 +159,7 @@ impl View<'_> {
             state: state(machine.deleting, has_data),
             provider_id: machine.provider_id.clone(),
             node_name: self.node_name(name, machine),
+            node: machine.node.clone(),
             addresses: machine.addresses.clone(),
             dns_names: machine.dns_names.clone(),
             token_id: config.and_then(|config| config.token.clone()),
@@ -165,6 +168,12 @@ impl View<'_> {
             pool,
             ..Machine::new(name)
         }
+    }
+
+    /// The name of its Node, where Cluster API has found that; else the one that it must have.
+    pub(super) fn node(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
+        let found = machine.node.clone();
+        found.or_else(|| self.node_name(name, machine))
     }
 
     /// The name that is written out in the `KubeadmConfig`, else the `InfraMachine`'s, else its

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kubelet_attestation::names::ProviderId;
+use kubelet_attestation::names::{NodeName, ProviderId};
 use serde::Deserialize;
 
 use super::{
@@ -32,6 +32,7 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) infrastructure: Option<Reference>,
     pub(in crate::capi) pool: Option<String>,
     pub(in crate::capi) control_plane: bool,
+    pub(in crate::capi) node: Option<NodeName>,
     pub(in crate::capi) addresses: Vec<IpAddr>,
     pub(in crate::capi) dns_names: Vec<String>,
 }
@@ -52,6 +53,12 @@ pub(in crate::capi) struct Status {
     bootstrap_ready: Option<bool>,
     initialization: Option<Initialization>,
     addresses: Option<Vec<Address>>,
+    node_ref: Option<NodeRef>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct NodeRef {
+    name: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -87,6 +94,9 @@ impl Kept for Machine {
                 .and_then(|reference| reference.within(&namespace)),
             pool: pool_of(&metadata),
             control_plane: label(&metadata, CONTROL_PLANE_LABEL).is_some(),
+            node: status
+                .node_ref
+                .and_then(|node| NodeName::parse(&node.name?).ok()),
             addresses,
             dns_names,
             uid: metadata.uid?,
