@@ -11,7 +11,7 @@ use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
 use crate::ledger::LastIssued;
 use crate::logs::{self, Subject};
-use crate::refusal::Failure;
+use crate::refusal::{Deferral, Failure};
 use crate::request::Basis;
 use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 
@@ -19,8 +19,8 @@ use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 /// place in the queue from being lost to one that has not.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
-/// An approved request is not left undecided for longer: a node gives its request up at this age
-/// and files another, so nobody waits for this one any more.
+/// An approved request, and one whose machine is not there, is not left undecided for longer: a node
+/// gives its request up at this age and files another, so nobody waits for this one any more.
 const MAX_UNDECIDED: Duration = Duration::from_mins(10);
 
 /// How often a request that changes under our hands is decided on anew before others have their
@@ -238,11 +238,21 @@ impl Pipeline {
                 "the checks were not done in time".to_owned()
             }
         };
-        if !(is_approved(request) && age(request, now) > MAX_UNDECIDED) {
+        let waits_for_a_machine = decided.as_ref().is_some_and(|decided| {
+            matches!(decided.decision, Decision::Retry(Deferral::MachineNotFound))
+        });
+        if age(request, now) <= MAX_UNDECIDED {
             return decided;
         }
+        let failure = if waits_for_a_machine {
+            Failure::MachineMissing
+        } else if is_approved(request) {
+            Failure::UndecidedTooLong { obstacle }
+        } else {
+            return decided;
+        };
         Some(Decided {
-            decision: Decision::Fail(Failure::UndecidedTooLong { obstacle }),
+            decision: Decision::Fail(failure),
             machine: decided.as_ref().and_then(|decided| decided.machine.clone()),
             steps: decided.map(|decided| decided.steps).unwrap_or_default(),
         })

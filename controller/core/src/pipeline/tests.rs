@@ -9,9 +9,9 @@ use kubelet_attestation::names::ProviderId;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
 use super::*;
-use crate::inventory::{Inventory, Machine, StaticInventory, TokenId, TokenOwner};
+use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
 use crate::refusal::Unavailable;
-use crate::request::forge::cluster::{Witness, cluster_seen_by};
+use crate::request::forge::cluster::{Witness, cluster_seen_by, machine};
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::{Fault, MemoryStore, UID};
 
@@ -63,6 +63,18 @@ fn filed_at(time: SystemTime, mut request: CertificateSigningRequest) -> Certifi
 fn without_machines() -> Context {
     Context {
         inventory: Arc::new(StaticInventory::default()),
+        ..cluster()
+    }
+}
+
+/// Its machine is not ready to join.
+fn pending() -> Context {
+    let machine = Machine {
+        state: MachineState::Pending,
+        ..machine("m1", "n1", Some("abcdef"))
+    };
+    Context {
+        inventory: Arc::new(StaticInventory::new(vec![machine]).unwrap()),
         ..cluster()
     }
 }
@@ -174,16 +186,34 @@ async fn what_is_approved_and_undecided_for_ten_minutes_fails() {
         valid(),
     ))));
 
-    let next = processed(without_machines(), &store).await;
+    let next = processed(pending(), &store).await;
     assert_eq!(next, Next::Retry);
     assert_eq!(store.writes(), 0);
 
-    let next = processed_at(later, without_machines(), &store).await;
+    let next = processed_at(later, pending(), &store).await;
     assert_eq!(next, Next::Done);
     let request = store.request();
     let failed = reason(&request, "Failed");
     assert_eq!(failed.as_deref(), Some("UndecidedTooLong"));
     assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn what_has_no_machine_for_ten_minutes_fails() {
+    for request in [valid(), approved_by_hand(valid())] {
+        let store = Arc::new(MemoryStore::new(filed_at(now(), request)));
+
+        let next = processed(without_machines(), &store).await;
+        assert_eq!(next, Next::Retry);
+        assert_eq!(store.writes(), 0);
+
+        let next = processed_at(later, without_machines(), &store).await;
+        assert_eq!(next, Next::Done);
+        let request = store.request();
+        let failed = reason(&request, "Failed");
+        assert_eq!(failed.as_deref(), Some("MachineMissing"));
+        assert!(!is_issued(&request));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,7 +235,7 @@ async fn what_is_approved_and_its_checks_never_end_fails_after_ten_minutes() {
 async fn what_nobody_approved_is_never_too_old() {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
 
-    let next = processed_at(later, without_machines(), &store).await;
+    let next = processed_at(later, pending(), &store).await;
 
     assert_eq!(next, Next::Retry);
     assert_eq!(store.writes(), 0);

@@ -53,6 +53,9 @@ reasons! {
         /// The API server takes the certificate for none; its words are in the log.
         #[error("the API server refuses the certificate")]
         CertificateRejected => "the API server refuses the certificate",
+        /// Ten minutes after it was created the cluster has no such machine: it is gone, or never was.
+        #[error("the cluster has no such machine, ten minutes after the request")]
+        MachineMissing => "the machine was not found for ten minutes",
         /// It was approved, and for ten minutes something stood in the way of a decision. An
         /// approved request must not stay open, and the node asks anew by then.
         #[error("approved, and undecided for too long: {obstacle}")]
@@ -75,6 +78,7 @@ impl Failure {
             | Self::SigningImpossible { .. }
             | Self::SignerWithoutKey { .. }
             | Self::CertificateRejected
+            | Self::MachineMissing
             | Self::UndecidedTooLong { .. } => None,
         }
     }
@@ -97,6 +101,7 @@ impl Failure {
             | Self::SigningImpossible { .. }
             | Self::SignerWithoutKey { .. }
             | Self::CertificateRejected
+            | Self::MachineMissing
             | Self::UndecidedTooLong { .. } => vec![],
         }
     }
