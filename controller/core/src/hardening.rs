@@ -28,7 +28,7 @@ pub mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kube::Client;
 
@@ -102,11 +102,12 @@ impl Debug for Hardening {
 }
 
 impl Hardening {
-    /// The cluster that `client` speaks to.
-    pub fn new(client: Client) -> Self {
+    /// The cluster that `client` speaks to; a bootstrap token that was extended is ended when it
+    /// has not been wanted for `token_grace`.
+    pub fn new(client: Client, token_grace: Duration) -> Self {
         Self {
             client,
-            tokens: tokens::Tokens::default(),
+            tokens: tokens::Tokens::new(token_grace),
         }
     }
 

@@ -53,7 +53,7 @@ fn a_stock_cluster_is_hardened_and_our_nodes_join_with_the_rights_of_the_manifes
         token: "ourown",
     };
     let bed = Bed::start(Controllers::Certificates, &KubeadmBinding::ALL);
-    let mut hardening = Hardening::new(bed.client().clone());
+    let mut hardening = Hardening::new(bed.client().clone(), Duration::from_mins(10));
     let mut reconcile = |about| bed.run(hardening.reconcile(&desired(about), now()));
 
     let reported = reconcile(AutoApproveBindings::Report);
@@ -104,7 +104,7 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
     let bed = Bed::start(Controllers::None, &KubeadmBinding::ALL);
     let nobody = bed.cluster.client_cert_kubeconfig("nobody", None);
     let access = bed.run(ClusterAccess::from_kubeconfig(&nobody)).unwrap();
-    let mut hardening = Hardening::new(access.client().clone());
+    let mut hardening = Hardening::new(access.client().clone(), Duration::from_mins(10));
 
     let desired = desired(AutoApproveBindings::Remove);
     let findings = bed.run(hardening.reconcile(&desired, now()));
@@ -146,7 +146,7 @@ fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
 fn an_api_server_that_is_away_is_an_outage_and_is_hardened_when_it_is_back() {
     let mut bed = Bed::start(Controllers::None, &KubeadmBinding::ALL);
     let client = bed.client().clone();
-    let mut hardening = Hardening::new(client);
+    let mut hardening = Hardening::new(client, Duration::from_mins(10));
     let desired = desired(AutoApproveBindings::Remove);
     bed.cluster.apiserver().signal(Signal::KILL);
 

@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, SECRET};
 
+/// How long a token lives on when its machine is gone.
+const GRACE: Duration = Duration::from_mins(10);
+
 /// Any moment: the tests have no other clock.
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(20 * 365 * 24 * 3)
@@ -65,7 +68,7 @@ fn a_token_lives_while_it_is_wanted_and_no_other_is_touched() {
     let untouched = ["forget", "always", "longer"].map(|token| secret(&bed, token));
     let until = now() + 1000 * TTL;
     let wanted = BTreeMap::from(["wanted", "always", "longer", "absent"].map(|t| (id(t), until)));
-    let mut tokens = Tokens::default();
+    let mut tokens = Tokens::new(GRACE);
     let mut keep = |now| bed.run(tokens.keep(bed.client(), &wanted, now)).unwrap();
 
     let kept = keep(now());
@@ -98,26 +101,44 @@ fn a_token_lives_while_it_is_wanted_and_no_other_is_touched() {
 }
 
 #[test]
-fn a_token_whose_machine_is_gone_runs_out() {
+fn a_token_that_was_extended_ends_when_its_machine_has_been_gone_for_a_while() {
     let bed = Bed::start(Controllers::None, &[]);
     add(&bed, "leaves", Some(now()));
-    let mut tokens = Tokens::default();
-    let wanted = BTreeMap::from([(id("leaves"), now() + 100 * TTL)]);
-    bed.run(tokens.keep(bed.client(), &wanted, now())).unwrap();
-    let extended = secret(&bed, "leaves");
+    add(&bed, "return", Some(now()));
+    add(&bed, "theirs", Some(now() + 100 * TTL));
+    let mut tokens = Tokens::new(GRACE);
+    let wanted = ["leaves", "return", "theirs"].map(|token| (id(token), now() + 100 * TTL));
+    let [_, returns, _] = wanted.clone();
+    let [all, none, one] = [
+        BTreeMap::from(wanted),
+        BTreeMap::new(),
+        BTreeMap::from([returns]),
+    ];
+    let mut keep = |wanted, now| bed.run(tokens.keep(bed.client(), wanted, now)).unwrap();
+    assert_eq!(keep(&all, now()).extended, [id("leaves"), id("return")]);
+    let [extended, returned, theirs] =
+        ["leaves", "return", "theirs"].map(|token| secret(&bed, token));
 
-    let later = now() + TTL - Duration::from_mins(1);
-    let kept = bed.run(tokens.keep(bed.client(), &BTreeMap::new(), later));
-
-    assert_eq!(kept.unwrap().extended, []);
+    let second = Duration::from_secs(1);
+    assert_eq!(keep(&none, now() + second).ended, []);
+    assert_eq!(keep(&one, now() + 2 * second).ended, []);
+    assert_eq!(keep(&none, now() + GRACE).ended, []);
     assert_eq!(secret(&bed, "leaves"), extended);
+    let later = now() + GRACE + second;
+
+    assert_eq!(keep(&none, later).ended, [id("leaves")]);
+
+    assert_eq!(expiration(&secret(&bed, "leaves")), Some(text(later)));
+    assert_eq!(secret(&bed, "return"), returned);
+    assert_eq!(secret(&bed, "theirs"), theirs);
+    assert_eq!(keep(&none, later).ended, []);
 }
 
 #[test]
 fn a_token_that_a_person_deleted_stays_away() {
     let bed = Bed::start(Controllers::None, &[]);
     add(&bed, "delete", Some(now()));
-    let mut tokens = Tokens::default();
+    let mut tokens = Tokens::new(GRACE);
     let wanted = BTreeMap::from([(id("delete"), now() + 100 * TTL)]);
     bed.run(tokens.keep(bed.client(), &wanted, now())).unwrap();
     let kubectl = bed.cluster.kubectl();

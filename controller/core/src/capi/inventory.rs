@@ -64,16 +64,14 @@ impl CapiInventory {
         }
     }
 
-    /// The bootstrap tokens of the machines and pools that are there to stay; `None` while nothing
-    /// can be said of them.
+    /// The bootstrap tokens of the machines that are there to stay; `None` while nothing can be said
+    /// of them. Not those of pools: the bootstrap provider replaces a pool's token once it has less
+    /// than half of its time left, and would not where it is extended.
     pub fn tokens(&self) -> Option<BTreeSet<TokenId>> {
         let of = |view: View<'_>| {
             let machines = view.members.machines.values();
             let machines = machines.filter(|machine| !machine.deleting);
-            let pools = view.members.pools.values().filter(|pool| !pool.deleting);
-            let configs = machines
-                .filter_map(|machine| machine.config.as_ref())
-                .chain(pools.filter_map(|pool| pool.config.as_ref()));
+            let configs = machines.filter_map(|machine| machine.config.as_ref());
             let configs = configs.filter(|config| BootstrapConfig::is_one(config));
             let tokens = configs.filter_map(|config| {
                 let config = view.store.config(&view.cluster.namespace, config)?;

@@ -143,7 +143,7 @@ pub struct KubeletAuthenticationSpec {
     #[serde(default)]
     pub auto_approve_bindings: AutoApproveBindings,
     /// Who looks after bootstrap tokens. `Manage`: a Machine's token is kept for the Machine's
-    /// life, and a pool's for the pool's. `Ignore`: they are left alone.
+    /// life, and ended after it; a pool's is left alone. `Ignore`: all are left alone.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether a machine that lost its certificate gets another by evidence alone. `WhenNodeDown`:
@@ -260,7 +260,7 @@ choice! {
 choice! {
     /// Who looks after bootstrap tokens.
     BootstrapTokens {
-        /// A token lives as long as what it was made for.
+        /// A Machine's token lives as long as the Machine.
         Manage,
         /// Tokens are left alone.
         Ignore,

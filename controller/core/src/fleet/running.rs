@@ -84,7 +84,7 @@ impl Running {
             inventory,
             ledger,
             Teller::new(events.clone(), &shared.management, key),
-            shared.clock,
+            shared,
         );
         let pipeline = Pipeline::new(context, store, events, shared.clock);
         let client = access.client().clone();

@@ -12,6 +12,7 @@ use kube::api::{Api, ListParams};
 use kubelet_attestation::names::NodeName;
 use tokio::time::timeout;
 
+use super::Shared;
 use super::health::{Answers, Census, Health, HeldBack, Paths};
 use super::plan::Service;
 use super::teller::Teller;
@@ -76,7 +77,7 @@ impl Upkeep {
         inventory: CapiInventory,
         ledger: Arc<RecordLedger>,
         teller: Teller,
-        clock: fn() -> SystemTime,
+        shared: &Shared,
     ) -> Self {
         let signs = service.ca.signer().is_some();
         Self {
@@ -87,12 +88,12 @@ impl Upkeep {
             bindings: service.spec.auto_approve_bindings,
             bootstrap_tokens: service.spec.bootstrap_tokens,
             inventory,
-            tokens: Tokens::default(),
+            tokens: Tokens::new(shared.missing_machine_timeout),
             ledger,
             marked: signs,
             revoked: None,
             teller,
-            clock,
+            clock: shared.clock,
         }
     }
 
@@ -136,14 +137,13 @@ impl Upkeep {
         health
     }
 
-    /// Keeps the tokens of the machines and pools that there are.
+    /// Keeps the tokens of the machines that there are, and ends those of machines that are gone.
     async fn keep_tokens(&mut self, health: &mut Health) {
         match self.bootstrap_tokens {
             BootstrapTokens::Manage => {}
             BootstrapTokens::Ignore => return,
         }
-        // None of a cluster whose machines are not known is let run out: those that are known
-        // last stay for their time.
+        // While its machines are not known, no token of a cluster is ended.
         let Some(wanted) = self.inventory.tokens() else {
             return;
         };
@@ -155,6 +155,13 @@ impl Upkeep {
             for token in kept.extended {
                 let token = token.as_str();
                 tracing::debug!(token, "the bootstrap token lives on");
+            }
+            for token in kept.ended {
+                let token = token.as_str();
+                tracing::debug!(
+                    token,
+                    "the bootstrap token of a machine that is gone has ended"
+                );
             }
         }
     }

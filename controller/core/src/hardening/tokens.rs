@@ -1,21 +1,23 @@
 //! How long bootstrap tokens live (`bootstrapTokens: Manage`).
 //!
-//! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node, and
-//! replaces a pool's. The proposal ("Changes to token rotation") wants a pool's token to live as
-//! long as the pool; and a Machine's is needed as long as the Machine, to enrol again after the
-//! loss of its disk. Here the tokens that are wanted are extended while they are wanted.
+//! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node. A
+//! Machine's is needed as long as the Machine, to enrol again after the loss of its disk. Here the
+//! tokens that are wanted are extended while they are wanted, and ended when their Machine has been
+//! gone for a while. A pool's is not for here: the provider replaces it, and only when it is about
+//! to end.
 //!
-//! A token that is wanted no longer is let run out, within [`TTL`]: nothing is deleted, so no right
-//! to delete Secrets of `kube-system` is needed, and nothing is lost if the Machine was only away
-//! from our sight. What such a token can do meanwhile is what every token can: file requests that
-//! prove nothing, and read.
+//! A token that was extended before the controller was restarted, and is wanted no longer, is not
+//! known, and runs out within [`TTL`]. What it can do meanwhile is what every token can: file
+//! requests that prove nothing, and read.
 //!
 //! # Guarantees
 //!
-//! - Nothing is ever created, shortened, or given an end that it did not have.
+//! - Nothing is ever created or deleted, or given an end that it did not have; nothing is ended that
+//!   was not extended here. So no right to delete Secrets of `kube-system` is needed.
 //! - The secret half is in the answer of a read, as in every read of a Secret, and is not taken out
 //!   of it: the type that it is read into has no field for it. Writes are answered with metadata.
-//! - A token is read when it is first wanted and when half of its time has passed, and not between.
+//! - A token is read when it is first wanted, when half of its time has passed, and when it is to
+//!   end, and not between.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -41,15 +43,22 @@ const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 
 /// The tokens of one cluster that are kept alive.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tokens {
+    /// How long a token that was extended lives on once it is wanted no longer.
+    grace: Duration,
     known: BTreeMap<TokenId, Life>,
+    /// Those that were extended and are wanted no longer, and since when.
+    unwanted: BTreeMap<TokenId, Timestamp>,
 }
 
 /// What was found of a token when it was last looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
+    /// It ends by somebody else's word.
     Ends(Timestamp),
+    /// It ends then because it was extended here.
+    Extended(Timestamp),
     Endless,
 }
 
@@ -59,6 +68,8 @@ enum Life {
 pub struct Kept {
     /// Those that were extended.
     pub extended: Vec<TokenId>,
+    /// Those that were ended, or had been by then.
+    pub ended: Vec<TokenId>,
     /// Those that are not there. Whoever made them must make others.
     pub missing: Vec<TokenId>,
     /// Those whose Secret is no bootstrap token, or has an end that cannot be read.
@@ -68,8 +79,18 @@ pub struct Kept {
 }
 
 impl Tokens {
+    /// None yet; one that was extended is ended when it has not been wanted for `grace`.
+    pub fn new(grace: Duration) -> Self {
+        Self {
+            grace,
+            known: BTreeMap::new(),
+            unwanted: BTreeMap::new(),
+        }
+    }
+
     /// Extends those of the `wanted` tokens that have less than half of [`TTL`] left, each to no
-    /// later than the time until which it is wanted.
+    /// later than the time until which it is wanted; and ends those that were extended and have not
+    /// been wanted for a while.
     ///
     /// # Errors
     ///
@@ -81,10 +102,16 @@ impl Tokens {
         now: SystemTime,
     ) -> Result<Kept, HardeningError> {
         let mut kept = Kept::default();
-        self.known.retain(|token, _| wanted.contains_key(token));
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
+        self.unwanted.retain(|token, _| !wanted.contains_key(token));
+        for (token, life) in &self.known {
+            if let (Life::Extended(_), false) = (life, wanted.contains_key(token)) {
+                self.unwanted.entry(token.clone()).or_insert(now);
+            }
+        }
+        self.known.retain(|token, _| wanted.contains_key(token));
         for (token, until) in wanted {
             let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
             if self
@@ -100,6 +127,22 @@ impl Tokens {
                     kept.put_off.push(token.clone());
                 }
                 outcome => outcome?,
+            }
+        }
+        let grace = self.grace;
+        let over = |since: Timestamp| since.saturating_add(grace).is_ok_and(|end| end <= now);
+        let due = self.unwanted.iter().filter(|(_, since)| over(**since));
+        let due: Vec<TokenId> = due.map(|(token, _)| token.clone()).collect();
+        for token in due {
+            match end(client, &token, now).await {
+                Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => {
+                    kept.put_off.push(token);
+                }
+                outcome => {
+                    outcome?;
+                    self.unwanted.remove(&token);
+                    kept.ended.push(token);
+                }
             }
         }
         Ok(kept)
@@ -126,13 +169,28 @@ impl Tokens {
             Some(end) => {
                 write(client, &name, &found.ending(end)).await?;
                 kept.extended.push(token.clone());
-                Life::Ends(end)
+                Life::Extended(end)
             }
             None => life,
         };
         self.known.insert(token.clone(), life);
         Ok(())
     }
+}
+
+/// Ends the token now, if it is there, and would live on.
+async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
+    let name = format!("bootstrap-token-{token}");
+    let found = read(client, &name).await?;
+    let found = found.and_then(|text| TokenSecret::parse(&text));
+    // Seconds are what the Secret says.
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    if let Some((found, Life::Ends(end))) = found
+        && end > now
+    {
+        write(client, &name, &found.ending(now)).await?;
+    }
+    Ok(())
 }
 
 /// Reads a Secret as text, which is overwritten after use: the client writes to the log what it
@@ -174,14 +232,16 @@ impl Life {
     /// Whether less than half of a life is left.
     fn is_short(self, now: Timestamp) -> bool {
         match self {
-            Self::Ends(end) => end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX),
+            Self::Ends(end) | Self::Extended(end) => {
+                end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
+            }
             Self::Endless => false,
         }
     }
 
     /// The later end that it should have, if it should.
     fn extended(self, until: Timestamp, now: Timestamp) -> Option<Timestamp> {
-        let Self::Ends(end) = self else {
+        let (Self::Ends(end) | Self::Extended(end)) = self else {
             return None;
         };
         let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX).min(until);
