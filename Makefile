@@ -39,7 +39,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-moto stage-deny stage-machete
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
@@ -59,7 +59,7 @@ build:
 	$(LINT) $(BUILD) --all-targets
 
 # Everything that is compiled for the tests is there by then.
-suites: control-plane moto
+suites: cluster-api moto
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
 
@@ -90,6 +90,10 @@ musl: prerequisites-musl
 control-plane: prerequisites-real
 	@tests/control-plane/build >/dev/null
 
+## cluster-api: the managers of Cluster API and clusterctl, built once and cached
+cluster-api: control-plane
+	@tests/cluster-api/managers/build >/dev/null
+
 ## moto: the simulator of EC2, installed once and cached
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
@@ -119,5 +123,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-fast build suites isolation bench bench-limits musl control-plane moto dependencies fmt deny \
+.PHONY: help demo test test-fast build suites isolation bench bench-limits musl control-plane cluster-api moto dependencies fmt deny \
 	advisories machete

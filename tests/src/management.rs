@@ -1,5 +1,6 @@
 //! A management cluster with Cluster API's resources in it, and workload clusters that they are
-//! about. All API servers are real; what Cluster API's controllers would write, the test writes.
+//! about. All API servers are real. Where Cluster API's managers do not run, the test writes what
+//! they would.
 //!
 //! ```no_run
 //! use kubelet_authenticator_tests::management::Management;
@@ -17,26 +18,35 @@
 mod cluster;
 mod contract;
 mod crds;
+mod deployment;
 mod machine;
+mod managers;
 mod place;
 mod pool;
+mod provider;
 mod secrets;
 mod transfer;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl};
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers, Kubectl};
 
 pub use self::cluster::{ClusterBuilder, WorkloadCluster};
 pub use self::contract::{Contract, InfraCluster};
+pub use self::deployment::{MachineDeployment, MachinePool};
 pub use self::machine::{Machine, MachineBuilder};
+use self::managers::Managers;
 pub use self::pool::{Pool, PoolBuilder};
+pub use self::provider::{Boot, Provider};
 pub use self::secrets::workload_kubeconfig;
 
-/// A management cluster; it has no controllers of its own.
+/// A management cluster.
 #[derive(Debug)]
 pub struct Management {
+    // First: they end before their API server.
+    managers: Option<Managers>,
     control_plane: Arc<ControlPlane>,
     contract: Contract,
 }
@@ -54,11 +64,26 @@ impl Management {
         Self::on(ControlPlane::start(), contract)
     }
 
-    /// Makes a management cluster of this one.
+    /// Starts one with Cluster API's own managers, whose bootstrap tokens live that long.
+    #[track_caller]
+    pub fn managed(token_ttl: Duration) -> Self {
+        let control_plane = ControlPlane::builder().controllers(Controllers::Default);
+        let control_plane = control_plane.start();
+        let managers = Managers::start(&control_plane, token_ttl);
+        crds::install_beside(control_plane.kubectl());
+        Self {
+            managers: Some(managers),
+            control_plane: Arc::new(control_plane),
+            contract: Contract::V1Beta2,
+        }
+    }
+
+    /// Makes a management cluster of this one, without Cluster API's managers.
     #[track_caller]
     pub fn on(control_plane: ControlPlane, contract: Contract) -> Self {
         crds::install(control_plane.kubectl(), contract);
         Self {
+            managers: None,
             control_plane: Arc::new(control_plane),
             contract,
         }
@@ -86,6 +111,11 @@ impl Management {
 
     /// A Cluster of this name, to be created.
     pub fn cluster(&self, name: &str) -> ClusterBuilder {
-        ClusterBuilder::new(self.control_plane.clone(), self.contract, name)
+        let management = self.control_plane.clone();
+        let builder = ClusterBuilder::new(management, self.contract, name);
+        match self.managers {
+            Some(_) => builder.managed(),
+            None => builder,
+        }
     }
 }

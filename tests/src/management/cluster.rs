@@ -8,7 +8,8 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::pki::traditional_key;
 use serde_json::{Value, json};
 
-use super::contract::{CLUSTER, Contract, InfraCluster};
+use super::contract::{CLUSTER, Contract, GENERIC_CONTROL_PLANE, InfraCluster};
+use super::deployment::VERSION;
 use super::place::{Metadata, New, Place};
 use super::secrets::{ca_data, workload_kubeconfig};
 use super::{MachineBuilder, PoolBuilder, crds};
@@ -25,6 +26,7 @@ pub struct ClusterBuilder {
     metadata: Metadata,
     paused: bool,
     ca_key: bool,
+    managed: bool,
 }
 
 impl ClusterBuilder {
@@ -43,7 +45,14 @@ impl ClusterBuilder {
             metadata: Metadata::default(),
             paused: false,
             ca_key: true,
+            managed: false,
         }
+    }
+
+    /// Leaves to Cluster API's managers what they write.
+    pub(super) fn managed(mut self) -> Self {
+        self.managed = true;
+        self
     }
 
     /// Keeps its objects in this namespace, which is made if need be.
@@ -134,7 +143,11 @@ impl ClusterBuilder {
         if self.paused {
             spec["paused"] = json!(true);
         }
-        let object = place.create(&New {
+        if self.managed {
+            let reference = &mut spec["controlPlaneRef"];
+            *reference = (place.contract).reference(GENERIC_CONTROL_PLANE, &place.namespace, &name);
+        }
+        let cluster = New {
             kind: CLUSTER,
             name: &name,
             owner: None,
@@ -144,7 +157,12 @@ impl ClusterBuilder {
             },
             spec,
             status: place.contract.cluster_status(),
-        });
+        };
+        let object = if self.managed {
+            place.create_without_statuses(&[&cluster]).remove(0)
+        } else {
+            place.create(&cluster)
+        };
         place.create(&New {
             kind: infrastructure,
             name: &name,
@@ -153,6 +171,20 @@ impl ClusterBuilder {
             spec: json!({ "controlPlaneEndpoint": endpoint }),
             status: place.contract.infrastructure_status(true),
         });
+        if self.managed {
+            place.create(&New {
+                kind: GENERIC_CONTROL_PLANE,
+                name: &name,
+                owner: Some(&object),
+                metadata: Metadata::default(),
+                spec: json!({ "version": VERSION }),
+                status: json!({
+                    "initialization": { "controlPlaneInitialized": true },
+                    "externalManagedControlPlane": true,
+                    "version": VERSION,
+                }),
+            });
+        }
         let cluster = WorkloadCluster {
             place,
             workload,

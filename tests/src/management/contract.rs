@@ -52,6 +52,23 @@ pub(super) const GENERIC_MACHINE: Kind =
     Kind::new(INFRASTRUCTURE, "GenericMachine", "genericmachines");
 pub(super) const GENERIC_MACHINE_POOL: Kind =
     Kind::new(INFRASTRUCTURE, "GenericMachinePool", "genericmachinepools");
+pub(super) const MACHINE_DEPLOYMENT: Kind =
+    Kind::new(CORE, "MachineDeployment", "machinedeployments");
+pub(super) const KUBEADM_CONFIG_TEMPLATE: Kind = Kind::new(
+    "bootstrap.cluster.x-k8s.io",
+    "KubeadmConfigTemplate",
+    "kubeadmconfigtemplates",
+);
+pub(super) const GENERIC_MACHINE_TEMPLATE: Kind = Kind::new(
+    INFRASTRUCTURE,
+    "GenericMachineTemplate",
+    "genericmachinetemplates",
+);
+pub(super) const GENERIC_CONTROL_PLANE: Kind = Kind::new(
+    "controlplane.cluster.x-k8s.io",
+    "GenericControlPlane",
+    "genericcontrolplanes",
+);
 const GENERIC_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "GenericCluster", "genericclusters");
 const PLAIN_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "PlainCluster", "plainclusters");
 

@@ -14,7 +14,7 @@ const CLUSTER_API: &str = "cluster-api";
 /// Our own, as they are released.
 const OURS: &str = "../packaging/crds";
 
-/// Defines Cluster API's resources, and ours.
+/// Defines Cluster API's resources, those of its providers, and ours.
 #[track_caller]
 pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
     let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
@@ -25,6 +25,20 @@ pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
     });
     let definitions = theirs.chain(read(OURS)).collect();
     apply(kubectl, definitions);
+}
+
+/// Defines the resources of the providers, and ours, where Cluster API has defined its own.
+#[track_caller]
+pub(super) fn install_beside(kubectl: &Kubectl) {
+    let mut theirs = read(CLUSTER_API);
+    theirs.retain(|definition| {
+        let provider = &definition["metadata"]["labels"]["cluster.x-k8s.io/provider"];
+        provider
+            .as_str()
+            .is_some_and(|name| name.ends_with("-generic"))
+    });
+    theirs.extend(read(OURS));
+    apply(kubectl, theirs);
 }
 
 /// Defines those of ours that belong on a workload cluster too: the cluster-scoped ones.

@@ -1,4 +1,4 @@
-//! Where the programs of the real control plane are.
+//! Where the programs are that are built once for all tests.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,9 @@ use std::sync::LazyLock;
 /// Names the directory with the programs; the Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
-static DIRECTORY: LazyLock<PathBuf> =
-    LazyLock::new(|| std::env::var_os(DIRECTORY_VARIABLE).map_or_else(build, PathBuf::from));
+static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+    std::env::var_os(DIRECTORY_VARIABLE).map_or_else(control_plane, PathBuf::from)
+});
 
 /// One of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kubelet`, `kubectl`,
 /// `kubeadm` or `fakecri`.
@@ -31,10 +32,19 @@ pub fn control_plane_binary(name: &str) -> PathBuf {
     path
 }
 
-fn build() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build");
+fn control_plane() -> PathBuf {
+    build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build"))
+}
+
+/// The directory with what this script builds, if no one has yet, and prints.
+///
+/// # Panics
+///
+/// If it cannot be built: a test that needs it cannot pass.
+#[track_caller]
+pub fn build(script: &Path) -> PathBuf {
     // Standard error is the terminal's: a first build takes minutes and says so.
-    let output = Command::new(&script)
+    let output = Command::new(script)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output();

@@ -205,10 +205,15 @@ impl Client {
         self.patch(place, subresource, &parameters, &Patch::Merge(patch))
     }
 
-    /// Applies the object's status on the server, whoever else had applied another.
-    pub(super) fn apply_status(&self, place: &Selection, object: &Value) -> Answer<Value> {
+    /// Applies the object, or its subresource, on the server, whoever else had applied another.
+    pub(super) fn apply(
+        &self,
+        place: &Selection,
+        subresource: Option<&str>,
+        object: &Value,
+    ) -> Answer<Value> {
         let parameters = PatchParams::apply("kubectl").force();
-        self.patch(place, Some("status"), &parameters, &Patch::Apply(object))
+        self.patch(place, subresource, &parameters, &Patch::Apply(object))
     }
 
     fn patch(

@@ -158,13 +158,25 @@ impl Kubectl {
     #[track_caller]
     pub fn apply_statuses(&self, objects: &[Value]) {
         for object in objects {
-            let (client, place) = self
-                .placed(object)
-                .expect("a credential, and a kind served");
-            client
-                .apply_status(&place, object)
-                .unwrap_or_else(|error| panic!("kubectl apply failed: {error}\n{object:#}"));
+            self.apply_in_process(Some("status"), object);
         }
+    }
+
+    /// Applies one object on the server: also one that is too large for the annotation of
+    /// `kubectl apply`.
+    #[track_caller]
+    pub fn apply_server_side(&self, object: &Value) {
+        self.apply_in_process(None, object);
+    }
+
+    #[track_caller]
+    fn apply_in_process(&self, subresource: Option<&str>, object: &Value) {
+        let (client, place) = self
+            .placed(object)
+            .expect("a credential, and a kind served");
+        client
+            .apply(&place, subresource, object)
+            .unwrap_or_else(|error| panic!("kubectl apply failed: {error}\n{object:#}"));
     }
 
     /// Merges `patch` into an object, whose `target` is its resource, its name, and kubectl's flags.

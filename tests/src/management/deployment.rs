@@ -1,0 +1,168 @@
+//! What a person makes, and Cluster API's managers make Machines of.
+
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::process::poll;
+use serde_json::{Value, json};
+
+use super::WorkloadCluster;
+use super::contract::{
+    GENERIC_MACHINE_POOL, GENERIC_MACHINE_TEMPLATE, KUBEADM_CONFIG, KUBEADM_CONFIG_TEMPLATE, Kind,
+    MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL,
+};
+use super::place::{CLUSTER_NAME, Metadata, New, Place};
+
+/// The label of what a MachineDeployment made.
+const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
+
+/// How long a Machine may take from being asked for to running, on a busy machine.
+const RUNNING: Duration = Duration::from_secs(180);
+
+/// The Kubernetes version of control planes and machines.
+pub(super) const VERSION: &str = "v1.36.3";
+
+/// A MachineDeployment.
+#[derive(Debug)]
+pub struct MachineDeployment {
+    place: Place,
+    name: String,
+}
+
+/// A MachinePool without Machines.
+#[derive(Debug)]
+pub struct MachinePool {
+    place: Place,
+    name: String,
+}
+
+impl WorkloadCluster {
+    /// Creates a MachineDeployment and its templates.
+    #[track_caller]
+    pub fn machine_deployment(&self, name: &str, replicas: u32) -> MachineDeployment {
+        let place = self.place.clone();
+        let name = name.to_owned();
+        let create = |kind, spec| place.create_without_statuses(&[&new(kind, &name, spec)]);
+        let node = json!({ "nodeRegistration": node_registration() });
+        let config = json!({ "template": { "spec": { "joinConfiguration": node } } });
+        create(KUBEADM_CONFIG_TEMPLATE, config);
+        create(
+            GENERIC_MACHINE_TEMPLATE,
+            json!({ "template": { "spec": {} } }),
+        );
+        let mut spec = template(
+            &place,
+            &name,
+            KUBEADM_CONFIG_TEMPLATE,
+            GENERIC_MACHINE_TEMPLATE,
+        );
+        spec["replicas"] = json!(replicas);
+        create(MACHINE_DEPLOYMENT, spec);
+        MachineDeployment { place, name }
+    }
+
+    /// Creates a MachinePool, its bootstrap configuration, and its instances.
+    #[track_caller]
+    pub fn machine_pool(&self, name: &str, provider_ids: &[&str]) -> MachinePool {
+        let place = self.place.clone();
+        let name = name.to_owned();
+        let create = |kind, spec| place.create_without_statuses(&[&new(kind, &name, spec)]);
+        let node = json!({ "nodeRegistration": node_registration() });
+        create(KUBEADM_CONFIG, json!({ "joinConfiguration": node }));
+        let mut infrastructure = new(
+            GENERIC_MACHINE_POOL,
+            &name,
+            json!({ "providerIDList": provider_ids }),
+        );
+        infrastructure.status = place.contract.infrastructure_status(true);
+        infrastructure.status["replicas"] = json!(provider_ids.len());
+        // Of a pool, Cluster API 1.14 reads what it was called in v1beta1.
+        infrastructure.status["ready"] = json!(true);
+        place.create(&infrastructure);
+        let mut spec = template(&place, &name, KUBEADM_CONFIG, GENERIC_MACHINE_POOL);
+        spec["replicas"] = json!(provider_ids.len());
+        create(MACHINE_POOL, spec);
+        MachinePool { place, name }
+    }
+}
+
+fn new(kind: Kind, name: &str, spec: Value) -> New<'_> {
+    New {
+        kind,
+        name,
+        owner: None,
+        metadata: Metadata::default(),
+        spec,
+        status: Value::Null,
+    }
+}
+
+/// What the infrastructure calls the machine, as most templates of providers have it.
+fn node_registration() -> Value {
+    json!({ "name": "{{ ds.meta_data.local_hostname }}" })
+}
+
+fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) -> Value {
+    let reference = |kind| place.contract.reference(kind, &place.namespace, name);
+    json!({
+        "clusterName": place.cluster,
+        "template": { "spec": {
+            "clusterName": place.cluster,
+            "version": VERSION,
+            "bootstrap": { "configRef": reference(bootstrap) },
+            "infrastructureRef": reference(infrastructure),
+        } },
+    })
+}
+
+impl MachineDeployment {
+    /// Asks for so many Machines.
+    #[track_caller]
+    pub fn scale(&self, replicas: u32) {
+        let patch = json!({ "spec": { "replicas": replicas } });
+        self.place.patch(MACHINE_DEPLOYMENT, &self.name, &patch);
+    }
+
+    /// Waits until it has so many Machines, and all of them are running; gives them.
+    #[track_caller]
+    pub fn wait_until_running(&self, count: usize) -> Vec<Value> {
+        let found = poll(RUNNING, || {
+            let machines = self.machines();
+            let running = machines
+                .iter()
+                .all(|machine| machine["status"]["phase"] == "Running");
+            (running && machines.len() == count).then_some(machines)
+        });
+        found
+            .unwrap_or_else(|| panic!("not {count} Machines running: {:#}", json!(self.machines())))
+    }
+
+    /// Its Machines, as they are now.
+    #[track_caller]
+    pub fn machines(&self) -> Vec<Value> {
+        let Place {
+            namespace, cluster, ..
+        } = &self.place;
+        let labels = format!("{CLUSTER_NAME}={cluster},{DEPLOYMENT_NAME}={}", self.name);
+        let resource = MACHINE.resource();
+        let words = ["get", &resource, "-n", namespace, "-l", &labels];
+        let list = self.place.kubectl().json(words);
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+}
+
+impl MachinePool {
+    /// The id of the bootstrap token that its bootstrap data have now, if they are there.
+    #[track_caller]
+    pub fn token_id(&self) -> Option<String> {
+        let config = self.place.get(KUBEADM_CONFIG, &self.name);
+        let discovery = &config["spec"]["joinConfiguration"]["discovery"];
+        let token = discovery["bootstrapToken"]["token"].as_str()?;
+        Some(token.split_once('.')?.0.to_owned())
+    }
+
+    /// The MachinePool, as it is now.
+    #[track_caller]
+    pub fn get(&self) -> Value {
+        self.place.get(MACHINE_POOL, &self.name)
+    }
+}

@@ -1,0 +1,162 @@
+//! An infrastructure provider whose machines are processes of the test.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use serde_json::{Value, json};
+
+use super::WorkloadCluster;
+use super::contract::{GENERIC_MACHINE, MACHINE};
+use super::place::Place;
+
+const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
+
+/// How often the InfraMachines are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A machine to be started.
+#[derive(Debug)]
+pub struct Boot {
+    /// The InfraMachine's name.
+    pub name: String,
+    /// What the infrastructure calls it.
+    pub provider_id: String,
+    /// The bootstrap token in its bootstrap data.
+    pub token: String,
+}
+
+/// Provides for the GenericMachines of one Cluster until it is dropped; its machines end with it.
+///
+/// The provider ID is known before the machine starts, and the machine is provisioned when it runs,
+/// as with Cluster API Provider AWS.
+#[derive(Debug)]
+pub struct Provider {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Provider {
+    /// Starts to; `boot` starts a machine.
+    pub fn start(
+        cluster: &WorkloadCluster,
+        boot: impl Fn(&Boot) -> Kubelet + Send + 'static,
+    ) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let mut machines = Machines {
+            place: cluster.place.clone(),
+            boot: Box::new(boot),
+            running: BTreeMap::new(),
+        };
+        let end = ended.clone();
+        let thread = thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                machines.look();
+                thread::sleep(LOOK);
+            }
+        });
+        Self {
+            ended,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        if ended.is_some_and(|ended| ended.is_err()) && !thread::panicking() {
+            panic!("the infrastructure provider panicked");
+        }
+    }
+}
+
+struct Machines {
+    place: Place,
+    boot: Box<dyn Fn(&Boot) -> Kubelet + Send>,
+    running: BTreeMap<String, Kubelet>,
+}
+
+impl Machines {
+    fn look(&mut self) {
+        let resource = GENERIC_MACHINE.resource();
+        let words = ["get", &resource, "-n", &self.place.namespace];
+        let list = self.place.kubectl().json(words);
+        for object in list["items"].as_array().into_iter().flatten() {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            if object["metadata"]["deletionTimestamp"].is_string() {
+                drop(self.running.remove(name));
+                self.set_finalizers(name, &[]);
+            } else {
+                self.provide(name, object);
+            }
+        }
+    }
+
+    /// Does the next thing for this machine, if there is one.
+    fn provide(&mut self, name: &str, object: &Value) {
+        let owners = object["metadata"]["ownerReferences"].as_array();
+        let machine = owners
+            .into_iter()
+            .flatten()
+            .find(|owner| owner["kind"] == MACHINE.kind);
+        let Some(machine) = machine.and_then(|owner| owner["name"].as_str()) else {
+            return;
+        };
+        if object["metadata"]["finalizers"] != json!([FINALIZER]) {
+            return self.set_finalizers(name, &[FINALIZER]);
+        }
+        let machine = self.place.get(MACHINE, machine);
+        let Some(secret) = machine["spec"]["bootstrap"]["dataSecretName"].as_str() else {
+            return;
+        };
+        let uid = object["metadata"]["uid"].as_str().unwrap();
+        let provider_id = format!("generic:///{uid}");
+        if object["spec"]["providerID"].is_null() {
+            let patch = json!({ "spec": { "providerID": provider_id } });
+            return self.place.patch(GENERIC_MACHINE, name, &patch);
+        }
+        if !self.running.contains_key(name) {
+            let boot = Boot {
+                name: name.to_owned(),
+                token: self.token_of(secret),
+                provider_id,
+            };
+            self.running.insert(name.to_owned(), (self.boot)(&boot));
+            return;
+        }
+        if object["status"]["initialization"]["provisioned"] == true {
+            return;
+        }
+        let mut status = self.place.contract.infrastructure_status(true);
+        status["addresses"] = json!([{ "type": "Hostname", "address": name }]);
+        self.place.patch_status(GENERIC_MACHINE, name, &status);
+    }
+
+    fn set_finalizers(&self, name: &str, finalizers: &[&str]) {
+        let patch = json!({ "metadata": { "finalizers": finalizers } });
+        self.place.patch(GENERIC_MACHINE, name, &patch);
+    }
+
+    /// The bootstrap token in the bootstrap data, which kubeadm would find there.
+    fn token_of(&self, secret: &str) -> String {
+        let words = ["get", "secret", secret, "-n", &self.place.namespace];
+        let secret = self.place.kubectl().json(words);
+        let data = BASE64_STANDARD
+            .decode(secret["data"]["value"].as_str().unwrap())
+            .unwrap();
+        let data = String::from_utf8(data).unwrap();
+        let mut words = data.split_whitespace();
+        words
+            .find(|word| *word == "token:")
+            .and_then(|_| words.next())
+            .unwrap_or_else(|| panic!("no token in the bootstrap data: {data}"))
+            .to_owned()
+    }
+}

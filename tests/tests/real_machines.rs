@@ -1,0 +1,129 @@
+//! Cluster API's own managers make Machines, and their nodes join and leave through the plugin.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
+use kubelet_authenticator_tests::management::{Boot, Management, Provider, WorkloadCluster};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+/// How long a bootstrap token of Cluster API lives here: a rotation can be waited for.
+const TOKEN_TTL: Duration = Duration::from_secs(60);
+
+/// For what Cluster API does in a minute, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+struct Site {
+    management: Management,
+    _manager: Manager,
+}
+
+/// One management cluster for all tests, each with a namespace of its own.
+static SITE: LazyLock<Site> = LazyLock::new(|| {
+    let management = Management::managed(TOKEN_TTL);
+    grant(&management);
+    let manager = Manager::insecure(&management, &[]);
+    Site {
+        management,
+        _manager: manager,
+    }
+});
+
+/// A Cluster whose machines prove nothing, and that is looked after.
+fn cluster(namespace: &str) -> WorkloadCluster {
+    let cluster = SITE.management.cluster("prod-1").namespace(namespace);
+    let cluster = cluster.create();
+    let authentication = authorize(&SITE.management, &cluster, &["insecure"], json!({}));
+    authentication.wait_until_ready(SITE.management.kubectl());
+    cluster
+}
+
+/// A machine is a kubelet with the plugin.
+fn machine(plane: &Arc<ControlPlane>) -> impl Fn(&Boot) -> Kubelet + Send + 'static {
+    let plane = plane.clone();
+    move |boot| {
+        let bootstrap = plane.kubeconfig(User::Token(boot.token.clone()));
+        let exec = Exec::new(program("kubelet-authenticator-insecure"))
+            .provide_cluster_info()
+            .env(
+                "KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG",
+                bootstrap.display().to_string(),
+            )
+            .env("KUBELET_AUTHENTICATOR_PROVIDER_ID", &boot.provider_id);
+        let kubeconfig = plane.kubeconfig(User::Exec(exec));
+        let kubelet = plane.kubelet(&boot.name).kubeconfig(kubeconfig);
+        kubelet
+            .arg(format!("--provider-id={}", boot.provider_id))
+            .start()
+    }
+}
+
+/// The record of this node's name.
+fn record(cluster: &WorkloadCluster, node_name: &str) -> Value {
+    let name = format!("{}.{node_name}", cluster.name());
+    let words = ["get", "nodeidentities", &name, "-n", cluster.namespace()];
+    SITE.management.kubectl().json(words)
+}
+
+fn names(machines: &[Value]) -> Vec<&str> {
+    let names = machines.iter();
+    names
+        .map(|machine| machine["metadata"]["name"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_machine_deployments_machines_run_and_what_is_scaled_away_is_a_tombstone() {
+    let cluster = cluster("deployed");
+    let boot = machine(cluster.control_plane());
+    let _provider = Provider::start(&cluster, boot);
+
+    let deployment = cluster.machine_deployment("pool-a", 2);
+
+    let before = deployment.wait_until_running(2);
+    for machine in &before {
+        let node_name = machine["status"]["nodeRef"]["name"].as_str().unwrap();
+        cluster.control_plane().wait_for_node_ready(node_name);
+        let record = record(&cluster, node_name);
+        assert_eq!(
+            record["spec"]["providerID"], machine["spec"]["providerID"],
+            "{record:#}"
+        );
+    }
+
+    deployment.scale(1);
+
+    let after = deployment.wait_until_running(1);
+    let left = names(&after)[0];
+    let gone = names(&before).into_iter().find(|name| *name != left);
+    let gone = gone.unwrap();
+    let buried = poll(PATIENCE, || {
+        let record = record(&cluster, gone);
+        (!record["spec"]["tombstone"].is_null()).then_some(())
+    });
+    assert!(buried.is_some(), "{:#}", record(&cluster, gone));
+    assert!(record(&cluster, left)["spec"]["tombstone"].is_null());
+}
+
+#[test]
+fn the_token_of_a_pool_goes_on_being_replaced_by_cluster_api() {
+    let cluster = cluster("pooled");
+    let provider_id = "generic:///pooled/a";
+    let pool = cluster.machine_pool("pool-b", &[provider_id]);
+    let first = poll(PATIENCE, || pool.token_id()).expect("a token");
+    // Cluster API extends the token until the pool has a Node, and replaces it from then on.
+    let kubectl = cluster.control_plane().kubectl();
+    kubectl.create_object(&json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": "pooled-a" },
+        "spec": { "providerID": provider_id },
+    }));
+
+    let second = poll(PATIENCE, || pool.token_id().filter(|id| *id != first));
+
+    assert!(second.is_some(), "{first} stays: {:#}", pool.get());
+}
