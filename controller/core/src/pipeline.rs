@@ -19,9 +19,13 @@ use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 /// place in the queue from being lost to one that has not.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
-/// An approved request, and one whose machine is not there, is not left undecided for longer: a node
-/// gives its request up at this age and files another, so nobody waits for this one any more.
+/// An approved request is not left undecided for longer: a node gives its request up at this age
+/// and files another, so nobody waits for this one any more.
 const MAX_UNDECIDED: Duration = Duration::from_mins(10);
+
+/// A request whose machine is not there is not left for longer: no run of a plugin that began before
+/// its node gave it up waits for it any more, and so none takes the failure for one of its own.
+const MAX_WITHOUT_MACHINE: Duration = Duration::from_mins(20);
 
 /// How often a request that changes under our hands is decided on anew before others have their
 /// turn.
@@ -241,13 +245,11 @@ impl Pipeline {
         let waits_for_a_machine = decided.as_ref().is_some_and(|decided| {
             matches!(decided.decision, Decision::Retry(Deferral::MachineNotFound))
         });
-        if age(request, now) <= MAX_UNDECIDED {
-            return decided;
-        }
-        let failure = if waits_for_a_machine {
-            Failure::MachineMissing
-        } else if is_approved(request) {
+        let age = age(request, now);
+        let failure = if is_approved(request) && age > MAX_UNDECIDED {
             Failure::UndecidedTooLong { obstacle }
+        } else if waits_for_a_machine && age > MAX_WITHOUT_MACHINE {
+            Failure::MachineMissing
         } else {
             return decided;
         };

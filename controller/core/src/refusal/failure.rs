@@ -53,9 +53,10 @@ reasons! {
         /// The API server takes the certificate for none; its words are in the log.
         #[error("the API server refuses the certificate")]
         CertificateRejected => "the API server refuses the certificate",
-        /// Ten minutes after it was created the cluster has no such machine: it is gone, or never was.
-        #[error("the cluster has no such machine, ten minutes after the request")]
-        MachineMissing => "the machine was not found for ten minutes",
+        /// Twenty minutes after it was created the cluster has no such machine: it is gone, or never
+        /// was. No node waits for the request any more.
+        #[error("the cluster has no such machine, twenty minutes after the request")]
+        MachineMissing => "the machine was not found for twenty minutes",
         /// It was approved, and for ten minutes something stood in the way of a decision. An
         /// approved request must not stay open, and the node asks anew by then.
         #[error("approved, and undecided for too long: {obstacle}")]
