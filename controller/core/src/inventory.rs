@@ -81,8 +81,8 @@ pub struct Machine {
     pub provider_id: Option<ProviderId>,
     /// The name that its Node must have; `None` until it is known.
     pub node_name: Option<NodeName>,
-    /// The name of the Node that Cluster API has found for it. It tells nothing of a machine that has
-    /// not joined: Cluster API finds a Node by the provider ID that the Node gives itself.
+    /// The name of the Node that it has, or [`node_name`](Self::node_name): of use for a machine that
+    /// has joined, and not for a join.
     pub node: Option<NodeName>,
     /// The addresses that its infrastructure reports.
     pub addresses: Vec<IpAddr>,

@@ -228,20 +228,32 @@ fn a_node_has_the_name_of_its_configuration_else_the_infrastructures_else_the_ma
 }
 
 #[test]
-fn a_machines_node_is_the_one_that_cluster_api_found_and_changes_no_name_for_a_join() {
+fn a_machines_node_is_the_one_that_cluster_api_found_and_the_infrastructure_reports() {
     for contract in BOTH {
         let (objects, inventory) = cluster(contract);
-        let pointer = "/status/nodeRef";
-        let node = json!({"name": "ip-10-0-0-5.eu-west-1.compute.internal"});
-        let machine = with(contract.machine("m1"), pointer, node);
-        seen::<objects::Machine>(&objects, with_label(machine));
+        for (found, expected) in [
+            ("m1.example.com", "m1.example.com"),
+            // By a provider ID that a Node gave itself.
+            ("somebody-elses", "m1-infra"),
+        ] {
+            let machine = with(
+                contract.machine("m1"),
+                "/status/nodeRef",
+                json!({"name": found}),
+            );
+            seen::<objects::Machine>(&objects, with_label(machine));
 
-        let names = inventory.control_plane_nodes().unwrap();
-        let names: Vec<_> = names.iter().map(NodeName::as_str).collect();
-        assert_eq!(names, ["ip-10-0-0-5.eu-west-1.compute.internal"]);
-        let found = block_on(inventory.by_name(names[0])).unwrap();
-        assert_eq!(found.len(), 1);
-        assert_eq!(node_name(&found[0]), Some("m1-infra"));
+            let names = inventory.control_plane_nodes().unwrap();
+            let names: Vec<_> = names.iter().map(NodeName::as_str).collect();
+            assert_eq!(names, [expected]);
+            let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+            let node = machine.node.as_ref().map(NodeName::as_str);
+            // What it must be called to join stays.
+            assert_eq!(
+                (node, node_name(&machine)),
+                (Some(expected), Some("m1-infra"))
+            );
+        }
     }
 }
 

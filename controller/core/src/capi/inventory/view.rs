@@ -119,9 +119,7 @@ impl View<'_> {
         let is_wanted = |name: &NodeName| name.as_str() == wanted;
         let mut found = self.machines_with(|name, machine| {
             let reported = machine.dns_names.iter().any(|own| own == wanted);
-            let is_its_node = machine.node.as_ref().is_some_and(is_wanted);
             reported
-                || is_its_node
                 || self
                     .node_name(name, machine)
                     .as_ref()
@@ -159,7 +157,7 @@ impl View<'_> {
             state: state(machine.deleting, has_data),
             provider_id: machine.provider_id.clone(),
             node_name: self.node_name(name, machine),
-            node: machine.node.clone(),
+            node: self.node(name, machine),
             addresses: machine.addresses.clone(),
             dns_names: machine.dns_names.clone(),
             token_id: config.and_then(|config| config.token.clone()),
@@ -170,9 +168,15 @@ impl View<'_> {
         }
     }
 
-    /// The name of its Node, where Cluster API has found that; else the one that it must have.
+    /// The name of the Node that Cluster API has found for it, where the infrastructure reports that
+    /// name too; else the one that its Node must have. Cluster API finds a Node by the provider ID
+    /// that the Node gives itself, which may be another machine's.
     pub(super) fn node(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
-        let found = machine.node.clone();
+        let is_reported = |node: &&NodeName| {
+            let mut reported = machine.dns_names.iter();
+            reported.any(|own| own == node.as_str())
+        };
+        let found = machine.node.as_ref().filter(is_reported).cloned();
         found.or_else(|| self.node_name(name, machine))
     }
 
