@@ -131,7 +131,10 @@ fn a_token_that_was_extended_ends_when_its_machine_has_been_gone_for_a_while() {
     assert_eq!(expiration(&secret(&bed, "leaves")), Some(text(later)));
     assert_eq!(secret(&bed, "return"), returned);
     assert_eq!(secret(&bed, "theirs"), theirs);
-    assert_eq!(keep(&none, later).ended, []);
+    // Its time began anew when it was wanted again.
+    assert_eq!(keep(&none, now() + 2 * GRACE - second).ended, []);
+    assert_eq!(keep(&none, now() + 2 * GRACE).ended, [id("return")]);
+    assert_eq!(keep(&none, now() + 2 * GRACE).ended, []);
 }
 
 #[test]

@@ -6,8 +6,8 @@
 //! gone for a while. A pool's is not for here: the provider replaces it, and only when it is about
 //! to end.
 //!
-//! A token that was extended before the controller was restarted, and is wanted no longer, is not
-//! known, and runs out within [`TTL`]. What it can do meanwhile is what every token can: file
+//! What was extended is known until the controller is restarted, or takes the cluster up anew. A token
+//! of before that, whose Machine goes before it is extended again, runs out within [`TTL`]. What it can do meanwhile is what every token can: file
 //! requests that prove nothing, and read.
 //!
 //! # Guarantees
@@ -47,9 +47,14 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 pub struct Tokens {
     /// How long a token that was extended lives on once it is wanted no longer.
     grace: Duration,
-    known: BTreeMap<TokenId, Life>,
-    /// Those that were extended and are wanted no longer, and since when.
-    unwanted: BTreeMap<TokenId, Timestamp>,
+    /// Those that are wanted, and those that were extended and are not ended yet.
+    known: BTreeMap<TokenId, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    life: Life,
+    unwanted_since: Option<Timestamp>,
 }
 
 /// What was found of a token when it was last looked at.
@@ -84,7 +89,6 @@ impl Tokens {
         Self {
             grace,
             known: BTreeMap::new(),
-            unwanted: BTreeMap::new(),
         }
     }
 
@@ -105,19 +109,18 @@ impl Tokens {
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
-        self.unwanted.retain(|token, _| !wanted.contains_key(token));
-        for (token, life) in &self.known {
-            if let (Life::Extended(_), false) = (life, wanted.contains_key(token)) {
-                self.unwanted.entry(token.clone()).or_insert(now);
-            }
-        }
-        self.known.retain(|token, _| wanted.contains_key(token));
+        self.known.retain(|token, known| {
+            let is_wanted = wanted.contains_key(token);
+            let since = known.unwanted_since.unwrap_or(now);
+            known.unwanted_since = (!is_wanted).then_some(since);
+            is_wanted || matches!(known.life, Life::Extended(_))
+        });
         for (token, until) in wanted {
             let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
             if self
                 .known
                 .get(token)
-                .is_some_and(|life| !life.is_short(now))
+                .is_some_and(|known| !known.life.is_short(now))
             {
                 continue;
             }
@@ -131,7 +134,8 @@ impl Tokens {
         }
         let grace = self.grace;
         let over = |since: Timestamp| since.saturating_add(grace).is_ok_and(|end| end <= now);
-        let due = self.unwanted.iter().filter(|(_, since)| over(**since));
+        let due = self.known.iter();
+        let due = due.filter(|(_, known)| known.unwanted_since.is_some_and(over));
         let due: Vec<TokenId> = due.map(|(token, _)| token.clone()).collect();
         for token in due {
             match end(client, &token, now).await {
@@ -140,7 +144,7 @@ impl Tokens {
                 }
                 outcome => {
                     outcome?;
-                    self.unwanted.remove(&token);
+                    self.known.remove(&token);
                     kept.ended.push(token);
                 }
             }
@@ -171,24 +175,33 @@ impl Tokens {
                 kept.extended.push(token.clone());
                 Life::Extended(end)
             }
-            None => life,
+            None => match (self.known.get(token).map(|known| known.life), life) {
+                (Some(Life::Extended(_)), Life::Ends(end)) => Life::Extended(end),
+                _ => life,
+            },
         };
-        self.known.insert(token.clone(), life);
+        let known = Known {
+            life,
+            unwanted_since: None,
+        };
+        self.known.insert(token.clone(), known);
         Ok(())
     }
 }
 
-/// Ends the token now, if it is there, and would live on.
+/// Ends the token now, if it is there, and would live on: for no longer than it could by an
+/// extension of ours, for what ends later somebody else prolonged.
 async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
     let name = format!("bootstrap-token-{token}");
     let found = read(client, &name).await?;
     let found = found.and_then(|text| TokenSecret::parse(&text));
     // Seconds are what the Secret says.
-    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let ends = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let ours = now..=now.saturating_add(TTL).unwrap_or(now);
     if let Some((found, Life::Ends(end))) = found
-        && end > now
+        && ours.contains(&end)
     {
-        write(client, &name, &found.ending(now)).await?;
+        write(client, &name, &found.ending(ends)).await?;
     }
     Ok(())
 }
