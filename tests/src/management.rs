@@ -16,6 +16,7 @@
 //! ```
 
 mod cluster;
+mod clusterctl;
 mod contract;
 mod crds;
 mod deployment;
@@ -71,6 +72,7 @@ impl Management {
         let control_plane = control_plane.start();
         let managers = Managers::start(&control_plane, token_ttl);
         crds::install_beside(control_plane.kubectl());
+        clusterctl::take_inventory(control_plane.kubectl());
         Self {
             managers: Some(managers),
             control_plane: Arc::new(control_plane),

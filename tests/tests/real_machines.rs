@@ -6,7 +6,7 @@ use std::time::Duration;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
+use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, grant};
 use kubelet_authenticator_tests::management::{Boot, Management, Provider, WorkloadCluster};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
@@ -17,29 +17,34 @@ const TOKEN_TTL: Duration = Duration::from_secs(60);
 /// For what Cluster API does in a minute, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
+/// A management cluster with Cluster API and our controller.
 struct Site {
     management: Management,
     _manager: Manager,
 }
 
-/// One management cluster for all tests, each with a namespace of its own.
-static SITE: LazyLock<Site> = LazyLock::new(|| {
-    let management = Management::managed(TOKEN_TTL);
-    grant(&management);
-    let manager = Manager::insecure(&management, &[]);
-    Site {
-        management,
-        _manager: manager,
+impl Site {
+    fn start() -> Self {
+        let management = Management::managed(TOKEN_TTL);
+        grant(&management);
+        let manager = Manager::insecure(&management, &[]);
+        Self {
+            management,
+            _manager: manager,
+        }
     }
-});
+}
+
+/// The one of all tests, each of which has a namespace of its own.
+static SITE: LazyLock<Site> = LazyLock::new(Site::start);
 
 /// A Cluster whose machines prove nothing, and that is looked after.
-fn cluster(namespace: &str) -> WorkloadCluster {
+fn cluster(namespace: &str) -> (WorkloadCluster, Authentication) {
     let cluster = SITE.management.cluster("prod-1").namespace(namespace);
     let cluster = cluster.create();
     let authentication = authorize(&SITE.management, &cluster, &["insecure"], json!({}));
     authentication.wait_until_ready(SITE.management.kubectl());
-    cluster
+    (cluster, authentication)
 }
 
 /// A machine is a kubelet with the plugin.
@@ -63,10 +68,10 @@ fn machine(plane: &Arc<ControlPlane>) -> impl Fn(&Boot) -> Kubelet + Send + 'sta
 }
 
 /// The record of this node's name.
-fn record(cluster: &WorkloadCluster, node_name: &str) -> Value {
+fn record(site: &Site, cluster: &WorkloadCluster, node_name: &str) -> Value {
     let name = format!("{}.{node_name}", cluster.name());
     let words = ["get", "nodeidentities", &name, "-n", cluster.namespace()];
-    SITE.management.kubectl().json(words)
+    site.management.kubectl().json(words)
 }
 
 fn names(machines: &[Value]) -> Vec<&str> {
@@ -78,7 +83,7 @@ fn names(machines: &[Value]) -> Vec<&str> {
 
 #[test]
 fn a_machine_deployments_machines_run_and_what_is_scaled_away_is_a_tombstone() {
-    let cluster = cluster("deployed");
+    let (cluster, _) = cluster("deployed");
     let boot = machine(cluster.control_plane());
     let _provider = Provider::start(&cluster, boot);
 
@@ -88,7 +93,7 @@ fn a_machine_deployments_machines_run_and_what_is_scaled_away_is_a_tombstone() {
     for machine in &before {
         let node_name = machine["status"]["nodeRef"]["name"].as_str().unwrap();
         cluster.control_plane().wait_for_node_ready(node_name);
-        let record = record(&cluster, node_name);
+        let record = record(&SITE, &cluster, node_name);
         assert_eq!(
             record["spec"]["providerID"], machine["spec"]["providerID"],
             "{record:#}"
@@ -102,16 +107,65 @@ fn a_machine_deployments_machines_run_and_what_is_scaled_away_is_a_tombstone() {
     let gone = names(&before).into_iter().find(|name| *name != left);
     let gone = gone.unwrap();
     let buried = poll(PATIENCE, || {
-        let record = record(&cluster, gone);
+        let record = record(&SITE, &cluster, gone);
         (!record["spec"]["tombstone"].is_null()).then_some(())
     });
-    assert!(buried.is_some(), "{:#}", record(&cluster, gone));
-    assert!(record(&cluster, left)["spec"]["tombstone"].is_null());
+    assert!(buried.is_some(), "{:#}", record(&SITE, &cluster, gone));
+    assert!(record(&SITE, &cluster, left)["spec"]["tombstone"].is_null());
+}
+
+#[test]
+fn every_machine_of_a_rollout_joins() {
+    let (cluster, _) = cluster("rolled");
+    let boot = machine(cluster.control_plane());
+    let _provider = Provider::start(&cluster, boot);
+    let deployment = cluster.machine_deployment("pool-a", 2);
+    let before = deployment.wait_until_running(2);
+
+    deployment.roll_out();
+
+    let after = deployment.wait_until_replaced(2, &names(&before));
+    for name in names(&after) {
+        cluster.control_plane().wait_for_node_ready(name);
+        assert!(record(&SITE, &cluster, name)["spec"]["tombstone"].is_null());
+    }
+    let denied = |csr: &Value| {
+        let conditions = csr["status"]["conditions"].as_array();
+        conditions.is_some_and(|all| all.iter().any(|one| one["type"] != "Approved"))
+    };
+    let requests = cluster.control_plane().csrs();
+    assert_eq!(requests.len(), 4, "{requests:#?}");
+    assert!(!requests.iter().any(denied), "{requests:#?}");
+}
+
+#[test]
+fn after_clusterctl_move_no_node_joins_again_and_others_join_there() {
+    let there = Site::start();
+    let (cluster, authentication) = cluster("moved");
+    let boot = machine(cluster.control_plane());
+    let provider = Provider::start(&cluster, boot);
+    let deployment = cluster.machine_deployment("pool-a", 1);
+    let before = deployment.wait_until_running(1);
+    let name = names(&before)[0];
+    let record_before = record(&SITE, &cluster, name);
+
+    let (_provider, cluster) = provider.moved(|| cluster.clusterctl_move(&there.management));
+
+    authentication.wait_until_ready(there.management.kubectl());
+    let deployment = deployment.moved_with(&cluster);
+    let after = deployment.wait_until_running(1);
+    assert_eq!(names(&after), [name]);
+    let record_after = record(&there, &cluster, name);
+    assert_eq!(record_after["spec"], record_before["spec"]);
+    assert_eq!(cluster.control_plane().csrs().len(), 1);
+    deployment.scale(2);
+    deployment.wait_until_running(2);
+    assert_eq!(cluster.control_plane().csrs().len(), 2);
 }
 
 #[test]
 fn the_token_of_a_pool_goes_on_being_replaced_by_cluster_api() {
-    let cluster = cluster("pooled");
+    let (cluster, _) = cluster("pooled");
     let provider_id = "generic:///pooled/a";
     let pool = cluster.machine_pool("pool-b", &[provider_id]);
     let first = poll(PATIENCE, || pool.token_id()).expect("a token");

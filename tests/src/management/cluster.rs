@@ -8,6 +8,7 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::pki::traditional_key;
 use serde_json::{Value, json};
 
+use super::clusterctl::control_plane_status;
 use super::contract::{CLUSTER, Contract, GENERIC_CONTROL_PLANE, InfraCluster};
 use super::deployment::VERSION;
 use super::place::{Metadata, New, Place};
@@ -178,11 +179,7 @@ impl ClusterBuilder {
                 owner: Some(&object),
                 metadata: Metadata::default(),
                 spec: json!({ "version": VERSION }),
-                status: json!({
-                    "initialization": { "controlPlaneInitialized": true },
-                    "externalManagedControlPlane": true,
-                    "version": VERSION,
-                }),
+                status: control_plane_status(),
             });
         }
         let cluster = WorkloadCluster {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
@@ -122,15 +123,40 @@ impl MachineDeployment {
         self.place.patch(MACHINE_DEPLOYMENT, &self.name, &patch);
     }
 
+    /// Asks for another Machine in place of each.
+    #[track_caller]
+    pub fn roll_out(&self) {
+        let now = humantime::format_rfc3339_seconds(now()).to_string();
+        let patch = json!({ "spec": { "rollout": { "after": now } } });
+        self.place.patch(MACHINE_DEPLOYMENT, &self.name, &patch);
+    }
+
+    /// The same, where its Cluster is now.
+    pub fn moved_with(self, cluster: &WorkloadCluster) -> Self {
+        Self {
+            place: cluster.place.clone(),
+            ..self
+        }
+    }
+
     /// Waits until it has so many Machines, and all of them are running; gives them.
     #[track_caller]
     pub fn wait_until_running(&self, count: usize) -> Vec<Value> {
+        self.wait_until_replaced(count, &[])
+    }
+
+    /// Waits until it has so many Machines, all of them running and none with one of these names;
+    /// gives them.
+    #[track_caller]
+    pub fn wait_until_replaced(&self, count: usize, former: &[&str]) -> Vec<Value> {
+        let is_as_wanted = |machine: &Value| {
+            let name = machine["metadata"]["name"].as_str().unwrap();
+            machine["status"]["phase"] == "Running" && !former.contains(&name)
+        };
         let found = poll(RUNNING, || {
             let machines = self.machines();
-            let running = machines
-                .iter()
-                .all(|machine| machine["status"]["phase"] == "Running");
-            (running && machines.len() == count).then_some(machines)
+            let all = machines.iter().all(is_as_wanted);
+            (all && machines.len() == count).then_some(machines)
         });
         found
             .unwrap_or_else(|| panic!("not {count} Machines running: {:#}", json!(self.machines())))

@@ -16,7 +16,7 @@ use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, free
 use serde_json::{Value, json};
 
 /// The managers, and the manifests of each.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+pub(super) static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     binaries::build(&tests.join("cluster-api/managers/build"))
 });

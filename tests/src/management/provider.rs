@@ -38,7 +38,7 @@ pub struct Boot {
 #[derive(Debug)]
 pub struct Provider {
     ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Machines>>,
 }
 
 impl Provider {
@@ -47,33 +47,51 @@ impl Provider {
         cluster: &WorkloadCluster,
         boot: impl Fn(&Boot) -> Kubelet + Send + 'static,
     ) -> Self {
-        let ended = Arc::new(AtomicBool::new(false));
-        let mut machines = Machines {
+        Self::with(Machines {
             place: cluster.place.clone(),
             boot: Box::new(boot),
             running: BTreeMap::new(),
-        };
+        })
+    }
+
+    /// Does nothing while the Cluster is moved, and then goes on where it is; its machines run on.
+    pub fn moved(mut self, moving: impl FnOnce() -> WorkloadCluster) -> (Self, WorkloadCluster) {
+        let mut machines = self.end().expect("it runs");
+        let cluster = moving();
+        machines.place = cluster.place.clone();
+        (Self::with(machines), cluster)
+    }
+
+    fn with(mut machines: Machines) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
         let end = ended.clone();
         let thread = thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {
                 machines.look();
                 thread::sleep(LOOK);
             }
+            machines
         });
         Self {
             ended,
             thread: Some(thread),
         }
     }
+
+    fn end(&mut self) -> Option<Machines> {
+        self.ended.store(true, Ordering::Relaxed);
+        match self.thread.take()?.join() {
+            Ok(machines) => Some(machines),
+            // What it said is on standard error.
+            Err(_) if thread::panicking() => None,
+            Err(_) => panic!("the infrastructure provider panicked"),
+        }
+    }
 }
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        let ended = self.thread.take().map(JoinHandle::join);
-        if ended.is_some_and(|ended| ended.is_err()) && !thread::panicking() {
-            panic!("the infrastructure provider panicked");
-        }
+        self.end();
     }
 }
 

@@ -1,0 +1,113 @@
+//! `clusterctl`, the real one.
+
+use std::fs;
+
+use kubelet_authenticator_test_support::control_plane::{DEADLINE, Kubectl};
+use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
+use serde_json::{Value, json};
+
+use super::contract::{CLUSTER, GENERIC_CONTROL_PLANE};
+use super::deployment::VERSION;
+use super::managers::BUILT;
+use super::{Management, WorkloadCluster};
+
+/// The label of what clusterctl knows.
+const CLUSTERCTL: &str = "clusterctl.cluster.x-k8s.io";
+
+/// The label of what says which providers there are.
+const INVENTORY: &str = "clusterctl.cluster.x-k8s.io/core";
+
+/// On the definitions of a provider, and on the provider.
+const PROVIDER: &str = "cluster.x-k8s.io/provider";
+
+/// What `clusterctl init` would have installed: name, type, label.
+const PROVIDERS: [[&str; 3]; 4] = [
+    ["cluster-api", "CoreProvider", "cluster-api"],
+    ["kubeadm", "BootstrapProvider", "bootstrap-kubeadm"],
+    ["generic", "ControlPlaneProvider", "control-plane-generic"],
+    [
+        "generic",
+        "InfrastructureProvider",
+        "infrastructure-generic",
+    ],
+];
+
+/// Writes down what `clusterctl init` does: `clusterctl move` goes by it.
+#[track_caller]
+pub(super) fn take_inventory(kubectl: &Kubectl) {
+    let definitions = fs::read(BUILT.join("clusterctl.json")).unwrap();
+    let definitions: Value = serde_json::from_slice(&definitions).unwrap();
+    for definition in definitions["items"].as_array().unwrap() {
+        let name = definition["metadata"]["name"].as_str().unwrap();
+        kubectl.apply_server_side(definition);
+        let labels = json!({ CLUSTERCTL: "", INVENTORY: "inventory" });
+        label(kubectl, name, &labels);
+        kubectl.ok(["wait", "--for=condition=Established", "crd", name]);
+    }
+    let definitions = kubectl.json(["get", "customresourcedefinitions", "-l", PROVIDER]);
+    for definition in definitions["items"].as_array().unwrap() {
+        let name = definition["metadata"]["name"].as_str().unwrap();
+        label(kubectl, name, &json!({ CLUSTERCTL: "" }));
+    }
+    for [name, kind, label] in PROVIDERS {
+        let labels = json!({ CLUSTERCTL: "", PROVIDER: label, INVENTORY: "inventory" });
+        let provider = json!({
+            "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
+            "kind": "Provider",
+            "metadata": { "name": label, "namespace": "capi-system", "labels": labels },
+            "providerName": name, "type": kind, "version": "v1.14.2",
+        });
+        // A definition that is established may be served a moment later.
+        let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());
+        assert!(created.is_some(), "{provider:#} cannot be created");
+    }
+}
+
+fn label(kubectl: &Kubectl, definition: &str, labels: &Value) {
+    let target = ["customresourcedefinitions", definition];
+    kubectl.patch(&target, &json!({ "metadata": { "labels": labels } }));
+}
+
+impl WorkloadCluster {
+    /// Moves everything in its namespace by `clusterctl move`, and reports again what its provider of
+    /// a control plane does: no status comes along.
+    #[track_caller]
+    pub fn clusterctl_move(mut self, target: &Management) -> Self {
+        let files = Scratch::new("clusterctl");
+        let launch = Launch::new("clusterctl", BUILT.join("clusterctl"))
+            .args(["move", "--namespace", self.namespace(), "--kubeconfig"])
+            .arg(self.place.control_plane.admin_kubeconfig())
+            .arg("--to-kubeconfig")
+            .arg(target.admin_kubeconfig())
+            // It would ask the internet for a newer version of itself.
+            .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
+            .env("HOME", files.path());
+        let mut process = launch.spawn(&files.join("clusterctl.log"));
+        let ended = process.wait(DEADLINE);
+        assert!(
+            ended.success(),
+            "clusterctl ended ({ended}){}",
+            process.log()
+        );
+
+        self.place.control_plane = target.control_plane.clone();
+        self.object = self.place.get(CLUSTER, self.name());
+        let provisioned = self.place.contract.infrastructure_status(true);
+        let infrastructure = self.infrastructure.kind();
+        self.place
+            .patch_status(infrastructure, self.name(), &provisioned);
+        let status = control_plane_status();
+        self.place
+            .patch_status(GENERIC_CONTROL_PLANE, self.name(), &status);
+        self
+    }
+}
+
+/// The status of a control plane that is there, and that others run.
+pub(super) fn control_plane_status() -> Value {
+    json!({
+        "initialization": { "controlPlaneInitialized": true },
+        "externalManagedControlPlane": true,
+        "version": VERSION,
+    })
+}
