@@ -56,9 +56,11 @@ fn a_plugin_without_a_version_in_common_is_exit_code_16_in_the_kubelets_metric()
     let kubelet = node.start();
     wait_for_exit_code(&kubelet, "16");
 
+    // The kubelet calls the plugin again, which may have filed its next request by now.
     let requests = node.requests();
-    let [refused] = requests.as_slice() else {
-        panic!("{requests:#?}")
-    };
-    assert_eq!(conditions(refused), [pair("Failed", UNSUPPORTED)]);
+    let failed = [pair("Failed", UNSUPPORTED)];
+    let answered: Vec<_> = requests.iter().map(conditions).collect();
+    let is_right = |one: &Vec<_>| one.is_empty() || *one == failed;
+    assert!(answered.iter().any(|one| *one == failed), "{requests:#?}");
+    assert!(answered.iter().all(is_right), "{requests:#?}");
 }
