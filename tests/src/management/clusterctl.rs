@@ -20,7 +20,7 @@ const INVENTORY: &str = "clusterctl.cluster.x-k8s.io/core";
 /// On the definitions of a provider, and on the provider.
 const PROVIDER: &str = "cluster.x-k8s.io/provider";
 
-/// What `clusterctl init` would have installed: name, type, label.
+/// The providers of this management cluster: name, type, label.
 const PROVIDERS: [[&str; 3]; 4] = [
     ["cluster-api", "CoreProvider", "cluster-api"],
     ["kubeadm", "BootstrapProvider", "bootstrap-kubeadm"],

@@ -1,4 +1,4 @@
-//! What a person makes, and Cluster API's managers make Machines of.
+//! MachineDeployments and MachinePools, for Cluster API's own managers.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::place::{CLUSTER_NAME, Metadata, New, Place};
 /// The label of what a MachineDeployment made.
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 
-/// How long a Machine may take from being asked for to running, on a busy machine.
+/// The deadline for Machines to be Running.
 const RUNNING: Duration = Duration::from_secs(180);
 
 /// The Kubernetes version of control planes and machines.
@@ -97,7 +97,7 @@ fn new(kind: Kind, name: &str, spec: Value) -> New<'_> {
     }
 }
 
-/// What the infrastructure calls the machine, as most templates of providers have it.
+/// A registration under the host's name, as in most providers' templates.
 fn node_registration() -> Value {
     json!({ "name": "{{ ds.meta_data.local_hostname }}" })
 }

@@ -116,7 +116,7 @@ fn install(kubectl: &Kubectl, name: &str, port: u16, ca: &str) -> Value {
     account
 }
 
-/// Has the API server call a process on loopback where the manifest names a Service.
+/// Replaces the Service in a webhook's client configuration by a URL on loopback.
 fn call_on(client: &mut Value, port: u16, ca: &str) {
     let path = client["service"]["path"].as_str().unwrap_or_default();
     *client = json!({

@@ -17,7 +17,7 @@ use super::place::Place;
 
 const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 
-/// How often the InfraMachines are looked at.
+/// The time between two looks at the InfraMachines.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A machine to be started.

@@ -6,9 +6,9 @@
 //! gone for a while. A pool's is not for here: the provider replaces it, and only when it is about
 //! to end.
 //!
-//! What was extended is known until the controller is restarted, or takes the cluster up anew. A token
-//! of before that, whose Machine goes before it is extended again, runs out within [`TTL`]. What it can do meanwhile is what every token can: file
-//! requests that prove nothing, and read.
+//! The extended tokens are in memory: a restart of the controller, or a new start for the cluster,
+//! forgets them. A forgotten token whose Machine is deleted before the next extension expires within
+//! [`TTL`]. Until then it can do what every token can: file requests that prove nothing, and read.
 //!
 //! # Guarantees
 //!
@@ -45,7 +45,7 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The tokens of one cluster that are kept alive.
 #[derive(Debug)]
 pub struct Tokens {
-    /// How long a token that was extended lives on once it is wanted no longer.
+    /// The time between the last round that wanted an extended token and its end.
     grace: Duration,
     /// Those that are wanted, and those that were extended and are not ended yet.
     known: BTreeMap<TokenId, Known>,
