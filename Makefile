@@ -12,8 +12,6 @@ export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
-MUSL := x86_64-unknown-linux-musl
-STATIC := kubelet-authenticator-aws kubelet-authenticator-insecure kubelet-authenticator-tpm
 CARGO_DENY := 0.20.2
 CARGO_MACHETE := 0.9.2
 tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
@@ -79,12 +77,9 @@ bench: prerequisites-all musl control-plane
 bench-limits: musl build
 	@target/debug/bench --limits-only
 
-## musl: the static node binaries
+## musl: the static node binaries, built once for each content
 musl: prerequisites-musl
-	@# Not the other program of the plugin for TPMs, which links libtss2, and so glibc.
-	nice -n 19 $(CARGO) build --locked --profile node --target $(MUSL) $(foreach program,$(STATIC),-p $(program)) \
-	  $(foreach program,$(STATIC),--bin $(program)) -p kubelet-authenticator-floor \
-	  --bin floor --bin floor-read --bin peak-memory --bin plugin-that-panics
+	@tests/musl
 
 ## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached
 control-plane: prerequisites-real
