@@ -18,6 +18,11 @@ fn soon() -> Deadline {
     Deadline::after(LONG)
 }
 
+/// For what is given up at its deadline: enough to connect on a busy machine.
+fn a_while() -> Deadline {
+    Deadline::after(Duration::from_secs(2))
+}
+
 /// A server with a request in it that nobody has decided on yet.
 fn pending() -> (ApiServer, ApiClient, CsrObject) {
     let server = ApiServer::start();
@@ -142,9 +147,7 @@ fn a_certificate_without_approval_is_no_end() {
     let (server, client, csr) = pending();
     server.set_certificate(NAME, server.ca_pem());
 
-    let waited = client
-        .wait(&csr, Deadline::after(Duration::from_millis(300)))
-        .unwrap();
+    let waited = client.wait(&csr, a_while()).unwrap();
     let Waited::Undecided(seen) = waited else {
         panic!("{waited:?}")
     };
@@ -156,9 +159,7 @@ fn a_certificate_without_approval_is_no_end() {
 fn an_undecided_request_is_left_at_the_deadline() {
     let (server, client, csr) = pending();
     let began = Instant::now();
-    let waited = client
-        .wait(&csr, Deadline::after(Duration::from_millis(300)))
-        .unwrap();
+    let waited = client.wait(&csr, a_while()).unwrap();
 
     assert_eq!(waited, Waited::Undecided(csr));
     assert!(began.elapsed() < Duration::from_secs(10));
@@ -275,9 +276,7 @@ fn a_watch_that_never_comes_up_is_an_error_at_the_deadline() {
         let (server, client, csr) = pending();
         server.inject(Route::watch(), Times::always(), fault.clone());
 
-        let error = client
-            .wait(&csr, Deadline::after(Duration::from_millis(500)))
-            .unwrap_err();
+        let error = client.wait(&csr, a_while()).unwrap_err();
         assert!(
             matches!(error, ApiError::Server { .. } | ApiError::TimedOut { .. }),
             "{fault:?}: {error:?}"
@@ -294,9 +293,7 @@ fn resumes_become_rarer() {
         Fault::WatchEnd { after: 0 },
     );
 
-    let waited = client
-        .wait(&csr, Deadline::after(Duration::from_secs(2)))
-        .unwrap();
+    let waited = client.wait(&csr, a_while()).unwrap();
     assert_eq!(waited, Waited::Undecided(csr));
     // After 0, 0.1, 0.3, 0.7 and 1.5 seconds.
     assert!((2..=5).contains(&server.watches()), "{}", server.watches());

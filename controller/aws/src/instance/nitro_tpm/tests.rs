@@ -20,6 +20,8 @@ static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
 const REGION: &str = "eu-west-1";
 const CALLED: &str = "GetInstanceTpmEkPub";
+/// A call's time where the service hangs.
+const SHORT: Duration = Duration::from_millis(300);
 
 /// The keys of a TPM that nobody has to speak to.
 fn tpm() -> NitroTpm {
@@ -276,7 +278,7 @@ async fn an_ec2_that_hangs_over_an_endorsement_key_is_given_up_and_asked_again_l
     let cluster = cluster_with(
         account,
         TpmLimits {
-            call: Duration::from_millis(300),
+            call: SHORT,
             pause: Duration::ZERO,
             ..TpmLimits::default()
         },
@@ -286,7 +288,14 @@ async fn an_ec2_that_hangs_over_an_endorsement_key_is_given_up_and_asked_again_l
     let hung = key_of(&cluster, &instance).await.unwrap_err().to_string();
 
     assert_eq!(hung, "EC2 in eu-west-1 did not answer in time");
-    assert!(key_of(&cluster, &instance).await.unwrap().is_some());
+    // A busy machine may need longer than that to answer.
+    for _ in 0..100 {
+        match key_of(&cluster, &instance).await {
+            Err(Unavailable::TimedOut { .. }) => {}
+            answered => return assert!(answered.unwrap().is_some()),
+        }
+    }
+    panic!("EC2 is asked again and does not answer");
 }
 
 #[tokio::test]
