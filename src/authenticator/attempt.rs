@@ -185,6 +185,7 @@ impl Attempt {
         {
             return Err(active);
         }
+        self.steps.done(Step::Loaded);
         match self.enrol(&locked, &stored) {
             Ok(credential) => {
                 drop(store.remove(StoreFile::Failure, &lock));

@@ -15,6 +15,8 @@ pub enum Step {
     Started,
     /// The lock is ours.
     Locked,
+    /// What is stored is read, and a new credential is wanted.
+    Loaded,
     /// It is written down for which machine, node and cluster this is.
     OriginSaved,
     /// The key is saved.
@@ -43,9 +45,10 @@ pub enum Step {
 
 impl Step {
     /// Every step of a run that is asked no challenge, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Started,
         Self::Locked,
+        Self::Loaded,
         Self::OriginSaved,
         Self::KeySaved,
         Self::Attested,
@@ -128,6 +131,10 @@ impl Steps {
             Step::Decided | Step::CredentialStored | Step::Cleared => {
                 (Code::Store, "a file system does not take the certificate")
             }
+            Step::Loaded => (
+                Code::EvidenceUnavailable,
+                "the machine's provider ID was not there in time",
+            ),
             Step::KeySaved | Step::Challenged => (
                 Code::EvidenceUnavailable,
                 "the evidence was not there in time",
