@@ -40,7 +40,7 @@ pub use self::deployment::{MachineDeployment, MachinePool};
 pub use self::machine::{Machine, MachineBuilder};
 use self::managers::Managers;
 pub use self::pool::{Pool, PoolBuilder};
-pub use self::provider::{Boot, Provider};
+pub use self::provider::{Boot, Order, Provider};
 pub use self::secrets::workload_kubeconfig;
 
 /// A management cluster.

@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, grant};
-use kubelet_authenticator_tests::management::{Boot, Management, Provider, WorkloadCluster};
+use kubelet_authenticator_tests::management::{Boot, Management, Order, Provider, WorkloadCluster};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ fn names(machines: &[Value]) -> Vec<&str> {
 fn a_machine_deployments_machines_run_and_what_is_scaled_away_is_a_tombstone() {
     let (cluster, _) = cluster("deployed");
     let boot = machine(cluster.control_plane());
-    let _provider = Provider::start(&cluster, boot);
+    let _provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
 
     let deployment = cluster.machine_deployment("pool-a", 2);
 
@@ -115,10 +115,26 @@ fn a_machine_deployments_machines_run_and_what_is_scaled_away_is_a_tombstone() {
 }
 
 #[test]
+fn a_machine_whose_provider_id_comes_after_its_node_joins() {
+    let (cluster, _) = cluster("named-late");
+    let boot = machine(cluster.control_plane());
+    let _provider = Provider::start(&cluster, Order::NodeFirst, boot);
+
+    let deployment = cluster.machine_deployment("pool-a", 1);
+
+    let running = deployment.wait_until_running(1);
+    let record = record(&SITE, &cluster, names(&running)[0]);
+    let provider_id = &running[0]["spec"]["providerID"];
+    assert!(provider_id.is_string(), "{running:#?}");
+    assert_eq!(record["spec"]["providerID"], *provider_id);
+    assert!(record["spec"]["tombstone"].is_null(), "{record:#}");
+}
+
+#[test]
 fn every_machine_of_a_rollout_joins() {
     let (cluster, _) = cluster("rolled");
     let boot = machine(cluster.control_plane());
-    let _provider = Provider::start(&cluster, boot);
+    let _provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
     let deployment = cluster.machine_deployment("pool-a", 2);
     let before = deployment.wait_until_running(2);
 
@@ -143,7 +159,7 @@ fn after_clusterctl_move_no_node_joins_again_and_others_join_there() {
     let there = Site::start();
     let (cluster, authentication) = cluster("moved");
     let boot = machine(cluster.control_plane());
-    let provider = Provider::start(&cluster, boot);
+    let provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
     let deployment = cluster.machine_deployment("pool-a", 1);
     let before = deployment.wait_until_running(1);
     let name = names(&before)[0];

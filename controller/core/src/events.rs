@@ -123,11 +123,13 @@ impl Events {
     pub(crate) fn tell(
         &self,
         regarding: ObjectReference,
+        is_warning: bool,
         reason: &'static str,
         note: String,
         now: SystemTime,
     ) {
-        let words = ("Normal", "Sweep", reason, note);
+        let kind = if is_warning { "Warning" } else { "Normal" };
+        let words = (kind, "Sweep", reason, note);
         self.send(Addressed {
             cluster: Cluster::Management,
             event: written(regarding, None, words, now),

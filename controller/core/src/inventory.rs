@@ -35,13 +35,13 @@ pub trait Inventory: Debug + Send + Sync {
     /// Node must have it as its name. `name` is in lower case.
     fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>>;
 
-    /// Whether there is a machine of this name that has no provider ID yet, so that it cannot be
-    /// found by the one that it will have.
-    fn awaits_provider_id<'a>(
+    /// The machine of this name ([`Machine::name`]), which may have no provider ID yet; `None` also
+    /// where machines have no names of their own.
+    fn by_machine_name<'a>(
         &'a self,
-        _machine: &'a str,
-    ) -> BoxFuture<'a, Result<bool, Unavailable>> {
-        ready(Ok(false)).boxed()
+        _name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        ready(Ok(None)).boxed()
     }
 
     /// The name that the machine's Node must have; `None` while there is none yet.
@@ -79,6 +79,8 @@ pub struct Machine {
     pub state: MachineState,
     /// What its infrastructure calls it; `None` until there is one.
     pub provider_id: Option<ProviderId>,
+    /// Whether its infrastructure was asked for the provider ID just now, and has none yet.
+    pub unnamed: bool,
     /// The name that its Node must have; `None` until it is known.
     pub node_name: Option<NodeName>,
     /// The name of the Node that it has, or [`node_name`](Self::node_name): of use for a machine that
@@ -104,6 +106,7 @@ impl Machine {
             object: None,
             state: MachineState::Ready,
             provider_id: None,
+            unnamed: false,
             node_name: None,
             node: None,
             addresses: Vec::new(),
@@ -271,12 +274,11 @@ impl Inventory for StaticInventory {
         ready(Ok(self.all(|machine| machine.is_called(name)))).boxed()
     }
 
-    fn awaits_provider_id<'a>(
+    fn by_machine_name<'a>(
         &'a self,
-        machine: &'a str,
-    ) -> BoxFuture<'a, Result<bool, Unavailable>> {
-        let awaits = |one: &Machine| one.name == machine && one.provider_id.is_none();
-        ready(Ok(self.find(awaits).is_some())).boxed()
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        ready(Ok(self.find(|machine| machine.name == name))).boxed()
     }
 }
 

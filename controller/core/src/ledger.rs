@@ -120,6 +120,19 @@ pub struct Claim {
     pub not_after: SystemTime,
 }
 
+impl Claim {
+    /// Whether the claim is by the Machine that the holder is, where neither proved anything: all that
+    /// may differ is the provider ID that it says.
+    pub(crate) fn is_of_machine(&self, holder: &RecordHolder) -> bool {
+        let machine = self.machine_name.as_ref();
+        matches!(self.assurance, Assurance::None(_))
+            && self.claimant == Claimant::Token
+            && !holder.is_attested()
+            && machine.is_some()
+            && machine == holder.machine_name.as_ref()
+    }
+}
+
 /// With what a name is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(

@@ -238,6 +238,14 @@ impl Inventory for MachineList {
         let machines = self.machines();
         Box::pin(async move { machines.by_name(name).await })
     }
+
+    fn by_machine_name<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_machine_name(name).await })
+    }
 }
 
 fn version_of(meta: &fs::Metadata) -> FileVersion {

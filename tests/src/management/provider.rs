@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use serde_json::{Value, json};
 
@@ -20,12 +21,21 @@ const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 /// The time between two looks at the InfraMachines.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// The order in which a provider does things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The provider ID, then the machine, as Cluster API Provider AWS.
+    ProviderIdFirst,
+    /// The machine, and the provider ID once its Node is there, as Cluster API's Docker provider.
+    NodeFirst,
+}
+
 /// A machine to be started.
 #[derive(Debug)]
 pub struct Boot {
     /// The InfraMachine's name.
     pub name: String,
-    /// What the infrastructure calls it.
+    /// What the infrastructure calls it, or will.
     pub provider_id: String,
     /// The bootstrap token in its bootstrap data.
     pub token: String,
@@ -33,11 +43,11 @@ pub struct Boot {
 
 /// Provides for the GenericMachines of one Cluster until it is dropped; its machines end with it.
 ///
-/// The provider ID is known before the machine starts, and the machine is provisioned when it runs,
-/// as with Cluster API Provider AWS.
+/// A machine is provisioned when it runs and has a provider ID.
 #[derive(Debug)]
 pub struct Provider {
-    ended: Arc<AtomicBool>,
+    /// Ends it when it is dropped.
+    end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<Machines>>,
 }
 
@@ -45,10 +55,13 @@ impl Provider {
     /// Starts to; `boot` starts a machine.
     pub fn start(
         cluster: &WorkloadCluster,
+        order: Order,
         boot: impl Fn(&Boot) -> Kubelet + Send + 'static,
     ) -> Self {
         Self::with(Machines {
             place: cluster.place.clone(),
+            workload: cluster.control_plane().clone(),
+            order,
             boot: Box::new(boot),
             running: BTreeMap::new(),
         })
@@ -63,23 +76,21 @@ impl Provider {
     }
 
     fn with(mut machines: Machines) -> Self {
-        let ended = Arc::new(AtomicBool::new(false));
-        let end = ended.clone();
+        let (end, ended) = mpsc::channel();
         let thread = thread::spawn(move || {
-            while !end.load(Ordering::Relaxed) {
+            while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 machines.look();
-                thread::sleep(LOOK);
             }
             machines
         });
         Self {
-            ended,
+            end: Some(end),
             thread: Some(thread),
         }
     }
 
     fn end(&mut self) -> Option<Machines> {
-        self.ended.store(true, Ordering::Relaxed);
+        self.end = None;
         match self.thread.take()?.join() {
             Ok(machines) => Some(machines),
             // What it said is on standard error.
@@ -97,6 +108,8 @@ impl Drop for Provider {
 
 struct Machines {
     place: Place,
+    workload: Arc<ControlPlane>,
+    order: Order,
     boot: Box<dyn Fn(&Boot) -> Kubelet + Send>,
     running: BTreeMap<String, Kubelet>,
 }
@@ -136,7 +149,12 @@ impl Machines {
         };
         let uid = object["metadata"]["uid"].as_str().unwrap();
         let provider_id = format!("generic:///{uid}");
-        if object["spec"]["providerID"].is_null() {
+        let has_provider_id = object["spec"]["providerID"].is_string();
+        let is_turn = match self.order {
+            Order::ProviderIdFirst => true,
+            Order::NodeFirst => self.has_node(name),
+        };
+        if !has_provider_id && is_turn {
             let patch = json!({ "spec": { "providerID": provider_id } });
             return self.place.patch(GENERIC_MACHINE, name, &patch);
         }
@@ -149,12 +167,19 @@ impl Machines {
             self.running.insert(name.to_owned(), (self.boot)(&boot));
             return;
         }
-        if object["status"]["initialization"]["provisioned"] == true {
+        let is_provisioned = object["status"]["initialization"]["provisioned"] == true;
+        if is_provisioned || !has_provider_id {
             return;
         }
         let mut status = self.place.contract.infrastructure_status(true);
         status["addresses"] = json!([{ "type": "Hostname", "address": name }]);
         self.place.patch_status(GENERIC_MACHINE, name, &status);
+    }
+
+    fn has_node(&self, name: &str) -> bool {
+        let nodes = self.workload.kubectl().json(["get", "nodes"]);
+        let mut nodes = nodes["items"].as_array().into_iter().flatten();
+        nodes.any(|node| node["metadata"]["name"] == name)
     }
 
     fn set_finalizers(&self, name: &str, finalizers: &[&str]) {

@@ -156,11 +156,17 @@ impl CapiInventory {
             && let Some(reference) = infrastructure
         {
             let found: Option<InfraMachine> = self.fetch(&reference).await?;
-            let id = found.and_then(|machine| machine.provider_id);
-            if let Some(id) = &id {
-                self.look(|view| view.is_free(id, machine))?;
+            if let Some(InfraMachine {
+                provider_id,
+                unnamed,
+            }) = found
+            {
+                if let Some(id) = &provider_id {
+                    self.look(|view| view.is_free(id, machine))?;
+                }
+                machine.provider_id = provider_id;
+                machine.unnamed = unnamed;
             }
-            machine.provider_id = id;
         }
         Ok(Some(owner))
     }
@@ -203,15 +209,15 @@ impl Inventory for CapiInventory {
         ready(found.map_err(Unavailable::new)).boxed()
     }
 
-    fn awaits_provider_id<'a>(
+    fn by_machine_name<'a>(
         &'a self,
-        machine: &'a str,
-    ) -> BoxFuture<'a, Result<bool, Unavailable>> {
-        let awaits = self.look(|view| {
-            let found = view.members.machines.get(machine);
-            Ok(found.is_some_and(|machine| machine.provider_id.is_none()))
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        let found = self.look(|view| {
+            let found = view.members.machines.get(name);
+            Ok(found.map(|machine| view.machine(name, machine)))
         });
-        ready(awaits.map_err(Unavailable::new)).boxed()
+        ready(found.map_err(Unavailable::new)).boxed()
     }
 }
 

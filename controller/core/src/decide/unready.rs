@@ -204,21 +204,48 @@ fn a_machine_that_is_not_ready_is_retried() {
         node_name: None,
         ..ready.clone()
     };
-    let without_provider_id = Machine {
+    let not_known_to_have_no_provider_id = Machine {
         provider_id: None,
         ..ready
     };
 
     for (machine, request) in [
-        (pending, valid()),
-        (nameless, valid()),
-        (without_provider_id, insecure()),
+        (pending.clone(), valid()),
+        (pending, insecure()),
+        (nameless.clone(), valid()),
+        (nameless, insecure()),
+        (not_known_to_have_no_provider_id, insecure()),
     ] {
         assert!(matches!(
             retried(&request, &with_machines(vec![machine])),
             Deferral::MachineNotReady { .. }
         ));
     }
+}
+
+#[test]
+fn without_evidence_a_machine_that_has_no_provider_id_yet_is_the_one_of_its_token() {
+    let unnamed = Machine {
+        provider_id: None,
+        unnamed: true,
+        ..machine("m1", "n1", Some("abcdef"))
+    };
+    let other = Machine {
+        provider_id: machine("m1", "n1", None).provider_id,
+        ..machine("m2", "n2", Some("ghijkl"))
+    };
+    let alone = with_machines(vec![unnamed.clone()]);
+
+    let decision = decided(&insecure(), &alone);
+    assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
+    assert!(matches!(
+        retried(&valid(), &alone),
+        Deferral::MachineNotFound
+    ));
+    let Decision::Deny(denial) = decided(&insecure(), &with_machines(vec![unnamed, other])) else {
+        panic!("not denied");
+    };
+    assert_eq!(denial.reason(), "ProviderIdOfAnotherMachine");
 }
 
 #[test]

@@ -50,7 +50,9 @@ impl Teller {
         for done in done.into_iter().take(MAX_A_SWEEP) {
             if self.told.insert(done.clone()) {
                 let regarding = self.record(&done).await;
-                self.events.tell(regarding, reason(&done), note(&done), now);
+                let is_warning = matches!(done, Done::Buried { contradicted, .. } if contradicted);
+                let (reason, note) = (reason(&done), note(&done));
+                self.events.tell(regarding, is_warning, reason, note, now);
             }
         }
     }
@@ -78,7 +80,11 @@ impl Teller {
 
 fn reason(done: &Done) -> &'static str {
     match done {
-        Done::Buried { .. } => "RecordBuried",
+        Done::Buried {
+            contradicted: false,
+            ..
+        } => "RecordBuried",
+        Done::Buried { .. } => "ProviderIdDiffers",
         Done::NodeRemoved { .. } => "NodeRemoved",
         Done::StaleNodeRemoved { .. } => "StaleNodeRemoved",
     }
@@ -86,8 +92,16 @@ fn reason(done: &Done) -> &'static str {
 
 fn note(done: &Done) -> String {
     match done {
-        Done::Buried { generation, .. } => format!(
+        Done::Buried {
+            generation,
+            contradicted: false,
+            ..
+        } => format!(
             "the machine is gone: generation {generation} and its certificates are worth nothing"
+        ),
+        Done::Buried { generation, .. } => format!(
+            "the infrastructure gives this Machine another provider ID than the one with which it joined: \
+             generation {generation} and its certificates are worth nothing"
         ),
         Done::NodeRemoved { node_name, .. } => {
             format!("Node {node_name} was deleted: nobody holds the name")

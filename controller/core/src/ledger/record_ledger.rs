@@ -299,12 +299,19 @@ impl RecordLedger {
         let unavailable = |source| Deferral::InventoryUnavailable { source };
         let machine = self.inventory.by_provider_id(&holder.provider_id).await;
         let machine = machine.map_err(unavailable)?;
+        let machine = machine.filter(|machine| holder.can_be(&machine.name));
         // One that joined by its token may not be found by its provider ID yet.
-        if let (None, Some(name)) = (&machine, &holder.machine_name) {
-            let awaits = self.inventory.awaits_provider_id(name).await;
-            if awaits.map_err(unavailable)? {
-                return Ok(HolderState::Alive);
-            }
+        if let (None, Some(name)) = (&machine, &holder.machine_name)
+            && let Some(named) = self
+                .inventory
+                .by_machine_name(name)
+                .await
+                .map_err(unavailable)?
+        {
+            return Ok(match named.provider_id {
+                None => HolderState::Alive,
+                Some(_) => HolderState::Contradicted,
+            });
         }
         Ok(match machine.map(|machine| machine.state) {
             None => HolderState::Gone,

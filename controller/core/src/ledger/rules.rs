@@ -73,7 +73,7 @@ impl Rules<'_> {
                     }
                     .into());
                 }
-                HolderState::Gone => {}
+                HolderState::Gone | HolderState::Contradicted => {}
             }
         }
         Ok(())
@@ -208,9 +208,16 @@ impl Rules<'_> {
         }))
     }
 
-    /// Another machine has the record of the name.
+    /// Another machine has the record of the name, or one of another provider ID.
     fn another(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
+        if record.is_live() && self.claim.is_of_machine(&record.holder) {
+            if !record.is_reset() {
+                self.may_return(record)?;
+            }
+            self.may_reenrol(record)?;
+            return self.reopen(own, None);
+        }
         if record.is_live() {
             match self.holder(&record.holder.provider_id)? {
                 HolderState::Alive => return Err(name_taken(record).into()),
@@ -221,7 +228,7 @@ impl Rules<'_> {
                     }
                     .into());
                 }
-                HolderState::Gone => {}
+                HolderState::Gone | HolderState::Contradicted => {}
             }
         }
         if self.claim.claimant == Claimant::Node {

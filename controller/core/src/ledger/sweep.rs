@@ -58,6 +58,8 @@ pub enum Done {
         node_name: NodeName,
         /// The generation that ended.
         generation: u64,
+        /// Whether its Machine is there with another provider ID, and not gone.
+        contradicted: bool,
     },
     /// A Node of a name that nobody holds was deleted.
     NodeRemoved {
@@ -95,8 +97,8 @@ fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
 /// What is to be done about one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Chore {
-    /// Its machine is gone.
-    Bury(TombstoneReason),
+    /// Its machine is gone, or is there with another provider ID.
+    Bury { contradicted: bool },
     /// No certificate of it can be valid any more.
     Delete,
     /// Remove whatever Node there is of its name: nobody holds it.
@@ -108,7 +110,10 @@ pub(super) enum Chore {
 /// What is to be done about `record`, whose machine fares like this.
 pub(super) fn chore(record: &Record, holder: HolderState, now: SystemTime) -> Option<Chore> {
     match &record.tombstone {
-        None if holder == HolderState::Gone => Some(Chore::Bury(TombstoneReason::MachineGone)),
+        None if holder == HolderState::Gone => Some(Chore::Bury {
+            contradicted: false,
+        }),
+        None if holder == HolderState::Contradicted => Some(Chore::Bury { contradicted: true }),
         None => {
             let opened = &record.opened;
             let recent = now <= opened.time + STALE_NODE_LOOKED_FOR;
@@ -151,7 +156,8 @@ impl RecordLedger {
             found.push((stored, holder));
         }
         let live = || found.iter().filter(|(stored, _)| stored.record.is_live());
-        let missing = live().filter(|(_, holder)| *holder == Some(HolderState::Gone));
+        let is_missing = |holder| matches!(holder, HolderState::Gone | HolderState::Contradicted);
+        let missing = live().filter(|(_, holder)| holder.is_some_and(is_missing));
         let missing = missing.map(|(stored, _)| holding(&stored.record)).collect();
         let mut gone = self.absences().round(missing, now);
         if !self.absences().may_retire(gone.len(), live().count()) {
@@ -167,10 +173,13 @@ impl RecordLedger {
                 continue;
             };
             let holder = match holder {
-                HolderState::Gone if !gone.contains(&holding(&stored.record)) => {
+                missing if is_missing(missing) && !gone.contains(&holding(&stored.record)) => {
                     HolderState::Leaving
                 }
-                HolderState::Gone | HolderState::Leaving | HolderState::Alive => holder,
+                HolderState::Gone
+                | HolderState::Contradicted
+                | HolderState::Leaving
+                | HolderState::Alive => holder,
             };
             match chore(&stored.record, holder, now) {
                 None => swept.count(&stored.record, issued.as_ref()),
@@ -200,8 +209,9 @@ impl RecordLedger {
         let name = &record.node_name;
         let (node_name, generation) = (name.clone(), record.generation);
         let failed = match chore {
-            Chore::Bury(reason) => {
-                let buried = record.buried(reason, self.policy().longest_lifetime, now);
+            Chore::Bury { contradicted } => {
+                let longest = self.policy().longest_lifetime;
+                let buried = record.buried(TombstoneReason::MachineGone, longest, now);
                 swept.count(&buried, None);
                 match self.records().replace(&buried, version).await {
                     Ok(_) => {
@@ -209,6 +219,7 @@ impl RecordLedger {
                         swept.done.push(Done::Buried {
                             node_name,
                             generation,
+                            contradicted,
                         });
                         None
                     }

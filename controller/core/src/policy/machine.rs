@@ -55,16 +55,26 @@ fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
     }
 }
 
-/// Checks that the machine has the provider ID that the request claims.
-pub(crate) fn has_provider_id(machine: &Machine, claimed: &ProviderId) -> Result<(), Refusal> {
-    match &machine.provider_id {
-        Some(provider_id) if provider_id == claimed => Ok(()),
-        Some(_) => Err(Denial::ProviderIdOfAnotherMachine {
+/// Checks that the machine has the provider ID that the request claims; one that its infrastructure
+/// has not named yet may come to have it, unless another machine has it: `holder`.
+pub(crate) fn may_have_provider_id(
+    machine: &Machine,
+    claimed: &ProviderId,
+    holder: Option<&Machine>,
+) -> Result<(), Refusal> {
+    let may_have = match &machine.provider_id {
+        Some(provider_id) => provider_id == claimed,
+        None if machine.unnamed => holder.is_none_or(|holder| holder.name == machine.name),
+        None => return Err(not_ready(machine).into()),
+    };
+    if may_have {
+        Ok(())
+    } else {
+        Err(Denial::ProviderIdOfAnotherMachine {
             claimed: claimed.clone(),
             machine: machine.name.clone(),
         }
-        .into()),
-        None => Err(not_ready(machine).into()),
+        .into())
     }
 }
 

@@ -46,8 +46,18 @@ impl ConformantClientCsr {
         inventory: &dyn Inventory,
     ) -> Result<Machine, Refusal> {
         match found(inventory.by_token(token).await)? {
-            TokenOwner::Machine(machine) => {
-                machine::has_provider_id(&machine, self.provider_id())?;
+            TokenOwner::Machine(mut machine) => {
+                let claimed = self.provider_id();
+                let holder = if machine.unnamed {
+                    let holder = inventory.by_provider_id(claimed).await;
+                    holder.map_err(unavailable)?
+                } else {
+                    None
+                };
+                machine::may_have_provider_id(&machine, claimed, holder.as_ref())?;
+                // Cluster API's Docker provider names a machine once its Node is there. The record
+                // has what was claimed, and is retired once the machine is given another.
+                machine.provider_id.get_or_insert_with(|| claimed.clone());
                 Ok(*machine)
             }
             pool @ TokenOwner::Pool { .. } => {

@@ -144,7 +144,7 @@ impl View<'_> {
             .collect()
     }
 
-    fn machine(self, name: &str, machine: &objects::Machine) -> Machine {
+    pub(super) fn machine(self, name: &str, machine: &objects::Machine) -> Machine {
         let config = self.config(machine);
         let pool = self.pool_name(machine);
         let pool_has_data = pool

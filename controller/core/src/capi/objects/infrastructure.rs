@@ -10,6 +10,8 @@ use super::Kept;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct InfraMachine {
     pub(in crate::capi) provider_id: Option<ProviderId>,
+    /// Whether it says none, rather than one that cannot be read.
+    pub(in crate::capi) unnamed: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -26,8 +28,10 @@ impl Kept for InfraMachine {
     type Status = Status;
 
     fn kept(_metadata: ObjectMeta, spec: Spec, _status: Status) -> Option<Self> {
+        let said = spec.provider_id.filter(|id| !id.is_empty());
         Some(Self {
-            provider_id: spec.provider_id.and_then(|id| ProviderId::parse(&id).ok()),
+            unnamed: said.is_none(),
+            provider_id: said.and_then(|id| ProviderId::parse(&id).ok()),
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
 use crate::ledger::rules::HolderState;
-use crate::ledger::{Claim, Record};
+use crate::ledger::{Claim, Record, RecordHolder};
 use crate::refusal::Refusal;
 use crate::verifier::{Assurance, Identity};
 
@@ -53,9 +53,14 @@ impl RecordLedger {
                 continue;
             }
             let fresh = self.read(name).await?;
-            let fresh = fresh.filter(|fresh| {
-                fresh.record.is_live() && fresh.record.holder.provider_id == identity.provider_id
-            });
+            // What proved nothing and joined as another Machine only said that it has this provider ID.
+            let is_own = |holder: &RecordHolder| {
+                let machine = claim.machine_name.as_deref();
+                holder.provider_id == identity.provider_id
+                    && machine.is_none_or(|machine| holder.can_be(machine))
+            };
+            let fresh =
+                fresh.filter(|fresh| fresh.record.is_live() && is_own(&fresh.record.holder));
             live.extend(fresh);
         }
         Ok(Others {
@@ -101,7 +106,8 @@ impl RecordLedger {
         let machine = &claim.assurance.identity().provider_id;
         Ok(fresh.map_err(unavailable)?.filter(|fresh| {
             let Record { holder, opened, .. } = &fresh.record;
-            fresh.record.is_live() && opened.key == claim.key && holder.provider_id != *machine
+            let is_anothers = holder.provider_id != *machine && !claim.is_of_machine(holder);
+            fresh.record.is_live() && opened.key == claim.key && is_anothers
         }))
     }
 }

@@ -41,6 +41,8 @@ pub(in crate::ledger) enum HolderState {
     Alive,
     Leaving,
     Gone,
+    /// Its Machine is there, and has another provider ID.
+    Contradicted,
 }
 
 /// What is next.

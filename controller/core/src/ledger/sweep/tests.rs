@@ -6,7 +6,9 @@ use futures::future::{BoxFuture, FutureExt as _};
 use super::*;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
 use crate::ledger::record::GRANT_LAG;
-use crate::ledger::rules_world::{LONGEST, World, at, claim, insecure, name, policy, provider_id};
+use crate::ledger::rules_world::{
+    LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
+};
 use crate::ledger::{
     LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal,
     SeenBoot,
@@ -208,6 +210,7 @@ fn what_a_sweep_did_is_told_of_once() {
     let buried = Done::Buried {
         node_name: node_name.clone(),
         generation,
+        contradicted: false,
     };
     assert_eq!(swept_again(&world, 2).done, [buried]);
 

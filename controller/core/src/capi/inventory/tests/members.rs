@@ -182,8 +182,46 @@ fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() 
         assert_eq!(machine.provider_id, Some(id("generic:///rack/new")));
         // It is not found by it before the Machine has it, and is not gone either.
         assert_eq!(by_id(&inventory, "generic:///rack/new"), None);
-        let awaits = |name| block_on(inventory.awaits_provider_id(name)).unwrap();
-        assert_eq!(["m1", "m2", "m9"].map(awaits), [true, false, false]);
+        let named = |name| block_on(inventory.by_machine_name(name)).unwrap();
+        let named = ["m1", "m2", "m9"].map(|name| named(name).map(|machine| machine.provider_id));
+        assert_eq!(
+            named,
+            [Some(None), Some(Some(id("generic:///rack/m2"))), None]
+        );
+    }
+}
+
+#[test]
+fn a_machine_is_unnamed_only_where_its_infrastructure_says_so() {
+    let says = |spec: Value| {
+        answered_by(move |path| {
+            let mut answer = infrastructure(path, "");
+            if path.ends_with("/m1-infra") {
+                answer["spec"] = spec.clone();
+            }
+            answer
+        })
+    };
+    for (objects, unnamed) in [
+        (says(json!({})), true),
+        (says(json!({ "providerID": "" })), true),
+        (says(json!({ "providerID": "not an ID" })), false),
+        (says(json!({ "providerID": "generic:///rack/m1" })), false),
+        (
+            answered_by(|path| match path {
+                "/apis" => json!({"kind": "APIGroupList", "groups": []}),
+                path => panic!("{path} is asked for"),
+            }),
+            false,
+        ),
+    ] {
+        let inventory = unprovisioned(V2, &objects);
+
+        let Some(TokenOwner::Machine(machine)) = by_token(&inventory, "token1") else {
+            panic!("no machine")
+        };
+
+        assert_eq!(machine.unnamed, unnamed);
     }
 }
 

@@ -395,3 +395,54 @@ fn a_key_is_the_machines_own_under_another_name_and_nobodys_after_a_tombstone() 
     });
     assert_eq!(world.granted(&claim("m2", "n3", 1, 2), 2), 1);
 }
+
+/// A claim without evidence, of this Machine, for this provider ID.
+fn claiming(machine: &str, of: &str, node: &str, key: u8, hour: u32) -> Claim {
+    Claim {
+        machine_name: Some(machine.to_owned()),
+        ..insecure(claim(of, node, key, hour))
+    }
+}
+
+/// Machines `m1` and `m2`, which their infrastructure has not named.
+fn unnamed() -> World {
+    let mut world = World::new();
+    world.machines = ["m1", "m2"].map(crate::inventory::Machine::new).to_vec();
+    world
+}
+
+#[test]
+fn a_machine_that_said_another_provider_id_before_waits_for_its_certificates_end() {
+    let world = unnamed();
+    world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
+    let again = claiming("m1", "m1", "n1", 1, 11);
+
+    assert_eq!(world.waits(&again, 9), "IdentityLive");
+    assert_eq!(world.granted(&again, 11), 2);
+    assert_eq!(world.record("n1").holder.provider_id, provider_id("m1"));
+}
+
+#[test]
+fn a_machine_that_was_revoked_does_not_come_back_by_another_provider_id() {
+    let world = unnamed();
+    world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
+    world.revoke("n1", 1);
+
+    let denial = world.denied(&claiming("m1", "m1", "n1", 2, 11), 11);
+
+    assert_eq!(denial.reason(), "IdentityRevoked");
+    world.reset("n1");
+    assert_eq!(world.granted(&claiming("m1", "m1", "n1", 2, 11), 11), 2);
+}
+
+#[test]
+fn a_provider_id_that_another_machine_only_said_keeps_nobody_out() {
+    for claimed in [claiming("m2", "m2", "n2", 2, 1), claim("m2", "n2", 2, 1)] {
+        let world = unnamed();
+        world.granted(&claiming("m1", "m2", "n1", 1, 0), 0);
+        world.node("n1", true, 1);
+
+        assert_eq!(world.granted(&claimed, 1), 1);
+        assert!(world.record("n1").is_live());
+    }
+}

@@ -31,6 +31,70 @@ fn a_pools_member_that_is_not_listed_for_a_moment_keeps_its_record() {
 }
 
 #[test]
+fn what_proved_nothing_holds_no_record_once_another_machine_has_its_provider_id() {
+    let claimed = claim("m1", "n1", 1, 0);
+    for (claimed, is_held) in [(insecure(claimed.clone()), false), (claimed, true)] {
+        let mut world = World::with(policy());
+        world.claims(&claimed, 0).unwrap();
+        let with_id_of = |name: &str, other: &str| Machine {
+            provider_id: Some(provider_id(other)),
+            ..machine(name, MachineState::Ready)
+        };
+
+        world.machines = vec![with_id_of("m1", "m9"), with_id_of("m2", "m1")];
+        swept_again(&world, 1);
+
+        assert_eq!(world.record("n1").is_live(), is_held);
+    }
+}
+
+#[test]
+fn what_proved_nothing_holds_no_record_once_its_machine_has_another_provider_id() {
+    let mut world = World::with(policy());
+    let unnamed = Machine {
+        provider_id: None,
+        ..machine("m1", MachineState::Ready)
+    };
+    world.machines = vec![unnamed];
+    world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
+    swept_again(&world, 1);
+    assert!(world.record("n1").is_live());
+
+    world.machines = vec![Machine {
+        provider_id: Some(provider_id("m9")),
+        ..machine("m1", MachineState::Ready)
+    }];
+    let swept = swept_again(&world, 2);
+
+    assert!(!world.record("n1").is_live());
+    let buried = Done::Buried {
+        node_name: name("n1"),
+        generation: 1,
+        contradicted: true,
+    };
+    assert_eq!(swept.done, [buried]);
+}
+
+#[test]
+fn a_pools_member_that_proved_nothing_keeps_its_record_once_a_machine_stands_for_it() {
+    let mut world = World::with(policy());
+    let member = provider_id("m1");
+    let claimed = crate::ledger::Claim {
+        machine_name: Some(member.as_str().to_owned()),
+        ..insecure(claim("m1", "n1", 1, 0))
+    };
+    world.claims(&claimed, 0).unwrap();
+
+    world.machines = vec![Machine {
+        provider_id: Some(member),
+        ..machine("pool-x7", MachineState::Ready)
+    }];
+    swept_again(&world, 1);
+
+    assert!(world.record("n1").is_live());
+}
+
+#[test]
 fn a_machine_that_comes_back_in_between_begins_anew() {
     let mut world = World::held(policy());
     let minutes = |minutes| at(5) + Duration::from_mins(minutes);
