@@ -4,9 +4,12 @@ use std::time::SystemTime;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kubelet_attestation::names::{
+    BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName,
+};
 
 use crate::duties::{BuiltIn, Issuance};
-use crate::ledger::RequestRef;
+use crate::ledger::{CertificateUid, RequestRef};
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
     Approval, Asked, ClaimedCsr, Dismissal, IssuedCertificate, ParsedCsr, RawRequest,
@@ -114,8 +117,12 @@ impl Deciding<'_> {
             verifiers,
             issuance,
             duties,
+            enforcement,
             ..
         } = self.context;
+        if !enforcement.is_on() && self.is_as_before(request).await? {
+            return Err(Decision::Ignore(Ignored::NotEnforced));
+        }
         let raw = self.steps.take(Check::Triage, || {
             RawRequest::triage(request, verifiers, duties)
         })?;
@@ -134,6 +141,35 @@ impl Deciding<'_> {
             Asked::BuiltInClient if csr.is_attested() => self.attested_built_in(csr).await,
             Asked::BuiltInClient => self.unattested_built_in(csr).await,
             Asked::Serving(_) | Asked::BuiltInServing => self.serving(csr, signer).await,
+        }
+    }
+
+    /// Whether a machine without a record asks Kubernetes' own signers, as it would without us: whatever
+    /// else is wrong with such a request, it is not ours.
+    async fn is_as_before(&self, request: &CertificateSigningRequest) -> Result<bool, Decision> {
+        let spec = &request.spec;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        match (spec.signer_name.as_str(), &self.context.issuance) {
+            // Before there is a record, the name is all that tells our request from a kubelet's.
+            (BUILT_IN_CLIENT_SIGNER, _) => {
+                Ok(!text(&request.metadata.name).starts_with(CSR_NAME_PREFIX))
+            }
+            (BUILT_IN_SERVING_SIGNER, Issuance::Sign(_)) => {
+                Ok(CertificateUid::parse(&text(&spec.uid)).is_err())
+            }
+            (BUILT_IN_SERVING_SIGNER, Issuance::ApproveOnly) => {
+                let user = text(&spec.username);
+                let node = user.strip_prefix(NODE_USER_PREFIX).map(NodeName::parse);
+                let Some(Ok(node)) = node else {
+                    return Ok(false);
+                };
+                match self.context.ledger.holder(&node, None, self.now).await {
+                    Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(true),
+                    Err(Refusal::Retry(deferral)) => Err(Decision::Retry(deferral)),
+                    Ok(_) | Err(Refusal::Deny(_) | Refusal::Fail(_)) => Ok(false),
+                }
+            }
+            _ => Ok(false),
         }
     }
 

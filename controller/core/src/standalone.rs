@@ -45,7 +45,7 @@ use crate::capi::ObjectKey;
 use crate::clock::now;
 use crate::clusters::{self, ClusterAccess, ClusterAccessError};
 use crate::decide::{Context, Lifetimes, Verifiers};
-use crate::duties::{BuiltIn, Duties, Issuance};
+use crate::duties::{BuiltIn, Duties, Enforcement, Issuance};
 use crate::events::Events;
 use crate::inventory::Inventory;
 use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};
@@ -219,6 +219,7 @@ impl Standalone {
             issuance,
             lifetimes: settings.lifetimes,
             duties: settings.duties,
+            enforcement: Enforcement::default(),
             serving,
         };
         let store = Arc::new(KubeStore::new(access.client().clone()));

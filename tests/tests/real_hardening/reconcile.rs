@@ -40,6 +40,7 @@ fn desired(auto_approve_bindings: AutoApproveBindings) -> Desired {
             attestors: BTreeSet::from([Provider::INSECURE]),
             signing: Signing::Ours,
             built_in_renewal: BTreeSet::new(),
+            enforced: true,
         },
         revoked: BTreeMap::from([(RecordUid::new([1; 16]), revoked)]),
         tokens: BTreeMap::from([(TokenId::parse("absent").unwrap(), later())]),

@@ -17,6 +17,7 @@ const POLICY: &str = "validatingadmissionpolicy";
 static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     let settings = Settings {
         built_in_renewal: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
+        enforced: true,
         ..settings(Signing::Ours)
     };
     confined(&settings)
@@ -30,6 +31,7 @@ fn settings(signing: Signing) -> Settings {
         attestors: BTreeSet::from([Provider::AWS]),
         signing,
         built_in_renewal: BTreeSet::new(),
+        enforced: true,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Ways round attestation, closed by the controller and kept closed.
 
+use std::path::Path;
+
 use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
-use kubelet_authenticator_tests::controller::{is_answered, is_issued};
+use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::scene::Scene;
 use serde_json::json;
@@ -130,14 +132,29 @@ fn a_cluster_that_is_not_looked_after_any_more_is_joined_as_before_and_its_recor
     scene.refused_write(&former, "joined");
 }
 
+/// Files this stock request, which is warned of, and issued as without us.
+#[track_caller]
+fn goes_on_as_before(scene: &Scene, kubeconfig: &Path, name: &str, node_name: &str) {
+    let said = file(scene, kubeconfig, &request(name, node_name), None);
+    assert!(said.contains("Warning: "), "{said}");
+    assert!(said.contains("through kubelet-authenticator"), "{said}");
+    let issued = scene.answer(name);
+    assert!(is_issued(&issued), "{issued:#}");
+}
+
 #[test]
-fn kubeadms_bindings_stay_where_they_are_only_to_be_told_of() {
+fn until_attestation_is_enforced_nodes_join_and_renew_as_before() {
     let cluster = Scene::unattended(&SITE, "reported");
-    cluster.control_plane().install_bindings(&OPEN);
+    let plane = cluster.control_plane().clone();
+    plane.install_bindings(&OPEN);
+    let late = cluster.machine("late").create();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "late"}});
+    plane.kubectl().create_object(&node);
     let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Report"}));
 
-    let ways = OPEN.map(KubeadmBinding::name);
-    scene.wait_for_paths("False", "AutoApproveBindingFound", &ways);
+    let mut words = OPEN.map(KubeadmBinding::name).to_vec();
+    words.extend(["1 Nodes have no record", "late"]);
+    scene.wait_for_paths("False", "AutoApproveBindingFound", &words);
 
     for open in OPEN {
         assert!(is_there(&scene, BINDING, open.name()));
@@ -146,12 +163,24 @@ fn kubeadms_bindings_stay_where_they_are_only_to_be_told_of() {
     let object = ["get", "kubeletauthentication", "prod-1", "-n", namespace];
     let ready = condition_of(&scene.management().json(object), "Ready");
     assert_eq!(ready["status"], "True", "{ready:#}");
-    let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
-    file(
-        &scene,
-        &token,
-        &request("stock", "own"),
-        Some("denied request"),
-    );
-    assert!(!scene.cluster.control_plane().csrs().iter().any(is_answered));
+    let token = late.bootstrap_kubeconfig();
+    let node = plane.client_cert_kubeconfig("system:node:late", Some("system:nodes"));
+    goes_on_as_before(&scene, &token, "join", "late");
+    goes_on_as_before(&scene, &node, "renewal", "late");
+
+    scene.change(&json!({"autoApproveBindings": "Remove"}));
+    scene.wait_for_paths("False", "WaitingForRecords", &["late"]);
+    goes_on_as_before(&scene, &node, "renewal-while-it-waits", "late");
+
+    scene.join(&late);
+    scene.wait_for_paths("True", "Closed", &[]);
+    let refused = Some("denied request");
+    file(&scene, &node, &request("too-late", "late"), refused);
+    create_node(&scene, "strange");
+    file(&scene, &token, &request("as-strange", "strange"), refused);
+
+    scene.change(&json!({"autoApproveBindings": "Report"}));
+    plane.install_bindings(&OPEN);
+    scene.wait_for_paths("False", "AutoApproveBindingFound", &["strange"]);
+    goes_on_as_before(&scene, &node, "renewal-after-all", "late");
 }

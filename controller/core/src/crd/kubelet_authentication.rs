@@ -137,9 +137,9 @@ pub struct KubeletAuthenticationSpec {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub audiences: Vec<String>,
-    /// What is done about kubeadm's bindings that have unattested requests approved. `Report`: a
-    /// condition names them. `Remove`: they are removed once every Node has a record, and kept
-    /// away.
+    /// Whether attestation is enforced. `Report`: it is not; a condition names kubeadm's bindings that
+    /// have unattested requests approved, and the Nodes without a record, and a policy warns. `Remove`:
+    /// once every Node has a record, the bindings are removed, and kept away, and the policy refuses.
     #[serde(default)]
     pub auto_approve_bindings: AutoApproveBindings,
     /// Who looks after bootstrap tokens. `Manage`: a Machine's token is kept for the Machine's
@@ -248,11 +248,13 @@ macro_rules! choice {
 }
 
 choice! {
-    /// What is done about kubeadm's bindings that have unattested requests approved.
+    /// Whether attestation is enforced: kubeadm's bindings have requests approved that prove nothing.
     AutoApproveBindings {
-        /// A condition names them.
+        /// It is not. A condition names the bindings, and the Nodes that have no record; a policy
+        /// warns whoever asks for what it would refuse. Nodes join and renew as before.
         Report,
-        /// They are removed, and kept away, once every Node has a record.
+        /// It is, once every Node has a record: from then on the bindings are removed, and kept
+        /// away, and the policy refuses.
         Remove,
     }
 }

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName, Provider};
+use kubelet_attestation::names::{
+    BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NodeName, Provider,
+};
 
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::nodes::MemoryNodes;
 use crate::request::Basis;
 use crate::request::forge::cluster::{machine, node};
+use crate::request::forge::serving::{serving as serving_request, serving_cluster};
 use crate::request::forge::{
     Csr, UID, block, cluster, cluster_of_nodes, condition, decided, envelope, issued_at, now,
     object, provider_block, renewal, valid,
@@ -113,6 +116,60 @@ fn a_built_in_request_without_evidence_is_denied() {
         provider_only.spec.request.0.extend(blocks);
         unattested(&provider_only, &with_duty(duty));
     }
+}
+
+#[test]
+fn while_attestation_is_not_enforced_stock_requests_are_left_alone_whatever_they_are_like() {
+    for duty in [BuiltIn::Deny, BuiltIn::ApproveOnly] {
+        let mut cluster = with_duty(duty);
+        cluster.duties.serving = true;
+        let unreadable = |mut request: CertificateSigningRequest| {
+            request.spec.request = k8s_openapi::ByteString(b"x".to_vec());
+            request
+        };
+        let mut issued = stock();
+        let status = issued.status.get_or_insert_default();
+        status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
+        let mut serving = stock_renewal();
+        serving.spec.signer_name = BUILT_IN_SERVING_SIGNER.to_owned();
+        let requests = [
+            stock(),
+            stock_renewal(),
+            unreadable(stock()),
+            issued,
+            serving,
+        ];
+        for request in requests {
+            let is_as_before = |cluster: &Context| {
+                let decision = decided(&request, cluster);
+                matches!(decision, Decision::Ignore(Ignored::NotEnforced))
+            };
+            assert!(!is_as_before(&cluster), "{request:?}");
+            cluster.enforcement.set(false);
+            assert!(is_as_before(&cluster), "{request:?}");
+            cluster.enforcement.set(true);
+        }
+    }
+}
+
+#[test]
+fn while_attestation_is_not_enforced_our_own_requests_are_decided_all_the_same() {
+    let off = |cluster: Context| {
+        cluster.enforcement.set(false);
+        cluster
+    };
+    let named = |mut request: CertificateSigningRequest| {
+        request.metadata.name = Some(format!("{CSR_NAME_PREFIX}x"));
+        request
+    };
+
+    let decision = decided(&named(with_evidence(Some(DAY))), &off(approve_only()));
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+    unattested(&named(stock()), &off(with_duty(BuiltIn::Deny)));
+    let decision = decided(&valid(), &off(cluster()));
+    assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
+    let decision = decided(&serving_request(), &off(serving_cluster()));
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::names::{Audience, Provider};
 
 use crate::crd::conditions::Report;
-use crate::duties::{Duties, Issuance};
+use crate::duties::{Duties, Enforcement, Issuance};
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
 use crate::request;
@@ -31,6 +31,8 @@ pub struct Context {
     pub lifetimes: Lifetimes,
     /// Which requests are ours beside those to the client signers of the verifiers.
     pub duties: Duties,
+    /// Whether nodes without a record are kept from Kubernetes' own signers.
+    pub enforcement: Enforcement,
     /// What serving certificates may be for.
     pub serving: ServingPolicy,
 }

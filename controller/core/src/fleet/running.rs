@@ -18,7 +18,7 @@ use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::clusters::{self, ClusterAccess};
 use crate::crd::GuestReportedAddresses;
 use crate::decide::Context;
-use crate::duties::Issuance;
+use crate::duties::{Enforcement, Issuance};
 use crate::events::Events;
 use crate::inventory::Inventory;
 use crate::ledger::{Absences, Ledger, RecordLedger, Records};
@@ -80,7 +80,7 @@ impl Running {
         let upkeep = Upkeep::new(
             access.clone(),
             service,
-            context.signers(),
+            &context,
             inventory,
             ledger,
             Teller::new(events.clone(), &shared.management, key),
@@ -202,6 +202,8 @@ fn context(
         }),
         lifetimes: terms::lifetimes(&service.spec),
         duties: terms::duties(&service.spec, signer.is_some()),
+        // Until the first look has found out whether it was before.
+        enforcement: Enforcement::new(false),
         serving,
     }
 }

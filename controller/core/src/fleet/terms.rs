@@ -8,7 +8,8 @@ use kubelet_attestation::names::Provider;
 use crate::capi::Cluster;
 use crate::clusters::ClusterAccess;
 use crate::crd::{
-    Adoption, BuiltInRenewal, KubeletAuthenticationSpec, NameReuse, Reenrolment, StaleNodes,
+    Adoption, AutoApproveBindings, BuiltInRenewal, KubeletAuthenticationSpec, NameReuse,
+    Reenrolment, StaleNodes,
 };
 use crate::decide::{Lifetimes, Verifiers};
 use crate::duties::{BuiltIn, Duties};
@@ -38,6 +39,14 @@ pub(crate) fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
             BuiltInRenewal::Refuse => false,
             BuiltInRenewal::ControlPlane => true,
         },
+    }
+}
+
+/// Whether the operator wants the ways round attestation closed, once that stops no node.
+pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
+    match spec.auto_approve_bindings {
+        AutoApproveBindings::Report => false,
+        AutoApproveBindings::Remove => true,
     }
 }
 
@@ -96,7 +105,7 @@ pub(crate) fn serving_policy(cluster: &Cluster, access: &ClusterAccess) -> Servi
     }
 }
 
-/// What may be asked of the workload cluster at all.
+/// What may be asked of the workload cluster at all, once that is enforced.
 pub(super) fn admission_settings(verifiers: &Verifiers, signs: bool) -> admission::Settings {
     admission::Settings {
         attestors: verifiers.providers().cloned().collect(),
@@ -106,5 +115,6 @@ pub(super) fn admission_settings(verifiers: &Verifiers, signs: bool) -> admissio
             Signing::BuiltIn
         },
         built_in_renewal: BTreeSet::new(),
+        enforced: false,
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kubelet_attestation::names::NodeName;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Shared;
 use super::health::{Answers, Census, Health, HeldBack, Paths};
@@ -19,8 +19,10 @@ use super::teller::Teller;
 use super::terms;
 use crate::capi::CapiInventory;
 use crate::clusters::ClusterAccess;
-use crate::crd::{AutoApproveBindings, BootstrapTokens, BuiltInRenewal};
-use crate::hardening::bindings::{self, Scan};
+use crate::crd::{BootstrapTokens, BuiltInRenewal};
+use crate::decide::Context;
+use crate::duties::Enforcement;
+use crate::hardening::bindings;
 use crate::hardening::closure::{self, Closure};
 use crate::hardening::tokens::{self, Tokens};
 use crate::hardening::{HardeningError, admission, revocation};
@@ -47,6 +49,9 @@ const MAX_PAGES: usize = 500;
 /// One is enough to wait for.
 const MAX_WITHOUT: usize = 1000;
 
+/// How long it is not counted anew how many Nodes have no record, where nothing waits for that.
+const COUNTED_AGAIN: Duration = Duration::from_mins(10);
+
 /// HTTP statuses of who is not known, or may not.
 const NOT_LET_IN: [u16; 2] = [401, 403];
 
@@ -57,7 +62,11 @@ pub(super) struct Upkeep {
     signers: Vec<String>,
     admission: admission::Settings,
     built_in_renewal: BuiltInRenewal,
-    bindings: AutoApproveBindings,
+    /// Whether the operator wants attestation enforced, once every Node has a record.
+    to_be_enforced: bool,
+    enforcement: Enforcement,
+    /// The Nodes without a record, with how many records there were, and when.
+    counted: Option<(Instant, usize, BTreeSet<String>)>,
     bootstrap_tokens: BootstrapTokens,
     inventory: CapiInventory,
     tokens: Tokens,
@@ -73,7 +82,7 @@ impl Upkeep {
     pub(super) fn new(
         access: ClusterAccess,
         service: &Service,
-        signers: Vec<String>,
+        context: &Context,
         inventory: CapiInventory,
         ledger: Arc<RecordLedger>,
         teller: Teller,
@@ -82,10 +91,12 @@ impl Upkeep {
         let signs = service.ca.signer().is_some();
         Self {
             access,
-            signers,
+            signers: context.signers(),
             admission: terms::admission_settings(&service.verifiers, signs),
             built_in_renewal: service.spec.built_in_renewal,
-            bindings: service.spec.auto_approve_bindings,
+            to_be_enforced: terms::is_to_be_enforced(&service.spec),
+            enforcement: context.enforcement.clone(),
+            counted: None,
             bootstrap_tokens: service.spec.bootstrap_tokens,
             inventory,
             tokens: Tokens::new(shared.missing_machine_timeout),
@@ -126,11 +137,12 @@ impl Upkeep {
         {
             self.admission.built_in_renewal = nodes;
         }
+        let without = self.enforce().await;
         let client = self.access.client();
         let applied = part(admission::apply(client, &self.admission).boxed()).await;
         health.note("the admission policy for requests", applied);
         self.keep_tokens(&mut health).await;
-        health.paths = match part(self.paths()).await {
+        health.paths = match part(self.paths(without)).await {
             Ok(paths) => paths,
             Err(error) => Paths::Unasked(error),
         };
@@ -224,35 +236,27 @@ impl Upkeep {
         }
     }
 
-    async fn paths(&self) -> Result<Paths, HardeningError> {
-        let client = self.access.client();
-        let mut scan = bindings::scan(client).await?;
-        let waiting = self.remove(&mut scan).await?;
-        let closure = closure::examine(client, &scan).await?;
-        let message = closure.message();
-        Ok(match closure {
-            Closure::Closed => Paths::Closed(message),
-            Closure::Open { .. } => match waiting {
-                Some(waiting) => Paths::Waiting(format!("{waiting}; {message}")),
-                None if scan.open.iter().all(|one| one.kubeadm.is_some()) => {
-                    Paths::Bindings(message)
-                }
-                None => Paths::Open(message),
-            },
-        })
-    }
-
-    /// Removes kubeadm's bindings where that is wanted and can be done; what it waits for, where
-    /// they stay.
-    async fn remove(&self, scan: &mut Scan) -> Result<Option<String>, HardeningError> {
-        let wanted = match self.bindings {
-            AutoApproveBindings::Report => false,
-            AutoApproveBindings::Remove => true,
+    /// Finds out whether attestation is enforced from now on; otherwise what is said of the Nodes without
+    /// a record. Once it is, it stays so while the operator wants it: who could make a Node without a
+    /// record would else open every way again.
+    async fn enforce(&mut self) -> Option<String> {
+        let without = if !self.to_be_enforced {
+            Some(self.without_record_lately().await)
+        } else if self.is_enforced().await {
+            None
+        } else {
+            match self.without_record().await {
+                Ok(nodes) if nodes.is_empty() => None,
+                nodes => Some(nodes),
+            }
         };
-        if !wanted || scan.open.iter().all(|one| one.kubeadm.is_none()) {
-            return Ok(None);
+        let enforced = without.is_none();
+        if enforced != self.enforcement.is_on() {
+            tracing::info!(enforced, "whether attestation is enforced");
         }
-        let waiting = match self.without_record().await {
+        self.enforcement.set(enforced);
+        self.admission.enforced = enforced;
+        match without? {
             Ok(nodes) if nodes.is_empty() => None,
             Ok(nodes) => {
                 let named: Vec<&str> = nodes.iter().take(MAX_NAMED).map(String::as_str).collect();
@@ -264,13 +268,63 @@ impl Upkeep {
                 ))
             }
             Err(error) => Some(format!("the Nodes cannot be told: {error}")),
-        };
-        if waiting.is_none() {
-            for binding in bindings::remove(self.access.client(), scan).await? {
+        }
+    }
+
+    /// Whether it was enforced before; also by the controller that was here before this one.
+    async fn is_enforced(&self) -> bool {
+        let asked = || part(admission::is_enforced(self.access.client()).boxed());
+        self.enforcement.is_on() || asked().await.unwrap_or(false)
+    }
+
+    async fn paths(&self, without: Option<String>) -> Result<Paths, HardeningError> {
+        let client = self.access.client();
+        let mut scan = bindings::scan(client).await?;
+        if self.enforcement.is_on() {
+            for binding in bindings::remove(client, &mut scan).await? {
                 tracing::info!(binding = binding.name(), "removed");
             }
         }
-        Ok(waiting)
+        let closure = closure::examine(client, &scan).await?;
+        let message = closure.message();
+        let with_nodes = |message: String| match &without {
+            Some(without) => format!("{without}; {message}"),
+            None => message,
+        };
+        Ok(match closure {
+            Closure::Closed if self.enforcement.is_on() || !self.to_be_enforced => {
+                Paths::Closed(with_nodes(message))
+            }
+            _ if self.to_be_enforced && !self.enforcement.is_on() => {
+                Paths::Waiting(with_nodes(message))
+            }
+            Closure::Closed | Closure::Open { .. }
+                if scan.open.iter().all(|one| one.kubeadm.is_some()) =>
+            {
+                Paths::Bindings(with_nodes(message))
+            }
+            Closure::Closed | Closure::Open { .. } => Paths::Open(with_nodes(message)),
+        })
+    }
+
+    /// The same as [`without_record`](Self::without_record), unless that was found out lately and no
+    /// record has come or gone since: a large cluster has many Nodes.
+    async fn without_record_lately(&mut self) -> Result<BTreeSet<String>, String> {
+        let records = self.ledger.records().all().await;
+        let records = records.map_err(|error| cut(error_chain(&error)))?;
+        let live = records
+            .iter()
+            .filter(|stored| stored.record.is_live())
+            .count();
+        if let Some((at, then, nodes)) = &self.counted
+            && *then == live
+            && at.elapsed() < COUNTED_AGAIN
+        {
+            return Ok(nodes.clone());
+        }
+        let nodes = self.without_record().await?;
+        self.counted = Some((Instant::now(), live, nodes.clone()));
+        Ok(nodes)
     }
 
     /// The Nodes that nobody holds the name of, but for those that renew without a record.

@@ -55,6 +55,8 @@ pub struct Settings {
     /// The control-plane nodes that renew through the built-in signer; none, unless an operator
     /// wants that.
     pub built_in_renewal: BTreeSet<NodeName>,
+    /// Whether anything is refused; otherwise whoever asks is warned, and the audit log says so.
+    pub enforced: bool,
 }
 
 /// Who signs what the controller approves.
@@ -74,7 +76,7 @@ pub enum Signing {
 /// It could not be read or written; what was enforced before still is.
 pub async fn apply(client: &Client, settings: &Settings) -> Result<Put, HardeningError> {
     let policy = policies::put_policy(client, &policy(settings)).await?;
-    let binding = policies::put_binding(client, &binding()).await?;
+    let binding = policies::put_binding(client, &binding(settings.enforced)).await?;
     Ok(if policy == Put::Unchanged {
         binding
     } else {
@@ -92,12 +94,27 @@ pub async fn remove(client: &Client) -> Result<(), HardeningError> {
     policies::delete_policy(client, POLICY_NAME).await
 }
 
-fn binding() -> ValidatingAdmissionPolicyBinding {
+/// Whether the workload cluster enforces it now, with whatever settings.
+///
+/// # Errors
+///
+/// It could not be read.
+pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
+    let found = policies::binding(client, POLICY_NAME).await?;
+    Ok(found.is_some_and(|found| found.spec == binding(true).spec))
+}
+
+fn binding(enforced: bool) -> ValidatingAdmissionPolicyBinding {
+    let actions: &[&str] = if enforced {
+        &["Deny"]
+    } else {
+        &["Warn", "Audit"]
+    };
     policies::named_binding(
         POLICY_NAME,
         ValidatingAdmissionPolicyBindingSpec {
             policy_name: Some(POLICY_NAME.to_owned()),
-            validation_actions: Some(vec!["Deny".to_owned()]),
+            validation_actions: Some(actions.iter().map(ToString::to_string).collect()),
             ..ValidatingAdmissionPolicyBindingSpec::default()
         },
     )

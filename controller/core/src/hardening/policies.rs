@@ -78,6 +78,15 @@ pub(super) async fn delete_policy(client: &Client, name: &str) -> Result<(), Har
     delete_if_there(&api, POLICIES, name).await.map(|_| ())
 }
 
+pub(super) async fn binding(
+    client: &Client,
+    name: &str,
+) -> Result<Option<ValidatingAdmissionPolicyBinding>, HardeningError> {
+    let api: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let found = api.get_opt(name);
+    call("get", format!("{BINDINGS}/{name}"), found).await
+}
+
 pub(super) async fn has_binding(client: &Client, name: &str) -> Result<bool, HardeningError> {
     let api: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let found = api.get_metadata_opt(name);

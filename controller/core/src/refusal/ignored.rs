@@ -12,6 +12,10 @@ reasons! {
             /// The signer that is asked.
             signer: String,
         } => "another signer answers this request",
+        /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and a node that
+        /// has no record goes on as before: Kubernetes' own approver, or a person, decides.
+        #[error("attestation is not enforced in this cluster, and the node has no record")]
+        NotEnforced => "attestation is not enforced in this cluster",
         /// It was denied already.
         #[error("the request was denied already")]
         AlreadyDenied => "the request was denied already",

@@ -19,7 +19,7 @@ use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
 use crate::clusters::ClusterAccess;
 use crate::crd::{GuestReportedAddresses, KubeletAuthentication};
 use crate::decide::Context;
-use crate::duties::Issuance;
+use crate::duties::{Enforcement, Issuance};
 use crate::fleet::{NoVerifiers, VerifierFactory, terms};
 use crate::ledger::{KubeRecords, RecordLedger};
 use crate::nodes;
@@ -139,6 +139,7 @@ impl Standalone {
             issuance: Issuance::Sign(signer),
             lifetimes: terms::lifetimes(spec),
             duties: terms::duties(spec, true),
+            enforcement: Enforcement::new(terms::is_to_be_enforced(spec)),
             serving,
         };
         let cluster = key.to_string();

@@ -10,7 +10,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
-use crate::duties::{Duties, Issuance};
+use crate::duties::{Duties, Enforcement, Issuance};
 use crate::inventory::{Inventory, Machine, StaticInventory, TokenId};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::nodes::{MemoryNodes, Node, Nodes};
@@ -141,6 +141,7 @@ impl Parts {
             issuance: Issuance::Sign(CA.clone()),
             lifetimes,
             duties: Duties::default(),
+            enforcement: Enforcement::default(),
             serving: ServingPolicy::default(),
         }
     }
