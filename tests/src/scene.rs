@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
-use crate::controller::{Application, PATIENCE, certificate_of, is_answered, is_issued, reason_of};
+use crate::controller::{Application, certificate_of, is_answered, is_issued, reason_of};
 use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
 use crate::management::{Machine, Management, WorkloadCluster};
 
@@ -89,8 +89,8 @@ impl Scene {
         self.management().patch(&target, &json!({ "spec": spec }));
     }
 
-    /// Waits until the condition that all ways are closed has this status and reason; gives its
-    /// message.
+    /// Waits until the condition that all ways are closed has this status and reason, of what is wanted
+    /// now; gives its message.
     #[track_caller]
     pub fn wait_for_paths(&self, status: &str, reason: &str, words: &[&str]) -> String {
         let condition = "AutoApprovePathsClosed";
@@ -98,9 +98,11 @@ impl Scene {
         let target = ["get", "kubeletauthentication", name, "-n", namespace];
         let mut last = Value::Null;
         let found = poll(SWEPT, || {
-            last = condition_of(&self.management().json(target), condition);
+            let object = self.management().json(target);
+            last = condition_of(&object, condition);
             let message = last["message"].as_str().unwrap_or_default();
-            let is = last["status"] == status && last["reason"] == reason;
+            let is_new = last["observedGeneration"] == object["metadata"]["generation"];
+            let is = is_new && last["status"] == status && last["reason"] == reason;
             (is && words.iter().all(|word| message.contains(word))).then(|| message.to_owned())
         });
         found.unwrap_or_else(|| panic!("{status} {reason} {words:?}: {last:#}"))
@@ -173,8 +175,7 @@ impl Scene {
             "--field-selector",
             &field,
         ];
-        self.management()
-            .wait_for(&events, reason, PATIENCE, |_| true)
+        self.management().wait_for(&events, reason, SWEPT, |_| true)
     }
 
     /// Has the machine join; gives a kubeconfig with its certificate.

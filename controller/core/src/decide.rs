@@ -111,18 +111,26 @@ struct Deciding<'a> {
 }
 
 impl Deciding<'_> {
-    /// The error is a decision, too: `?` ends the checks with it.
     async fn answer(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
+        if self.context.enforcement.is_on() || !self.is_as_before(request).await? {
+            return self.checked(request).await;
+        }
+        if self.context.duties.control_plane_renewal
+            && let Ok(approved @ Decision::Approve(_)) = self.checked(request).await
+        {
+            return Ok(approved);
+        }
+        Err(Decision::Ignore(Ignored::NotEnforced))
+    }
+
+    /// The error is a decision, too: `?` ends the checks with it.
+    async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let Context {
             verifiers,
             issuance,
             duties,
-            enforcement,
             ..
         } = self.context;
-        if !enforcement.is_on() && self.is_as_before(request).await? {
-            return Err(Decision::Ignore(Ignored::NotEnforced));
-        }
         let raw = self.steps.take(Check::Triage, || {
             RawRequest::triage(request, verifiers, duties)
         })?;

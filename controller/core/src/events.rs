@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use crate::decide::{Decided, Decision};
 use crate::ledger::Opening;
 use crate::logs::error_chain;
-use crate::refusal::Failure;
+use crate::refusal::{Deferral, Failure};
 
 mod limiter;
 
@@ -119,6 +119,18 @@ impl Events {
         }
     }
 
+    /// Those that are told, to be looked at.
+    #[cfg(test)]
+    pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
+        let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
+        let events = Self {
+            waiting: Some(sender),
+            left_out: Arc::default(),
+        };
+        let next = move || receiver.try_recv().ok().map(|told: Addressed| told.event);
+        (events, next)
+    }
+
     /// Tells of what befell an object of the management cluster.
     pub(crate) fn tell(
         &self,
@@ -133,6 +145,23 @@ impl Events {
         self.send(Addressed {
             cluster: Cluster::Management,
             event: written(regarding, None, words, now),
+        });
+    }
+
+    /// Tells of a request by this machine that has waited so long for Cluster API.
+    pub(crate) fn waits(
+        &self,
+        machine: ObjectReference,
+        request: &CertificateSigningRequest,
+        deferral: &Deferral,
+        (age, now): (Duration, SystemTime),
+    ) {
+        let seconds = age.as_secs();
+        let note = format!("{}; it has waited for {seconds} s", error_chain(deferral));
+        let words = ("Warning", "Defer", deferral.reason(), note);
+        self.send(Addressed {
+            cluster: Cluster::Management,
+            event: written(machine, Some(request.object_ref(&())), words, now),
         });
     }
 

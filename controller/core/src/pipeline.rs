@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
 use crate::clusters::queue::{Work, json_len};
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
+use crate::inventory::TokenOwner;
 use crate::ledger::LastIssued;
 use crate::logs::{self, Subject};
-use crate::refusal::{Deferral, Failure};
+use crate::policy::requester;
+use crate::refusal::{Deferral, Failure, Ignored};
 use crate::request::Basis;
 use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 
@@ -168,7 +171,14 @@ impl Pipeline {
 
         self.note(&decided.decision);
         logs::decision(&subject, &decided, begun.elapsed(), repeated);
+        if let Decision::Retry(deferral) = &decided.decision
+            && is_told_again(attempts)
+        {
+            self.tell_of_wait(&request, &decided, deferral).await;
+        }
         let (next, told) = match &decided.decision {
+            // It is ours as soon as attestation is enforced.
+            Decision::Ignore(Ignored::NotEnforced) if is_open(&request) => (Next::Retry, true),
             Decision::Ignore(_) => (Next::Done, true),
             Decision::Retry(_) => (Next::Retry, repeated),
             Decision::Deny(_) | Decision::Fail(_) | Decision::Issue(_) | Decision::Approve(_) => {
@@ -180,6 +190,45 @@ impl Pipeline {
             self.events.publish(&request, &decided, now);
         }
         Ok(next)
+    }
+
+    /// Tells the Machine of a request that goes on waiting for Cluster API; also where the request is known
+    /// by its token alone, since its provider ID is nobody's yet.
+    async fn tell_of_wait(
+        &self,
+        request: &CertificateSigningRequest,
+        decided: &Decided,
+        deferral: &Deferral,
+    ) {
+        let waits_for_cluster_api = matches!(
+            deferral,
+            Deferral::MachineNotFound | Deferral::MachineNotReady { .. }
+        );
+        if !waits_for_cluster_api {
+            return;
+        }
+        let machine = match &decided.machine {
+            Some(machine) => Some(machine.clone()),
+            None => self.machine_of_token(request).await,
+        };
+        if let Some(machine) = machine {
+            let now = (self.clock)();
+            let waited = (age(request, now), now);
+            self.events.waits(machine, request, deferral, waited);
+        }
+    }
+
+    async fn machine_of_token(
+        &self,
+        request: &CertificateSigningRequest,
+    ) -> Option<ObjectReference> {
+        let token = requester::token(request.spec.username.as_deref()?)?;
+        let owner = self.context.inventory.by_token(&token);
+        let owner = tokio::time::timeout(DECISION_DEADLINE, owner).await;
+        match owner.ok()?.ok()?? {
+            TokenOwner::Machine(machine) => machine.object,
+            TokenOwner::Pool { .. } => None,
+        }
     }
 
     /// Tells the ledger of a client certificate that is published.
@@ -259,6 +308,22 @@ impl Pipeline {
             steps: decided.map(|decided| decided.steps).unwrap_or_default(),
         })
     }
+}
+
+/// Whether a request that waits is told of once more at this try. Tries are twice as far apart each, up
+/// to a minute: the fifth is half a minute after the first, then come 2, 6, 14 and 30 minutes.
+fn is_told_again(attempts: u32) -> bool {
+    let since = attempts.saturating_sub(3);
+    since > 1 && since.is_power_of_two()
+}
+
+/// Whether nobody has answered it yet.
+fn is_open(request: &CertificateSigningRequest) -> bool {
+    request.status.as_ref().is_none_or(|status| {
+        let conditions = status.conditions.iter().flatten();
+        let mut ends = conditions.filter(|one| one.type_ == "Denied" || one.type_ == "Failed");
+        status.certificate.is_none() && ends.next().is_none()
+    })
 }
 
 /// One without a time, or of the future, is new.

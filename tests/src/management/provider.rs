@@ -35,7 +35,7 @@ pub enum Order {
 pub struct Boot {
     /// The InfraMachine's name.
     pub name: String,
-    /// What the infrastructure calls it, or will.
+    /// Its provider ID, which its infrastructure says at once or later.
     pub provider_id: String,
     /// The bootstrap token in its bootstrap data.
     pub token: String,

@@ -176,7 +176,10 @@ fn until_attestation_is_enforced_nodes_join_and_renew_as_before() {
     scene.wait_for_paths("True", "Closed", &[]);
     let refused = Some("denied request");
     file(&scene, &node, &request("too-late", "late"), refused);
+    // Nor does a Node without a record open it, also for a controller that starts anew with the cluster.
     create_node(&scene, "strange");
+    scene.change(&json!({"nameReuse": "Quarantine"}));
+    scene.wait_for_paths("True", "Closed", &[]);
     file(&scene, &token, &request("as-strange", "strange"), refused);
 
     scene.change(&json!({"autoApproveBindings": "Report"}));

@@ -50,6 +50,21 @@ fn a_name_in_quarantine_waits_until_its_former_certificate_has_expired() {
 }
 
 #[test]
+fn a_machine_that_has_no_provider_id_is_told_that_its_request_waits_and_how_long() {
+    let scene = Scene::start(&SITE, "waits", json!({}));
+    let machine = scene.cluster.machine("late").without_provider_id().create();
+    let claims = scene.stamped(machine.node_name(), "generic:///rack/late");
+
+    let name = scene.file(&machine.bootstrap_kubeconfig(), &claims);
+
+    let event = scene.wait_for_event("late", "MachineNotFound");
+    assert_eq!(event["type"], "Warning", "{event:#}");
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("it has waited for 3"), "{message}");
+    assert!(!is_answered(&scene.request(&name)));
+}
+
+#[test]
 fn a_former_holders_node_is_deleted_before_the_name_is_anothers() {
     let scene = Scene::start(&SITE, "stale-deleted", json!({"staleNodes": "Delete"}));
     let (second, stale) = reused(&scene, "again");

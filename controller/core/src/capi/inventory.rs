@@ -93,6 +93,27 @@ impl CapiInventory {
         self.look(of).ok()
     }
 
+    /// The Nodes of which Machines tell, where `is_without` is true of every name that the Node may have;
+    /// `None` while nothing can be said of them. A Machine tells of the Node that Cluster API has found for
+    /// it, and one of the control plane also of the one that it will have.
+    pub fn nodes_without(&self, is_without: impl Fn(&str) -> bool) -> Option<BTreeSet<String>> {
+        let of = |view: View<'_>| {
+            let machines = view.members.machines.iter();
+            let nodes = machines.filter_map(|(name, machine)| {
+                let expected = machine.control_plane.then(|| view.node(name, machine));
+                let names = [machine.node.clone(), expected.flatten()];
+                let mut names = names
+                    .into_iter()
+                    .flatten()
+                    .map(|name| name.as_str().to_owned());
+                let first = names.next()?;
+                (is_without(&first) && names.all(|name| is_without(&name))).then_some(first)
+            });
+            Ok(nodes.collect())
+        };
+        self.look(of).ok()
+    }
+
     /// What `look` finds, if anything may be said.
     fn look<T>(&self, look: impl FnOnce(View<'_>) -> Result<T, NotNow>) -> Result<T, NotNow> {
         let found = self.objects.store(|store| {

@@ -12,7 +12,9 @@ use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::nodes::MemoryNodes;
 use crate::request::Basis;
 use crate::request::forge::cluster::{machine, node};
-use crate::request::forge::serving::{serving as serving_request, serving_cluster};
+use crate::request::forge::serving::{
+    serving as serving_request, serving_cluster, serving_cluster_of, serving_machine,
+};
 use crate::request::forge::{
     Csr, UID, block, cluster, cluster_of_nodes, condition, decided, envelope, issued_at, now,
     object, provider_block, renewal, valid,
@@ -152,12 +154,50 @@ fn while_attestation_is_not_enforced_stock_requests_are_left_alone_whatever_they
     }
 }
 
+fn off(cluster: Context) -> Context {
+    cluster.enforcement.set(false);
+    cluster
+}
+
+#[track_caller]
+fn assert_as_before(request: &CertificateSigningRequest, cluster: &Context) {
+    let decision = decided(request, cluster);
+    assert!(
+        matches!(decision, Decision::Ignore(Ignored::NotEnforced)),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn while_attestation_is_not_enforced_a_control_plane_machine_renews_where_the_operator_says_so() {
+    let control_plane = off(with_control_plane(|_| {}));
+    let decision = decided(&stock_renewal(), &control_plane);
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+
+    let worker = off(with_control_plane(|machine| machine.control_plane = false));
+    assert_as_before(&stock_renewal(), &worker);
+}
+
+#[test]
+fn in_approve_only_mode_a_serving_request_is_left_alone_while_its_node_has_no_record() {
+    let cluster = Context {
+        issuance: Issuance::ApproveOnly,
+        ..off(serving_cluster_of(vec![serving_machine()]))
+    };
+    let mut request = serving_request();
+    request.spec.uid = None;
+    assert_as_before(&request, &cluster);
+
+    let joined = Context {
+        issuance: Issuance::ApproveOnly,
+        ..off(serving_cluster())
+    };
+    let decision = decided(&request, &joined);
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+}
+
 #[test]
 fn while_attestation_is_not_enforced_our_own_requests_are_decided_all_the_same() {
-    let off = |cluster: Context| {
-        cluster.enforcement.set(false);
-        cluster
-    };
     let named = |mut request: CertificateSigningRequest| {
         request.metadata.name = Some(format!("{CSR_NAME_PREFIX}x"));
         request

@@ -100,8 +100,9 @@ fn note(done: &Done) -> String {
             "the machine is gone: generation {generation} and its certificates are worth nothing"
         ),
         Done::Buried { generation, .. } => format!(
-            "the infrastructure gives this Machine another provider ID than the one with which it joined: \
-             generation {generation} and its certificates are worth nothing"
+            "the infrastructure has another provider ID for this Machine than the one with which it \
+             joined, or that one for another: generation {generation} and its certificates are worth \
+             nothing"
         ),
         Done::NodeRemoved { node_name, .. } => {
             format!("Node {node_name} was deleted: nobody holds the name")

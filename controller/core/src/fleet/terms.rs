@@ -105,7 +105,7 @@ pub(crate) fn serving_policy(cluster: &Cluster, access: &ClusterAccess) -> Servi
     }
 }
 
-/// What may be asked of the workload cluster at all, once that is enforced.
+/// The requests that a workload cluster takes from tokens and nodes, once that is enforced.
 pub(super) fn admission_settings(verifiers: &Verifiers, signs: bool) -> admission::Settings {
     admission::Settings {
         attestors: verifiers.providers().cloned().collect(),

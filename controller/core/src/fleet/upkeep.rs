@@ -49,7 +49,7 @@ const MAX_PAGES: usize = 500;
 /// One is enough to wait for.
 const MAX_WITHOUT: usize = 1000;
 
-/// How long it is not counted anew how many Nodes have no record, where nothing waits for that.
+/// The time for which it is not counted anew how many Nodes have no record, where nothing waits for that.
 const COUNTED_AGAIN: Duration = Duration::from_mins(10);
 
 /// HTTP statuses of who is not known, or may not.
@@ -137,11 +137,15 @@ impl Upkeep {
         {
             self.admission.built_in_renewal = nodes;
         }
-        let without = self.enforce().await;
+        self.keep_tokens(&mut health).await;
+        let enforced = self.enforce().await;
+        let Some(without) = health.note("the admission policy for requests", enforced) else {
+            health.paths = Paths::Unasked("the admission policy cannot be read".to_owned());
+            return health;
+        };
         let client = self.access.client();
         let applied = part(admission::apply(client, &self.admission).boxed()).await;
         health.note("the admission policy for requests", applied);
-        self.keep_tokens(&mut health).await;
         health.paths = match part(self.paths(without)).await {
             Ok(paths) => paths,
             Err(error) => Paths::Unasked(error),
@@ -239,10 +243,14 @@ impl Upkeep {
     /// Finds out whether attestation is enforced from now on; otherwise what is said of the Nodes without
     /// a record. Once it is, it stays so while the operator wants it: who could make a Node without a
     /// record would else open every way again.
-    async fn enforce(&mut self) -> Option<String> {
+    ///
+    /// # Errors
+    ///
+    /// It cannot be found out whether it was enforced before; then it is left as it is.
+    async fn enforce(&mut self) -> Result<Option<String>, String> {
         let without = if !self.to_be_enforced {
             Some(self.without_record_lately().await)
-        } else if self.is_enforced().await {
+        } else if self.is_enforced().await? {
             None
         } else {
             match self.without_record().await {
@@ -256,25 +264,30 @@ impl Upkeep {
         }
         self.enforcement.set(enforced);
         self.admission.enforced = enforced;
-        match without? {
-            Ok(nodes) if nodes.is_empty() => None,
+        Ok(without.map(|without| match without {
+            Ok(nodes) if nodes.is_empty() => {
+                "attestation is not enforced (autoApproveBindings: Report)".to_owned()
+            }
             Ok(nodes) => {
                 let named: Vec<&str> = nodes.iter().take(MAX_NAMED).map(String::as_str).collect();
                 let count = nodes.len();
-                Some(format!(
-                    "{count} Nodes have no record, which they get when they join through the plugin: \
-                     {}",
+                let at_least = if count < MAX_WITHOUT { "" } else { "at least " };
+                format!(
+                    "{at_least}{count} Nodes have no record, which they get when they join through the \
+                     plugin: {}",
                     named.join(", ")
-                ))
+                )
             }
-            Err(error) => Some(format!("the Nodes cannot be told: {error}")),
-        }
+            Err(error) => format!("the Nodes cannot be told: {error}"),
+        }))
     }
 
     /// Whether it was enforced before; also by the controller that was here before this one.
-    async fn is_enforced(&self) -> bool {
-        let asked = || part(admission::is_enforced(self.access.client()).boxed());
-        self.enforcement.is_on() || asked().await.unwrap_or(false)
+    async fn is_enforced(&self) -> Result<bool, String> {
+        if self.enforcement.is_on() {
+            return Ok(true);
+        }
+        part(admission::is_enforced(self.access.client()).boxed()).await
     }
 
     async fn paths(&self, without: Option<String>) -> Result<Paths, HardeningError> {
@@ -327,7 +340,8 @@ impl Upkeep {
         Ok(nodes)
     }
 
-    /// The Nodes that nobody holds the name of, but for those that renew without a record.
+    /// The Nodes that nobody holds the name of, but for those that renew without a record; also where it
+    /// is only known from a Machine that there is one, or from one of the control plane that there will be.
     async fn without_record(&self) -> Result<BTreeSet<String>, String> {
         let records = self.ledger.records().all().await;
         let records = records.map_err(|error| cut(error_chain(&error)))?;
@@ -339,7 +353,11 @@ impl Upkeep {
             .map(NodeName::as_str)
             .collect();
         let unaccounted = |name: &str| !accounted_for.contains(name);
-        nodes_named(self.access.client(), unaccounted).await
+        // A Node may be missing for a moment: when a cluster begins, and where its instance is stopped.
+        let of_machines = self.inventory.nodes_without(unaccounted);
+        let mut without = of_machines.ok_or("the Machines are not known")?;
+        without.extend(nodes_named(self.access.client(), unaccounted).await?);
+        Ok(without)
     }
 }
 

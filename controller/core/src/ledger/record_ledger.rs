@@ -14,7 +14,7 @@ use super::{
     Absences, CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening,
     Record, RecordHolder, RecordUid, Renewal,
 };
-use crate::inventory::{Inventory, MachineState};
+use crate::inventory::{Inventory, Machine, MachineState};
 use crate::logs::error_chain;
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::refusal::{Deferral, Refusal, Unavailable};
@@ -297,27 +297,55 @@ impl RecordLedger {
 
     pub(super) async fn holder_state(&self, holder: &RecordHolder) -> Result<HolderState, Refusal> {
         let unavailable = |source| Deferral::InventoryUnavailable { source };
-        let machine = self.inventory.by_provider_id(&holder.provider_id).await;
-        let machine = machine.map_err(unavailable)?;
-        let machine = machine.filter(|machine| holder.can_be(&machine.name));
-        // One that joined by its token may not be found by its provider ID yet.
-        if let (None, Some(name)) = (&machine, &holder.machine_name)
-            && let Some(named) = self
-                .inventory
-                .by_machine_name(name)
-                .await
-                .map_err(unavailable)?
+        let found = self.inventory.by_provider_id(&holder.provider_id).await;
+        let found = found.map_err(unavailable)?;
+        if let Some(machine) = &found
+            && self.can_be(holder, &machine.name).await?
         {
-            return Ok(match named.provider_id {
-                None => HolderState::Alive,
-                Some(_) => HolderState::Contradicted,
+            return Ok(match machine.state {
+                MachineState::Deleting => HolderState::Leaving,
+                MachineState::Pending | MachineState::Ready => HolderState::Alive,
             });
         }
-        Ok(match machine.map(|machine| machine.state) {
-            None => HolderState::Gone,
-            Some(MachineState::Deleting) => HolderState::Leaving,
-            Some(MachineState::Pending | MachineState::Ready) => HolderState::Alive,
+        let Some(own) = self.recorded_machine(holder).await? else {
+            return Ok(HolderState::Gone);
+        };
+        // One that joined by its token may have no provider ID yet.
+        Ok(if own.provider_id.is_none() && found.is_none() {
+            HolderState::Alive
+        } else {
+            HolderState::Contradicted
         })
+    }
+
+    /// Whether the Machine of this name, which has the holder's provider ID, can be the holder. What proved
+    /// nothing is the Machine of its token, whatever provider ID it gave. A member of a pool that no Machine
+    /// stands for has its provider ID for a name, and keeps its record when that changes.
+    pub(super) async fn can_be(
+        &self,
+        holder: &RecordHolder,
+        machine: &str,
+    ) -> Result<bool, Refusal> {
+        let provider_id = holder.provider_id.as_str();
+        let own = holder.machine_name.as_deref();
+        let same = |own: &str| own == machine || own == provider_id;
+        if holder.is_attested() || own.is_none_or(same) {
+            return Ok(true);
+        }
+        if machine != provider_id {
+            return Ok(false);
+        }
+        let own = self.recorded_machine(holder).await?;
+        Ok(own.is_none_or(|own| own.provider_id.as_ref() == Some(&holder.provider_id)))
+    }
+
+    /// The Machine as which the holder joined, as it is now.
+    async fn recorded_machine(&self, holder: &RecordHolder) -> Result<Option<Machine>, Refusal> {
+        let Some(name) = &holder.machine_name else {
+            return Ok(None);
+        };
+        let machine = self.inventory.by_machine_name(name).await;
+        Ok(machine.map_err(|source| Deferral::InventoryUnavailable { source })?)
     }
 
     /// Deletes the Node that the name's former holder left. What fails is left to the next claim of

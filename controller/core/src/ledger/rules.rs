@@ -211,12 +211,15 @@ impl Rules<'_> {
     /// Another machine has the record of the name, or one of another provider ID.
     fn another(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
-        if record.is_live() && self.claim.is_of_machine(&record.holder) {
+        if self.claim.is_of_machine(&record.holder) {
             if !record.is_reset() {
                 self.may_return(record)?;
             }
-            self.may_reenrol(record)?;
-            return self.reopen(own, None);
+            let holder = &record.holder.provider_id;
+            if record.is_live() && self.holder(holder)? == HolderState::Alive {
+                self.may_reenrol(record)?;
+                return self.reopen(own, None);
+            }
         }
         if record.is_live() {
             match self.holder(&record.holder.provider_id)? {

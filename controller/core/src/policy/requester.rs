@@ -16,6 +16,12 @@ const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
 /// The group that the API server gives to everybody it knows.
 const AUTHENTICATED_GROUP: &str = "system:authenticated";
 
+/// The bootstrap token that this user is.
+pub(crate) fn token(username: &str) -> Option<TokenId> {
+    let id = username.strip_prefix(BOOTSTRAP_USER_PREFIX)?;
+    TokenId::parse(id).ok()
+}
+
 /// Accepts a bootstrap token, or the node itself by a certificate. Whether one that names no record
 /// will do is for the ledger to say.
 ///

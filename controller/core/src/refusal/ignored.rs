@@ -12,9 +12,9 @@ reasons! {
             /// The signer that is asked.
             signer: String,
         } => "another signer answers this request",
-        /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and a node that
-        /// has no record goes on as before: Kubernetes' own approver, or a person, decides.
-        #[error("attestation is not enforced in this cluster, and the node has no record")]
+        /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and Kubernetes' own
+        /// signer is asked as it would be without us: its approver, or a person, decides.
+        #[error("attestation is not enforced in this cluster, and Kubernetes' own signer is asked")]
         NotEnforced => "attestation is not enforced in this cluster",
         /// It was denied already.
         #[error("the request was denied already")]

@@ -21,6 +21,7 @@ use crate::crd::{GuestReportedAddresses, KubeletAuthentication};
 use crate::decide::Context;
 use crate::duties::{Enforcement, Issuance};
 use crate::fleet::{NoVerifiers, VerifierFactory, terms};
+use crate::hardening::admission;
 use crate::ledger::{KubeRecords, RecordLedger};
 use crate::nodes;
 use crate::serving;
@@ -131,6 +132,11 @@ impl Standalone {
                 Some(Arc::new(serving::KubeNodes::new(access.client().clone())))
             }
         };
+        // Whether it is to be is found out by whoever looks after the cluster.
+        let enforced = terms::is_to_be_enforced(spec)
+            && admission::is_enforced(access.client())
+                .await
+                .unwrap_or(false);
         let context = Context {
             verifiers,
             audiences: audiences.into_iter().collect(),
@@ -139,7 +145,7 @@ impl Standalone {
             issuance: Issuance::Sign(signer),
             lifetimes: terms::lifetimes(spec),
             duties: terms::duties(spec, true),
-            enforcement: Enforcement::new(terms::is_to_be_enforced(spec)),
+            enforcement: Enforcement::new(enforced),
             serving,
         };
         let cluster = key.to_string();

@@ -1,5 +1,6 @@
 //! What a test does in an account of EC2.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use form_urlencoded::Serializer;
@@ -53,9 +54,24 @@ impl Ec2 {
         self.run_many(1, tags).remove(0)
     }
 
-    /// Starts instances with these tags.
+    /// Starts instances with these tags, no two of which have one private DNS name.
     #[track_caller]
     pub fn run_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
+        loop {
+            let instances = self.run_at_random(count, tags);
+            let names: BTreeSet<_> = instances.iter().map(|one| &one.private_dns_name).collect();
+            if names.len() == count {
+                return instances;
+            }
+            // moto's addresses are random: EC2 gives none twice.
+            for instance in &instances {
+                self.terminate(&instance.id);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn run_at_random(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
         let count = count.to_string();
         let mut parameters = vec![
             ("ImageId".to_owned(), "ami-12345678"),

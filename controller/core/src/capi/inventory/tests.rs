@@ -246,6 +246,11 @@ fn a_machines_node_is_the_one_that_cluster_api_found_and_the_infrastructure_repo
             let names = inventory.control_plane_nodes().unwrap();
             let names: Vec<_> = names.iter().map(NodeName::as_str).collect();
             assert_eq!(names, [expected]);
+            let without = |accounted: &str| inventory.nodes_without(|name| name != accounted);
+            assert_eq!(without(""), Some(BTreeSet::from([found.to_owned()])));
+            for accounted in [found, expected] {
+                assert_eq!(without(accounted), Some(BTreeSet::new()));
+            }
             let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
             let node = machine.node.as_ref().map(NodeName::as_str);
             // What it must be called to join stays.

@@ -63,17 +63,6 @@ impl RecordHolder {
         }
     }
 
-    /// Whether the Machine of this name can be the holder. What proved nothing is the Machine of its
-    /// token, whatever provider ID it gave. A member of a pool that no Machine stands for has its
-    /// provider ID for a name, and keeps its record once one does.
-    pub(in crate::ledger) fn can_be(&self, machine: &str) -> bool {
-        let provider_id = self.provider_id.as_str();
-        let same = |own: &str| own == machine || own == provider_id;
-        self.is_attested()
-            || machine == provider_id
-            || self.machine_name.as_deref().is_none_or(same)
-    }
-
     /// Whether a record of this machine matters to the identity: it is the machine's, or its TPM's.
     pub(in crate::ledger) fn concerns(&self, identity: &Identity) -> bool {
         self.provider_id == identity.provider_id || self.has_tpm_of(identity)

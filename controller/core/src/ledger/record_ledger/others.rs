@@ -3,7 +3,7 @@
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
 use crate::ledger::rules::HolderState;
-use crate::ledger::{Claim, Record, RecordHolder};
+use crate::ledger::{Claim, Record};
 use crate::refusal::Refusal;
 use crate::verifier::{Assurance, Identity};
 
@@ -53,15 +53,17 @@ impl RecordLedger {
                 continue;
             }
             let fresh = self.read(name).await?;
-            // What proved nothing and joined as another Machine only said that it has this provider ID.
-            let is_own = |holder: &RecordHolder| {
-                let machine = claim.machine_name.as_deref();
-                holder.provider_id == identity.provider_id
-                    && machine.is_none_or(|machine| holder.can_be(machine))
+            let Some(fresh) = fresh.filter(|fresh| {
+                fresh.record.is_live() && fresh.record.holder.provider_id == identity.provider_id
+            }) else {
+                continue;
             };
-            let fresh =
-                fresh.filter(|fresh| fresh.record.is_live() && is_own(&fresh.record.holder));
-            live.extend(fresh);
+            // What proved nothing and joined as another Machine only said that it has this provider ID.
+            let is_own = match &claim.machine_name {
+                Some(machine) => self.can_be(&fresh.record.holder, machine).await?,
+                None => true,
+            };
+            live.extend(is_own.then_some(fresh));
         }
         Ok(Others {
             live,

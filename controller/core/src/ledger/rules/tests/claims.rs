@@ -424,15 +424,45 @@ fn a_machine_that_said_another_provider_id_before_waits_for_its_certificates_end
 
 #[test]
 fn a_machine_that_was_revoked_does_not_come_back_by_another_provider_id() {
-    let world = unnamed();
+    for is_buried in [false, true] {
+        let world = unnamed();
+        world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
+        world.revoke("n1", 1);
+        if is_buried {
+            world.edit("n1", |record| {
+                *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(2));
+            });
+        }
+        let again = claiming("m1", "m1", "n1", 2, 11);
+
+        assert_eq!(world.denied(&again, 11).reason(), "IdentityRevoked");
+        world.reset("n1");
+        assert_eq!(world.granted(&again, 11), 2);
+    }
+}
+
+#[test]
+fn a_machine_that_its_infrastructure_names_otherwise_than_its_record_has_its_name_at_once() {
+    let mut world = unnamed();
     world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
-    world.revoke("n1", 1);
+    world.becomes("m1", Some(MachineState::Ready));
 
-    let denial = world.denied(&claiming("m1", "m1", "n1", 2, 11), 11);
+    assert_eq!(world.granted(&claiming("m1", "m1", "n1", 2, 1), 1), 2);
+}
 
-    assert_eq!(denial.reason(), "IdentityRevoked");
-    world.reset("n1");
-    assert_eq!(world.granted(&claiming("m1", "m1", "n1", 2, 11), 11), 2);
+#[test]
+fn a_machine_without_a_name_keeps_no_member_of_a_pool_out_whose_provider_id_it_said() {
+    let mut world = unnamed();
+    world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
+    let member = provider_id("m8");
+    world.machines.push(crate::inventory::Machine {
+        provider_id: Some(member.clone()),
+        ..crate::inventory::Machine::new(member.as_str())
+    });
+
+    let claimed = claiming(member.as_str(), "m8", "n8", 2, 1);
+    assert_eq!(world.granted(&claimed, 1), 1);
+    assert!(world.record("n1").is_live());
 }
 
 #[test]

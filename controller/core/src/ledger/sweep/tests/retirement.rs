@@ -32,19 +32,22 @@ fn a_pools_member_that_is_not_listed_for_a_moment_keeps_its_record() {
 
 #[test]
 fn what_proved_nothing_holds_no_record_once_another_machine_has_its_provider_id() {
-    let claimed = claim("m1", "n1", 1, 0);
-    for (claimed, is_held) in [(insecure(claimed.clone()), false), (claimed, true)] {
-        let mut world = World::with(policy());
-        world.claims(&claimed, 0).unwrap();
-        let with_id_of = |name: &str, other: &str| Machine {
-            provider_id: Some(provider_id(other)),
-            ..machine(name, MachineState::Ready)
-        };
+    let named = |name: &str| Machine {
+        provider_id: Some(provider_id("m1")),
+        ..Machine::new(name)
+    };
+    // A Machine, and a member of a pool that no Machine stands for.
+    for other in ["m2", provider_id("m1").as_str()] {
+        let claimed = claim("m1", "n1", 1, 0);
+        for (claimed, is_held) in [(insecure(claimed.clone()), false), (claimed, true)] {
+            let mut world = World::with(policy());
+            world.claims(&claimed, 0).unwrap();
 
-        world.machines = vec![with_id_of("m1", "m9"), with_id_of("m2", "m1")];
-        swept_again(&world, 1);
+            world.machines = vec![Machine::new("m1"), named(other)];
+            swept_again(&world, 1);
 
-        assert_eq!(world.record("n1").is_live(), is_held);
+            assert_eq!(world.record("n1").is_live(), is_held, "{other}");
+        }
     }
 }
 
