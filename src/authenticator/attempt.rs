@@ -255,6 +255,7 @@ impl Attempt {
     fn enrol(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Credential, Failure> {
         let saved = self.saved_pending(locked, stored)?;
         let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
+        self.steps.done(Step::Named);
         let (login, bootstrap) = self.login(stored)?;
         let requester = match bootstrap {
             Some(_) => Requester::Bootstrap,

@@ -15,8 +15,10 @@ pub enum Step {
     Started,
     /// The lock is ours.
     Locked,
-    /// What is stored is read, and a new credential is wanted.
+    /// The store is read, and a new credential is wanted.
     Loaded,
+    /// The node's name and the machine's provider ID are known.
+    Named,
     /// It is written down for which machine, node and cluster this is.
     OriginSaved,
     /// The key is saved.
@@ -45,10 +47,11 @@ pub enum Step {
 
 impl Step {
     /// Every step of a run that is asked no challenge, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Started,
         Self::Locked,
         Self::Loaded,
+        Self::Named,
         Self::OriginSaved,
         Self::KeySaved,
         Self::Attested,
@@ -125,9 +128,12 @@ impl Steps {
     pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {
-            Step::Started | Step::Locked | Step::OriginSaved | Step::Attested | Step::Answered => {
-                (Code::Store, "a file system does not answer")
-            }
+            Step::Started
+            | Step::Locked
+            | Step::Named
+            | Step::OriginSaved
+            | Step::Attested
+            | Step::Answered => (Code::Store, "a file system does not answer"),
             Step::Decided | Step::CredentialStored | Step::Cleared => {
                 (Code::Store, "a file system does not take the certificate")
             }

@@ -389,10 +389,7 @@ impl Exchange {
         if let Some(fault) = tls::fault(error, &self.name) {
             return ApiError::Tls { server, fault };
         }
-        if error
-            .downcast_ref::<reqwest::Error>()
-            .is_some_and(reqwest::Error::is_timeout)
-        {
+        if is_timeout(error) {
             return ApiError::TimedOut {
                 server,
                 what: self.what,
@@ -403,6 +400,18 @@ impl Exchange {
             why: innermost(error),
         }
     }
+}
+
+/// Whether the answer did not come in time, or not to its end: what reads a body wraps the error.
+fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    let inner = error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    let of_client = match inner {
+        Some(inner) => inner.downcast_ref::<reqwest::Error>(),
+        None => error.downcast_ref::<reqwest::Error>(),
+    };
+    of_client.is_some_and(reqwest::Error::is_timeout)
 }
 
 impl Head {
