@@ -344,3 +344,5 @@ mod crashes;
 mod outages;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod waits;

@@ -3,25 +3,23 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, ProviderId};
+use kubelet_attestation::names::ProviderId;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
 use super::*;
-use crate::duties::BuiltIn;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::{Witness, cluster_seen_by, machine};
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::{Fault, MemoryStore, UID};
 
-fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
+pub(super) fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
     Pipeline::new(context, store.clone(), Events::none(), now)
 }
 
-async fn processed(context: Context, store: &Arc<MemoryStore>) -> Next {
+pub(super) async fn processed(context: Context, store: &Arc<MemoryStore>) -> Next {
     processed_at(now, context, store).await
 }
 
@@ -41,7 +39,7 @@ async fn processed_at(
 /// Of the requests in these tests.
 const MAX_LEN: usize = 64 * 1024;
 
-fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Work {
+pub(super) fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Work {
     Work {
         name: "csr".to_owned(),
         uid: UID.to_owned(),
@@ -52,7 +50,7 @@ fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Work {
 }
 
 /// After ten minutes, and a little.
-fn later() -> SystemTime {
+pub(super) fn later() -> SystemTime {
     now() + Duration::from_secs(601)
 }
 
@@ -61,13 +59,16 @@ fn much_later() -> SystemTime {
     now() + Duration::from_secs(1201)
 }
 
-fn filed_at(time: SystemTime, mut request: CertificateSigningRequest) -> CertificateSigningRequest {
+pub(super) fn filed_at(
+    time: SystemTime,
+    mut request: CertificateSigningRequest,
+) -> CertificateSigningRequest {
     let time = Timestamp::try_from(time).unwrap();
     request.metadata.creation_timestamp = Some(Time(time));
     request
 }
 
-fn without_machines() -> Context {
+pub(super) fn without_machines() -> Context {
     Context {
         inventory: Arc::new(StaticInventory::default()),
         ..cluster()
@@ -86,7 +87,7 @@ fn pending() -> Context {
     }
 }
 
-fn reason(request: &CertificateSigningRequest, condition: &str) -> Option<String> {
+pub(super) fn reason(request: &CertificateSigningRequest, condition: &str) -> Option<String> {
     let status = request.status.as_ref()?;
     let conditions = status.conditions.as_ref()?;
     let found = conditions.iter().find(|found| found.type_ == condition)?;
@@ -203,90 +204,6 @@ async fn what_is_approved_and_undecided_for_ten_minutes_fails() {
     let failed = reason(&request, "Failed");
     assert_eq!(failed.as_deref(), Some("UndecidedTooLong"));
     assert!(!is_issued(&request));
-}
-
-/// The tries, of forty, at which this context's Machine is told that a request goes on waiting, and the
-/// last Event.
-async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
-    let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
-    let (events, mut next) = Events::collected();
-    let pipeline = Pipeline {
-        clock: later,
-        events,
-        ..pipeline(context, &store)
-    };
-    let (mut told, mut last) = (Vec::new(), None);
-    for attempts in 1..40 {
-        let work = work(Some(store.request()), attempts);
-        assert_eq!(pipeline.process(work).await, Next::Retry);
-        if let Some(event) = next() {
-            told.push(attempts);
-            last = Some(event);
-        }
-        assert_eq!(next(), None);
-    }
-    (told, last)
-}
-
-#[tokio::test]
-async fn a_machine_is_told_of_a_request_that_waits_for_cluster_api_again_and_again_but_seldom() {
-    let object = ObjectReference {
-        kind: Some("Machine".to_owned()),
-        namespace: Some("prod".to_owned()),
-        name: Some("m1".to_owned()),
-        ..ObjectReference::default()
-    };
-    let of = |change: fn(&mut Machine)| {
-        let mut machine = machine("m1", "n1", Some("abcdef"));
-        machine.object = Some(object.clone());
-        change(&mut machine);
-        Context {
-            inventory: Arc::new(StaticInventory::new(vec![machine]).unwrap()),
-            ..cluster()
-        }
-    };
-    for (context, reason) in [
-        (of(|machine| machine.provider_id = None), "MachineNotFound"),
-        (of(|machine| machine.node_name = None), "MachineNotReady"),
-        (
-            of(|machine| machine.state = MachineState::Pending),
-            "MachineNotReady",
-        ),
-    ] {
-        let (told, last) = told_of(context).await;
-
-        assert_eq!(told, [5, 7, 11, 19, 35]);
-        let event = last.unwrap();
-        assert_eq!(event.regarding.as_ref(), Some(&object));
-        assert_eq!(event.reason.as_deref(), Some(reason));
-        assert_eq!(event.type_.as_deref(), Some("Warning"));
-        let note = event.note.unwrap();
-        assert!(note.ends_with("it has waited for 601 s"), "{note}");
-    }
-    assert_eq!(told_of(without_machines()).await, (vec![], None));
-}
-
-#[tokio::test]
-async fn a_stock_request_is_looked_at_again_until_it_is_answered_or_attestation_is_enforced() {
-    let mut context = cluster();
-    context.duties.built_in = BuiltIn::Deny;
-    context.enforcement.set(false);
-    let mut stock = valid();
-    stock.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();
-    let store = Arc::new(MemoryStore::new(stock.clone()));
-
-    assert_eq!(processed(context.clone(), &store).await, Next::Retry);
-    assert_eq!(store.writes(), 0);
-    let mut issued = stock.clone();
-    let status = issued.status.get_or_insert_default();
-    status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
-    let answered = Arc::new(MemoryStore::new(issued));
-    assert_eq!(processed(context.clone(), &answered).await, Next::Done);
-
-    context.enforcement.set(true);
-    assert_eq!(processed(context, &store).await, Next::Done);
-    let denied = reason(&store.request(), "Denied");
-    assert!(denied.is_some(), "{:?}", store.request());
 }
 
 #[tokio::test]
