@@ -29,8 +29,8 @@ pub use self::scratch::Scratch;
 /// How often a condition that no one announces is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How seldom one is looked at that is asked about for long, by a program such as kubectl: a fifth of
-/// the time at most, so that those who wait leave the processor to those who work.
+/// How seldom one is looked at that is asked about for long. Looking takes a fifth of the time at most,
+/// so that those who wait leave the processor to those who work.
 const SELDOM: Duration = Duration::from_secs(2);
 
 /// What is started: program, arguments, environment.
@@ -290,13 +290,10 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
+        // What took long already may take a twentieth longer: an answer of an API server is quick, and
+        // still costs both sides processor time that somebody else's test waits for.
+        let late = started.elapsed() / 20;
         let cost = asked.elapsed();
-        // To look starts a program: what took long already may take a tenth longer.
-        let late = if cost > POLL {
-            started.elapsed() / 10
-        } else {
-            POLL
-        };
         thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));
     }
 }
