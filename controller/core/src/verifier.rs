@@ -12,8 +12,8 @@ use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
 use crate::refusal::{Denial, Refusal};
 
-pub mod endorsement_keys;
 mod insecure;
+pub mod platform;
 
 pub use insecure::InsecureVerifier;
 

@@ -141,7 +141,7 @@ impl Aws {
     }
 
     /// Whom to ask which TPMs the instances have that `policy` accepts.
-    pub(crate) fn endorsement_keys(&self, policy: AwsPolicy) -> ClusterTpms {
+    pub(crate) fn platform(&self, policy: AwsPolicy) -> ClusterTpms {
         self.tpms.of_cluster(policy)
     }
 

@@ -10,7 +10,7 @@ use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_controller::crd::{EndorsementKeyPlatform, TpmSettings};
 use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::verifier::Verifier;
-use node_attestation_controller::verifier::endorsement_keys::{EndorsementKeys, NoPlatform};
+use node_attestation_controller::verifier::platform::{NoPlatform, Platform};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
 use node_attestation_tpm::policy::{InvalidTpmSettings, TpmPolicy};
 use node_attestation_tpm::verifier::TpmVerifier;
@@ -83,12 +83,12 @@ impl Tpm {
         Self { keys: None }
     }
 
-    /// The verifier of a cluster, of whose machines this platform knows the endorsement keys.
+    /// The verifier of a cluster whose machines are this platform's.
     pub(crate) fn verifier(
         &self,
         settings: &TpmSettings,
         cluster_uid: &str,
-        platform: Arc<dyn EndorsementKeys>,
+        platform: Arc<dyn Platform>,
     ) -> Result<Arc<dyn Verifier>, NoTpm> {
         let keys = self.keys.clone().ok_or(NoTpm::NoKeys)?;
         let policy = TpmPolicy::new(settings)?;
@@ -97,19 +97,19 @@ impl Tpm {
     }
 }
 
-/// Who knows the endorsement keys of a cluster's machines, as its settings say; EC2 is asked about
-/// the instances that `policy` accepts.
+/// The platform that made a cluster's TPMs, as its settings say; EC2 is asked about the instances that
+/// `policy` accepts.
 pub(crate) fn platform(
     settings: &TpmSettings,
     aws: Result<&Aws, &String>,
     policy: AwsPolicy,
-) -> Result<Arc<dyn EndorsementKeys>, NoTpm> {
+) -> Result<Arc<dyn Platform>, NoTpm> {
     let platform = settings.endorsement_keys.platform;
     if platform == EndorsementKeyPlatform::None {
         Ok(Arc::new(NoPlatform))
     } else if platform == EndorsementKeyPlatform::Aws {
         let aws = aws.map_err(|why| NoTpm::NoAws(why.clone()))?;
-        Ok(Arc::new(aws.endorsement_keys(policy)))
+        Ok(Arc::new(aws.platform(policy)))
     } else {
         Err(NoTpm::Platform)
     }

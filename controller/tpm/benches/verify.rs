@@ -32,7 +32,7 @@ use node_attestation_controller::crd::TpmSettings;
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{Failure, Refusal};
-use node_attestation_controller::verifier::endorsement_keys::NoPlatform;
+use node_attestation_controller::verifier::platform::NoPlatform;
 use node_attestation_controller::verifier::{Appraisal, Assurance, Verifier as _};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
 use node_attestation_tpm::policy::TpmPolicy;

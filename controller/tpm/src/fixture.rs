@@ -17,7 +17,7 @@ use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
-use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys, NoPlatform};
+use node_attestation_controller::verifier::platform::{Asked, NoPlatform, Platform};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Verifier as _,
 };
@@ -120,13 +120,13 @@ pub(crate) fn answer(
 
 /// A platform that knows one endorsement key of every machine, or is out of order.
 #[derive(Debug, Clone)]
-pub(crate) enum Platform {
+pub(crate) enum FakePlatform {
     Knows(KeyDigest),
     OutOfOrder,
 }
 
-impl EndorsementKeys for Platform {
-    fn trusted<'a>(
+impl Platform for FakePlatform {
+    fn endorsement_key<'a>(
         &'a self,
         _asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
@@ -143,7 +143,7 @@ impl EndorsementKeys for Platform {
 pub(crate) struct Case {
     pub(crate) cluster_uid: &'static str,
     pub(crate) settings: TpmSettings,
-    pub(crate) platform: Arc<dyn EndorsementKeys>,
+    pub(crate) platform: Arc<dyn Platform>,
     pub(crate) keys: ChallengeKeys,
     pub(crate) audiences: Vec<Audience>,
     pub(crate) machine: Machine,

@@ -8,11 +8,11 @@
 //! # Guarantees
 //!
 //! - Which endorsement key is a machine's comes from its provider ID, an operator's list or the
-//!   platform ([`endorsement_keys`]), and never from a request.
+//!   [`platform`], and never from a request.
 //! - There is no TPM library here, and nothing is asked but the platform.
 //! - Every structure is read to its last byte, and what is read was verified first.
 //!
-//! [`endorsement_keys`]: node_attestation_controller::verifier::endorsement_keys
+//! [`platform`]: node_attestation_controller::verifier::platform
 
 mod attest;
 mod chain;

@@ -29,7 +29,7 @@ use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{
     Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
 };
-use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys};
+use node_attestation_controller::verifier::platform::{Asked, Platform};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
 };
@@ -45,7 +45,7 @@ use crate::public::{AttestationKey, EndorsementKey};
 pub struct TpmVerifier {
     cluster_uid: String,
     policy: TpmPolicy,
-    platform: Arc<dyn EndorsementKeys>,
+    platform: Arc<dyn Platform>,
     keys: Arc<dyn ChallengeKeySource>,
     versions: [EvidenceVersion; 2],
 }
@@ -68,7 +68,7 @@ impl TpmVerifier {
     pub fn new(
         cluster_uid: impl Into<String>,
         policy: TpmPolicy,
-        platform: Arc<dyn EndorsementKeys>,
+        platform: Arc<dyn Platform>,
         keys: Arc<dyn ChallengeKeySource>,
     ) -> Self {
         Self {
@@ -220,7 +220,7 @@ impl TpmVerifier {
             provider_id: machine.provider_id,
             kind: keys.endorsement.kind(),
         };
-        let trusted = self.platform.trusted(asked).await;
+        let trusted = self.platform.endorsement_key(asked).await;
         let trusted = trusted.map_err(|source| Deferral::VerifierUnavailable { source })?;
         let trusted = trusted.ok_or_else(|| {
             Denial::from(TpmDenial::EndorsementKeyUnknown {

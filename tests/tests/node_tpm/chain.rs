@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
 use kubelet_authenticator_tests::node::PATIENCE;
 use node_attestation_controller::crd::TpmSettings;
-use node_attestation_controller::verifier::endorsement_keys::NoPlatform;
+use node_attestation_controller::verifier::platform::NoPlatform;
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;

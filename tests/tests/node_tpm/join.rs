@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::imds::{Imds, Instance};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
 use node_attestation_controller::crd::TpmSettings;
-use node_attestation_controller::verifier::endorsement_keys::NoPlatform;
+use node_attestation_controller::verifier::platform::NoPlatform;
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;

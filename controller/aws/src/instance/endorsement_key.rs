@@ -7,7 +7,7 @@ use aws_sdk_ec2::types::EkPubKeyType;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use node_attestation_controller::ledger::KeyDigest;
-use node_attestation_controller::verifier::endorsement_keys::KeyKind;
+use node_attestation_controller::verifier::platform::KeyKind;
 
 /// An RSA key has 392 digits.
 const MAX_LEN: usize = 4096;

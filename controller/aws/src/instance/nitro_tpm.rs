@@ -13,7 +13,7 @@ use aws_sdk_ec2::types::EkPubKeyFormat;
 use futures::future::{BoxFuture, FutureExt as _};
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::Unavailable;
-use node_attestation_controller::verifier::endorsement_keys::{Asked, EndorsementKeys};
+use node_attestation_controller::verifier::platform::{Asked, Platform};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::batch::credentials;
@@ -183,8 +183,8 @@ pub struct ClusterTpms {
     policy: AwsPolicy,
 }
 
-impl EndorsementKeys for ClusterTpms {
-    fn trusted<'a>(
+impl Platform for ClusterTpms {
+    fn endorsement_key<'a>(
         &'a self,
         asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {

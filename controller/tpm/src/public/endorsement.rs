@@ -3,7 +3,7 @@
 
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::TpmDenial;
-use node_attestation_controller::verifier::endorsement_keys::KeyKind;
+use node_attestation_controller::verifier::platform::KeyKind;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
 use tpm2_protocol::data::{
     Tpm2bDigest, Tpm2bEccParameter, Tpm2bPublicKeyRsa, TpmAlgId, TpmEccCurve, TpmaObject,

@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::tpm_machine::{
 use node_attestation_controller::refusal::{Deferral, Denial, Refusal};
 
 use super::*;
-use crate::fixture::{ANOTHER, Case, GOOD, Good, Platform, denied, digest, machine, noon};
+use crate::fixture::{ANOTHER, Case, FakePlatform, GOOD, Good, denied, digest, machine, noon};
 
 mod challenges;
 mod keys;

@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::moto::{Call, Failure, Instance, Moto, Sc
 use kubelet_authenticator_test_support::moto::{NitroTpm, PublicKey};
 use node_attestation_controller::crd::AwsSettings;
 use node_attestation_controller::inventory::Machine;
-use node_attestation_controller::verifier::endorsement_keys::KeyKind;
+use node_attestation_controller::verifier::platform::KeyKind;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384, PublicKeyData as _};
 
 use super::*;
@@ -86,7 +86,7 @@ async fn ask(
         provider_id: &ProviderId::parse(provider_id).unwrap(),
         kind,
     };
-    cluster.trusted(asked).await
+    cluster.endorsement_key(asked).await
 }
 
 fn provider_id(instance: &Instance) -> String {

@@ -99,7 +99,7 @@ fn no_random_change_of_an_enrolment_is_challenged_for_another_tpm() {
         // With a list and without one: then the platform knows the key.
         if number == MUTATIONS / 2 {
             case.settings.endorsement_keys.allow_list.clear();
-            case.platform = Arc::new(Platform::Knows(digest(&machine())));
+            case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
         }
         match case.enrol(&enrolment) {
             // Another attestation key is another key: its TPM opens nothing for it, if it has it

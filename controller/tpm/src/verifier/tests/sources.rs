@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
-use node_attestation_controller::verifier::endorsement_keys::KeyKind;
+use node_attestation_controller::verifier::platform::KeyKind;
 
 use super::*;
 use crate::policy::InvalidTpmSettings;
@@ -134,11 +134,11 @@ fn all_that_is_known_without_asking_must_agree() {
 #[test]
 fn the_platforms_word_counts_where_nobody_else_knows() {
     let mut case = Case::of_nobody();
-    case.platform = Arc::new(Platform::Knows(digest(&machine())));
+    case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
     let good = Good::of(&machine(), &case);
     case.proves(&good.response);
 
-    case.platform = Arc::new(Platform::Knows(digest(&of(Kind::P384))));
+    case.platform = Arc::new(FakePlatform::Knows(digest(&of(Kind::P384))));
     for decided in [case.enrol(&good.enrolment), case.respond(&good.response)] {
         assert!(matches!(
             denied(decided),
@@ -150,7 +150,7 @@ fn the_platforms_word_counts_where_nobody_else_knows() {
 #[test]
 fn the_platform_is_not_asked_where_somebody_else_knows_or_the_quote_is_bad() {
     let mut case = Case::valid();
-    case.platform = Arc::new(Platform::OutOfOrder);
+    case.platform = Arc::new(FakePlatform::OutOfOrder);
     case.challenge(&GOOD.enrolment);
     case.proves(&GOOD.response);
 
@@ -163,7 +163,7 @@ fn the_platform_is_not_asked_where_somebody_else_knows_or_the_quote_is_bad() {
 #[test]
 fn a_platform_that_is_out_of_order_delays_and_denies_nobody() {
     let mut case = Case::of_nobody();
-    case.platform = Arc::new(Platform::OutOfOrder);
+    case.platform = Arc::new(FakePlatform::OutOfOrder);
     for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
         assert!(
             matches!(
@@ -179,8 +179,8 @@ fn a_platform_that_is_out_of_order_delays_and_denies_nobody() {
 fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
     #[derive(Debug)]
     struct Expects(KeyKind, KeyDigest);
-    impl EndorsementKeys for Expects {
-        fn trusted<'a>(
+    impl Platform for Expects {
+        fn endorsement_key<'a>(
             &'a self,
             asked: Asked<'a>,
         ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {

@@ -1,4 +1,4 @@
-//! Which endorsement key a machine's TPM has, by the word of the platform that made it.
+//! What the platform that made a machine's TPM knows of the machine.
 //!
 //! Nothing of a request takes part: the machine is the one that the inventory found.
 
@@ -11,10 +11,10 @@ use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
 use crate::refusal::Unavailable;
 
-/// Knows the endorsement keys of machines: a platform that made their TPMs.
+/// A platform that makes machines with TPMs.
 ///
 /// An implementation brings its own deadlines.
-pub trait EndorsementKeys: Debug + Send + Sync {
+pub trait Platform: Debug + Send + Sync {
     /// The digest of the endorsement key of this kind that the machine's TPM has: SHA-256 of the
     /// DER of its `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` where nothing is known of the
     /// machine, or it has no such key.
@@ -22,7 +22,7 @@ pub trait EndorsementKeys: Debug + Send + Sync {
     /// # Errors
     ///
     /// It could not be asked; the request waits.
-    fn trusted<'a>(
+    fn endorsement_key<'a>(
         &'a self,
         asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>>;
@@ -60,8 +60,8 @@ pub enum KeyKind {
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to know")]
 pub struct NoPlatform;
 
-impl EndorsementKeys for NoPlatform {
-    fn trusted<'a>(
+impl Platform for NoPlatform {
+    fn endorsement_key<'a>(
         &'a self,
         _asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
