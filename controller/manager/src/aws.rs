@@ -140,9 +140,9 @@ impl Aws {
         Arc::new(AwsVerifier::new(self.witnesses.clone(), policy).of_cluster(cluster_uid))
     }
 
-    /// Whom to ask which TPMs the instances have that `policy` accepts.
+    /// What EC2 says of the TPMs and names of the instances that `policy` accepts.
     pub(crate) fn platform(&self, policy: AwsPolicy) -> ClusterTpms {
-        self.tpms.of_cluster(policy)
+        self.tpms.of_cluster(self.instances.clone(), policy)
     }
 
     /// Whom to ask about instances.

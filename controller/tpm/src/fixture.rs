@@ -118,10 +118,14 @@ pub(crate) fn answer(
     }
 }
 
-/// A platform that knows one endorsement key of every machine, or is out of order.
+/// A platform that knows one endorsement key of every machine, and what its Node is called, or is
+/// out of order.
 #[derive(Debug, Clone)]
 pub(crate) enum FakePlatform {
     Knows(KeyDigest),
+    Names(KeyDigest, &'static str),
+    /// It told the key, and then failed.
+    ForgotTheName(KeyDigest),
     OutOfOrder,
 }
 
@@ -131,8 +135,20 @@ impl Platform for FakePlatform {
         _asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
         let answer = match self {
-            Self::Knows(key) => Ok(Some(*key)),
+            Self::Knows(key) | Self::Names(key, _) | Self::ForgotTheName(key) => Ok(Some(*key)),
             Self::OutOfOrder => Err(Unavailable::new("out of order")),
+        };
+        ready(answer).boxed()
+    }
+
+    fn node_name<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+        let answer = match self {
+            Self::Knows(_) => Ok(None),
+            Self::Names(_, name) => Ok(Some(NodeName::parse(name).unwrap())),
+            Self::ForgotTheName(_) | Self::OutOfOrder => Err(Unavailable::new("out of order")),
         };
         ready(answer).boxed()
     }

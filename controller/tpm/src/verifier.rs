@@ -10,6 +10,7 @@
 //! | 6 | the quote is the attestation key's, for this request and its challenge | respond | nobody |
 //! | 7 | the machine booted as the policy allows | respond | nobody |
 //! | 8 | the endorsement key is the machine's, where 3 did not tell | both | the platform |
+//! | 9 | what the machine's Node is called, where that is the platform's say | respond | the platform |
 //!
 //! The first request then fails with its challenge. The second one proves that the endorsement key
 //! and the attestation key are in one TPM: nobody else could open what was sealed for both. That a
@@ -171,7 +172,9 @@ impl TpmVerifier {
         allowed.map_err(Denial::from)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
+        let node_name = self.platform.node_name(machine.provider_id).await;
         let identity = Identity {
+            node_name: node_name.map_err(|source| Deferral::VerifierUnavailable { source })?,
             endorsement_key: Some(keys.endorsement.digest()),
             boot: Some(quote.boot()),
             ..Identity::of(machine.provider_id.clone())

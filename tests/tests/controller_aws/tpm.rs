@@ -37,7 +37,8 @@ impl World {
         let mut settings = TpmSettings::default();
         settings.endorsement_keys.platform = EndorsementKeyPlatform::Aws;
         let challenger = Challenger::new(&settings);
-        let machines = [(instance.node_name(), &*instance.provider_id())];
+        // As Cluster API Provider AWS calls what the kubelet calls by its private DNS name.
+        let machines = [("prod-1-md-0-x7k2p", &*instance.provider_id())];
         let mut bed = Bed::tpms(&challenger, &machines);
         let setup = bed.setup.args(&cloud.manager_arguments()).args(arguments);
         let environment = cloud.manager_environment().into_iter();
@@ -86,7 +87,7 @@ fn launch(cloud: &Cloud) -> (Instance, TpmMachine) {
 }
 
 #[test]
-fn an_instance_that_nobody_listed_joins_by_its_nitro_tpm_for_one_call_of_ec2() {
+fn an_instance_that_nobody_listed_joins_by_its_nitro_tpm_for_two_calls_of_ec2() {
     let world = World::start(&[]);
     let token = token_of_instance(0);
     world.bed.server.add_token(&token, SECRET);
@@ -103,11 +104,58 @@ fn an_instance_that_nobody_listed_joins_by_its_nitro_tpm_for_one_call_of_ec2() {
     node.run().succeeded();
 
     let calls = world.cloud.moto().calls();
-    let [call] = &calls[..] else {
-        panic!("{calls:#?}")
-    };
-    assert_eq!(call.action, ACTION);
-    assert_eq!(call.values("InstanceId"), [&*world.instance.ec2.id]);
+    let actions: Vec<_> = calls.iter().map(|call| &*call.action).collect();
+    assert_eq!(actions, [ACTION, "DescribeInstances"], "{calls:#?}");
+    for (call, parameter) in calls.iter().zip(["InstanceId", "Filter.1.Value"]) {
+        assert_eq!(call.values(parameter), [&*world.instance.ec2.id]);
+    }
+}
+
+#[test]
+fn a_node_is_called_as_ec2_says_and_not_as_its_machine() {
+    let world = World::start(&[]);
+    let provider_id = world.instance.provider_id();
+
+    for (name, denied) in [
+        ("prod-1-md-0-x7k2p", Some("NodeNameMismatch")),
+        (world.instance.node_name(), None),
+    ] {
+        let requester = Requester::new(world.bed.server.ca_pem(), &provider_id, name);
+        let enrolment = TpmEvidence::Enrol(requester.enrolment(&world.machine));
+        let first = world.put(&requester, &enrolment);
+        let challenge = challenge_of(&world.bed.wait_for_answer(&first)).expect("a challenge");
+        let response = requester.response(&world.machine, &challenge);
+        let second = world.put(&requester, &TpmEvidence::Respond(response));
+
+        let answer = world.bed.wait_for_answer(&second);
+
+        assert_eq!(reason_of(&answer, "Denied"), denied, "{answer:#}");
+        assert_eq!(is_issued(&answer), denied.is_none());
+    }
+}
+
+#[test]
+fn an_ec2_that_does_not_tell_the_name_delays_a_join() {
+    let mut world = World::start(&[]);
+    let moto = world.cloud.moto();
+    let scope = Scope::any().and_action("DescribeInstances");
+    moto.inject(scope, Times::always(), Failure::unauthorized());
+    let requester = world.requester();
+    let enrolment = TpmEvidence::Enrol(requester.enrolment(&world.machine));
+    let first = world.put(&requester, &enrolment);
+    let challenge = challenge_of(&world.bed.wait_for_answer(&first)).expect("a challenge");
+    let response = requester.response(&world.machine, &challenge);
+
+    let second = world.put(&requester, &TpmEvidence::Respond(response));
+
+    let line = world.controller.wait_for_line("decided", |line| {
+        line["csr"] == *second && line["reason"] == "VerifierUnavailable"
+    });
+    assert_eq!(line["outcome"], "deferred");
+    let why = "the controller may not call ec2:DescribeInstances in eu-west-1";
+    assert!(line.to_string().contains(why), "{line:#}");
+    world.cloud.moto().clear_failures();
+    assert!(is_issued(&world.bed.wait_for_answer(&second)));
 }
 
 #[test]

@@ -11,13 +11,15 @@ use std::time::Duration;
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::EkPubKeyFormat;
 use futures::future::{BoxFuture, FutureExt as _};
+use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::verifier::platform::{Asked, Platform};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::batch::credentials;
+use super::batch::{Instances, credentials};
 use super::bucket::Bucket;
+use super::checks::node_name;
 use super::ec2::{Ec2, Ec2Settings, outage};
 use super::endorsement_key::Kind;
 use super::outage::Outage;
@@ -122,6 +124,11 @@ enum NothingTold {
     /// It is of another account, or too young.
     #[error("EC2 in {region} does not know the instance {instance}, or not yet")]
     NotFound { region: String, instance: String },
+    /// It is too young, or its subnet gives no such names.
+    #[error(
+        "EC2 in {region} tells no name of the instance {instance} that a Node could have, or not yet"
+    )]
+    Unnamed { region: String, instance: String },
     /// It answers something else than a key.
     #[error("EC2 in {region} answers with no endorsement key of {instance}: {detail}")]
     Unreadable {
@@ -153,10 +160,11 @@ impl NitroTpms {
         }
     }
 
-    /// Those of the instances that a cluster with this policy may have.
-    pub fn of_cluster(&self, policy: AwsPolicy) -> ClusterTpms {
+    /// Those of the instances that a cluster with this policy may have; `instances` tell their names.
+    pub fn of_cluster(&self, instances: Instances, policy: AwsPolicy) -> ClusterTpms {
         ClusterTpms {
             tpms: self.clone(),
+            instances,
             policy,
         }
     }
@@ -172,7 +180,7 @@ impl fmt::Debug for NitroTpms {
     }
 }
 
-/// The endorsement keys of one cluster's instances, by EC2's word.
+/// The endorsement keys of one cluster's instances, and the names of their Nodes, by EC2's word.
 ///
 /// Nothing is known of a machine whose provider ID is none of AWS's, or names a region that the
 /// cluster has no instances in; then nobody is asked. An account's credentials see its own
@@ -180,7 +188,19 @@ impl fmt::Debug for NitroTpms {
 #[derive(Debug, Clone)]
 pub struct ClusterTpms {
     tpms: NitroTpms,
+    instances: Instances,
     policy: AwsPolicy,
+}
+
+impl ClusterTpms {
+    /// Where the machine with this provider ID is, if the cluster has instances there.
+    fn place<'a>(&self, provider_id: &'a ProviderId) -> Option<Place<'a>> {
+        Place::of(provider_id).filter(|place| self.policy.accepts_region(place.region))
+    }
+
+    fn account(&self) -> &str {
+        self.policy.only_account().unwrap_or_default()
+    }
 }
 
 impl Platform for ClusterTpms {
@@ -189,15 +209,34 @@ impl Platform for ClusterTpms {
         asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
         async move {
-            let (Some(kind), Some(place)) = (Kind::of(asked.kind), Place::of(asked.provider_id))
+            let (Some(kind), Some(place)) = (Kind::of(asked.kind), self.place(asked.provider_id))
             else {
                 return Ok(None);
             };
-            if !self.policy.accepts_region(place.region) {
+            self.tpms.shared.key(self.account(), place, kind).await
+        }
+        .boxed()
+    }
+
+    fn node_name<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+        async move {
+            let Some(Place { region, instance }) = self.place(provider_id) else {
                 return Ok(None);
-            }
-            let account = self.policy.only_account().unwrap_or_default();
-            self.tpms.shared.key(account, place, kind).await
+            };
+            let asked = self.instances.describe(self.account(), region, instance);
+            let facts = asked.await?.ok_or_else(|| NothingTold::NotFound {
+                region: region.to_owned(),
+                instance: instance.to_owned(),
+            });
+            let name = node_name(&facts.map_err(Unavailable::new)?, self.policy.node_name);
+            let unnamed = || NothingTold::Unnamed {
+                region: region.to_owned(),
+                instance: instance.to_owned(),
+            };
+            Ok(Some(name.ok_or_else(unnamed).map_err(Unavailable::new)?))
         }
         .boxed()
     }

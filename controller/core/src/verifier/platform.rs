@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
-use kubelet_attestation::names::ProviderId;
+use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
@@ -26,6 +26,17 @@ pub trait Platform: Debug + Send + Sync {
         &'a self,
         asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>>;
+
+    /// The name of the Node of the machine with this provider ID, as its infrastructure set it.
+    /// `None` where the platform has no say: then the inventory's name counts.
+    ///
+    /// # Errors
+    ///
+    /// It could not be asked, or does not know yet; the request waits.
+    fn node_name<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>>;
 }
 
 /// Of which machine the endorsement key is asked for.
@@ -65,6 +76,13 @@ impl Platform for NoPlatform {
         &'a self,
         _asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
+        ready(Ok(None)).boxed()
+    }
+
+    fn node_name<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
         ready(Ok(None)).boxed()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kubelet_attestation::names::NodeName;
 use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
 use node_attestation_controller::verifier::platform::KeyKind;
 
@@ -148,11 +149,10 @@ fn the_platforms_word_counts_where_nobody_else_knows() {
 }
 
 #[test]
-fn the_platform_is_not_asked_where_somebody_else_knows_or_the_quote_is_bad() {
+fn the_platform_is_not_asked_for_a_key_that_somebody_else_knows_or_where_the_quote_is_bad() {
     let mut case = Case::valid();
     case.platform = Arc::new(FakePlatform::OutOfOrder);
     case.challenge(&GOOD.enrolment);
-    case.proves(&GOOD.response);
 
     case.settings.endorsement_keys.allow_list.clear();
     let mut bad = GOOD.response.clone();
@@ -176,6 +176,43 @@ fn a_platform_that_is_out_of_order_delays_and_denies_nobody() {
 }
 
 #[test]
+fn what_the_platform_calls_the_node_is_part_of_the_identity() {
+    let key = digest(&machine());
+    let named = FakePlatform::Names(key, "ip-10-0-0-1.eu-west-1.compute.internal");
+    for (platform, expected) in [
+        (named, Some("ip-10-0-0-1.eu-west-1.compute.internal")),
+        // It has no say: then the inventory's name counts.
+        (FakePlatform::Knows(key), None),
+    ] {
+        for listed in [false, true] {
+            let mut case = Case::of_nobody();
+            if listed {
+                case.allow("m1", key);
+            }
+            case.platform = Arc::new(platform.clone());
+            let identity = case.proves(&Good::of(&machine(), &case).response);
+
+            let name = identity.identity().node_name.as_ref().map(NodeName::as_str);
+            assert_eq!(name, expected, "listed: {listed}");
+        }
+    }
+}
+
+#[test]
+fn a_platform_that_does_not_tell_the_nodes_name_delays_and_denies_nobody() {
+    let mut case = Case::of_nobody();
+    case.platform = Arc::new(FakePlatform::ForgotTheName(digest(&machine())));
+    let good = Good::of(&machine(), &case);
+
+    let decided = case.respond(&good.response);
+
+    let Err(Refusal::Retry(Deferral::VerifierUnavailable { source })) = decided else {
+        panic!("{decided:?}")
+    };
+    assert_eq!(source.to_string(), "out of order");
+}
+
+#[test]
 fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
     #[derive(Debug)]
     struct Expects(KeyKind, KeyDigest);
@@ -188,6 +225,13 @@ fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
             assert_eq!(asked.machine, &Case::of_nobody().machine);
             assert_eq!(asked.provider_id.as_str(), Case::of_nobody().provider_id);
             futures::future::ready(Ok(Some(self.1))).boxed()
+        }
+
+        fn node_name<'a>(
+            &'a self,
+            _provider_id: &'a ProviderId,
+        ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+            unreachable!("it is a first request")
         }
     }
 
