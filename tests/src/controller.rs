@@ -5,6 +5,7 @@ mod application;
 mod bed;
 mod instances;
 mod real;
+pub mod serving;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

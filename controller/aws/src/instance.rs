@@ -7,6 +7,7 @@ mod describe;
 mod ec2;
 mod endorsement_key;
 mod lane;
+mod named;
 mod nitro_tpm;
 mod outage;
 mod place;

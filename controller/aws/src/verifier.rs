@@ -24,6 +24,7 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_controller::crd::conditions::Report;
 use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
+use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
 };
@@ -212,6 +213,14 @@ impl Verifier for AwsVerifier {
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
         self.appraise(appraisal, now).boxed()
+    }
+
+    fn serving_names<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        let instances = &self.witnesses.instances;
+        instances.serving_names(&self.policy, provider_id).boxed()
     }
 
     fn reports(&self) -> Vec<Report> {

@@ -283,13 +283,15 @@ impl Deciding<'_> {
             issuance,
             lifetimes,
             serving,
+            verifiers,
             ..
         } = self.context;
         let now = self.now;
         let csr = self.steps.take(Check::ConformServing, || {
             csr.conform_serving(issuance, serving, lifetimes)
         })?;
-        let corroborated = csr.corroborate(ledger.as_ref(), inventory.as_ref(), serving, now);
+        let (ledger, inventory) = (ledger.as_ref(), inventory.as_ref());
+        let corroborated = csr.corroborate(ledger, inventory, verifiers, serving, now);
         let csr = self.steps.wait(Check::Corroborate, corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         Ok(match signer {
@@ -321,6 +323,8 @@ mod names;
 mod serving;
 #[cfg(test)]
 mod serving_names;
+#[cfg(test)]
+mod serving_reported;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -3,14 +3,15 @@
 use std::fmt::Debug;
 use std::time::SystemTime;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::crd::conditions::Report;
 use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
-use crate::refusal::{Denial, Refusal};
+use crate::refusal::{Denial, Refusal, Unavailable};
+use crate::serving::ServingName;
 
 mod insecure;
 pub mod platform;
@@ -37,6 +38,22 @@ pub trait Verifier: Debug + Send + Sync {
         appraisal: Appraisal<'a>,
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>>;
+
+    /// The names and addresses of the machine with this provider ID, by the word of its platform:
+    /// for serving certificates, where the inventory does not report them. None where the platform
+    /// has no say.
+    ///
+    /// The proposal: `VerifyServingAttestationData`.
+    ///
+    /// # Errors
+    ///
+    /// The platform could not be asked, or does not know the machine yet; the request waits.
+    fn serving_names<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        ready(Ok(Vec::new())).boxed()
+    }
 
     /// What there is to say of the cluster beside the answers to its requests, for conditions of its
     /// `KubeletAuthentication`. Nothing rests on it, and nobody is asked for it.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
+use futures::TryFutureExt as _;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::Header;
@@ -17,6 +18,7 @@ use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::platform::{Asked, NoPlatform, Platform};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Verifier as _,
@@ -151,6 +153,17 @@ impl Platform for FakePlatform {
             Self::ForgotTheName(_) | Self::OutOfOrder => Err(Unavailable::new("out of order")),
         };
         ready(answer).boxed()
+    }
+
+    fn serving_names<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        let names = self.node_name(provider_id).map_ok(|name| {
+            let name = name.map(|name| ServingName::Dns(name.to_string()));
+            name.into_iter().collect()
+        });
+        names.boxed()
     }
 }
 

@@ -30,6 +30,7 @@ use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{
     Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
 };
+use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::platform::{Asked, Platform};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
@@ -271,6 +272,13 @@ impl Verifier for TpmVerifier {
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
         self.appraise(appraisal, now).boxed()
+    }
+
+    fn serving_names<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        self.platform.serving_names(provider_id)
     }
 }
 

@@ -8,5 +8,6 @@ mod nodes;
 mod page;
 mod proxy;
 mod restarts;
+mod serving;
 mod tpm;
 mod world;

@@ -14,14 +14,15 @@ use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::Unavailable;
+use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::platform::{Asked, Platform};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::batch::{Instances, credentials};
 use super::bucket::Bucket;
-use super::checks::node_name;
 use super::ec2::{Ec2, Ec2Settings, outage};
 use super::endorsement_key::Kind;
+use super::named::NothingTold;
 use super::outage::Outage;
 use super::place::Place;
 use super::trouble::Trouble;
@@ -118,26 +119,6 @@ enum Told {
     Nothing(NothingTold),
 }
 
-/// Why EC2 told nothing of an instance.
-#[derive(Debug, thiserror::Error)]
-enum NothingTold {
-    /// It is of another account, or too young.
-    #[error("EC2 in {region} does not know the instance {instance}, or not yet")]
-    NotFound { region: String, instance: String },
-    /// It is too young, or its subnet gives no such names.
-    #[error(
-        "EC2 in {region} tells no name of the instance {instance} that a Node could have, or not yet"
-    )]
-    Unnamed { region: String, instance: String },
-    /// It answers something else than a key.
-    #[error("EC2 in {region} answers with no endorsement key of {instance}: {detail}")]
-    Unreadable {
-        region: String,
-        instance: String,
-        detail: &'static str,
-    },
-}
-
 impl NitroTpms {
     /// Asks EC2 with the credentials of `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
@@ -192,28 +173,18 @@ pub struct ClusterTpms {
     policy: AwsPolicy,
 }
 
-impl ClusterTpms {
-    /// Where the machine with this provider ID is, if the cluster has instances there.
-    fn place<'a>(&self, provider_id: &'a ProviderId) -> Option<Place<'a>> {
-        Place::of(provider_id).filter(|place| self.policy.accepts_region(place.region))
-    }
-
-    fn account(&self) -> &str {
-        self.policy.only_account().unwrap_or_default()
-    }
-}
-
 impl Platform for ClusterTpms {
     fn endorsement_key<'a>(
         &'a self,
         asked: Asked<'a>,
     ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
         async move {
-            let (Some(kind), Some(place)) = (Kind::of(asked.kind), self.place(asked.provider_id))
-            else {
+            let place = Place::in_cluster(asked.provider_id, &self.policy);
+            let (Some(kind), Some(place)) = (Kind::of(asked.kind), place) else {
                 return Ok(None);
             };
-            self.tpms.shared.key(self.account(), place, kind).await
+            let account = self.policy.only_account().unwrap_or_default();
+            self.tpms.shared.key(account, place, kind).await
         }
         .boxed()
     }
@@ -222,23 +193,15 @@ impl Platform for ClusterTpms {
         &'a self,
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
-        async move {
-            let Some(Place { region, instance }) = self.place(provider_id) else {
-                return Ok(None);
-            };
-            let asked = self.instances.describe(self.account(), region, instance);
-            let facts = asked.await?.ok_or_else(|| NothingTold::NotFound {
-                region: region.to_owned(),
-                instance: instance.to_owned(),
-            });
-            let name = node_name(&facts.map_err(Unavailable::new)?, self.policy.node_name);
-            let unnamed = || NothingTold::Unnamed {
-                region: region.to_owned(),
-                instance: instance.to_owned(),
-            };
-            Ok(Some(name.ok_or_else(unnamed).map_err(Unavailable::new)?))
-        }
-        .boxed()
+        self.instances.node_name(&self.policy, provider_id).boxed()
+    }
+
+    fn serving_names<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        let names = self.instances.serving_names(&self.policy, provider_id);
+        names.boxed()
     }
 }
 

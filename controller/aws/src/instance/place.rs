@@ -4,6 +4,7 @@ use kubelet_attestation::names::ProviderId;
 
 use crate::document::{is_instance, is_zone_of};
 use crate::partition;
+use crate::policy::AwsPolicy;
 
 /// An instance, and the region to ask about it in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,11 @@ impl<'a> Place<'a> {
         let (zone, instance) = path.split_once('/')?;
         let region = region_of(zone)?;
         is_instance(instance).then_some(Self { region, instance })
+    }
+
+    /// The same, of a cluster with this policy; `None` also in a region that it has no instances in.
+    pub(super) fn in_cluster(provider_id: &'a ProviderId, policy: &AwsPolicy) -> Option<Self> {
+        Self::of(provider_id).filter(|place| policy.accepts_region(place.region))
     }
 }
 

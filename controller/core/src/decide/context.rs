@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use kubelet_attestation::names::{Audience, Provider};
+use kubelet_attestation::names::{Audience, Provider, ProviderId};
 
 use crate::crd::conditions::Report;
 use crate::duties::{Duties, Enforcement, Issuance};
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
+use crate::refusal::Unavailable;
 use crate::request;
-use crate::serving::ServingPolicy;
+use crate::serving::{ServingName, ServingPolicy};
 use crate::verifier::Verifier;
 
 /// All that a decision needs to know about one workload cluster.
@@ -57,6 +58,18 @@ impl Verifiers {
     /// The providers that are admitted.
     pub fn providers(&self) -> impl Iterator<Item = &Provider> {
         self.0.keys()
+    }
+
+    /// The names and addresses that the platforms report of the machine with this provider ID.
+    pub(crate) async fn serving_names(
+        &self,
+        provider_id: &ProviderId,
+    ) -> Result<Vec<ServingName>, Unavailable> {
+        let mut names = Vec::new();
+        for verifier in self.0.values() {
+            names.extend(verifier.serving_names(provider_id).await?);
+        }
+        Ok(names)
     }
 
     /// What they have to say of their cluster.

@@ -3,31 +3,28 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, Provider};
 
 use super::*;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::{CertificateUid, MemoryRecords, Record, Records as _, Revoked};
-use crate::refusal::Unavailable;
 use crate::request::Basis;
 use crate::request::forge::cluster::Parts;
 use crate::request::forge::serving::{
-    ADDRESS, dns, ip, joined, other_machine, serving, serving_cluster, serving_cluster_of,
-    serving_csr, serving_for, serving_machine, serving_object,
+    dns, ip, joined, other_machine, serving, serving_cluster, serving_cluster_of, serving_csr,
+    serving_for, serving_machine, serving_object,
 };
 use crate::request::forge::{
     Csr, EVIDENCE, PROVIDER_ID_OID, UID, condition, decided, der, evidence_block, extension,
     insecure, issued_at, now, provider_block, renewal, texts,
 };
-use crate::serving::{GuestReported, ServingName};
 
 fn n1() -> NodeName {
     NodeName::parse("n1").unwrap()
 }
 
 #[track_caller]
-fn approved(request: &CertificateSigningRequest, cluster: &Context) -> Approval {
+pub(super) fn approved(request: &CertificateSigningRequest, cluster: &Context) -> Approval {
     let decision = decided(request, cluster);
     let Decision::Approve(approval) = decision else {
         panic!("not approved: {decision:?}")
@@ -36,7 +33,7 @@ fn approved(request: &CertificateSigningRequest, cluster: &Context) -> Approval 
 }
 
 #[track_caller]
-fn denied_by(request: &CertificateSigningRequest, cluster: &Context) -> Denial {
+pub(super) fn denied_by(request: &CertificateSigningRequest, cluster: &Context) -> Denial {
     let decision = decided(request, cluster);
     let Decision::Deny(denial) = decision else {
         panic!("not denied: {decision:?}")
@@ -45,11 +42,11 @@ fn denied_by(request: &CertificateSigningRequest, cluster: &Context) -> Denial {
 }
 
 #[track_caller]
-fn denied(request: &CertificateSigningRequest) -> Denial {
+pub(super) fn denied(request: &CertificateSigningRequest) -> Denial {
     denied_by(request, &serving_cluster())
 }
 
-fn alone(change: impl FnOnce(&mut Machine)) -> Context {
+pub(super) fn alone(change: impl FnOnce(&mut Machine)) -> Context {
     let mut machine = serving_machine();
     let cluster = joined(serving_cluster_of(vec![machine.clone()]));
     change(&mut machine);
@@ -346,74 +343,6 @@ fn a_nodes_name_is_its_records_whatever_name_the_inventory_has_for_the_machine()
 
         assert_eq!(approval.node_name(), &n1());
     }
-}
-
-/// Nodes that report these names, or cannot be read.
-#[derive(Debug)]
-struct Guest(Option<Vec<ServingName>>);
-
-impl GuestReported for Guest {
-    fn names<'a>(
-        &'a self,
-        _: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
-        let names = self.0.clone();
-        ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()
-    }
-}
-
-fn guest_reported(names: Option<Vec<ServingName>>) -> Context {
-    let mut cluster = serving_cluster();
-    cluster.serving.guest_reported = Some(Arc::new(Guest(names)));
-    cluster
-}
-
-#[test]
-fn an_address_that_the_node_reports_of_itself_counts_only_where_the_operator_says_so() {
-    let address = std::net::IpAddr::from([198, 51, 100, 7]);
-    let request = serving_for(&[ip(address)]);
-    let cluster = guest_reported(Some(vec![ServingName::Ip(address)]));
-
-    approved(&request, &cluster);
-    assert_eq!(
-        denied(&request),
-        Denial::ServingNameNotReported {
-            name: ServingName::Ip(address),
-            machine: "m1".to_owned(),
-        }
-    );
-}
-
-#[test]
-fn what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
-    let stolen = ServingName::Ip([192, 0, 2, 2].into());
-    let service = ServingName::Ip([10, 96, 0, 1].into());
-    let cluster = guest_reported(Some(vec![stolen.clone(), service.clone()]));
-
-    assert_eq!(
-        denied_by(&serving_for(&[ip([192, 0, 2, 2])]), &cluster),
-        Denial::ServingNameOfAnotherMachine {
-            name: stolen,
-            machine: "m2".to_owned(),
-        }
-    );
-    assert_eq!(
-        denied_by(&serving_for(&[ip([10, 96, 0, 1])]), &cluster),
-        Denial::ServingNameReserved { name: service }
-    );
-}
-
-#[test]
-fn nodes_that_cannot_be_read_are_no_denial() {
-    let decision = decided(&serving_for(&[ip(ADDRESS)]), &guest_reported(None));
-
-    assert!(
-        matches!(
-            decision,
-            Decision::Retry(Deferral::InventoryUnavailable { .. })
-        ),
-        "{decision:?}"
-    );
 }
 
 #[test]

@@ -6,19 +6,19 @@ use crate::inventory::{Machine, MachineState};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::serving::ServingName;
 
-/// Checks that the name is the node's own, or reported of its machine: by the infrastructure or,
-/// where that counts, by the node itself (`guest`).
+/// Checks that the name is the node's own, or reported of its machine: by the infrastructure, or by
+/// whoever else counts: its platform, and the node itself.
 pub(crate) fn is_reported(
     name: &ServingName,
     node_name: &NodeName,
     machine: &Machine,
-    guest: &[ServingName],
+    reported: &[ServingName],
 ) -> Result<(), Denial> {
     let by_infrastructure = match name {
         ServingName::Dns(name) => node_name.as_str() == name || machine.dns_names.contains(name),
         ServingName::Ip(address) => machine.addresses.contains(address),
     };
-    if by_infrastructure || guest.contains(name) {
+    if by_infrastructure || reported.contains(name) {
         Ok(())
     } else {
         Err(Denial::ServingNameNotReported {

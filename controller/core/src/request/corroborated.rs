@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use super::ConformantServingCsr;
+use crate::decide::Verifiers;
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::{CertificateUid, Ledger};
 use crate::policy::{machine, serving_machine};
@@ -24,7 +25,8 @@ impl ConformantServingCsr {
     /// Finds the machine through the node's record, and compares what is asked for with what is
     /// known of it and of all others. The node's name is the record's: it was settled when the
     /// machine joined, by its verifier where that has a say, and not always is the name that the
-    /// inventory would give it.
+    /// inventory would give it. Its platform is asked for names and addresses that nobody else
+    /// reports: the members of a pool have none in the inventory.
     ///
     /// The proposal: a serving certificate "only has IP and DNS subjectAltNames that belong to the
     /// requesting node", and an insecure provider cannot have one.
@@ -32,6 +34,7 @@ impl ConformantServingCsr {
         self,
         ledger: &dyn Ledger,
         inventory: &dyn Inventory,
+        verifiers: &Verifiers,
         policy: &ServingPolicy,
         now: SystemTime,
     ) -> Result<CorroboratedCsr, Refusal> {
@@ -50,12 +53,24 @@ impl ConformantServingCsr {
             .map_err(unavailable)?
             .ok_or(Deferral::MachineNotFound)?;
         machine::may_go_on(&machine)?;
-        let guest = match &policy.guest_reported {
+        let mut reported = match &policy.guest_reported {
             Some(guest) => guest.names(self.node_name()).await.map_err(unavailable)?,
             None => Vec::new(),
         };
+        let is_reported = |name: &ServingName, reported: &[ServingName]| {
+            serving_machine::is_reported(name, self.node_name(), &machine, reported)
+        };
+        if self
+            .names()
+            .iter()
+            .any(|name| is_reported(name, &reported).is_err())
+        {
+            let names = verifiers.serving_names(provider_id).await;
+            let unavailable = |source| Deferral::VerifierUnavailable { source };
+            reported.extend(names.map_err(unavailable)?);
+        }
         for name in self.names() {
-            serving_machine::is_reported(name, self.node_name(), &machine, &guest)?;
+            is_reported(name, &reported)?;
         }
         for name in self.names() {
             let have_it = have_it(name, inventory).await.map_err(unavailable)?;

@@ -10,6 +10,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use crate::inventory::Machine;
 use crate::ledger::KeyDigest;
 use crate::refusal::Unavailable;
+use crate::serving::ServingName;
 
 /// A platform that makes machines with TPMs.
 ///
@@ -37,6 +38,17 @@ pub trait Platform: Debug + Send + Sync {
         &'a self,
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>>;
+
+    /// The names and addresses of the machine with this provider ID; none where the platform has no
+    /// say.
+    ///
+    /// # Errors
+    ///
+    /// As [`node_name`](Self::node_name).
+    fn serving_names<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>>;
 }
 
 /// Of which machine the endorsement key is asked for.
@@ -84,5 +96,12 @@ impl Platform for NoPlatform {
         _provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
         ready(Ok(None)).boxed()
+    }
+
+    fn serving_names<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        ready(Ok(Vec::new())).boxed()
     }
 }

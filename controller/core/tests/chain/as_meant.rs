@@ -48,7 +48,7 @@ pub(crate) async fn serving(
         parsed.conform_serving(&context.issuance, policy, &context.lifetimes)?;
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
     let corroborated: CorroboratedCsr = conformant
-        .corroborate(ledger, inventory, policy, now)
+        .corroborate(ledger, inventory, &context.verifiers, policy, now)
         .await?;
     Ok(corroborated.sign(signer, now)?)
 }

@@ -42,7 +42,8 @@ fn signed_at_once(raw: RawRequest, signer: &Signer, now: SystemTime) {
 
 fn unconformant_serving(parsed: ParsedCsr, context: &Context, now: SystemTime) {
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
-    let _ = parsed.corroborate(ledger, inventory, &context.serving, now);
+    let verifiers = &context.verifiers;
+    let _ = parsed.corroborate(ledger, inventory, verifiers, &context.serving, now);
 }
 
 fn uncorroborated(serving: ConformantServingCsr, signer: &Signer, now: SystemTime) {

@@ -45,8 +45,9 @@ fn signed_twice(claimed: ClaimedCsr, signer: &Signer, now: SystemTime) {
 
 fn corroborated_twice(serving: ConformantServingCsr, context: &Context, now: SystemTime) {
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
-    let _ = serving.corroborate(ledger, inventory, &context.serving, now);
-    let _ = serving.corroborate(ledger, inventory, &context.serving, now);
+    let verifiers = &context.verifiers;
+    let _ = serving.corroborate(ledger, inventory, verifiers, &context.serving, now);
+    let _ = serving.corroborate(ledger, inventory, verifiers, &context.serving, now);
 }
 
 fn signed_and_approved(corroborated: CorroboratedCsr, signer: &Signer, now: SystemTime) {

@@ -7,14 +7,13 @@ use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::moto::{Call, Failure, Instance, Moto, Scope};
 use kubelet_authenticator_test_support::moto::{NitroTpm, PublicKey};
-use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
+use node_attestation_controller::crd::AwsSettings;
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::verifier::platform::KeyKind;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384, PublicKeyData as _};
 
 use super::*;
-use crate::fake::{ACCOUNT, FakeEc2, INSTANCE, PerAccount, facts};
-use crate::instance::{InstanceFacts, Limits};
+use crate::fake::PerAccount;
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
@@ -95,14 +94,6 @@ async fn ask(
         kind,
     };
     cluster.endorsement_key(asked).await
-}
-
-async fn name_of(
-    cluster: &ClusterTpms,
-    provider_id: &str,
-) -> Result<Option<NodeName>, Unavailable> {
-    let provider_id = ProviderId::parse(provider_id).unwrap();
-    cluster.node_name(&provider_id).await
 }
 
 fn provider_id(instance: &Instance) -> String {
@@ -204,79 +195,6 @@ async fn of_what_ec2_cannot_know_nobody_is_asked() {
         assert_eq!(told.unwrap(), None, "{provider_id}");
     }
     assert!(calls(account).is_empty());
-}
-
-#[tokio::test]
-async fn a_node_is_called_as_ec2_and_the_policy_say() {
-    let account = "300000000021";
-    let instance = instance(account);
-    for (node_name, expected) in [
-        (AwsNodeName::PrivateDnsName, &instance.private_dns_name),
-        (AwsNodeName::InstanceId, &instance.id),
-    ] {
-        let settings = AwsSettings {
-            accounts: vec![account.to_owned()],
-            node_name,
-            ..AwsSettings::default()
-        };
-        let policy = AwsPolicy::new(&settings, None);
-        let cluster = limited(TpmLimits::default()).of_cluster(instances(), policy);
-
-        let told = name_of(&cluster, &provider_id(&instance)).await.unwrap();
-
-        assert_eq!(told.unwrap().as_str(), expected);
-    }
-}
-
-#[tokio::test]
-async fn ec2_has_no_say_in_the_name_of_a_node_that_is_not_the_clusters_instance() {
-    let account = "300000000022";
-    let instance = instance(account);
-    let cluster =
-        limited(TpmLimits::default()).of_cluster(instances(), policy(account, &["eu-west-2"]));
-
-    for provider_id in [&*provider_id(&instance), "metal:///rack-1/7"] {
-        assert_eq!(name_of(&cluster, provider_id).await.unwrap(), None);
-    }
-    assert!(calls(account).is_empty());
-}
-
-#[tokio::test]
-async fn a_node_waits_for_a_name_that_ec2_does_not_tell_yet() {
-    let account = "300000000023";
-    let young = instance(account);
-    let cluster = cluster(account);
-    MOTO.hide(&young.id);
-    let id = provider_id(&young);
-
-    let told = name_of(&cluster, &id).await.unwrap_err().to_string();
-
-    let unknown = format!(
-        "EC2 in eu-west-1 does not know the instance {}, or not yet",
-        young.id
-    );
-    assert_eq!(told, unknown);
-    MOTO.restore(&young.id);
-    assert!(name_of(&cluster, &id).await.unwrap().is_some());
-}
-
-#[tokio::test]
-async fn a_node_waits_where_its_instance_has_no_private_dns_name() {
-    let ec2 = FakeEc2::with([InstanceFacts {
-        private_dns_name: None,
-        ..facts()
-    }]);
-    let instances = Instances::with(Arc::new(PerAccount), Arc::new(ec2), Limits::default());
-    let cluster = limited(TpmLimits::default()).of_cluster(instances, policy(ACCOUNT, &[]));
-
-    let told = name_of(&cluster, &format!("aws:///eu-west-1a/{INSTANCE}")).await;
-
-    assert_eq!(
-        told.unwrap_err().to_string(),
-        format!(
-            "EC2 in eu-west-1 tells no name of the instance {INSTANCE} that a Node could have, or not yet"
-        )
-    );
 }
 
 #[tokio::test]
@@ -478,3 +396,5 @@ async fn an_answer_that_is_not_what_was_asked_for_is_no_key() {
     let told = key_of(&cluster, &instance).await.unwrap();
     assert_eq!(told, Some(KeyDigest::of(&tpm.p384.der)));
 }
+
+mod named;

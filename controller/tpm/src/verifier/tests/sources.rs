@@ -213,6 +213,23 @@ fn a_platform_that_does_not_tell_the_nodes_name_delays_and_denies_nobody() {
 }
 
 #[test]
+fn the_names_for_serving_are_the_platforms() {
+    let key = digest(&machine());
+    let provider_id = ProviderId::parse(Case::of_nobody().provider_id).unwrap();
+    let asked = |platform: FakePlatform| {
+        let mut case = Case::of_nobody();
+        case.platform = Arc::new(platform);
+        futures::executor::block_on(case.verifier().serving_names(&provider_id))
+    };
+
+    let names = asked(FakePlatform::Names(key, "ip-10-0-0-1")).unwrap();
+
+    assert_eq!(names, [ServingName::Dns("ip-10-0-0-1".to_owned())]);
+    assert!(asked(FakePlatform::Knows(key)).unwrap().is_empty());
+    assert!(asked(FakePlatform::OutOfOrder).is_err());
+}
+
+#[test]
 fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
     #[derive(Debug)]
     struct Expects(KeyKind, KeyDigest);
@@ -232,6 +249,13 @@ fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
             _provider_id: &'a ProviderId,
         ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
             unreachable!("it is a first request")
+        }
+
+        fn serving_names<'a>(
+            &'a self,
+            _provider_id: &'a ProviderId,
+        ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+            unreachable!("it is a client's")
         }
     }
 

@@ -1,0 +1,92 @@
+//! The names and addresses of a cluster's machines, by EC2's word.
+//!
+//! EC2 has no say in a machine whose provider ID is none of AWS's, or names a region that the cluster
+//! has no instances in; then nobody is asked.
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_controller::refusal::Unavailable;
+use node_attestation_controller::serving::ServingName;
+
+use super::checks::node_name;
+use super::place::Place;
+use super::{InstanceFacts, Instances};
+use crate::policy::AwsPolicy;
+
+/// Why EC2 tells nothing of an instance.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NothingTold {
+    /// It is of another account, or too young.
+    #[error("EC2 in {region} does not know the instance {instance}, or not yet")]
+    NotFound { region: String, instance: String },
+    /// It is too young, or its subnet gives no such names.
+    #[error(
+        "EC2 in {region} tells no name of the instance {instance} that a Node could have, or not yet"
+    )]
+    Unnamed { region: String, instance: String },
+    /// It answers something else than a key.
+    #[error("EC2 in {region} answers with no endorsement key of {instance}: {detail}")]
+    Unreadable {
+        region: String,
+        instance: String,
+        detail: &'static str,
+    },
+}
+
+impl Instances {
+    /// The name of the machine's Node; `None` where EC2 has no say.
+    ///
+    /// # Errors
+    ///
+    /// As [`describe`](Self::describe), and where EC2 does not know the instance, or no name of it.
+    pub async fn node_name(
+        &self,
+        policy: &AwsPolicy,
+        provider_id: &ProviderId,
+    ) -> Result<Option<NodeName>, Unavailable> {
+        let Some((place, facts)) = self.facts(policy, provider_id).await? else {
+            return Ok(None);
+        };
+        let name = node_name(&facts, policy.node_name).ok_or_else(|| NothingTold::Unnamed {
+            region: place.region.to_owned(),
+            instance: place.instance.to_owned(),
+        });
+        name.map(Some).map_err(Unavailable::new)
+    }
+
+    /// The private addresses and the private DNS name of the machine, while it runs; none where EC2
+    /// has no say.
+    ///
+    /// # Errors
+    ///
+    /// As [`describe`](Self::describe), and where EC2 does not know the instance.
+    pub async fn serving_names(
+        &self,
+        policy: &AwsPolicy,
+        provider_id: &ProviderId,
+    ) -> Result<Vec<ServingName>, Unavailable> {
+        let facts = self.facts(policy, provider_id).await?;
+        let Some((_, facts)) = facts.filter(|(_, facts)| facts.is_running()) else {
+            return Ok(Vec::new());
+        };
+        let addresses = facts.addresses.into_iter().map(ServingName::Ip);
+        let name = facts.private_dns_name.map(|name| name.to_ascii_lowercase());
+        Ok(addresses.chain(name.map(ServingName::Dns)).collect())
+    }
+
+    async fn facts<'a>(
+        &self,
+        policy: &AwsPolicy,
+        provider_id: &'a ProviderId,
+    ) -> Result<Option<(Place<'a>, InstanceFacts)>, Unavailable> {
+        let Some(place) = Place::in_cluster(provider_id, policy) else {
+            return Ok(None);
+        };
+        let account = policy.only_account().unwrap_or_default();
+        let facts = self.describe(account, place.region, place.instance).await?;
+        let facts = facts.ok_or_else(|| NothingTold::NotFound {
+            region: place.region.to_owned(),
+            instance: place.instance.to_owned(),
+        });
+        Ok(Some((place, facts.map_err(Unavailable::new)?)))
+    }
+}

@@ -1,0 +1,196 @@
+//! Serving certificates: names and addresses that the inventory does not report.
+
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+
+use super::serving::{alone, approved, denied, denied_by};
+use super::*;
+use crate::refusal::Unavailable;
+use crate::request::forge::decided;
+use crate::request::forge::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
+use crate::serving::{GuestReported, ServingName};
+use crate::verifier::{Appraisal, Assurance, Verifier};
+
+/// Nodes that report these names, or cannot be read.
+#[derive(Debug)]
+struct Guest(Option<Vec<ServingName>>);
+
+impl GuestReported for Guest {
+    fn names<'a>(
+        &'a self,
+        _: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        let names = self.0.clone();
+        ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()
+    }
+}
+
+fn guest_reported(names: Option<Vec<ServingName>>) -> Context {
+    let mut cluster = serving_cluster();
+    cluster.serving.guest_reported = Some(Arc::new(Guest(names)));
+    cluster
+}
+
+#[test]
+fn an_address_that_the_node_reports_of_itself_counts_only_where_the_operator_says_so() {
+    let address = std::net::IpAddr::from([198, 51, 100, 7]);
+    let request = serving_for(&[ip(address)]);
+    let cluster = guest_reported(Some(vec![ServingName::Ip(address)]));
+
+    approved(&request, &cluster);
+    assert_eq!(
+        denied(&request),
+        Denial::ServingNameNotReported {
+            name: ServingName::Ip(address),
+            machine: "m1".to_owned(),
+        }
+    );
+}
+
+#[test]
+fn what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
+    let stolen = ServingName::Ip([192, 0, 2, 2].into());
+    let service = ServingName::Ip([10, 96, 0, 1].into());
+    let cluster = guest_reported(Some(vec![stolen.clone(), service.clone()]));
+
+    assert_eq!(
+        denied_by(&serving_for(&[ip([192, 0, 2, 2])]), &cluster),
+        Denial::ServingNameOfAnotherMachine {
+            name: stolen,
+            machine: "m2".to_owned(),
+        }
+    );
+    assert_eq!(
+        denied_by(&serving_for(&[ip([10, 96, 0, 1])]), &cluster),
+        Denial::ServingNameReserved { name: service }
+    );
+}
+
+#[test]
+fn nodes_that_cannot_be_read_are_no_denial() {
+    let decision = decided(&serving_for(&[ip(ADDRESS)]), &guest_reported(None));
+
+    assert!(
+        matches!(
+            decision,
+            Decision::Retry(Deferral::InventoryUnavailable { .. })
+        ),
+        "{decision:?}"
+    );
+}
+
+/// A platform that reports these names of machine `m1`; `None`: it is out of order.
+#[derive(Debug)]
+struct Platform(Option<Vec<ServingName>>);
+
+impl Platform {
+    /// The verifiers of a cluster that admits no other provider.
+    fn alone(self) -> Verifiers {
+        let verifier: Arc<dyn Verifier> = Arc::new(self);
+        Verifiers::from_iter([verifier])
+    }
+}
+
+impl Verifier for Platform {
+    fn provider(&self) -> &Provider {
+        &Provider::AWS
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &[]
+    }
+
+    fn verify<'a>(
+        &'a self,
+        _appraisal: Appraisal<'a>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        unreachable!("the request is a serving one")
+    }
+
+    fn serving_names<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        assert_eq!(provider_id.as_str(), "metal:///rack/m1");
+        let names = self.0.clone();
+        ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()
+    }
+}
+
+/// The cluster, whose machine `m1` has no addresses in the inventory, as a member of a pool; its
+/// platform reports these.
+fn platform_reported(names: Option<Vec<ServingName>>) -> Context {
+    let cluster = alone(|machine| {
+        machine.addresses.clear();
+        machine.dns_names.clear();
+    });
+    Context {
+        verifiers: Platform(names).alone(),
+        ..cluster
+    }
+}
+
+#[test]
+fn an_address_that_only_the_machines_platform_reports_is_its_own() {
+    let request = serving_for(&[ip(ADDRESS), dns("n1")]);
+    let address = ServingName::Ip(ADDRESS.into());
+
+    approved(&request, &platform_reported(Some(vec![address.clone()])));
+
+    for other in [None, Some(ServingName::Ip([192, 0, 2, 9].into()))] {
+        let cluster = platform_reported(Some(other.into_iter().collect()));
+        assert_eq!(
+            denied_by(&request, &cluster),
+            Denial::ServingNameNotReported {
+                name: address.clone(),
+                machine: "m1".to_owned(),
+            }
+        );
+    }
+}
+
+#[test]
+fn a_platform_is_not_asked_where_the_inventory_reports_the_names() {
+    let mut cluster = serving_cluster();
+    cluster.verifiers = Platform(None).alone();
+
+    approved(&serving(), &cluster);
+}
+
+#[test]
+fn what_a_platform_reports_is_never_another_machines_or_reserved() {
+    let stolen = ServingName::Ip([192, 0, 2, 2].into());
+    let service = ServingName::Ip([10, 96, 0, 1].into());
+    let mut cluster = serving_cluster();
+    let platform = Platform(Some(vec![stolen.clone(), service.clone()]));
+    cluster.verifiers = platform.alone();
+
+    assert_eq!(
+        denied_by(&serving_for(&[ip([192, 0, 2, 2])]), &cluster),
+        Denial::ServingNameOfAnotherMachine {
+            name: stolen,
+            machine: "m2".to_owned(),
+        }
+    );
+    assert_eq!(
+        denied_by(&serving_for(&[ip([10, 96, 0, 1])]), &cluster),
+        Denial::ServingNameReserved { name: service }
+    );
+}
+
+#[test]
+fn a_platform_that_is_out_of_order_is_no_denial() {
+    let decision = decided(&serving_for(&[ip(ADDRESS)]), &platform_reported(None));
+
+    assert!(
+        matches!(
+            decision,
+            Decision::Retry(Deferral::VerifierUnavailable { .. })
+        ),
+        "{decision:?}"
+    );
+}
