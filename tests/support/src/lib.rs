@@ -13,6 +13,7 @@ pub mod ek_ca;
 pub mod imds;
 pub mod instance_identity;
 pub mod kubelet;
+pub mod machine;
 pub mod moto;
 pub mod pki;
 pub mod process;

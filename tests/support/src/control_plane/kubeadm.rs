@@ -3,7 +3,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
-use super::ControlPlane;
+use super::{BootstrapToken, ControlPlane, ControlPlaneBuilder, DEADLINE};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
@@ -16,7 +16,51 @@ const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 /// The token of the configuration, which the bootstrap-token phase creates.
 const TOKEN: &str = "kubead.0123456789abcdef";
 
+impl ControlPlaneBuilder {
+    /// Lets anyone ask, as kubeadm's clusters do: `kubeadm join` reads the ConfigMap `cluster-info`
+    /// before it has a token that it trusts the server with.
+    pub fn anonymous_auth(self) -> Self {
+        self.apiserver_arg("--anonymous-auth=true")
+    }
+}
+
 impl ControlPlane {
+    /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap
+    /// token to join with. All of kubeadm's bindings are there when this returns.
+    ///
+    /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`] and, for a signature of
+    /// `cluster-info`, controllers.
+    ///
+    /// # Panics
+    ///
+    /// If kubeadm fails, or no controller signs.
+    #[track_caller]
+    pub fn prepare_for_joins(&self) -> BootstrapToken {
+        self.kubeadm_phase(&["init", "phase", "upload-config", "all"]);
+        self.kubeadm_bootstrap_token_phase();
+        let token = self.add_bootstrap_token("joiner", "0123456789abcdef");
+        self.wait_for_discovery(&token);
+        token
+    }
+
+    /// Waits until `cluster-info` is signed for the token: `kubeadm join`, which asks every five
+    /// seconds, does not have to wait for that.
+    #[track_caller]
+    pub fn wait_for_discovery(&self, token: &BootstrapToken) {
+        let resource = [
+            "configmaps",
+            "-n",
+            "kube-public",
+            "--field-selector=metadata.name=cluster-info",
+        ];
+        let signature = format!("jws-kubeconfig-{}", token.id());
+        let what = format!("cluster-info with a signature for {}", token.id());
+        self.kubectl()
+            .wait_for(&resource, &what, DEADLINE, |cluster_info| {
+                cluster_info["data"][&signature].is_string()
+            });
+    }
+
     /// Runs the real kubeadm as on the control-plane node, with a configuration for this cluster
     /// and the administrator's kubeconfig: `cluster.kubeadm(["init", "phase", "bootstrap-token"])`.
     ///
@@ -47,10 +91,16 @@ impl ControlPlane {
     /// If kubeadm fails.
     #[track_caller]
     pub fn kubeadm_bootstrap_token_phase(&self) {
-        let output = self.kubeadm(["init", "phase", "bootstrap-token"]);
+        self.kubeadm_phase(&["init", "phase", "bootstrap-token"]);
+    }
+
+    #[track_caller]
+    fn kubeadm_phase(&self, arguments: &[&str]) {
+        let output = self.kubeadm(arguments);
         assert!(
             output.status.success(),
-            "kubeadm init phase bootstrap-token failed ({}): {}",
+            "kubeadm {} failed ({}): {}",
+            arguments.join(" "),
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
@@ -75,8 +125,29 @@ impl ControlPlane {
             // A directory with nothing but ca.crt would mean that the CA is elsewhere.
             "certificatesDir": self.directory("pki"),
         });
-        [init, cluster]
+        [init, cluster, kubelet_configuration()]
             .map(|document: Value| document.to_string())
             .join("\n---\n")
     }
+}
+
+/// The configuration of kubelets that join with `kubeadm join`, beside kubeadm's own choices: for a
+/// machine that lends no cgroups, swap accounting or iptables.
+fn kubelet_configuration() -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        // Where `kubeadm join` puts it; kubeadm would take the certificates' directory above.
+        "authentication": { "x509": { "clientCAFile": "/etc/kubernetes/pki/ca.crt" } },
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": false,
+        // An empty list is lost on the way, and the default is not allowed without those cgroups.
+        "enforceNodeAllocatable": ["none"],
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "localStorageCapacityIsolation": false,
+        "makeIPTablesUtilChains": false,
+        "oomScoreAdj": 0,
+        "resolvConf": "",
+    })
 }

@@ -1,0 +1,277 @@
+//! Machines: real systemd, real `kubeadm join`, a real kubelet.
+//!
+//! ```no_run
+//! use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
+//! use kubelet_authenticator_test_support::machine::Machine;
+//!
+//! let cluster = ControlPlane::builder()
+//!     .anonymous_auth()
+//!     .controllers(Controllers::Certificates)
+//!     .start();
+//! let token = cluster.prepare_for_joins();
+//! let machine = Machine::builder(&cluster, "node-a").boot();
+//! let joined = machine.kubeadm_join(&token.bearer(), &[("provider-id", "generic:///a")]);
+//! assert!(joined.status.success());
+//! cluster.wait_for_node_ready("node-a");
+//! ```
+//!
+//! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in
+//! which systemd is process 1. Its root directory is the host's under a layer of its own. Its units
+//! are the kubelet with kubeadm's drop-in, journald, and a container runtime that runs nothing. It
+//! reaches the API server at the same address as the host, and nothing else; nothing reaches its
+//! kubelet. A boot takes half a second, a join one or two.
+//!
+//! # Guarantees
+//!
+//! What happens in a machine stays there: its files, sysctls, control groups and processes end when
+//! the [`Machine`] is dropped, and when the test process dies in any other way.
+//!
+//! It begins without a trace of a node: `/etc/kubernetes`, `/var/lib/kubelet`, `/etc/default`,
+//! `/etc/systemd` and `/var/log` are its own, and there is no `/var/lib/kubelet-authenticator`.
+//!
+//! # Assumptions
+//!
+//! Root, Linux with overlayfs and the device `ifb`, Debian's layout (`/usr/lib/systemd`), systemd
+//! 252 or so. Control groups of version 1 as systemd mounts them; version 2 is untried.
+
+mod builder;
+mod cgroups;
+mod forwarder;
+mod namespaces;
+mod units;
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+pub use self::builder::MachineBuilder;
+use self::cgroups::ControlGroup;
+use self::forwarder::Forwarder;
+use crate::control_plane::{ControlPlane, DEADLINE};
+use crate::process::{Process, Scratch, guarded, poll};
+
+/// The directory of systemd's programs and units, on the host and in the machine.
+const SYSTEMD: &str = "/usr/lib/systemd";
+
+/// The container runtime's socket.
+const RUNTIME: &str = "/run/fakecri.sock";
+
+/// The environment of the commands that a test runs.
+const ENVIRONMENT: [&str; 2] = [
+    "HOME=/root",
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+];
+
+/// Makes the file `$2` with the permissions `$1` at once, its directories too.
+const WRITE: &str = r#"mkdir -p "$(dirname "$2")"
+umask 077
+cat >"$2.new"
+chmod "$1" "$2.new"
+mv -fT "$2.new" "$2""#;
+
+/// A running machine; ends, and leaves nothing behind, when it is dropped.
+#[derive(Debug)]
+pub struct Machine {
+    // Processes first: fields are dropped in order, and the control group is to be empty.
+    process: Process,
+    _group: ControlGroup,
+    _forwarder: Forwarder,
+    pid: i32,
+    name: String,
+    endpoint: String,
+    ca_hash: String,
+    scratch: Scratch,
+}
+
+impl Machine {
+    /// A machine for nodes of this cluster, to be booted; `name` is its host name.
+    pub fn builder(cluster: &ControlPlane, name: &str) -> MachineBuilder {
+        MachineBuilder::new(cluster, name)
+    }
+
+    /// Its host name, and the name of its Node.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The host's number of its process 1.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Runs a command in it, as root, to its end.
+    #[track_caller]
+    pub fn run(&self, words: &[&str]) -> Output {
+        self.command(words)
+            .output()
+            .expect("setpriv can be started")
+    }
+
+    /// Runs a command in it, and returns what it printed.
+    ///
+    /// # Panics
+    ///
+    /// If it fails; the message has its output and the machine's journal.
+    #[track_caller]
+    pub fn ok(&self, words: &[&str]) -> String {
+        self.succeeded(words, self.run(words))
+    }
+
+    /// The contents of a file in it.
+    ///
+    /// Read from within: links like `kubelet-client-current.pem` lead elsewhere on the host.
+    #[track_caller]
+    pub fn read(&self, path: &str) -> Option<Vec<u8>> {
+        let output = self.run(&["cat", "--", path]);
+        output.status.success().then_some(output.stdout)
+    }
+
+    /// Writes a file in it, its directories too; readers see the old one or the new one.
+    #[track_caller]
+    pub fn write(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
+        let mode = format!("{mode:o}");
+        let words = ["sh", "-euc", WRITE, "write", &mode, path];
+        let mut child = self
+            .command(&words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("setpriv can be started");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        // It may end without reading, and then says why.
+        stdin.write_all(content.as_ref()).ok();
+        drop(stdin);
+        let output = child.wait_with_output().expect("a child can be waited for");
+        self.succeeded(&words, output);
+    }
+
+    /// Removes a file or a directory in it, if it is there.
+    #[track_caller]
+    pub fn remove(&self, path: &str) {
+        self.ok(&["rm", "-rf", "--", path]);
+    }
+
+    /// Whether there is something at this path in it.
+    #[track_caller]
+    pub fn exists(&self, path: &str) -> bool {
+        self.run(&["test", "-e", path]).status.success()
+    }
+
+    /// All that its units and its process 1 have said. It can be read after the machine has ended.
+    #[track_caller]
+    pub fn journal(&self) -> String {
+        let before = ["machine.log", "kmsg"].map(|file| self.scratch.join(file));
+        let mut text: Vec<_> = before
+            .iter()
+            .map(|file| std::fs::read(file).unwrap_or_default())
+            .collect();
+        let directory = self.scratch.join("journal");
+        let directory = directory.to_str().expect("TMPDIR is UTF-8");
+        let words = [
+            "journalctl",
+            "--no-pager",
+            "--quiet",
+            "--directory",
+            directory,
+        ];
+        let journal = guarded(&[], &words).output();
+        text.push(journal.expect("setpriv can be started").stdout);
+        String::from_utf8_lossy(&text.concat()).into_owned()
+    }
+
+    /// Runs `kubeadm join` with a bootstrap token, the cluster's certificate authority known by its
+    /// hash, and more flags of the kubelet, by name and value.
+    ///
+    /// The cluster needs [`ControlPlane::prepare_for_joins`]. Where kubeadm would wait for minutes,
+    /// it gives up at [`DEADLINE`].
+    #[track_caller]
+    pub fn kubeadm_join(&self, token: &str, kubelet_arguments: &[(&str, &str)]) -> Output {
+        let file = "/run/kubeadm-join.json";
+        let configuration = self.join_configuration(token, kubelet_arguments);
+        self.write(file, 0o600, configuration.to_string());
+        self.run(&["kubeadm", "join", "--config", file])
+    }
+
+    fn join_configuration(&self, token: &str, kubelet_arguments: &[(&str, &str)]) -> Value {
+        let arguments: Vec<_> = kubelet_arguments
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": value }))
+            .collect();
+        let deadline = format!("{}s", DEADLINE.as_secs());
+        json!({
+            "apiVersion": "kubeadm.k8s.io/v1beta4",
+            "kind": "JoinConfiguration",
+            "discovery": {
+                "bootstrapToken": {
+                    "token": token,
+                    "apiServerEndpoint": self.endpoint,
+                    "caCertHashes": [self.ca_hash],
+                },
+            },
+            "nodeRegistration": {
+                "name": self.name,
+                "criSocket": format!("unix://{RUNTIME}"),
+                // It wants control groups of version 2.
+                "ignorePreflightErrors": ["SystemVerification"],
+                "kubeletExtraArgs": arguments,
+            },
+            "timeouts": {
+                "discovery": deadline,
+                "kubeletHealthCheck": deadline,
+                "tlsBootstrap": deadline,
+            },
+        })
+    }
+
+    /// Ends it, as if the power went.
+    pub fn power_off(&mut self) {
+        if !self.process.is_running() {
+            return;
+        }
+        // Process 1 is gone only after all others of its namespace (pid_namespaces(7)), and
+        // `unshare`, which waits for it, after that. To kill `unshare` would end them unseen.
+        if let Some(first) = Pid::from_raw(self.pid) {
+            kill_process(first, Signal::KILL).ok();
+            poll(DEADLINE, || self.process.exit_status());
+        }
+        self.process.kill();
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let pid = self.pid.to_string();
+        let namespaces = [
+            "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--",
+        ];
+        let mut all = vec!["nsenter", "--target", &pid];
+        all.extend(namespaces);
+        all.extend(["env", "-i"]);
+        all.extend(ENVIRONMENT);
+        all.extend(words);
+        guarded(&[], &all)
+    }
+
+    #[track_caller]
+    fn succeeded(&self, words: &[&str], output: Output) -> String {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let stdout = text(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{} failed on machine {} ({}): {}{stdout}\n{}",
+            words.join(" "),
+            self.name,
+            output.status,
+            text(&output.stderr),
+            self.journal()
+        );
+        stdout
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.power_off();
+    }
+}

@@ -1,0 +1,193 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use x509_parser::parse_x509_certificate;
+
+use super::cgroups::ControlGroup;
+use super::forwarder::Forwarder;
+use super::{Machine, RUNTIME, namespaces, units};
+use crate::binaries::control_plane_binary;
+use crate::control_plane::{ControlPlane, DEADLINE};
+use crate::hex::hex;
+use crate::process::{Scratch, poll};
+
+/// The programs of every node, in `/usr/bin`.
+const PROGRAMS: [&str; 4] = ["fakecri", "kubeadm", "kubectl", "kubelet"];
+
+/// Counts the machines of this test process: no two of 253 have one address.
+static MADE: AtomicU8 = AtomicU8::new(0);
+
+/// A machine to be booted.
+#[derive(Debug)]
+#[must_use = "nothing is started before `boot`"]
+pub struct MachineBuilder {
+    name: String,
+    endpoint: String,
+    ca_hash: String,
+    scratch: Scratch,
+    // By their paths in the machine: the last word on each wins.
+    placed: BTreeMap<String, Placed>,
+    files: usize,
+    kubelet_arguments: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Placed {
+    permissions: String,
+    source: PathBuf,
+}
+
+impl MachineBuilder {
+    pub(super) fn new(cluster: &ControlPlane, name: &str) -> Self {
+        let builder = Self {
+            name: name.to_owned(),
+            endpoint: cluster.server().trim_start_matches("https://").to_owned(),
+            ca_hash: public_key_hash(&cluster.ca().certificate_der()),
+            scratch: Scratch::new("machine"),
+            placed: BTreeMap::new(),
+            files: 0,
+            kubelet_arguments: Vec::new(),
+        };
+        PROGRAMS.iter().fold(builder, |builder, program| {
+            let path = format!("/usr/bin/{program}");
+            builder.program(&path, &control_plane_binary(program))
+        })
+    }
+
+    /// Puts a file at this absolute path, its directories too, before systemd starts.
+    ///
+    /// # Panics
+    ///
+    /// If the path is not absolute.
+    #[track_caller]
+    pub fn file(mut self, path: &str, mode: u32, content: impl AsRef<[u8]>) -> Self {
+        self.files += 1;
+        let source = format!("file-{}", self.files);
+        let source = self.scratch.write(&source, content);
+        self.place(path, format!("{mode:o}"), source)
+    }
+
+    /// Puts a program of the host at this absolute path. It is the host's file, read-only: the
+    /// machine can neither change nor remove it.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such program, or the path is not absolute.
+    #[track_caller]
+    pub fn program(self, path: &str, host: &Path) -> Self {
+        let source = fs::canonicalize(host)
+            .unwrap_or_else(|error| panic!("no program {}: {error}", host.display()));
+        self.place(path, "program".to_owned(), source)
+    }
+
+    /// Adds a flag of the kubelet, in the machine's `/etc/default/kubelet`.
+    pub fn kubelet_arg(mut self, argument: impl Into<String>) -> Self {
+        self.kubelet_arguments.push(argument.into());
+        self
+    }
+
+    #[track_caller]
+    fn place(mut self, path: &str, permissions: String, source: PathBuf) -> Self {
+        assert!(path.starts_with('/'), "{path} is not an absolute path");
+        let placed = Placed {
+            permissions,
+            source,
+        };
+        self.placed.insert(path.to_owned(), placed);
+        self
+    }
+
+    /// Boots it, and waits until systemd has started its units. The kubelet is among them and, as
+    /// on every node, fails and is started again until `kubeadm join` has configured it.
+    ///
+    /// # Panics
+    ///
+    /// If the machine cannot be had, or does not boot in time; the message has its journal.
+    #[track_caller]
+    pub fn boot(mut self) -> Machine {
+        namespaces::require();
+        if !self.kubelet_arguments.is_empty() {
+            let arguments = self.kubelet_arguments.join(" ");
+            let line = format!("KUBELET_EXTRA_ARGS=\"{arguments}\"\n");
+            self = self.file("/etc/default/kubelet", 0o644, line);
+        }
+        let Self {
+            name,
+            endpoint,
+            ca_hash,
+            scratch,
+            placed,
+            ..
+        } = self;
+
+        let server = endpoint.parse().expect("the API server has an address");
+        let host = scratch.directory("host");
+        let forwarder = Forwarder::start(&host.join("api-server.sock"), server);
+        let socket = "/run/machine/api-server.sock";
+        units::write(&scratch.directory("units"), &endpoint, socket, RUNTIME);
+
+        let unique = scratch.path().file_name().expect("it has a name");
+        let unique = unique.to_str().expect("it is ASCII");
+        let group = ControlGroup::make(format!("kubelet-authenticator-{name}-{unique}"));
+        let placed = placed.into_iter().flat_map(|(target, placed)| {
+            let source = placed.source.into_os_string().into_string();
+            [
+                placed.permissions,
+                source.expect("its path is UTF-8"),
+                target,
+            ]
+        });
+        let placed = placed.collect();
+        let mut process = namespaces::start(&name, &address(), &group, &scratch, placed);
+        let pid = process.poll_alive("run systemd", DEADLINE, |_| {
+            let pid = fs::read_to_string(host.join("pid")).ok()?;
+            pid.strip_suffix('\n')?.parse().ok()
+        });
+        let mut machine = Machine {
+            process,
+            _group: group,
+            _forwarder: forwarder,
+            pid,
+            name,
+            endpoint,
+            ca_hash,
+            scratch,
+        };
+        machine.wait_until_booted();
+        machine
+    }
+}
+
+impl Machine {
+    #[track_caller]
+    fn wait_until_booted(&mut self) {
+        let booted = poll(DEADLINE, || {
+            let asked = self.run(&["systemctl", "is-active", "--quiet", "multi-user.target"]);
+            (asked.status.success() || !self.process.is_running()).then_some(())
+        });
+        assert!(
+            booted.is_some() && self.process.is_running(),
+            "machine {} did not boot within {DEADLINE:?}:\n{}",
+            self.name,
+            self.journal()
+        );
+    }
+}
+
+/// An address for documentation (RFC 5737): the network that it is in leads nowhere.
+fn address() -> String {
+    let host = MADE.fetch_add(1, Ordering::Relaxed) % 253 + 1;
+    format!("192.0.2.{host}")
+}
+
+/// The hash by which `kubeadm join` knows a certificate authority (RFC 7469, section 2.4).
+fn public_key_hash(certificate: &[u8]) -> String {
+    let (_, certificate) = parse_x509_certificate(certificate).expect("it is a certificate");
+    format!(
+        "sha256:{}",
+        hex(digest(&SHA256, certificate.public_key().raw).as_ref())
+    )
+}

@@ -1,0 +1,80 @@
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+/// Makes the group, says so, and removes it at the end of its standard input, which comes with the
+/// end of the test process; some tries, since processes may be dying in it.
+const KEEPER: &str = r#"group=$1
+if [ -e /sys/fs/cgroup/cgroup.procs ]; then set /sys/fs/cgroup; else set /sys/fs/cgroup/*/; fi
+for hierarchy; do
+  # A link is a second name: cpu of cpu,cpuacct.
+  [ ! -L "${hierarchy%/}" ] || continue
+  case $hierarchy in
+    # Takes no process before it is told of processors. No one in a machine makes groups in it.
+    */cpuset/) ;;
+    *) mkdir "$hierarchy/$group" ;;
+  esac
+done
+echo made
+cat
+for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  left=
+  for hierarchy; do
+    [ -e "$hierarchy/$group" ] || continue
+    find "$hierarchy/$group" -depth -type d -exec rmdir {} + 2>/dev/null || left=1
+  done
+  [ "$left" ] || exit 0
+  sleep 0.2
+done"#;
+
+/// A control group in each hierarchy, in which a machine's systemd makes its own; removed with all
+/// that is in it when this is dropped, or the test process ends.
+#[derive(Debug)]
+pub(super) struct ControlGroup {
+    name: String,
+    // Taken to end the keeper.
+    input: Option<ChildStdin>,
+    keeper: Child,
+}
+
+impl ControlGroup {
+    #[track_caller]
+    pub(super) fn make(name: String) -> Self {
+        let mut keeper = Command::new("sh")
+            .args(["-euc", KEEPER, "keeper", &name])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // It outlives the test process, whatever signal ends that group.
+            .process_group(0)
+            .spawn()
+            .expect("sh can be started");
+        let input = keeper.stdin.take();
+        let mut said = String::new();
+        let stdout = keeper.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut said).ok();
+        if said != "made\n" {
+            if let Some(mut stderr) = keeper.stderr.take() {
+                stderr.read_to_string(&mut said).ok();
+            }
+            keeper.wait().ok();
+            panic!("a machine needs control groups below /sys/fs/cgroup: {said}");
+        }
+        Self {
+            name,
+            input,
+            keeper,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        self.keeper.wait().ok();
+    }
+}

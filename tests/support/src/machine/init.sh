@@ -1,0 +1,113 @@
+# Process 1 of a machine's namespaces: makes the machine's tree, and becomes systemd in it.
+# $1: the scratch directory; $2: the machine's name; $3: its address.
+# The rest: triples of permissions, source and target; `program` stands for the permissions of one.
+scratch=$1 name=$2 address=$3
+shift 3
+# This /proc is the host's still: the number is the one that the host knows.
+read -r pid rest </proc/self/stat
+
+echo "$name" >/proc/sys/kernel/hostname
+ip link set lo up
+# kubeadm and the kubelet want a default route and an address other than loopback. It leads nowhere;
+# not every kernel has the device `dummy`.
+ip link add node type ifb
+ip address add "$address/24" dev node
+ip link set node up
+ip route add default via "${address%.*}.254"
+echo 1 >/proc/sys/net/ipv4/ip_forward
+
+mount -t tmpfs -o mode=755 machine "$scratch/root"
+cd "$scratch/root"
+mkdir upper work tree
+mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work machine tree
+cd tree
+
+# Nothing of a node that the host may be, and none of its services.
+for own in etc/cni etc/default etc/kubernetes etc/systemd opt/cni var/lib/kubelet \
+    usr/lib/systemd/system-generators usr/lib/systemd/system-environment-generators \
+    usr/local/lib/systemd; do
+  rm -rf "$own"
+  mkdir -p "$own"
+done
+rm -rf var/lib/kubelet-authenticator etc/resolv.conf
+touch etc/resolv.conf
+mkdir etc/kubernetes/manifests
+echo "$name" >etc/hostname
+printf '127.0.0.1 localhost\n%s %s\n' "$address" "$name" >etc/hosts
+tr -d - </proc/sys/kernel/random/uuid >etc/machine-id
+printf '[Journal]\nReadKMsg=no\nAudit=no\n' >etc/systemd/journald.conf
+# As `systemctl enable kubelet` does.
+mkdir -p etc/systemd/system/multi-user.target.wants
+ln -s /usr/lib/systemd/system/kubelet.service etc/systemd/system/multi-user.target.wants/
+
+mount --bind "$scratch/units" usr/lib/systemd/system
+mount -t tmpfs -o mode=755 log var/log
+mount -t tmpfs -o mode=1777 tmp tmp
+mount -t tmpfs -o mode=755 run run
+mkdir -p run/machine run/log/journal run/sysctl
+mount --bind "$scratch/host" run/machine
+mount --bind "$scratch/journal" run/log/journal
+
+mount -t tmpfs -o mode=755 dev dev
+for device in null:3 zero:5 full:7 random:8 urandom:9; do
+  mknod -m 666 "dev/${device%:*}" c 1 "${device#*:}"
+done
+mknod -m 666 dev/tty c 5 0
+ln -s /proc/self/fd dev/fd
+ln -s pts/ptmx dev/ptmx
+# A file: systemd writes here until there is a journal, and the kernel's messages are the host's.
+touch dev/kmsg
+mount --bind "$scratch/kmsg" dev/kmsg
+
+mount -t sysfs sysfs sys
+if [ -e /sys/fs/cgroup/cgroup.procs ]; then
+  # Version 2 alone. Untried.
+  mount -t cgroup2 cgroup sys/fs/cgroup
+else
+  mount -t tmpfs -o mode=755 cgroup sys/fs/cgroup
+  for hierarchy in /sys/fs/cgroup/*/cgroup.procs; do
+    hierarchy=${hierarchy%/*}
+    [ ! -L "$hierarchy" ] || continue
+    hierarchy=${hierarchy##*/}
+    case $hierarchy in
+      unified) type=cgroup2 options=rw ;;
+      systemd) type=cgroup options=none,name=systemd ;;
+      *) type=cgroup options=$hierarchy ;;
+    esac
+    mkdir "sys/fs/cgroup/$hierarchy"
+    mount -t "$type" -o "$options" cgroup "sys/fs/cgroup/$hierarchy"
+  done
+fi
+
+mount -t proc proc proc
+# Systemd (fs/) and the kubelet set these, which are the host's: they write into copies.
+for sysctl in fs/file-max fs/nr_open vm/overcommit_memory vm/panic_on_oom kernel/panic \
+    kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+  [ -e "proc/sys/$sysctl" ] || continue
+  copy=run/sysctl/$(echo "$sysctl" | tr / .)
+  cat "proc/sys/$sysctl" >"$copy"
+  mount --bind "$copy" "proc/sys/$sysctl"
+done
+
+# Only now are absolute links in the tree links within it.
+mkdir old
+pivot_root . old
+while [ $# -gt 0 ]; do
+  mkdir -p "$(dirname "$3")"
+  rm -f "$3"
+  if [ "$1" = program ]; then
+    touch "$3"
+    # Read-only: it is the host's file.
+    mount --bind -o ro "/old$2" "$3"
+  else
+    install -m "$1" "/old$2" "$3"
+  fi
+  shift 3
+done
+umount -l /old
+rmdir /old
+
+echo "$pid" >/run/machine/pid
+exec env -i container=machine PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+  /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=journal-or-kmsg \
+  --show-status=no

@@ -1,0 +1,64 @@
+//! The namespaces of a machine, with systemd as their first process.
+
+use std::fs;
+use std::path::Path;
+
+use super::SYSTEMD;
+use super::cgroups::ControlGroup;
+use crate::process::{Launch, Process, Scratch};
+
+/// Joins the control groups `$1`, and becomes who waits for the namespaces' first process, the rest
+/// of the arguments. That process is killed with this one.
+const ENTER: &str = r#"PATH=$PATH:/usr/sbin:/sbin
+group=$1
+shift
+for procs in "/sys/fs/cgroup/$group/cgroup.procs" /sys/fs/cgroup/*/"$group/cgroup.procs"; do
+  [ ! -e "$procs" ] || echo 0 >"$procs"
+done
+exec unshare --mount --net --pid --uts --ipc --cgroup --fork --kill-child -- "$@""#;
+
+const INIT: &str = include_str!("init.sh");
+
+/// Fails the test where no machine can be had.
+#[track_caller]
+pub(super) fn require() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "a machine needs namespaces, mounts and devices of its own: run as root with CAP_SYS_ADMIN"
+    );
+    for program in ["systemd", "systemd-socket-proxyd", "systemd-journald"] {
+        assert!(
+            Path::new(SYSTEMD).join(program).exists(),
+            "a machine needs {SYSTEMD}/{program}: install the Debian package systemd"
+        );
+    }
+    let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    assert!(
+        filesystems
+            .lines()
+            .any(|line| line.trim_end().ends_with("\toverlay")),
+        "a machine needs overlayfs, which this kernel does not offer: modprobe overlay"
+    );
+}
+
+/// Starts what becomes the machine: `placed` are the triples of `init.sh`.
+#[track_caller]
+pub(super) fn start(
+    name: &str,
+    address: &str,
+    group: &ControlGroup,
+    scratch: &Scratch,
+    placed: Vec<String>,
+) -> Process {
+    for directory in ["root", "journal"] {
+        scratch.directory(directory);
+    }
+    scratch.write("kmsg", "");
+    Launch::new(name, "sh")
+        .args(["-euc", ENTER, "enter", group.name()])
+        .args(["sh", "-euc", INIT, "init"])
+        .arg(scratch.path())
+        .args([name, address])
+        .args(placed)
+        .spawn(&scratch.join("machine.log"))
+}

@@ -1,0 +1,106 @@
+//! The units of a machine, in its `/usr/lib/systemd/system`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::SYSTEMD;
+
+/// Systemd's own units, taken from the host: its others would run the host's services.
+const OF_SYSTEMD: [&str; 15] = [
+    "basic.target",
+    "local-fs.target",
+    "multi-user.target",
+    "network-online.target",
+    "network.target",
+    "paths.target",
+    "shutdown.target",
+    "slices.target",
+    "sockets.target",
+    "sysinit.target",
+    "systemd-journald-dev-log.socket",
+    "systemd-journald.service",
+    "systemd-journald.socket",
+    "timers.target",
+    "umount.target",
+];
+
+/// Links that pull units in: `(directory, unit)`.
+const WANTED: [(&str, &str); 5] = [
+    ("multi-user.target.wants", "fakecri.service"),
+    ("sockets.target.wants", "api-server.socket"),
+    ("sockets.target.wants", "systemd-journald-dev-log.socket"),
+    ("sockets.target.wants", "systemd-journald.socket"),
+    ("sysinit.target.wants", "systemd-journald.service"),
+];
+
+/// From the package kubelet (kubernetes/release, cmd/krel/templates/latest/kubelet).
+const KUBELET: &str = "[Unit]
+Description=kubelet: The Kubernetes Node Agent
+Documentation=https://kubernetes.io/docs/
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+ExecStart=/usr/bin/kubelet
+Restart=always
+StartLimitInterval=0
+RestartSec=10
+
+[Install]
+WantedBy=multi-user.target
+";
+
+/// From the package kubeadm (kubernetes/release, cmd/krel/templates/latest/kubeadm).
+const KUBEADM: &str = r#"[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+"#;
+
+/// Writes them into `directory`; `endpoint` is the API server's address, `socket` where that is
+/// forwarded from, and `runtime` the container runtime's socket.
+#[track_caller]
+pub(super) fn write(directory: &Path, endpoint: &str, socket: &str, runtime: &str) {
+    for unit in OF_SYSTEMD {
+        let source = Path::new(SYSTEMD).join("system").join(unit);
+        fs::copy(&source, directory.join(unit)).unwrap_or_else(|error| {
+            panic!("a machine needs systemd with {}: {error}", source.display())
+        });
+    }
+    let put = |name: &str, text: &str| {
+        let path = directory.join(name);
+        let parent = path.parent().expect("it is in the directory");
+        fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&path, text))
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+    };
+    put("kubelet.service", KUBELET);
+    put("kubelet.service.d/10-kubeadm.conf", KUBEADM);
+    // Started is who listens: kubeadm asks the runtime at once.
+    let listens = format!("until [ -S {runtime} ]; do sleep 0.05; done");
+    put(
+        "fakecri.service",
+        &format!(
+            "[Service]\nExecStart=/usr/bin/fakecri --socket {runtime}\n\
+             ExecStartPost=/bin/sh -c '{listens}'\n"
+        ),
+    );
+    put(
+        "api-server.socket",
+        &format!("[Socket]\nListenStream={endpoint}\n"),
+    );
+    put(
+        "api-server.service",
+        &format!("[Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd {socket}\n"),
+    );
+    for (wants, unit) in WANTED {
+        let wants = directory.join(wants);
+        fs::create_dir_all(&wants)
+            .and_then(|()| symlink(Path::new("..").join(unit), wants.join(unit)))
+            .unwrap_or_else(|error| panic!("cannot link in {}: {error}", wants.display()));
+    }
+}
