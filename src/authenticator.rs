@@ -41,7 +41,7 @@ use crate::stored::Stored;
 use acceptance::is_refusal;
 use allowed::Allowed;
 use attempt::{Attempt, Demand, Locked, Memory, NotYet};
-pub(crate) use blame::store_failure;
+pub(crate) use blame::{kubeconfig_failure, store_failure};
 pub use due::Due;
 use due::ca_changed;
 pub use step::{Observer, Step};
@@ -480,7 +480,7 @@ fn failure_record(store: &Store) -> Option<FailureRecord> {
 }
 
 /// What this process was started as.
-fn program() -> String {
+pub(crate) fn program() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     Path::new(&name)
         .file_name()

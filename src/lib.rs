@@ -43,5 +43,6 @@ pub mod rescue;
 pub mod rotation;
 pub mod secret;
 pub mod settings;
+pub mod setup;
 pub mod store;
 pub mod stored;

@@ -221,6 +221,31 @@ impl Store {
     }
 }
 
+/// Replaces a file outside of the store, which only root may read; its folder is made where it is
+/// missing. A reader sees the old content or the new. The lock keeps other runs from doing the same.
+pub(crate) fn replace_file(
+    path: &Path,
+    content: &[u8],
+    _lock: &StoreLock,
+) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir);
+    made.and_then(|()| replace::replace(dir, path, content))
+        .map_err(failed)
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
+    remove(path.to_owned())
+}
+
 fn remove(path: PathBuf) -> Result<(), StoreError> {
     match fs::remove_file(&path) {
         Ok(()) => Ok(()),

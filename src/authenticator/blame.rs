@@ -1,6 +1,5 @@
 //! Which exit status an error has, and what to do about it.
 
-use std::io;
 use std::path::Path;
 
 use crate::attester::AttesterError;
@@ -30,17 +29,13 @@ pub(super) fn attester_failure(error: &AttesterError) -> Failure {
     Failure::of(error.blame().code(), error, error.remedy())
 }
 
-pub(super) fn kubeconfig_failure(error: &KubeconfigError) -> Failure {
+pub(crate) fn kubeconfig_failure(error: &KubeconfigError) -> Failure {
     Failure::of(Code::Configuration, error, "correct that file")
 }
 
 /// The bootstrap kubeconfig cannot be used: it is not there, or not usable.
 pub(super) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
-    let missing = matches!(
-        error,
-        KubeconfigError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound
-    );
-    let code = if missing {
+    let code = if error.is_not_found() {
         Code::Unauthorized
     } else {
         Code::Configuration

@@ -74,9 +74,6 @@ impl Attempt {
     }
 }
 
-/// A cluster with another server and no CA certificate in common is another cluster, not the same
-/// one moved.
-///
 /// Nothing is thrown away for it: whoever runs the plugin with a kubeconfig of another cluster must
 /// not cost the node its credential.
 fn refuse_other_cluster(
@@ -86,8 +83,7 @@ fn refuse_other_cluster(
 ) -> Result<(), Failure> {
     let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
         .map_err(|error| kubeconfig_failure(&error))?;
-    let shares_ca = endpoint.ca().iter().any(|ca| known.ca().contains(ca));
-    if shares_ca || known.server() == endpoint.server() {
+    if known.is_of_same_cluster(endpoint) {
         return Ok(());
     }
     Err(Failure::new(

@@ -43,6 +43,12 @@ pub enum Step {
     CredentialStored,
     /// What was kept for the request is removed.
     Cleared,
+    /// `setup` has written the bootstrap kubeconfig.
+    BootstrapKubeconfigWritten,
+    /// `setup` has written the kubelet's kubeconfig.
+    KubeletKubeconfigWritten,
+    /// `setup` has written the kubelet's arguments.
+    EnvironmentWritten,
 }
 
 impl Step {
@@ -69,6 +75,13 @@ impl Step {
         Self::AnswerSaved,
         Self::AnswerAcknowledged,
     ];
+
+    /// The steps of `setup`, in the order of a join; it enrols after them.
+    pub const SETUP: [Self; 3] = [
+        Self::BootstrapKubeconfigWritten,
+        Self::KubeletKubeconfigWritten,
+        Self::EnvironmentWritten,
+    ];
 }
 
 /// Told each step once it is done.
@@ -79,6 +92,11 @@ impl Observer {
     /// Calls `told` with each step.
     pub fn new(told: impl Fn(Step) + Send + Sync + 'static) -> Self {
         Self(Arc::new(told))
+    }
+
+    pub(crate) fn tell(&self, step: Step) {
+        let Self(told) = self;
+        told(step);
     }
 }
 
@@ -119,8 +137,8 @@ impl Steps {
 
     pub(super) fn done(&self, step: Step) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = step;
-        if let Some(Observer(told)) = &self.observer {
-            told(step);
+        if let Some(observer) = &self.observer {
+            observer.tell(step);
         }
     }
 
@@ -133,7 +151,10 @@ impl Steps {
             | Step::Named
             | Step::OriginSaved
             | Step::Attested
-            | Step::Answered => (Code::Store, "a file system does not answer"),
+            | Step::Answered
+            | Step::BootstrapKubeconfigWritten
+            | Step::KubeletKubeconfigWritten
+            | Step::EnvironmentWritten => (Code::Store, "a file system does not answer"),
             Step::Decided | Step::CredentialStored | Step::Cleared => {
                 (Code::Store, "a file system does not take the certificate")
             }

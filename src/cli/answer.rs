@@ -26,7 +26,8 @@ pub(super) fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// `value` as YAML in block style; texts are quoted as in JSON, which YAML contains.
+/// `value` as YAML in block style; texts of several lines are literal, others are quoted as in JSON,
+/// which YAML contains.
 pub(super) fn yaml(value: &impl Serialize) -> String {
     let mut text = String::new();
     block(
@@ -57,12 +58,28 @@ fn block(value: &Value, indent: usize, text: &mut String) {
         if nested {
             text.push('\n');
             block(value, indent + 2, text);
+        } else if let Some(lines) = literal(value) {
+            text.push_str(" |\n");
+            for line in lines {
+                text.push_str(&" ".repeat(indent + 2));
+                text.push_str(line);
+                text.push('\n');
+            }
         } else {
             text.push(' ');
             text.push_str(&value.to_string());
             text.push('\n');
         }
     }
+}
+
+/// The lines of a text that a literal block says as it is: its last line ends, and none is empty or
+/// begins with a space, which would be taken for indentation.
+fn literal(value: &Value) -> Option<impl Iterator<Item = &str>> {
+    let text = value.as_str()?.strip_suffix('\n')?;
+    let is_plain =
+        |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.contains(char::is_control);
+    text.lines().all(is_plain).then(|| text.lines())
 }
 
 #[cfg(test)]
@@ -72,11 +89,15 @@ mod tests {
     #[test]
     fn yaml_is_in_block_style() {
         let value = serde_json::json!({
+            "lines": "[a]\nb = \"c\"\n", "no lines": "a\n b\n",
             "name": "a: \"b\"", "none": null, "list": ["x", 1], "map": {"deep": {"er": true}}, "empty": {}
         });
 
         let expected = "\
 empty: {}
+lines: |
+  [a]
+  b = \"c\"
 list:
   - \"x\"
   - 1
@@ -84,6 +105,7 @@ map:
   deep:
     er: true
 name: \"a: \\\"b\\\"\"
+no lines: \"a\\n b\\n\"
 none: null
 ";
         assert_eq!(yaml(&value), expected);

@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use crate::attester::Attester;
 use crate::log::{Format, Log};
 use crate::settings::Key;
+use crate::setup;
 
 /// Keeps a kubelet's client certificate fresh.
 ///
@@ -136,6 +137,19 @@ pub(super) enum Command {
     },
     /// Forget the certificate, the pending request and the last failure.
     Reset,
+    /// Have the kubelet run this plugin from its next start on, and enrol; for `ExecStartPre=` of its
+    /// unit.
+    ///
+    /// Takes over from `kubeadm join`. Does nothing where there is nothing to take over.
+    Setup(SetupOptions),
+    /// Print a file that has a kubelet run this plugin.
+    Render {
+        /// The plugin on the node; this program's own path if not given.
+        #[arg(long, value_name = "FILE")]
+        command: Option<PathBuf>,
+        #[command(subcommand)]
+        file: Rendered,
+    },
     /// Print the version.
     Version {
         /// How to print it.
@@ -147,6 +161,64 @@ pub(super) enum Command {
         /// The shell.
         shell: Shell,
     },
+}
+
+/// The files of `setup`.
+#[derive(Debug, Args)]
+pub(super) struct SetupOptions {
+    /// The kubeconfig whose credential is taken over; the kubelet's own for a node that has joined
+    /// before.
+    #[arg(long, value_name = "FILE", default_value = setup::BOOTSTRAP_KUBECONFIG)]
+    pub(super) from: PathBuf,
+    /// The kubelet's kubeconfig.
+    #[arg(long, value_name = "FILE", default_value = setup::KUBELET_KUBECONFIG)]
+    pub(super) kubelet_kubeconfig: PathBuf,
+    /// The file that systemd reads the kubelet's arguments from.
+    #[arg(long, value_name = "FILE", default_value = setup::ENVIRONMENT_FILE)]
+    pub(super) environment_file: PathBuf,
+    /// The kubelet's folder of certificates.
+    #[arg(long, value_name = "DIR", default_value = setup::CERT_DIR)]
+    pub(super) cert_dir: PathBuf,
+    /// Give the kubelet the stored certificate for its own, and its former arguments.
+    #[arg(long, conflicts_with = "from")]
+    pub(super) undo: bool,
+}
+
+/// A file that `render` prints.
+#[derive(Debug, Subcommand)]
+pub(super) enum Rendered {
+    /// The kubelet's kubeconfig, for the cluster of the bootstrap kubeconfig.
+    Kubeconfig,
+    /// The drop-in of the kubelet's unit that runs `setup`.
+    KubeletDropIn,
+    /// A `KubeadmConfigTemplate` of Cluster API with the drop-in.
+    KubeadmConfig {
+        /// Its name.
+        #[arg(long, default_value = "md-0")]
+        name: String,
+        /// Its API version.
+        #[arg(long, value_enum, default_value_t)]
+        api_version: BootstrapApi,
+        /// What the machine's image reads.
+        #[arg(long, value_enum, default_value_t)]
+        format: BootstrapFormat,
+    },
+}
+
+/// A version of `bootstrap.cluster.x-k8s.io`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(super) enum BootstrapApi {
+    V1beta1,
+    #[default]
+    V1beta2,
+}
+
+/// A format of bootstrap data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(super) enum BootstrapFormat {
+    #[default]
+    CloudConfig,
+    Ignition,
 }
 
 /// How `status` answers.

@@ -51,6 +51,10 @@ impl Session {
                 self.by_hand(arguments)?.reset()?;
                 answer::print(b"nothing is stored any more\n")
             }
+            (Some(Command::Setup(options)), _) => self.set_up(arguments, options),
+            (Some(Command::Render { command, file }), _) => {
+                self.render(arguments, command.as_deref(), file)
+            }
             (Some(Command::Version { output }), _) => self.version(*output),
             (Some(Command::Completion { shell }), _) => {
                 let mut command = arguments::command(self.attester.as_ref());
@@ -62,7 +66,7 @@ impl Session {
         }
     }
 
-    fn by_hand<'a>(&self, arguments: &Arguments) -> Result<Authenticator<'a>, Failure> {
+    pub(super) fn by_hand<'a>(&self, arguments: &Arguments) -> Result<Authenticator<'a>, Failure> {
         self.authenticator(given(arguments)?, Caller::Person)
     }
 
@@ -88,7 +92,7 @@ impl Session {
     }
 }
 
-fn given(arguments: &Arguments) -> Result<Given<'_>, Failure> {
+pub(super) fn given(arguments: &Arguments) -> Result<Given<'_>, Failure> {
     Ok(Given {
         config: arguments.config(),
         flags: flags(arguments)?,

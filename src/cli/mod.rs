@@ -3,6 +3,7 @@
 mod answer;
 mod arguments;
 mod commands;
+mod setup;
 mod status;
 
 use std::env;

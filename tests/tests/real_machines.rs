@@ -1,5 +1,6 @@
 //! Cluster API's own managers make Machines, and their nodes join and leave through the plugin.
 
+use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -196,4 +197,47 @@ fn the_token_of_a_pool_goes_on_being_replaced_by_cluster_api() {
     let second = poll(PATIENCE, || pool.token_id().filter(|id| *id != first));
 
     assert!(second.is_some(), "{first} stays: {:#}", pool.get());
+}
+
+#[test]
+fn the_rendered_configuration_is_accepted_by_cluster_api_in_both_versions_and_formats() {
+    let kubectl = SITE.management.kubectl();
+    let render = |words: &[&str]| {
+        let path = "/usr/bin/kubelet-authenticator-insecure";
+        let output = Command::new(program("kubelet-authenticator-insecure"))
+            .args(["render", "--command", path])
+            .args(words)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let drop_in = render(&["kubelet-drop-in"]);
+    for version in ["v1beta1", "v1beta2"] {
+        for format in ["cloud-config", "ignition"] {
+            let name = format!("{version}-{format}");
+            let choice = [
+                "--api-version",
+                version,
+                "--format",
+                format,
+                "--name",
+                &name,
+            ];
+
+            kubectl.apply(&render(&[&["kubeadm-config"], &choice[..]].concat()));
+
+            let kind = "kubeadmconfigtemplates.v1beta2.bootstrap.cluster.x-k8s.io";
+            let stored = kubectl.json(["get", kind, &name]);
+            let spec = &stored["spec"]["template"]["spec"];
+            assert_eq!(spec["format"], format, "{stored:#}");
+            assert_eq!(spec["files"][0]["content"], drop_in, "{stored:#}");
+            let registration = &spec["joinConfiguration"]["nodeRegistration"];
+            assert_eq!(
+                registration["kubeletExtraArgs"],
+                json!([{ "name": "rotate-server-certificates", "value": "true" }]),
+                "{stored:#}"
+            );
+        }
+    }
 }

@@ -107,6 +107,12 @@ impl ClusterEndpoint {
         }
     }
 
+    /// Whether both are of one cluster. One with another server and no CA certificate in common is
+    /// another cluster, not the same one moved.
+    pub fn is_of_same_cluster(&self, other: &Self) -> bool {
+        self.server() == other.server() || self.ca().iter().any(|ca| other.ca().contains(ca))
+    }
+
     pub(super) fn check(
         fields: EndpointFields,
         origin: &Origin,

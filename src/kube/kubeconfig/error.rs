@@ -162,3 +162,10 @@ pub enum KubeconfigError {
         why: Refused,
     },
 }
+
+impl KubeconfigError {
+    /// Whether the file, or one that it names, is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}

@@ -45,6 +45,14 @@ impl Kubeconfig {
         let document = Document::read(path)?;
         document.endpoint(document.context()?)
     }
+
+    /// The program that gives the current context's user its credential; `None` where none does.
+    pub fn read_exec_command(path: &Path) -> Result<Option<String>, KubeconfigError> {
+        let document = Document::read(path)?;
+        let user = document.user(document.context()?)?;
+        let exec = user.exec.as_ref();
+        Ok(exec.map(|exec| exec.command.clone().unwrap_or_default()))
+    }
 }
 
 /// A kubeconfig, and where it is.
@@ -129,15 +137,18 @@ impl Document {
         ClusterEndpoint::check(fields, &origin, field)
     }
 
-    fn login(&self, context: &Context) -> Result<Login, KubeconfigError> {
-        let name = &context.user;
-        let user = self.find(
+    fn user(&self, context: &Context) -> Result<&User, KubeconfigError> {
+        self.find(
             self.contents.users.as_deref(),
             "user",
-            name,
+            &context.user,
             "the current context",
-        )?;
-        let origin = self.origin("user", name);
+        )
+    }
+
+    fn login(&self, context: &Context) -> Result<Login, KubeconfigError> {
+        let user = self.user(context)?;
+        let origin = self.origin("user", &context.user);
         if let Some((field, why)) = user.refused() {
             return Err(origin.refuse(field, why));
         }

@@ -70,7 +70,7 @@ pub(super) struct User {
     #[serde(default, deserialize_with = "secret")]
     pub(super) password: Option<Secret<String>>,
     #[serde(default)]
-    pub(super) exec: Option<Present>,
+    pub(super) exec: Option<Exec>,
     #[serde(default)]
     pub(super) auth_provider: Option<Present>,
     #[serde(default, rename = "as")]
@@ -81,6 +81,13 @@ pub(super) struct User {
     pub(super) as_groups: Option<Present>,
     #[serde(default)]
     pub(super) as_user_extra: Option<Present>,
+}
+
+/// The program that gives a user its credential.
+#[derive(Deserialize)]
+pub(super) struct Exec {
+    #[serde(default)]
+    pub(super) command: Option<String>,
 }
 
 /// A field whose content is of no interest, only that it is there.

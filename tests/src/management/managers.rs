@@ -48,7 +48,12 @@ impl Managers {
         serving.write(files.path(), "tls");
 
         let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
-        let managers = [(CORE, Vec::new()), (KUBEADM_BOOTSTRAP, vec![ttl.as_str()])];
+        // Alpha, and off: without it no configuration for Ignition is accepted.
+        let ignition = "--feature-gates=KubeadmBootstrapFormatIgnition=true";
+        let managers = [
+            (CORE, Vec::new()),
+            (KUBEADM_BOOTSTRAP, vec![ttl.as_str(), ignition]),
+        ];
         let processes = managers.map(|(name, flags)| {
             let port = free_port();
             let account = install(cluster.kubectl(), name, port, authority.certificate_pem());

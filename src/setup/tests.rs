@@ -1,0 +1,111 @@
+//! The files are read back as what they were written for. `tests/tests/node_setup.rs` runs the whole.
+
+use std::fs;
+
+use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
+use tempfile::TempDir;
+
+use super::*;
+use crate::kube::kubeconfig::Login;
+use crate::secret::Secret;
+
+/// What a token may be made of, and YAML has other uses for.
+const TOKEN: &str = "abcdef.'\"#{}[]:&*!|>%@`\\";
+
+fn endpoint(ca: &CertificateAuthority) -> EndpointFields {
+    EndpointFields {
+        server: "https://api.example:6443".to_owned(),
+        ca_pem: ca.certificate_pem().to_owned(),
+        tls_server_name: None,
+        proxy_url: Some("http://user:pa55@proxy.example:3128/".to_owned()),
+    }
+}
+
+fn written(text: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn a_bootstrap_kubeconfig_has_the_endpoint_and_the_credential_that_were_given() {
+    let ca = CertificateAuthority::new("kubernetes");
+    let pair = ca.issue(&Contents::client(Subject::node("n1")));
+    let certificate = || Login::ClientCertificate {
+        chain_pem: pair.certificate_pem.clone(),
+        key_pem: Secret::new(pair.key_pem.clone()),
+    };
+    let token = || Login::Token(Secret::new(TOKEN.to_owned()));
+    for login in [token(), certificate()] {
+        let (_folder, path) = written(&wiring::bootstrap_kubeconfig(&endpoint(&ca), &login));
+
+        let read = Kubeconfig::read(&path).unwrap();
+
+        assert_eq!(read.endpoint.to_fields(), endpoint(&ca));
+        let is_same = match (&read.login, &login) {
+            (Login::Token(read), Login::Token(given)) => read.expose() == given.expose(),
+            (
+                Login::ClientCertificate { chain_pem, key_pem },
+                Login::ClientCertificate {
+                    chain_pem: chain,
+                    key_pem: key,
+                },
+            ) => chain_pem == chain && key_pem.expose() == key.expose(),
+            _ => false,
+        };
+        assert!(is_same, "{login:?}");
+        assert_eq!(Kubeconfig::read_exec_command(&path).unwrap(), None);
+    }
+}
+
+#[test]
+fn an_exec_kubeconfig_runs_the_program_whatever_its_path_has() {
+    let ca = CertificateAuthority::new("kubernetes");
+    let mut fields = endpoint(&ca);
+    (fields.tls_server_name, fields.proxy_url) = (Some("kubernetes".to_owned()), None);
+    let program = "/opt/a \"b\": #c/kubelet-authenticator-aws";
+    let (_folder, path) = written(&exec_kubeconfig(&fields, Path::new(program)));
+
+    let command = Kubeconfig::read_exec_command(&path).unwrap();
+
+    assert_eq!(command.as_deref(), Some(program));
+    let endpoint = Kubeconfig::read_endpoint(&path).unwrap();
+    assert_eq!(endpoint.to_fields(), fields);
+}
+
+#[test]
+fn a_drop_in_lets_the_kubelet_start_whatever_setup_ends_with() {
+    let drop_in = DropIn {
+        program: Path::new("/usr/bin/kubelet-authenticator-aws"),
+        environment_file: Path::new(ENVIRONMENT_FILE),
+    };
+
+    let text = drop_in.to_string();
+
+    let expected = "[Service]
+ExecStartPre=-/usr/bin/kubelet-authenticator-aws setup
+EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_path_is_plain_where_systemd_reads_no_more_into_it() {
+    for (path, expected) in [
+        ("/usr/bin/kubelet-authenticator-aws", true),
+        ("/opt/a.b_c+d@e:f/g", true),
+        ("bin/kubelet-authenticator-aws", false),
+        ("", false),
+        ("/opt/a b", false),
+        ("/opt/a\nb", false),
+        ("/opt/%n", false),
+        ("/opt/$HOME", false),
+        ("/opt/\"a\"", false),
+        ("/opt/a;b", false),
+        ("/opt/\\x20", false),
+        ("/opt/\u{e4}", false),
+    ] {
+        assert_eq!(is_plain(Path::new(path)), expected, "{path}");
+    }
+}

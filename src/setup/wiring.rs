@@ -1,0 +1,134 @@
+//! The contents of the files that wire a kubelet.
+
+use std::fmt;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroizing;
+
+use crate::kube::kubeconfig::{EndpointFields, Login};
+
+/// Whether systemd takes the path as it is written: it splits lines at spaces, and some characters
+/// stand for something else (systemd.syntax(7), systemd.unit(5), "Specifiers").
+pub fn is_plain(path: &Path) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !br#""'\%$;#"#.contains(byte);
+    path.is_absolute() && path.as_os_str().as_encoded_bytes().iter().all(is_plain)
+}
+
+/// A drop-in of the kubelet's unit. Whatever `setup` ends with, the kubelet starts.
+#[derive(Debug, Clone, Copy)]
+#[expect(clippy::exhaustive_structs, reason = "`render` writes one out")]
+pub struct DropIn<'a> {
+    /// The plugin, as an absolute path.
+    pub program: &'a Path,
+    /// The file with the kubelet's arguments.
+    pub environment_file: &'a Path,
+}
+
+impl DropIn<'_> {
+    /// Its path on a node.
+    pub const PATH: &'static str =
+        "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
+}
+
+impl fmt::Display for DropIn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "[Service]")?;
+        writeln!(f, "ExecStartPre=-{} setup", self.program.display())?;
+        writeln!(f, "EnvironmentFile=-{}", self.environment_file.display())
+    }
+}
+
+/// The kubelet's arguments in the form of systemd.exec(5), by the name that kubeadm's unit uses.
+///
+/// kubeadm's configuration file has `rotateCertificates: true`, which would make the kubelet go
+/// round the plugin; its flag wins.
+pub(super) fn environment(kubeconfig: &Path) -> String {
+    format!(
+        "# Written by `setup`; removed by `setup --undo`.\n\
+         KUBELET_KUBECONFIG_ARGS=\"--kubeconfig={} --rotate-certificates=false\"\n",
+        kubeconfig.display()
+    )
+}
+
+/// A kubeconfig that runs `program` for its credential.
+pub fn exec_kubeconfig(endpoint: &EndpointFields, program: &Path) -> String {
+    let user = format!(
+        "    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      command: {}
+      interactiveMode: Never
+      provideClusterInfo: true
+",
+        quoted(&program.to_string_lossy())
+    );
+    cluster(endpoint) + &user
+}
+
+/// A kubeconfig with this credential in it.
+pub(super) fn bootstrap_kubeconfig(endpoint: &EndpointFields, login: &Login) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(cluster(endpoint));
+    let (chain, key) = match login {
+        Login::Token(token) => {
+            let token = Zeroizing::new(quoted(token.expose()));
+            text.push_str("    token: ");
+            text.push_str(&token);
+            text.push('\n');
+            return text;
+        }
+        Login::ClientCertificate { chain_pem, key_pem } => (chain_pem, key_pem),
+    };
+    let key = Zeroizing::new(STANDARD.encode(key.expose()));
+    text.push_str("    client-certificate-data: ");
+    text.push_str(&STANDARD.encode(chain));
+    text.push_str("\n    client-key-data: ");
+    text.push_str(&key);
+    text.push('\n');
+    text
+}
+
+/// The kubeconfig that the kubelet writes where it got a certificate by itself: chain and key are in
+/// one file.
+pub(super) fn kubelet_kubeconfig(endpoint: &EndpointFields, pair: &Path) -> String {
+    let pair = quoted(&pair.to_string_lossy());
+    cluster(endpoint) + &format!("    client-certificate: {pair}\n    client-key: {pair}\n")
+}
+
+/// All but the user's fields, with the names that the kubelet uses itself.
+fn cluster(endpoint: &EndpointFields) -> String {
+    let optional = [
+        ("tls-server-name", &endpoint.tls_server_name),
+        ("proxy-url", &endpoint.proxy_url),
+    ];
+    let optional: String = optional
+        .into_iter()
+        .filter_map(|(field, value)| Some(format!("    {field}: {}\n", quoted(value.as_ref()?))))
+        .collect();
+    format!(
+        "apiVersion: v1
+kind: Config
+clusters:
+- name: default-cluster
+  cluster:
+    server: {}
+    certificate-authority-data: {}
+{optional}contexts:
+- name: default-context
+  context:
+    cluster: default-cluster
+    user: default-auth
+current-context: default-context
+users:
+- name: default-auth
+  user:
+",
+        quoted(&endpoint.server),
+        STANDARD.encode(&endpoint.ca_pem),
+    )
+}
+
+/// As in JSON, which YAML contains.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

@@ -1,0 +1,524 @@
+//! `setup` and `render`: the files that have a kubelet run the plugin. `real_setup` has the same on
+//! systemd, with kubeadm and a kubelet.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use kubelet_authenticator::authenticator::Step;
+use kubelet_authenticator::kube::kubeconfig::{Kubeconfig, Login};
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, Kubeconfig as File, Signer, TOKEN,
+};
+use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST, is_pair};
+use kubelet_authenticator_tests::program;
+
+/// What the environment file is to have, apart from the kubeconfig's path.
+const ARGUMENTS: &str = "--rotate-certificates=false";
+
+/// A machine on which kubeadm and the kubelet keep their files.
+struct Host {
+    node: Node,
+    /// Stands for `/etc/kubernetes`.
+    etc: PathBuf,
+}
+
+impl Host {
+    fn new(plugin: &str, server: &ApiServer) -> Self {
+        let mut node = Node::new(plugin, server);
+        let etc = node.scratch().directory("etc");
+        node.set(
+            "BOOTSTRAP_KUBECONFIG",
+            etc.join("ours/bootstrap.kubeconfig"),
+        );
+        Self { node, etc }
+    }
+
+    /// One on which `kubeadm join` has left its bootstrap kubeconfig.
+    fn joining(server: &ApiServer) -> Self {
+        let host = Self::new(NULL, server);
+        server.kubeconfig().write(&host.from());
+        host
+    }
+
+    fn from(&self) -> PathBuf {
+        self.etc.join("bootstrap-kubelet.conf")
+    }
+
+    fn kubelet_conf(&self) -> PathBuf {
+        self.etc.join("kubelet.conf")
+    }
+
+    fn environment(&self) -> PathBuf {
+        self.etc.join("ours/kubelet.env")
+    }
+
+    fn bootstrap(&self) -> PathBuf {
+        self.etc.join("ours/bootstrap.kubeconfig")
+    }
+
+    fn pair(&self) -> PathBuf {
+        self.etc.join("pki/kubelet-client-current.pem")
+    }
+
+    /// Runs `setup` as before a start of the kubelet.
+    fn setup(&self) -> Run {
+        self.setup_with(&["--from", self.from().to_str().unwrap()])
+    }
+
+    fn undo(&self) -> Run {
+        self.setup_with(&["--undo"])
+    }
+
+    fn setup_with(&self, options: &[&str]) -> Run {
+        let (conf, environment) = (self.kubelet_conf(), self.environment());
+        let cert_dir = self.etc.join("pki");
+        let mut words = vec!["setup"];
+        for (flag, path) in [
+            ("--kubelet-kubeconfig", &conf),
+            ("--environment-file", &environment),
+            ("--cert-dir", &cert_dir),
+        ] {
+            words.extend([flag, path.to_str().unwrap()]);
+        }
+        let run = self.node.command(&[&words, options].concat());
+        for secret in [TOKEN, "PRIVATE KEY"] {
+            assert!(
+                !run.stderr.contains(secret) && !run.stdout.contains(secret),
+                "{run:#?}"
+            );
+        }
+        run
+    }
+
+    /// The kubelet's next start is with the plugin.
+    #[track_caller]
+    fn is_set_up(&self, plugin: &str) {
+        let command = Kubeconfig::read_exec_command(&self.kubelet_conf()).unwrap();
+        assert_eq!(command, Some(program(plugin).display().to_string()));
+        let conf = self.kubelet_conf();
+        let expected = format!(
+            "KUBELET_KUBECONFIG_ARGS=\"--kubeconfig={} {ARGUMENTS}\"",
+            conf.display()
+        );
+        let environment = fs::read_to_string(self.environment()).unwrap();
+        assert_eq!(environment.lines().last(), Some(&*expected));
+    }
+
+    /// The kubelet's next start is with kubeadm's arguments.
+    #[track_caller]
+    fn is_left_to_kubeadm(&self) {
+        assert!(!self.environment().exists());
+    }
+}
+
+fn issuing() -> ApiServer {
+    let server = ApiServer::start();
+    server.set_signer(Signer::issue());
+    server
+}
+
+#[track_caller]
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn setup_takes_over_from_kubeadm_join_and_enrols() {
+    let server = issuing();
+    let host = Host::joining(&server);
+
+    let run = host.setup().succeeded();
+
+    assert!(run.stdout.starts_with("kubelet set up: "), "{run:#?}");
+    assert_eq!(run.stderr, "");
+    host.is_set_up(NULL);
+    for path in [host.bootstrap(), host.kubelet_conf(), host.environment()] {
+        assert_eq!(mode_of(&path), 0o600, "{}", path.display());
+    }
+    let bootstrap = Kubeconfig::read(&host.bootstrap()).unwrap();
+    let Login::Token(token) = &bootstrap.login else {
+        panic!("{bootstrap:?}")
+    };
+    assert_eq!(token.expose(), TOKEN);
+    let endpoint = Kubeconfig::read_endpoint(&host.kubelet_conf()).unwrap();
+    assert_eq!(endpoint.to_fields(), bootstrap.endpoint.to_fields());
+    assert_eq!(endpoint.ca_pem(), server.ca_pem());
+    assert!(is_pair(&host.node.file("kubelet-client.pem")));
+    // The kubelet's first call has nothing to wait for, and no kubeadm file is needed any more.
+    fs::remove_file(host.from()).unwrap();
+    host.node.run().succeeded().pair();
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn what_a_bootstrap_kubeconfig_says_of_the_cluster_is_taken_over() {
+    let server = issuing();
+    let name = "kubernetes.default.svc";
+    let proxied = "http://user:pa\"55 @proxy.example:3128";
+    for (file, expected) in [
+        (
+            server.kubeconfig().tls_server_name(name),
+            (Some(name), None),
+        ),
+        (
+            server.kubeconfig().proxy_url("http://proxy.example:3128"),
+            (None, Some("http://proxy.example:3128")),
+        ),
+        (server.kubeconfig().other_contexts(3), (None, None)),
+    ] {
+        let mut host = Host::new(NULL, &server);
+        host.node.set("TIMEOUT_SECONDS", "1");
+        file.write(&host.from());
+
+        host.setup().succeeded();
+
+        for path in [host.bootstrap(), host.kubelet_conf()] {
+            let fields = Kubeconfig::read_endpoint(&path).unwrap().to_fields();
+            let told = (fields.tls_server_name, fields.proxy_url);
+            let expected = (expected.0.map(str::to_owned), expected.1.map(str::to_owned));
+            assert_eq!(told, expected, "{}", path.display());
+            assert_eq!(fields.ca_pem, server.ca_pem());
+        }
+    }
+    // Whatever a password has.
+    let mut host = Host::new(NULL, &server);
+    host.node.set("TIMEOUT_SECONDS", "1");
+    server.kubeconfig().proxy_url(proxied).write(&host.from());
+    let run = host.setup().succeeded();
+    assert!(
+        !run.stderr.contains("pa\"55") && !run.stderr.contains("pa%2255"),
+        "{run:#?}"
+    );
+    let given = Kubeconfig::read_endpoint(&host.from()).unwrap().to_fields();
+    for path in [host.bootstrap(), host.kubelet_conf()] {
+        assert_eq!(Kubeconfig::read_endpoint(&path).unwrap().to_fields(), given);
+    }
+}
+
+#[test]
+fn a_setup_killed_after_any_step_is_finished_by_the_kubelets_next_start() {
+    let steps = Step::SETUP.into_iter().chain(Step::ALL);
+    for step in steps.filter(|step| *step != Step::Started) {
+        let server = issuing();
+        let mut host = Host::new(UNDER_TEST, &server);
+        server.kubeconfig().write(&host.from());
+        host.node.set_env("KILL_AT", format!("{step:?}"));
+
+        let killed = host.setup();
+
+        assert_eq!(killed.code, None, "{step:?}: {killed:#?}");
+        // Only a kubelet that has its kubeconfig is given the arguments for it.
+        if host.environment().exists() {
+            let command = Kubeconfig::read_exec_command(&host.kubelet_conf()).unwrap();
+            assert!(command.is_some(), "{step:?}");
+        }
+        host.node.unset_env("KILL_AT");
+        host.setup().succeeded();
+        let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+        assert!(conf.contains(UNDER_TEST), "{conf}");
+        assert!(host.environment().exists(), "{step:?}");
+        assert_eq!(server.csrs().len(), 1, "{step:?}");
+        assert!(is_pair(&host.node.file("kubelet-client.pem")), "{step:?}");
+    }
+}
+
+#[test]
+fn where_there_is_nothing_to_take_over_setup_does_nothing() {
+    let server = issuing();
+    let own = |server: &ApiServer| {
+        server
+            .kubeconfig()
+            .client_certificate(&server.admin_certificate())
+    };
+    let other = |server: &ApiServer| {
+        server.kubeconfig().exec(
+            Path::new("/usr/bin/aws"),
+            "client.authentication.k8s.io/v1",
+            false,
+        )
+    };
+    type Make = fn(&ApiServer) -> File;
+    for (kubelet_conf, bootstrap, why) in [
+        (None, false, "bootstrap-kubelet.conf to take over"),
+        // As after `kubeadm init`.
+        (Some(own as Make), false, "has a credential of its own"),
+        (Some(own as Make), true, "has a credential of its own"),
+        (
+            Some(other as Make),
+            true,
+            "has another plugin: /usr/bin/aws",
+        ),
+    ] {
+        let host = Host::new(NULL, &server);
+        let before = kubelet_conf.map(|make| make(&server).write(&host.kubelet_conf()));
+        let before = before.map(|path| fs::read_to_string(path).unwrap());
+        if bootstrap {
+            server.kubeconfig().write(&host.from());
+        }
+        // Left by an earlier life of the machine.
+        fs::create_dir_all(host.environment().parent().unwrap()).unwrap();
+        fs::write(
+            host.environment(),
+            "KUBELET_KUBECONFIG_ARGS=--kubeconfig=/old",
+        )
+        .unwrap();
+
+        let run = host.setup().succeeded();
+
+        assert!(run.stdout.starts_with("nothing to do: "), "{run:#?}");
+        assert!(run.stdout.contains(why), "{run:#?}");
+        assert_eq!(run.stderr, "");
+        host.is_left_to_kubeadm();
+        assert_eq!(fs::read_to_string(host.kubelet_conf()).ok(), before);
+        assert!(!host.bootstrap().exists());
+    }
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_kubelet_that_is_set_up_stays_so_when_kubeadm_has_removed_its_bootstrap_kubeconfig() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    fs::remove_file(host.from()).unwrap();
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    for lost in [false, true] {
+        if lost {
+            fs::remove_file(host.environment()).unwrap();
+        }
+
+        let run = host.setup().succeeded();
+
+        assert!(run.stdout.contains("runs this plugin already"), "{run:#?}");
+        host.is_set_up(NULL);
+        assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
+    }
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn a_machine_that_is_refused_says_why_and_its_kubelet_goes_on_trying() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::deny(
+        "MachineUnknown",
+        "no machine has this provider ID",
+    ));
+    let mut host = Host::joining(&server);
+
+    let run = host.setup().succeeded();
+
+    let run = run.saying("the kubelet is set up, and has no credential yet");
+    run.saying("MachineUnknown").saying("to do: ");
+    host.is_set_up(NULL);
+    // Each start of the kubelet runs it again; the failure is remembered meanwhile.
+    host.setup().succeeded().saying("nothing is tried before");
+    assert_eq!(server.creates(), 1);
+    server.set_signer(Signer::issue());
+    host.node.command(&["renew"]).succeeded();
+    assert_eq!(host.setup().succeeded().stderr, "");
+
+    // Nobody decides in time.
+    server.set_signer(Signer::Off);
+    host = Host::joining(&server);
+    host.node.set("TIMEOUT_SECONDS", "1");
+    host.setup().succeeded().saying("has no credential yet");
+    host.is_set_up(NULL);
+}
+
+#[test]
+fn what_cannot_be_set_up_is_left_to_kubeadm_and_says_why() {
+    let server = issuing();
+    let exec = |file: File| {
+        file.exec(
+            Path::new("/bin/true"),
+            "client.authentication.k8s.io/v1",
+            false,
+        )
+    };
+    for (file, why) in [
+        (
+            exec(server.kubeconfig()),
+            "does not run another for its own",
+        ),
+        (
+            server.kubeconfig().without_ca(),
+            "the cluster's CA is missing",
+        ),
+        (
+            server.kubeconfig().insecure_skip_tls_verify(),
+            "the server is always verified",
+        ),
+    ] {
+        let host = Host::new(NULL, &server);
+        file.write(&host.from());
+        fs::create_dir_all(host.environment().parent().unwrap()).unwrap();
+        fs::write(host.environment(), "").unwrap();
+
+        host.setup().failed(3).saying(why);
+
+        host.is_left_to_kubeadm();
+        assert!(!host.kubelet_conf().exists());
+    }
+    // A file in the place of a folder.
+    let mut host = Host::joining(&server);
+    fs::write(host.etc.join("in-the-way"), "").unwrap();
+    host.node.set(
+        "BOOTSTRAP_KUBECONFIG",
+        host.etc.join("in-the-way/bootstrap.kubeconfig"),
+    );
+    host.setup()
+        .failed(4)
+        .saying("cannot write")
+        .saying("in-the-way");
+    host.is_left_to_kubeadm();
+    assert!(!host.kubelet_conf().exists());
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_node_that_joined_before_is_taken_over_once_it_has_enrolled() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::deny("AdoptionRefused", "ask the operator"));
+    let host = Host::new(NULL, &server);
+    let own = server
+        .kubeconfig()
+        .client_certificate(&server.admin_certificate());
+    own.write(&host.kubelet_conf());
+    let before = fs::read_to_string(host.kubelet_conf()).unwrap();
+    let conf = host.kubelet_conf();
+    let adopt = ["--from", conf.to_str().unwrap()];
+
+    host.setup_with(&adopt).failed(12).saying("AdoptionRefused");
+
+    assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), before);
+    host.is_left_to_kubeadm();
+
+    server.set_signer(Signer::issue());
+    host.node.command(&["renew"]).succeeded();
+    host.setup_with(&adopt).succeeded();
+
+    host.is_set_up(NULL);
+    let bootstrap = Kubeconfig::read(&host.bootstrap()).unwrap();
+    assert!(matches!(bootstrap.login, Login::ClientCertificate { .. }));
+    let again = host.setup_with(&adopt).succeeded();
+    assert!(
+        again.stdout.contains("runs this plugin already"),
+        "{again:#?}"
+    );
+    host.is_set_up(NULL);
+}
+
+#[test]
+fn a_machine_that_joins_another_cluster_forgets_the_first() {
+    let (first, second) = (issuing(), issuing());
+    let host = Host::joining(&first);
+    host.setup().succeeded();
+    let old = host.node.serial();
+    // `kubeadm reset`, and a join to another cluster.
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    second.kubeconfig().write(&host.from());
+
+    let run = host.setup().succeeded();
+
+    run.saying("it is of another cluster than the one that this machine joins");
+    assert_ne!(host.node.serial(), old);
+    assert_eq!(host.node.status()["server"], second.url());
+    assert_eq!((first.creates(), second.creates()), (1, 1));
+
+    // The same cluster once more: the certificate is good there.
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    host.setup().succeeded();
+    assert_eq!(second.creates(), 1);
+}
+
+#[test]
+fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    let stored = fs::read_to_string(host.node.file("kubelet-client.pem")).unwrap();
+
+    let run = host.undo().succeeded();
+
+    assert!(run.stdout.contains("remove the drop-in"), "{run:#?}");
+    host.is_left_to_kubeadm();
+    assert_eq!(fs::read_to_string(host.pair()).unwrap(), stored);
+    assert_eq!(mode_of(&host.pair()), 0o600);
+    let kubeconfig = Kubeconfig::read(&host.kubelet_conf()).unwrap();
+    let Login::ClientCertificate { chain_pem, .. } = &kubeconfig.login else {
+        panic!("{kubeconfig:?}")
+    };
+    assert!(stored.starts_with(chain_pem.trim_end()) || chain_pem == &stored);
+    assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
+    // With the drop-in still there, the next start changes nothing.
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    for run in [host.setup(), host.undo()] {
+        assert!(run.succeeded().stdout.starts_with("nothing to do: "));
+        host.is_left_to_kubeadm();
+        assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
+    }
+}
+
+#[test]
+fn undo_without_a_valid_certificate_changes_nothing() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    host.node.command(&["reset"]).succeeded();
+
+    host.undo()
+        .failed(4)
+        .saying("there is no valid certificate")
+        .saying("kubeadm reset");
+
+    host.is_set_up(NULL);
+    assert!(!host.pair().exists());
+}
+
+#[test]
+fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+    let of = |path: &str| {
+        format!(
+            "[Service]\nExecStartPre=-{path} setup\n\
+             EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env\n"
+        )
+    };
+
+    let own = node.command(&["render", "kubelet-drop-in"]).succeeded();
+    assert_eq!(own.stdout, of(program(NULL).to_str().unwrap()));
+
+    let path = "/usr/bin/kubelet-authenticator-null";
+    let given = node.command(&["render", "--command", path, "kubelet-drop-in"]);
+    assert_eq!(given.succeeded().stdout, of(path));
+
+    for path in [
+        "plugin",
+        "/opt/a plugin",
+        "/opt/%n",
+        "/opt/$HOME",
+        "/opt/\\x20",
+    ] {
+        let refused = node.command(&["render", "--command", path, "kubelet-drop-in"]);
+        refused
+            .failed(2)
+            .saying("is not an absolute path that systemd takes");
+    }
+}
+
+#[test]
+fn a_rendered_kubeconfig_is_of_the_bootstrap_kubeconfigs_cluster() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+
+    let run = node.command(&["render", "kubeconfig"]).succeeded();
+
+    let path = node.scratch().write("kubelet.conf", &run.stdout);
+    let command = Kubeconfig::read_exec_command(&path).unwrap();
+    assert_eq!(command, Some(program(NULL).display().to_string()));
+    let endpoint = Kubeconfig::read_endpoint(&path).unwrap();
+    assert_eq!(endpoint.server(), server.url());
+    assert!(!run.stdout.contains(TOKEN));
+}

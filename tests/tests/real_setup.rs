@@ -1,0 +1,336 @@
+//! `setup` on machines with systemd, real kubeadm and a real kubelet: the drop-in that `render` prints
+//! is all that differs from a stock node.
+
+use std::fmt::Write as _;
+use std::process::{Command, Output};
+use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
+
+use kubelet_authenticator::authenticator::Step;
+use kubelet_authenticator_test_support::control_plane::{
+    BootstrapToken, ControlPlane, Controllers, KubeadmBinding, User,
+};
+use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, inventory};
+use kubelet_authenticator_tests::node::{NULL, UNDER_TEST};
+use kubelet_authenticator_tests::program;
+use serde_json::Value;
+
+/// The plugin on the machines.
+const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
+
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
+
+const BOOTSTRAP: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
+const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
+const ENVIRONMENT: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
+const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
+
+/// The secret half of every token.
+const SECRET: &str = "0123456789abcdef";
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const JOINS: Member = Member {
+    name: "joins-1",
+    token: "joins1",
+};
+const REFUSED: Member = Member {
+    name: "refused-1",
+    token: "refus1",
+};
+const KILLED: Member = Member {
+    name: "killed-1",
+    token: "killed",
+};
+
+/// A cluster that kubeadm set up, where nothing but our controller approves, and that knows all
+/// machines but [`REFUSED`] at first.
+struct Cluster {
+    plane: ControlPlane,
+    setup: Setup,
+    _controller: Mutex<Controller>,
+}
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    let plane = ControlPlane::builder()
+        .anonymous_auth()
+        .controllers(Controllers::Certificates)
+        .start();
+    plane.prepare_for_joins();
+    plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
+    plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
+    let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
+    let controller = program("null-attestation-controller");
+    let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &[JOINS, KILLED]);
+    let mut controller = setup.start();
+    controller.wait_until_it_watches();
+    Cluster {
+        plane,
+        setup,
+        _controller: Mutex::new(controller),
+    }
+});
+
+/// A machine of the cluster, whose image has the plugin and its drop-in.
+struct Node {
+    member: Member,
+    machine: Machine,
+    token: BootstrapToken,
+}
+
+impl Node {
+    fn boot(member: Member) -> Self {
+        Self::with(member, NULL, PLUGIN, "")
+    }
+
+    fn with(member: Member, plugin: &str, path: &str, settings: &str) -> Self {
+        let plane = &CLUSTER.plane;
+        let token = plane.add_bootstrap_token(member.token, SECRET);
+        plane.wait_for_discovery(&token);
+        let rendered = Command::new(program(plugin))
+            .args(["render", "--command", path, "kubelet-drop-in"])
+            .output()
+            .unwrap();
+        assert!(rendered.status.success(), "{rendered:?}");
+        let machine = Machine::builder(plane, member.name)
+            .program(path, &program(plugin))
+            .file(DROP_IN, 0o644, rendered.stdout)
+            .file(
+                "/etc/kubernetes/kubelet-authenticator/config.yaml",
+                0o644,
+                format!(
+                    "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
+                     kind: KubeletAuthenticatorConfiguration\n{settings}"
+                ),
+            )
+            .boot();
+        Self {
+            member,
+            machine,
+            token,
+        }
+    }
+
+    fn join(&self) -> Output {
+        let provider_id = self.member.provider_id();
+        let arguments = [("provider-id", &*provider_id)];
+        self.machine.kubeadm_join(&self.token.bearer(), &arguments)
+    }
+
+    #[track_caller]
+    fn joins(&self) {
+        let joined = self.join();
+        assert!(joined.status.success(), "{}", self.said(&joined));
+        CLUSTER.plane.wait_for_node_ready(self.member.name);
+    }
+
+    fn said(&self, output: &Output) -> String {
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        write!(text, "{stderr}\n{}", self.machine.journal()).unwrap();
+        text
+    }
+
+    /// The requests by its token and its certificate, the names of which a stock kubelet does not
+    /// choose.
+    fn requests(&self) -> Vec<String> {
+        let users = [
+            format!("system:bootstrap:{}", self.member.token),
+            format!("system:node:{}", self.member.name),
+        ];
+        let csrs = CLUSTER.plane.csrs().into_iter();
+        csrs.filter(|csr| users.iter().any(|user| csr["spec"]["username"] == **user))
+            .map(|csr| csr["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// The arguments of the kubelet that runs.
+    fn kubelet_arguments(&self) -> Vec<String> {
+        let running = poll(PATIENCE, || {
+            let words = [
+                "systemctl",
+                "show",
+                "--property=MainPID",
+                "--value",
+                "kubelet",
+            ];
+            let pid = self.machine.ok(&words);
+            let path = format!("/proc/{}/cmdline", pid.trim());
+            let line = self.machine.read(&path).filter(|line| !line.is_empty())?;
+            let words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+            let words: Vec<_> = words.map(|word| word.into_owned()).collect();
+            words.first()?.ends_with("kubelet").then_some(words)
+        });
+        running.unwrap_or_else(|| panic!("no kubelet: {}", self.machine.journal()))
+    }
+
+    #[track_caller]
+    fn runs_by_the_plugin(&self) {
+        let arguments = self.kubelet_arguments();
+        let has = |argument: &str| arguments.iter().any(|one| one == argument);
+        assert!(has("--rotate-certificates=false"), "{arguments:?}");
+        assert!(
+            has("--kubeconfig=/etc/kubernetes/kubelet.conf"),
+            "{arguments:?}"
+        );
+        let bootstraps = arguments
+            .iter()
+            .any(|one| one.contains("bootstrap-kubeconfig"));
+        assert!(!bootstraps, "{arguments:?}");
+    }
+
+    /// Restarts the kubelet, and waits until it has renewed its Lease.
+    #[track_caller]
+    fn restart(&self) {
+        let name = self.member.name;
+        let lease = ["leases", "-n", "kube-node-lease", "--field-selector"];
+        let selector = format!("metadata.name={name}");
+        let lease = [&lease[..], &[&*selector]].concat();
+        let kubectl = CLUSTER.plane.kubectl();
+        let renewed = |lease: &Value| lease["spec"]["renewTime"].as_str().map(str::to_owned);
+        self.machine.ok(&["systemctl", "restart", "kubelet"]);
+        let mut first = None;
+        kubectl.wait_for(&lease, "renewed by the new kubelet", PATIENCE, |lease| {
+            let time = renewed(lease);
+            *first.get_or_insert_with(|| time.clone()) != time
+        });
+    }
+}
+
+#[test]
+fn a_machine_that_kubeadm_joins_gets_its_certificate_by_the_plugin_until_that_is_undone() {
+    let node = Node::boot(JOINS);
+    let machine = &node.machine;
+    let verified = machine.run(&["systemd-analyze", "verify", "kubelet.service"]);
+    let complaints = String::from_utf8_lossy(&verified.stderr);
+    assert!(
+        !complaints.contains("kubelet-authenticator"),
+        "{complaints}"
+    );
+
+    node.joins();
+
+    node.runs_by_the_plugin();
+    assert!(!machine.exists(BOOTSTRAP));
+    let requests = node.requests();
+    let [request] = &requests[..] else {
+        panic!("{requests:?}")
+    };
+    assert!(request.starts_with("kubelet-authenticator-"), "{request}");
+    assert!(machine.journal().contains("kubelet set up: "));
+
+    node.restart();
+    node.runs_by_the_plugin();
+
+    // kubeadm's own client is the plugin, and it writes the kubelet's configuration anew.
+    // Its checks want control groups of version 2.
+    let ignore = "--ignore-preflight-errors=SystemVerification";
+    machine.ok(&["kubeadm", "upgrade", "node", ignore]);
+    let configuration = machine.read("/var/lib/kubelet/config.yaml").unwrap();
+    let configuration = String::from_utf8(configuration).unwrap();
+    assert!(
+        configuration.contains("rotateCertificates: true"),
+        "{configuration}"
+    );
+    node.restart();
+    node.runs_by_the_plugin();
+    assert_eq!(node.requests(), requests);
+
+    let undone = machine.ok(&[PLUGIN, "setup", "--undo"]);
+    assert!(undone.contains("remove the drop-in"), "{undone}");
+    machine.remove(DROP_IN);
+    machine.remove("/var/lib/kubelet-authenticator");
+    machine.remove("/etc/kubernetes/kubelet-authenticator");
+    machine.ok(&["systemctl", "daemon-reload"]);
+    node.restart();
+    let arguments = node.kubelet_arguments();
+    let flag = format!("--bootstrap-kubeconfig={BOOTSTRAP}");
+    assert!(arguments.contains(&flag), "{arguments:?}");
+    let conf = String::from_utf8(machine.read(KUBELET_CONF).unwrap()).unwrap();
+    assert!(conf.contains("kubelet-client-current.pem"), "{conf}");
+    assert!(!conf.contains("exec"), "{conf}");
+}
+
+#[test]
+fn a_refused_machine_says_why_in_its_journal_and_joins_when_it_is_accepted_and_again_after_a_reset()
+{
+    let plane = &CLUSTER.plane;
+    let kubectl = plane.kubectl();
+    let node = Node::with(REFUSED, NULL, PLUGIN, "timeoutSeconds: 20\n");
+    let machine = &node.machine;
+    let user = format!("system:bootstrap:{}", REFUSED.token);
+    let joined = std::thread::scope(|scope| {
+        let joining = scope.spawn(|| node.join());
+        let csr = plane.wait_for_csr("of the machine", |csr| csr["spec"]["username"] == *user);
+        let name = csr["metadata"]["name"].as_str().unwrap();
+        kubectl.ok(["certificate", "deny", name]);
+        joining.join().unwrap()
+    });
+
+    // As with a plugin that does not answer: kubeadm is done when the kubelet runs.
+    assert!(joined.status.success(), "{}", node.said(&joined));
+    let journal = machine.journal();
+    assert!(
+        journal.contains("the kubelet is set up, and has no credential yet: ")
+            && journal.contains("was denied"),
+        "{journal}"
+    );
+    node.runs_by_the_plugin();
+    assert_eq!(node.requests().len(), 1);
+
+    CLUSTER
+        .setup
+        .write_inventory(&inventory(&[JOINS, KILLED, REFUSED]));
+    machine.ok(&[PLUGIN, "renew"]);
+    plane.wait_for_node_ready(REFUSED.name);
+    assert_eq!(node.requests().len(), 2);
+
+    machine.ok(&["kubeadm", "reset", "--force"]);
+    assert!(!machine.exists(KUBELET_CONF));
+    kubectl.ok(["delete", "node", REFUSED.name]);
+    node.joins();
+    node.runs_by_the_plugin();
+    // What was stored is good in this cluster.
+    assert_eq!(node.requests().len(), 2);
+}
+
+#[test]
+fn a_start_of_the_kubelet_that_is_killed_at_any_write_does_not_keep_kubeadm_from_joining() {
+    let path = "/usr/local/bin/plugin_under_test";
+    let node = Node::with(KILLED, UNDER_TEST, path, "");
+    let machine = &node.machine;
+    let bootstrap = CLUSTER.plane.kubeconfig(User::Token(node.token.bearer()));
+    let bootstrap = std::fs::read(bootstrap).unwrap();
+    for step in Step::SETUP {
+        // As kubeadm does just before it restarts a kubelet that keeps ending.
+        machine.write(BOOTSTRAP, 0o600, &bootstrap);
+        let kill_at = format!("KILL_AT={step:?}");
+        machine.ok(&["systemctl", "set-environment", &kill_at]);
+
+        machine.ok(&["systemctl", "restart", "kubelet"]);
+
+        let result = "--property=ExecStartPre";
+        let started = machine.ok(&["systemctl", "show", result, "kubelet"]);
+        assert!(started.contains("status=9/KILL"), "{step:?}: {started}");
+        assert!(!machine.exists(CREDENTIAL), "{step:?}");
+        let written = [KUBELET_CONF, ENVIRONMENT].map(|path| machine.exists(path));
+        let expected = match step {
+            Step::BootstrapKubeconfigWritten => [false, false],
+            Step::KubeletKubeconfigWritten => [true, false],
+            _ => [true, true],
+        };
+        assert_eq!(written, expected, "{step:?}");
+        // What `kubeadm reset` removes, and kubeadm refuses to find.
+        machine.remove(KUBELET_CONF);
+        machine.remove(BOOTSTRAP);
+    }
+    machine.ok(&["systemctl", "unset-environment", "KILL_AT"]);
+
+    node.joins();
+
+    node.runs_by_the_plugin();
+    assert!(machine.exists(CREDENTIAL));
+    assert_eq!(node.requests().len(), 1);
+}
