@@ -81,6 +81,8 @@ pub struct Authenticator<'a> {
     pub machine: Machine,
     /// Who asks.
     pub caller: Caller,
+    /// The most that a run may take, whatever the settings say.
+    pub limit: Duration,
     /// What a panic has printed.
     pub rescue: Rescue,
     /// Where to say what happens.
@@ -143,7 +145,7 @@ impl Authenticator<'_> {
             (_, store, _) => self
                 .replace(
                     store.as_ref(),
-                    Allowed::Without(self.settings.timeout),
+                    Allowed::Without(self.timeout()),
                     Demand::IfDue,
                 )
                 .map(|fresh| self.kept(fresh, clock::now()))
@@ -165,9 +167,9 @@ impl Authenticator<'_> {
             && self.attester.renewal() == Renewal::Attested
             && !failure_record(store).is_some_and(|record| record.had_full_time(now));
         let allowed = if in_full {
-            Allowed::InFull(self.settings.timeout)
+            Allowed::InFull(self.timeout())
         } else {
-            Allowed::Briefly(WITH_CREDENTIAL.min(self.settings.timeout))
+            Allowed::Briefly(WITH_CREDENTIAL.min(self.timeout()))
         };
         let refused = demand != Demand::IfDue;
         match self.replace(Some(store), allowed, demand) {
@@ -194,7 +196,7 @@ impl Authenticator<'_> {
         if let (Due::Nothing, false, Some(credential), Some(origin)) =
             (due, force, stored.credential, &stored.origin)
         {
-            let deadline = Deadline::after(self.settings.timeout.min(FOR_A_PERSON));
+            let deadline = Deadline::after(self.timeout().min(FOR_A_PERSON));
             match Self::try_certificate(origin, &credential, deadline) {
                 Some(refused) if is_refusal(&refused) => self.warn_of_refusal(&refused),
                 failed => {
@@ -210,11 +212,7 @@ impl Authenticator<'_> {
             demand = Demand::unless_replaced(&credential);
         }
         let fresh = self
-            .replace(
-                store.as_ref(),
-                Allowed::Without(self.settings.timeout),
-                demand,
-            )
+            .replace(store.as_ref(), Allowed::Without(self.timeout()), demand)
             .map_err(|not_yet| not_yet.failure)?;
         Ok((self.kept(fresh, clock::now()), true))
     }
@@ -224,7 +222,7 @@ impl Authenticator<'_> {
     pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (store, stored) = self.stored()?;
         let mut attempt = self
-            .attempt(Allowed::Without(self.settings.timeout), Demand::IfDue)
+            .attempt(Allowed::Without(self.timeout()), Demand::IfDue)
             .map_err(|not_yet| not_yet.failure)?;
         if let Some(store) = &store {
             attempt.recall_endorsement_key(store, &stored);
@@ -237,7 +235,7 @@ impl Authenticator<'_> {
         let Some(store) = self.open_store()? else {
             return Ok(());
         };
-        let deadline = Deadline::after(self.settings.timeout);
+        let deadline = Deadline::after(self.timeout());
         store
             .lock(deadline, &program(), clock::now())
             .and_then(|lock| {
@@ -253,6 +251,10 @@ impl Authenticator<'_> {
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
         Ok((store, stored))
+    }
+
+    fn timeout(&self) -> Duration {
+        self.settings.timeout.min(self.limit)
     }
 
     /// What is to be done about what is stored.

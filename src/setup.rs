@@ -13,17 +13,20 @@
 //! - Where there is nothing to take over, the environment file is not there either, and the kubelet
 //!   starts as kubeadm wants it to.
 //! - A kubelet that has a credential of its own keeps it until there is one of ours.
+//! - A kubelet that is set up stays so, whatever fails.
 
 mod wiring;
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::authenticator::{self, Authenticator, Step, kubeconfig_failure, store_failure};
 use crate::clock::{self, Deadline};
+use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
-use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file};
+use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
 pub use wiring::{DropIn, exec_kubeconfig, is_plain};
 
@@ -57,6 +60,9 @@ pub struct Setup {
     pub environment_file: PathBuf,
     /// The kubelet's folder of certificates.
     pub cert_dir: PathBuf,
+    /// The file with the arguments that kubeadm gives the kubelet: without it, the node's name is not
+    /// known yet.
+    pub kubeadm_flags: PathBuf,
     /// The program that client-go is to run, as an absolute path.
     pub program: PathBuf,
 }
@@ -80,7 +86,7 @@ enum Current {
     /// Its kubeconfig cannot be used.
     Unusable,
     /// From one of our plugins.
-    Ours,
+    Ours { command: String },
     /// From another plugin.
     Plugin(String),
     /// From the kubeconfig: a certificate of its own, as a rule.
@@ -95,23 +101,29 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// A file cannot be read or written, or a kubelet that has joined before could not enrol. The
-    /// environment file is not there then.
-    pub fn take_over(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
+    /// A file cannot be read or written, or a kubelet that has joined before could not enrol. A
+    /// kubelet that is not set up then has no environment file.
+    pub fn take_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
         let taken = self.taken_over(authenticator);
         if taken.is_err() {
-            // What made it fail may be in the way of this too, and is what a person has to know.
-            drop(remove_file(&self.environment_file));
+            self.give_up();
         }
         taken
     }
 
-    fn taken_over(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
+    /// Leaves a kubelet that is not set up to kubeadm's arguments, as far as that can be done.
+    pub fn give_up(&self) {
+        if !matches!(self.current(), Current::Ours { .. }) {
+            // What failed may be in the way of this too, and is what a person has to know.
+            drop(remove_file(&self.environment_file));
+        }
+    }
+
+    fn taken_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
         let (from, kubeconfig) = (self.from.display(), self.kubelet_kubeconfig.display());
         let adopts = self.from == self.kubelet_kubeconfig;
-        let current = self.current();
-        match &current {
-            Current::Ours if adopts => return self.keep(authenticator),
+        match self.current() {
+            Current::Ours { command } => return self.keep(&authenticator, &command, adopts),
             Current::Plugin(command) => {
                 return self.leave(format!("the kubelet has another plugin: {command}"));
             }
@@ -121,21 +133,44 @@ impl Setup {
                      {kubeconfig}` takes over from that"
                 ));
             }
-            Current::Missing | Current::Unusable | Current::Ours | Current::Own => {}
+            Current::Missing | Current::Unusable | Current::Own => {}
         }
-        match (Kubeconfig::read(&self.from), current) {
-            (Ok(given), _) => self.join(authenticator, &given, adopts),
-            (Err(error), Current::Ours) if error.is_not_found() => self.keep(authenticator),
-            (Err(error), _) if error.is_not_found() => {
+        match Kubeconfig::read(&self.from) {
+            Ok(given) => self.join(authenticator, &given, adopts),
+            Err(error) if error.is_not_found() => {
                 self.leave(format!("there is no {from} to take over"))
             }
-            (Err(error), _) => Err(kubeconfig_failure(&error)),
+            Err(error) => Err(kubeconfig_failure(&error)),
         }
     }
 
-    /// Leaves a kubelet that is set up as it is.
-    fn keep(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
-        self.write_environment(&lock(authenticator)?)?;
+    /// Completes what a run before this one began. A bootstrap kubeconfig that stays on the machine
+    /// is not taken over again: what is here may be newer.
+    fn keep(
+        &self,
+        authenticator: &Authenticator<'_>,
+        command: &str,
+        adopts: bool,
+    ) -> Result<Done, Failure> {
+        if Path::new(command) != self.program {
+            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
+            let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
+            let kubeconfig = exec_kubeconfig(&endpoint.to_fields(), &self.program);
+            let held = lock(authenticator)?;
+            replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)
+                .map_err(|error| store_failure(&error))?;
+        }
+        let environment = wiring::environment(&self.kubelet_kubeconfig);
+        let present = fs::read(&self.environment_file).ok();
+        if present.as_deref() != Some(environment.as_bytes()) {
+            self.write_environment(&lock(authenticator)?)?;
+        }
+        // kubeadm still waits for the node.
+        let joins = !adopts && self.from.exists();
+        let (_, stored) = authenticator.stored()?;
+        if joins && stored.valid(clock::now()).is_none() && self.kubeadm_flags.exists() {
+            return Ok(Done::SetUp(authenticator.credential().err()));
+        }
         Ok(Done::LeftAlone(format!(
             "the kubelet runs this plugin already: see {}",
             self.kubelet_kubeconfig.display()
@@ -144,31 +179,46 @@ impl Setup {
 
     fn join(
         &self,
-        authenticator: &Authenticator<'_>,
+        authenticator: Authenticator<'_>,
         given: &Kubeconfig,
         adopts: bool,
     ) -> Result<Done, Failure> {
-        forget_other_cluster(authenticator, &given.endpoint)?;
+        forget_other_cluster(&authenticator, &given.endpoint)?;
         let endpoint = given.endpoint.to_fields();
+        let cluster = ExecCluster::of(&endpoint);
+        let authenticator = Authenticator {
+            cluster: Some(&cluster),
+            ..authenticator
+        };
         let told = |step| {
             if let Some(observer) = &authenticator.observer {
                 observer.tell(step);
             }
         };
 
-        let held = lock(authenticator)?;
+        let held = lock(&authenticator)?;
         let bootstrap = wiring::bootstrap_kubeconfig(&endpoint, &given.login);
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, bootstrap.as_bytes(), &held).map_err(|error| store_failure(&error))?;
         told(Step::BootstrapKubeconfigWritten);
         if adopts {
             drop(held);
-            authenticator.credential()?;
-            self.wire(&endpoint, &lock(authenticator)?, &told)?;
+            authenticator.renew(false)?;
+            self.wire(&endpoint, &lock(&authenticator)?, &told)?;
             return Ok(Done::SetUp(None));
         }
         self.wire(&endpoint, &held, &told)?;
         drop(held);
+        if !self.kubeadm_flags.exists() {
+            // kubeadm has not told the kubelet its name yet, or never will: the kubelet's own call
+            // of the plugin knows it.
+            return Ok(Done::SetUp(None));
+        }
+        // What is stored may have been revoked since it was of use: it is tried now.
+        let (store, _) = authenticator.stored()?;
+        if let Some(store) = store {
+            store.date_lock(SystemTime::UNIX_EPOCH);
+        }
         Ok(Done::SetUp(authenticator.credential().err()))
     }
 
@@ -208,7 +258,7 @@ impl Setup {
     pub fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
         match self.current() {
-            Current::Ours => {}
+            Current::Ours { .. } => {}
             Current::Missing | Current::Unusable | Current::Plugin(_) | Current::Own => {
                 return self.leave(format!(
                     "the kubelet does not run this plugin: see {kubeconfig}"
@@ -227,18 +277,25 @@ impl Setup {
             ));
         };
         let lock = lock(authenticator)?;
-        let pair = self.cert_dir.join("kubelet-client-current.pem");
-        let text = wiring::kubelet_kubeconfig(&origin.endpoint, &pair);
+        // The kubelet renews only where the name that it reads is a link to a file that it could have
+        // written (client-go, util/certificate/certificate_store.go).
+        let now = humantime::format_rfc3339_seconds(clock::now()).to_string();
+        let stamp = now.trim_end_matches('Z').replace(['T', ':'], "-");
+        let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
+        let current = self.cert_dir.join("kubelet-client-current.pem");
+        let text = wiring::kubelet_kubeconfig(&origin.endpoint, &current);
         replace_file(&pair, credential.to_pem().as_bytes(), &lock)
+            .and_then(|()| replace_link(&current, &pair, &lock))
             .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))
             .map_err(|error| store_failure(&error))?;
+        drop(lock);
         remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
-        Ok(Done::Undone(pair))
+        Ok(Done::Undone(current))
     }
 
     fn current(&self) -> Current {
         match Kubeconfig::read_exec_command(&self.kubelet_kubeconfig) {
-            Ok(Some(command)) if self.is_ours(&command) => Current::Ours,
+            Ok(Some(command)) if self.is_ours(&command) => Current::Ours { command },
             Ok(Some(command)) => Current::Plugin(command),
             Ok(None) => Current::Own,
             Err(error) if error.is_not_found() => Current::Missing,
@@ -269,8 +326,8 @@ fn forget_other_cluster(
     authenticator: &Authenticator<'_>,
     endpoint: &ClusterEndpoint,
 ) -> Result<(), Failure> {
-    let (_, stored) = authenticator.stored()?;
-    let Some(origin) = stored.origin else {
+    let (store, stored) = authenticator.stored()?;
+    let (Some(store), Some(origin)) = (store, stored.origin) else {
         return Ok(());
     };
     let known = ClusterEndpoint::from_fields(origin.endpoint, StoreFile::Origin.name());
@@ -283,7 +340,11 @@ fn forget_other_cluster(
         authenticator.settings.state_directory.display(),
         endpoint.server()
     ));
-    authenticator.reset()
+    let held = lock(authenticator)?;
+    let mut files = StoreFile::ALL.into_iter();
+    files
+        .try_for_each(|file| store.forget(file, &held))
+        .map_err(|error| store_failure(&error))
 }
 
 #[cfg(test)]

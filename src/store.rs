@@ -228,17 +228,32 @@ pub(crate) fn replace_file(
     content: &[u8],
     _lock: &StoreLock,
 ) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Write {
-        path: path.to_owned(),
-        source,
-    };
+    in_its_folder(path, |dir| replace::replace(dir, path, content))
+}
+
+/// As [`replace_file`], by a symbolic link to `target`.
+pub(crate) fn replace_link(
+    path: &Path,
+    target: &Path,
+    _lock: &StoreLock,
+) -> Result<(), StoreError> {
+    in_its_folder(path, |dir| replace::link(dir, path, target))
+}
+
+fn in_its_folder(
+    path: &Path,
+    write: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
         .create(dir);
-    made.and_then(|()| replace::replace(dir, path, content))
-        .map_err(failed)
+    made.and_then(|()| write(dir))
+        .map_err(|source| StoreError::Write {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 /// Removes a file, if it is there.

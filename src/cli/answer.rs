@@ -79,7 +79,7 @@ fn literal(value: &Value) -> Option<impl Iterator<Item = &str>> {
     let text = value.as_str()?.strip_suffix('\n')?;
     let is_plain =
         |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.contains(char::is_control);
-    text.lines().all(is_plain).then(|| text.lines())
+    text.split('\n').all(is_plain).then(|| text.split('\n'))
 }
 
 #[cfg(test)]
@@ -89,11 +89,13 @@ mod tests {
     #[test]
     fn yaml_is_in_block_style() {
         let value = serde_json::json!({
-            "lines": "[a]\nb = \"c\"\n", "no lines": "a\n b\n",
+            "lines": "[a]\nb = \"c\"\n", "no lines": "a\n b\n", "an empty one": "a\n\n", "carried": "a\r\n",
             "name": "a: \"b\"", "none": null, "list": ["x", 1], "map": {"deep": {"er": true}}, "empty": {}
         });
 
         let expected = "\
+an empty one: \"a\\n\\n\"
+carried: \"a\\r\\n\"
 empty: {}
 lines: |
   [a]

@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use clap_complete::Shell;
 
 use crate::attester::Attester;
+use crate::kubelet;
 use crate::log::{Format, Log};
 use crate::settings::Key;
 use crate::setup;
@@ -176,10 +177,13 @@ pub(super) struct SetupOptions {
     /// The file that systemd reads the kubelet's arguments from.
     #[arg(long, value_name = "FILE", default_value = setup::ENVIRONMENT_FILE)]
     pub(super) environment_file: PathBuf,
+    /// The file with the arguments that kubeadm gives the kubelet.
+    #[arg(long, value_name = "FILE", default_value = kubelet::KUBEADM_FLAGS)]
+    pub(super) kubeadm_flags: PathBuf,
     /// The kubelet's folder of certificates.
     #[arg(long, value_name = "DIR", default_value = setup::CERT_DIR)]
     pub(super) cert_dir: PathBuf,
-    /// Give the kubelet the stored certificate for its own, and its former arguments.
+    /// Restore a kubeconfig with the stored certificate, and kubeadm's arguments.
     #[arg(long, conflicts_with = "from")]
     pub(super) undo: bool,
 }

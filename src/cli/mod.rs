@@ -10,6 +10,7 @@ use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::attester::Attester;
 use crate::authenticator::{Authenticator, Caller, Observer};
@@ -123,6 +124,7 @@ impl Session {
             cluster: None,
             machine: self.machine.clone(),
             caller,
+            limit: Duration::MAX,
             rescue: self.rescue.clone(),
             log: self.log,
             observer: self.observer.clone(),

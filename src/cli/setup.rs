@@ -29,18 +29,23 @@ impl Session {
             kubelet_kubeconfig: options.kubelet_kubeconfig.clone(),
             environment_file: options.environment_file.clone(),
             cert_dir: options.cert_dir.clone(),
+            kubeadm_flags: options.kubeadm_flags.clone(),
             program: this_program()?,
         };
+        let given = given(arguments)?;
         // Before each start of a kubelet that keeps ending: a remembered failure answers for it, as
         // it does for client-go.
-        let mut authenticator: Authenticator<'_> =
-            self.authenticator(given(arguments)?, Caller::ClientGo)?;
-        let timeout = &mut authenticator.settings.timeout;
-        *timeout = ENROLMENT.min(*timeout);
+        let authenticator = self
+            .authenticator(given, Caller::ClientGo)
+            .inspect_err(|_| setup.give_up())?;
+        let authenticator: Authenticator<'_> = Authenticator {
+            limit: ENROLMENT,
+            ..authenticator
+        };
         let done = if options.undo {
             setup.undo(&authenticator)?
         } else {
-            setup.take_over(&authenticator)?
+            setup.take_over(authenticator)?
         };
         let (program, kubeconfig) = (
             setup.program.display(),

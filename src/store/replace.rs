@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 /// How many files of one name are kept aside: a broken start-up loop must not fill the disk.
@@ -14,6 +14,15 @@ const TEMPORARY: &str = ".tmp";
 
 /// Writes `content` beside `path`, in `dir`, and then moves it there.
 pub(super) fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
+    put(dir, path, |temporary| write_new(temporary, content))
+}
+
+/// Makes a symbolic link to `target` beside `path`, in `dir`, and then moves it there.
+pub(super) fn link(dir: &Path, path: &Path, target: &Path) -> io::Result<()> {
+    put(dir, path, |temporary| symlink(target, temporary))
+}
+
+fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = with_suffix(path, TEMPORARY);
     // Left by a run that was killed; the lock says that nobody writes it now.
     match fs::remove_file(&temporary) {
@@ -21,7 +30,7 @@ pub(super) fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()>
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let written = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path));
+    let written = write(&temporary).and_then(|()| fs::rename(&temporary, path));
     if let Err(error) = written {
         drop(fs::remove_file(&temporary));
         return Err(error);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, grant};
 use kubelet_authenticator_tests::management::{Boot, Management, Order, Provider, WorkloadCluster};
@@ -17,6 +18,10 @@ const TOKEN_TTL: Duration = Duration::from_secs(60);
 
 /// For what Cluster API does in a minute, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The plugin in the machines' image, and its settings.
+const PLUGIN: &str = "/usr/bin/kubelet-authenticator-insecure";
+const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 
 /// A management cluster with Cluster API and our controller.
 struct Site {
@@ -199,19 +204,88 @@ fn the_token_of_a_pool_goes_on_being_replaced_by_cluster_api() {
     assert!(second.is_some(), "{first} stays: {:#}", pool.get());
 }
 
+/// What `render` of the plugin prints for this path on the machines.
+#[track_caller]
+fn render(words: &[&str]) -> String {
+    let output = Command::new(program("kubelet-authenticator-insecure"))
+        .args(["render", "--command", PLUGIN])
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Does with Cluster API's bootstrap data what cloud-init does: writes the files, runs the commands.
+#[track_caller]
+fn bootstrap(machine: &Machine, data: &str) {
+    let data: Value = serde_saphyr::from_str(data).unwrap();
+    for file in data["write_files"].as_array().unwrap() {
+        let [path, mode, content] =
+            ["path", "permissions", "content"].map(|field| file[field].as_str().unwrap());
+        machine.write(path, u32::from_str_radix(mode, 8).unwrap(), content);
+    }
+    for command in data["runcmd"].as_array().unwrap() {
+        machine.ok(&["sh", "-c", command.as_str().unwrap()]);
+    }
+}
+
+#[test]
+fn the_rendered_configuration_is_all_that_machines_need_whose_image_has_the_plugin() {
+    let cluster = SITE.management.cluster("prod-1").namespace("rendered");
+    let cluster = cluster.apiserver_arg("--anonymous-auth=true").create();
+    let plane = cluster.control_plane();
+    plane.prepare_for_joins();
+    let authentication = authorize(&SITE.management, &cluster, &["insecure"], json!({}));
+    authentication.wait_until_ready(SITE.management.kubectl());
+    let template: Value = serde_saphyr::from_str(&render(&["kubeadm-config"])).unwrap();
+    let mut config = template["spec"]["template"]["spec"].clone();
+    // What the machines of the tests need, whoever gives them a certificate.
+    let registration = &mut config["joinConfiguration"]["nodeRegistration"];
+    registration["criSocket"] = json!("unix:///run/fakecri.sock");
+    registration["ignorePreflightErrors"] = json!(["SystemVerification"]);
+    let boot = {
+        let plane = plane.clone();
+        move |boot: &Boot| {
+            // An image for machines that prove nothing is told who they are by its infrastructure.
+            let settings = format!(
+                "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
+                 kind: KubeletAuthenticatorConfiguration\nproviderID: {}\n",
+                boot.provider_id
+            );
+            let machine = Machine::builder(&plane, &boot.name)
+                .program(PLUGIN, &program("kubelet-authenticator-insecure"))
+                .file(SETTINGS, 0o644, settings)
+                .kubelet_arg(format!("--provider-id={}", boot.provider_id))
+                .boot();
+            bootstrap(&machine, &boot.data);
+            machine
+        }
+    };
+    let _provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
+
+    let deployment = cluster.machine_deployment_of("pool-a", 2, config);
+
+    let machines = deployment.wait_until_running(2);
+    for name in names(&machines) {
+        plane.wait_for_node_ready(name);
+        assert!(record(&SITE, &cluster, name)["spec"]["tombstone"].is_null());
+    }
+    let client = |csr: &Value| csr["spec"]["signerName"] != "kubernetes.io/kubelet-serving";
+    let requests: Vec<Value> = plane.csrs().into_iter().filter(client).collect();
+    let signers: Vec<_> = requests
+        .iter()
+        .map(|csr| &csr["spec"]["signerName"])
+        .collect();
+    assert_eq!(
+        signers,
+        ["cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure"; 2]
+    );
+}
+
 #[test]
 fn the_rendered_configuration_is_accepted_by_cluster_api_in_both_versions_and_formats() {
     let kubectl = SITE.management.kubectl();
-    let render = |words: &[&str]| {
-        let path = "/usr/bin/kubelet-authenticator-insecure";
-        let output = Command::new(program("kubelet-authenticator-insecure"))
-            .args(["render", "--command", path])
-            .args(words)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     let drop_in = render(&["kubelet-drop-in"]);
     for version in ["v1beta1", "v1beta2"] {
         for format in ["cloud-config", "ignition"] {

@@ -248,6 +248,11 @@ fn a_machine_that_kubeadm_joins_gets_its_certificate_by_the_plugin_until_that_is
     let arguments = node.kubelet_arguments();
     let flag = format!("--bootstrap-kubeconfig={BOOTSTRAP}");
     assert!(arguments.contains(&flag), "{arguments:?}");
+    machine.ok(&[
+        "test",
+        "-L",
+        "/var/lib/kubelet/pki/kubelet-client-current.pem",
+    ]);
     let conf = String::from_utf8(machine.read(KUBELET_CONF).unwrap()).unwrap();
     assert!(conf.contains("kubelet-client-current.pem"), "{conf}");
     assert!(!conf.contains("exec"), "{conf}");
@@ -258,7 +263,7 @@ fn a_refused_machine_says_why_in_its_journal_and_joins_when_it_is_accepted_and_a
 {
     let plane = &CLUSTER.plane;
     let kubectl = plane.kubectl();
-    let node = Node::with(REFUSED, NULL, PLUGIN, "timeoutSeconds: 20\n");
+    let node = Node::with(REFUSED, NULL, PLUGIN, "timeoutSeconds: 60\n");
     let machine = &node.machine;
     let user = format!("system:bootstrap:{}", REFUSED.token);
     let joined = std::thread::scope(|scope| {
@@ -314,6 +319,8 @@ fn a_start_of_the_kubelet_that_is_killed_at_any_write_does_not_keep_kubeadm_from
         let result = "--property=ExecStartPre";
         let started = machine.ok(&["systemctl", "show", result, "kubelet"]);
         assert!(started.contains("status=9/KILL"), "{step:?}: {started}");
+        // Or systemd starts it again ten seconds after its end.
+        machine.ok(&["systemctl", "stop", "kubelet"]);
         assert!(!machine.exists(CREDENTIAL), "{step:?}");
         let written = [KUBELET_CONF, ENVIRONMENT].map(|path| machine.exists(path));
         let expected = match step {

@@ -185,6 +185,8 @@ impl Document {
         )?;
         match (chain, key) {
             (Some(chain_pem), Some(key_pem)) => {
+                // The kubelet keeps both in one file.
+                let chain_pem = login::certificates_of(&Zeroizing::new(chain_pem));
                 let key_pem = Secret::new(key_pem);
                 login::identity(&chain_pem, &key_pem)
                     .map_err(|(field, why)| origin.refuse(field, why))?;

@@ -49,3 +49,13 @@ pub(super) fn token(text: &str) -> Result<Secret<String>, Refused> {
         Err(Refused::NotAToken)
     }
 }
+
+/// The certificates of a PEM file, and nothing else that is in it.
+pub(super) fn certificates_of(pem: &str) -> String {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let blocks = pem.split(BEGIN).skip(1);
+    let blocks = blocks.filter_map(|rest| Some(rest.split_once(END)?.0));
+    let lines: Vec<&str> = blocks.flat_map(|block| [BEGIN, block, END, "\n"]).collect();
+    lines.concat()
+}

@@ -40,11 +40,22 @@ impl WorkloadCluster {
     /// Creates a MachineDeployment and its templates.
     #[track_caller]
     pub fn machine_deployment(&self, name: &str, replicas: u32) -> MachineDeployment {
+        let node = json!({ "nodeRegistration": node_registration() });
+        self.machine_deployment_of(name, replicas, json!({ "joinConfiguration": node }))
+    }
+
+    /// The same, whose machines have this KubeadmConfigSpec.
+    #[track_caller]
+    pub fn machine_deployment_of(
+        &self,
+        name: &str,
+        replicas: u32,
+        config: Value,
+    ) -> MachineDeployment {
         let place = self.place.clone();
         let name = name.to_owned();
         let create = |kind, spec| place.create_without_statuses(&[&new(kind, &name, spec)]);
-        let node = json!({ "nodeRegistration": node_registration() });
-        let config = json!({ "template": { "spec": { "joinConfiguration": node } } });
+        let config = json!({ "template": { "spec": config } });
         create(KUBEADM_CONFIG_TEMPLATE, config);
         create(
             GENERIC_MACHINE_TEMPLATE,

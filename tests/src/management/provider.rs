@@ -1,5 +1,6 @@
 //! An infrastructure provider whose machines are processes of the test.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,7 +10,6 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
-use kubelet_authenticator_test_support::kubelet::Kubelet;
 use serde_json::{Value, json};
 
 use super::WorkloadCluster;
@@ -39,6 +39,8 @@ pub struct Boot {
     pub provider_id: String,
     /// The bootstrap token in its bootstrap data.
     pub token: String,
+    /// Its bootstrap data.
+    pub data: String,
 }
 
 /// Provides for the GenericMachines of one Cluster until it is dropped; its machines end with it.
@@ -52,17 +54,17 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Starts to; `boot` starts a machine.
-    pub fn start(
+    /// Starts to; `boot` starts a machine, which ends when it is dropped.
+    pub fn start<M: Send + 'static>(
         cluster: &WorkloadCluster,
         order: Order,
-        boot: impl Fn(&Boot) -> Kubelet + Send + 'static,
+        boot: impl Fn(&Boot) -> M + Send + 'static,
     ) -> Self {
         Self::with(Machines {
             place: cluster.place.clone(),
             workload: cluster.control_plane().clone(),
             order,
-            boot: Box::new(boot),
+            boot: Box::new(move |machine| Box::new(boot(machine))),
             running: BTreeMap::new(),
         })
     }
@@ -110,9 +112,12 @@ struct Machines {
     place: Place,
     workload: Arc<ControlPlane>,
     order: Order,
-    boot: Box<dyn Fn(&Boot) -> Kubelet + Send>,
-    running: BTreeMap<String, Kubelet>,
+    boot: Box<dyn Fn(&Boot) -> Running + Send>,
+    running: BTreeMap<String, Running>,
 }
+
+/// A machine of whatever kind.
+type Running = Box<dyn Any + Send>;
 
 impl Machines {
     fn look(&mut self) {
@@ -159,9 +164,11 @@ impl Machines {
             return self.place.patch(GENERIC_MACHINE, name, &patch);
         }
         if !self.running.contains_key(name) {
+            let data = self.bootstrap_data(secret);
             let boot = Boot {
                 name: name.to_owned(),
-                token: self.token_of(secret),
+                token: token_of(&data),
+                data,
                 provider_id,
             };
             self.running.insert(name.to_owned(), (self.boot)(&boot));
@@ -187,19 +194,22 @@ impl Machines {
         self.place.patch(GENERIC_MACHINE, name, &patch);
     }
 
-    /// The bootstrap token in the bootstrap data, which kubeadm would find there.
-    fn token_of(&self, secret: &str) -> String {
+    fn bootstrap_data(&self, secret: &str) -> String {
         let words = ["get", "secret", secret, "-n", &self.place.namespace];
         let secret = self.place.kubectl().json(words);
         let data = BASE64_STANDARD
             .decode(secret["data"]["value"].as_str().unwrap())
             .unwrap();
-        let data = String::from_utf8(data).unwrap();
-        let mut words = data.split_whitespace();
-        words
-            .find(|word| *word == "token:")
-            .and_then(|_| words.next())
-            .unwrap_or_else(|| panic!("no token in the bootstrap data: {data}"))
-            .to_owned()
+        String::from_utf8(data).unwrap()
     }
+}
+
+/// The bootstrap token in the bootstrap data, which kubeadm would find there.
+fn token_of(data: &str) -> String {
+    let mut words = data.split_whitespace();
+    words
+        .find(|word| *word == "token:")
+        .and_then(|_| words.next())
+        .unwrap_or_else(|| panic!("no token in the bootstrap data: {data}"))
+        .to_owned()
 }

@@ -183,6 +183,22 @@ fn what_a_platform_reports_is_never_another_machines_or_reserved() {
 }
 
 #[test]
+fn a_node_is_not_believed_where_its_platform_reports_addresses() {
+    let claimed = ServingName::Ip([198, 51, 100, 7].into());
+    let mut cluster = platform_reported(Some(vec![ServingName::Ip(ADDRESS.into())]));
+    cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
+
+    approved(&serving_for(&[ip(ADDRESS)]), &cluster);
+    assert_eq!(
+        denied_by(&serving_for(&[ip([198, 51, 100, 7])]), &cluster),
+        Denial::ServingNameNotReported {
+            name: claimed,
+            machine: "m1".to_owned(),
+        }
+    );
+}
+
+#[test]
 fn a_platform_that_is_out_of_order_is_no_denial() {
     let decision = decided(&serving_for(&[ip(ADDRESS)]), &platform_reported(None));
 

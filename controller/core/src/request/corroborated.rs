@@ -53,21 +53,22 @@ impl ConformantServingCsr {
             .map_err(unavailable)?
             .ok_or(Deferral::MachineNotFound)?;
         machine::may_go_on(&machine)?;
-        let mut reported = match &policy.guest_reported {
-            Some(guest) => guest.names(self.node_name()).await.map_err(unavailable)?,
-            None => Vec::new(),
-        };
         let is_reported = |name: &ServingName, reported: &[ServingName]| {
             serving_machine::is_reported(name, self.node_name(), &machine, reported)
         };
+        let mut reported = Vec::new();
         if self
             .names()
             .iter()
-            .any(|name| is_reported(name, &reported).is_err())
+            .any(|name| is_reported(name, &[]).is_err())
         {
-            let names = verifiers.serving_names(provider_id).await;
             let unavailable = |source| Deferral::VerifierUnavailable { source };
-            reported.extend(names.map_err(unavailable)?);
+            let names = verifiers.serving_names(provider_id).await;
+            reported = names.map_err(unavailable)?;
+        }
+        // A node is not believed where its platform knows better.
+        if let (Some(guest), true) = (&policy.guest_reported, reported.is_empty()) {
+            reported = guest.names(self.node_name()).await.map_err(unavailable)?;
         }
         for name in self.names() {
             is_reported(name, &reported)?;

@@ -1,127 +1,16 @@
-//! `setup` and `render`: the files that have a kubelet run the plugin. `real_setup` has the same on
-//! systemd, with kubeadm and a kubelet.
+//! The first runs on a machine.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kubelet_authenticator::authenticator::Step;
 use kubelet_authenticator::kube::kubeconfig::{Kubeconfig, Login};
 use kubelet_authenticator_test_support::api_server::{
     ApiServer, Kubeconfig as File, Signer, TOKEN,
 };
-use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST, is_pair};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::node::{NULL, UNDER_TEST, is_pair};
 
-/// What the environment file is to have, apart from the kubeconfig's path.
-const ARGUMENTS: &str = "--rotate-certificates=false";
-
-/// A machine on which kubeadm and the kubelet keep their files.
-struct Host {
-    node: Node,
-    /// Stands for `/etc/kubernetes`.
-    etc: PathBuf,
-}
-
-impl Host {
-    fn new(plugin: &str, server: &ApiServer) -> Self {
-        let mut node = Node::new(plugin, server);
-        let etc = node.scratch().directory("etc");
-        node.set(
-            "BOOTSTRAP_KUBECONFIG",
-            etc.join("ours/bootstrap.kubeconfig"),
-        );
-        Self { node, etc }
-    }
-
-    /// One on which `kubeadm join` has left its bootstrap kubeconfig.
-    fn joining(server: &ApiServer) -> Self {
-        let host = Self::new(NULL, server);
-        server.kubeconfig().write(&host.from());
-        host
-    }
-
-    fn from(&self) -> PathBuf {
-        self.etc.join("bootstrap-kubelet.conf")
-    }
-
-    fn kubelet_conf(&self) -> PathBuf {
-        self.etc.join("kubelet.conf")
-    }
-
-    fn environment(&self) -> PathBuf {
-        self.etc.join("ours/kubelet.env")
-    }
-
-    fn bootstrap(&self) -> PathBuf {
-        self.etc.join("ours/bootstrap.kubeconfig")
-    }
-
-    fn pair(&self) -> PathBuf {
-        self.etc.join("pki/kubelet-client-current.pem")
-    }
-
-    /// Runs `setup` as before a start of the kubelet.
-    fn setup(&self) -> Run {
-        self.setup_with(&["--from", self.from().to_str().unwrap()])
-    }
-
-    fn undo(&self) -> Run {
-        self.setup_with(&["--undo"])
-    }
-
-    fn setup_with(&self, options: &[&str]) -> Run {
-        let (conf, environment) = (self.kubelet_conf(), self.environment());
-        let cert_dir = self.etc.join("pki");
-        let mut words = vec!["setup"];
-        for (flag, path) in [
-            ("--kubelet-kubeconfig", &conf),
-            ("--environment-file", &environment),
-            ("--cert-dir", &cert_dir),
-        ] {
-            words.extend([flag, path.to_str().unwrap()]);
-        }
-        let run = self.node.command(&[&words, options].concat());
-        for secret in [TOKEN, "PRIVATE KEY"] {
-            assert!(
-                !run.stderr.contains(secret) && !run.stdout.contains(secret),
-                "{run:#?}"
-            );
-        }
-        run
-    }
-
-    /// The kubelet's next start is with the plugin.
-    #[track_caller]
-    fn is_set_up(&self, plugin: &str) {
-        let command = Kubeconfig::read_exec_command(&self.kubelet_conf()).unwrap();
-        assert_eq!(command, Some(program(plugin).display().to_string()));
-        let conf = self.kubelet_conf();
-        let expected = format!(
-            "KUBELET_KUBECONFIG_ARGS=\"--kubeconfig={} {ARGUMENTS}\"",
-            conf.display()
-        );
-        let environment = fs::read_to_string(self.environment()).unwrap();
-        assert_eq!(environment.lines().last(), Some(&*expected));
-    }
-
-    /// The kubelet's next start is with kubeadm's arguments.
-    #[track_caller]
-    fn is_left_to_kubeadm(&self) {
-        assert!(!self.environment().exists());
-    }
-}
-
-fn issuing() -> ApiServer {
-    let server = ApiServer::start();
-    server.set_signer(Signer::issue());
-    server
-}
-
-#[track_caller]
-fn mode_of(path: &Path) -> u32 {
-    fs::metadata(path).unwrap().permissions().mode() & 0o7777
-}
+use crate::bed::{Host, issuing, mode_of};
 
 #[test]
 fn setup_takes_over_from_kubeadm_join_and_enrols() {
@@ -277,24 +166,21 @@ fn where_there_is_nothing_to_take_over_setup_does_nothing() {
 }
 
 #[test]
-fn a_kubelet_that_is_set_up_stays_so_when_kubeadm_has_removed_its_bootstrap_kubeconfig() {
+fn a_machine_whose_name_kubeadm_has_not_written_yet_is_set_up_and_enrols_later() {
     let server = issuing();
     let host = Host::joining(&server);
+    let flags = fs::read_to_string(host.kubeadm_flags()).unwrap();
+    fs::remove_file(host.kubeadm_flags()).unwrap();
+
     host.setup().succeeded();
-    fs::remove_file(host.from()).unwrap();
-    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
-    for lost in [false, true] {
-        if lost {
-            fs::remove_file(host.environment()).unwrap();
-        }
 
-        let run = host.setup().succeeded();
-
-        assert!(run.stdout.contains("runs this plugin already"), "{run:#?}");
-        host.is_set_up(NULL);
-        assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
-    }
+    host.is_set_up(NULL);
+    assert_eq!(server.connections(), 0);
+    assert!(!host.node.file("origin.json").exists());
+    fs::write(host.kubeadm_flags(), flags).unwrap();
+    host.setup().succeeded();
     assert_eq!(server.creates(), 1);
+    assert!(is_pair(&host.node.file("kubelet-client.pem")));
 }
 
 #[test]
@@ -407,118 +293,4 @@ fn a_node_that_joined_before_is_taken_over_once_it_has_enrolled() {
         "{again:#?}"
     );
     host.is_set_up(NULL);
-}
-
-#[test]
-fn a_machine_that_joins_another_cluster_forgets_the_first() {
-    let (first, second) = (issuing(), issuing());
-    let host = Host::joining(&first);
-    host.setup().succeeded();
-    let old = host.node.serial();
-    // `kubeadm reset`, and a join to another cluster.
-    fs::remove_file(host.kubelet_conf()).unwrap();
-    second.kubeconfig().write(&host.from());
-
-    let run = host.setup().succeeded();
-
-    run.saying("it is of another cluster than the one that this machine joins");
-    assert_ne!(host.node.serial(), old);
-    assert_eq!(host.node.status()["server"], second.url());
-    assert_eq!((first.creates(), second.creates()), (1, 1));
-
-    // The same cluster once more: the certificate is good there.
-    fs::remove_file(host.kubelet_conf()).unwrap();
-    host.setup().succeeded();
-    assert_eq!(second.creates(), 1);
-}
-
-#[test]
-fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
-    let server = issuing();
-    let host = Host::joining(&server);
-    host.setup().succeeded();
-    let stored = fs::read_to_string(host.node.file("kubelet-client.pem")).unwrap();
-
-    let run = host.undo().succeeded();
-
-    assert!(run.stdout.contains("remove the drop-in"), "{run:#?}");
-    host.is_left_to_kubeadm();
-    assert_eq!(fs::read_to_string(host.pair()).unwrap(), stored);
-    assert_eq!(mode_of(&host.pair()), 0o600);
-    let kubeconfig = Kubeconfig::read(&host.kubelet_conf()).unwrap();
-    let Login::ClientCertificate { chain_pem, .. } = &kubeconfig.login else {
-        panic!("{kubeconfig:?}")
-    };
-    assert!(stored.starts_with(chain_pem.trim_end()) || chain_pem == &stored);
-    assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
-    // With the drop-in still there, the next start changes nothing.
-    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
-    for run in [host.setup(), host.undo()] {
-        assert!(run.succeeded().stdout.starts_with("nothing to do: "));
-        host.is_left_to_kubeadm();
-        assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
-    }
-}
-
-#[test]
-fn undo_without_a_valid_certificate_changes_nothing() {
-    let server = issuing();
-    let host = Host::joining(&server);
-    host.setup().succeeded();
-    host.node.command(&["reset"]).succeeded();
-
-    host.undo()
-        .failed(4)
-        .saying("there is no valid certificate")
-        .saying("kubeadm reset");
-
-    host.is_set_up(NULL);
-    assert!(!host.pair().exists());
-}
-
-#[test]
-fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
-    let server = ApiServer::start();
-    let node = Node::new(NULL, &server);
-    let of = |path: &str| {
-        format!(
-            "[Service]\nExecStartPre=-{path} setup\n\
-             EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env\n"
-        )
-    };
-
-    let own = node.command(&["render", "kubelet-drop-in"]).succeeded();
-    assert_eq!(own.stdout, of(program(NULL).to_str().unwrap()));
-
-    let path = "/usr/bin/kubelet-authenticator-null";
-    let given = node.command(&["render", "--command", path, "kubelet-drop-in"]);
-    assert_eq!(given.succeeded().stdout, of(path));
-
-    for path in [
-        "plugin",
-        "/opt/a plugin",
-        "/opt/%n",
-        "/opt/$HOME",
-        "/opt/\\x20",
-    ] {
-        let refused = node.command(&["render", "--command", path, "kubelet-drop-in"]);
-        refused
-            .failed(2)
-            .saying("is not an absolute path that systemd takes");
-    }
-}
-
-#[test]
-fn a_rendered_kubeconfig_is_of_the_bootstrap_kubeconfigs_cluster() {
-    let server = ApiServer::start();
-    let node = Node::new(NULL, &server);
-
-    let run = node.command(&["render", "kubeconfig"]).succeeded();
-
-    let path = node.scratch().write("kubelet.conf", &run.stdout);
-    let command = Kubeconfig::read_exec_command(&path).unwrap();
-    assert_eq!(command, Some(program(NULL).display().to_string()));
-    let endpoint = Kubeconfig::read_endpoint(&path).unwrap();
-    assert_eq!(endpoint.server(), server.url());
-    assert!(!run.stdout.contains(TOKEN));
 }

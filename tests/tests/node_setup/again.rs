@@ -1,0 +1,167 @@
+//! Runs on a machine that was set up before.
+
+use std::fs;
+
+use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Times, Verb};
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::node::{NULL, PATIENCE};
+use kubelet_authenticator_tests::program;
+
+use crate::bed::{Host, issuing};
+
+#[test]
+fn a_kubelet_that_is_set_up_stays_so_when_kubeadm_has_removed_its_bootstrap_kubeconfig() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    fs::remove_file(host.from()).unwrap();
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    for lost in [false, true] {
+        if lost {
+            fs::remove_file(host.environment()).unwrap();
+        }
+
+        let run = host.setup().succeeded();
+
+        assert!(run.stdout.contains("runs this plugin already"), "{run:#?}");
+        host.is_set_up(NULL);
+        assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
+    }
+    assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn a_bootstrap_kubeconfig_that_stays_is_not_taken_over_again() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    // A person has put a newer token there, and the cluster has another address.
+    server
+        .kubeconfig()
+        .token("newer1.0123456789abcdef")
+        .write(&host.bootstrap());
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    let conf = conf.replace(&server.url(), "https://moved.example:6443");
+    fs::write(host.kubelet_conf(), &conf).unwrap();
+    let bootstrap = fs::read_to_string(host.bootstrap()).unwrap();
+    // Nor is one of another cluster, or one that cannot be used.
+    let other = ApiServer::start();
+    for from in [
+        server.kubeconfig(),
+        other.kubeconfig(),
+        server.kubeconfig().without_ca(),
+    ] {
+        from.write(&host.from());
+
+        host.setup().succeeded();
+
+        host.is_set_up(NULL);
+        assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
+        assert_eq!(fs::read_to_string(host.bootstrap()).unwrap(), bootstrap);
+        assert!(host.node.file("kubelet-client.pem").exists());
+    }
+    assert_eq!((server.creates(), other.connections()), (1, 0));
+}
+
+#[test]
+fn a_kubelet_that_is_set_up_stays_so_whatever_fails() {
+    let server = issuing();
+    let mut host = Host::joining(&server);
+    host.setup().succeeded();
+    // Somebody holds the lock, and the settings are broken.
+    let lock = fs::File::open(host.node.file("lock")).unwrap();
+    lock.lock().unwrap();
+
+    host.setup().succeeded();
+
+    host.is_set_up(NULL);
+    drop(lock);
+    host.node.set("TIMEOUT_SECONDS", "never");
+    host.setup()
+        .failed(3)
+        .saying("KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS");
+    host.is_set_up(NULL);
+    // Without a kubeconfig, what is left of an earlier life is in nobody's way.
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    host.setup().failed(3);
+    host.is_left_to_kubeadm();
+}
+
+#[test]
+fn a_plugin_that_was_moved_is_what_the_kubelet_runs_from_its_next_start_on() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    let own = program(NULL).display().to_string();
+    let moved = conf.replace(&own, "/opt/old/kubelet-authenticator-null");
+    assert_ne!(moved, conf);
+    fs::write(host.kubelet_conf(), moved).unwrap();
+
+    host.setup().succeeded();
+
+    host.is_set_up(NULL);
+    assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
+}
+
+#[test]
+fn a_machine_that_joins_again_and_was_revoked_enrols_with_its_new_token() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    let old = host.node.serial();
+    // What tries the certificate, and the first request, which is made with it.
+    let lease = Route::new(Verb::Patch, "leases");
+    server.inject(lease, Times::always(), Fault::status(403));
+    server.inject(Route::create(), Times::once(), Fault::status(403));
+
+    // Until the API server's answer is in time, on a busy machine too.
+    let replaced = poll(PATIENCE, || {
+        // As `kubeadm reset` and `kubeadm join` do.
+        fs::remove_file(host.kubelet_conf()).unwrap();
+        host.setup().succeeded();
+        (host.node.serial() != old).then_some(())
+    });
+
+    assert!(replaced.is_some(), "{}", host.node.status());
+}
+
+#[test]
+fn a_cluster_that_has_another_address_since_is_asked_at_that() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    host.node.change("origin.json", |origin| {
+        origin["endpoint"]["server"] = "https://127.0.0.1:1".into();
+    });
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    fs::remove_file(host.node.file("kubelet-client.pem")).unwrap();
+
+    let run = host.setup().succeeded();
+
+    assert_eq!(run.stderr, "");
+    assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn a_machine_that_joins_another_cluster_forgets_the_first() {
+    let (first, second) = (issuing(), issuing());
+    let host = Host::joining(&first);
+    host.setup().succeeded();
+    let old = host.node.serial();
+    // `kubeadm reset`, and a join to another cluster.
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    second.kubeconfig().write(&host.from());
+
+    let run = host.setup().succeeded();
+
+    run.saying("it is of another cluster than the one that this machine joins");
+    assert_ne!(host.node.serial(), old);
+    assert_eq!(host.node.status()["server"], second.url());
+    assert_eq!((first.creates(), second.creates()), (1, 1));
+
+    // The same cluster once more: the certificate is good there.
+    fs::remove_file(host.kubelet_conf()).unwrap();
+    host.setup().succeeded();
+    assert_eq!(second.creates(), 1);
+}

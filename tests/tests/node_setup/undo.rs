@@ -1,0 +1,65 @@
+//! The way back.
+
+use std::fs;
+
+use kubelet_authenticator::kube::kubeconfig::{Kubeconfig, Login};
+use kubelet_authenticator_tests::node::NULL;
+
+use crate::bed::{Host, issuing, mode_of};
+
+#[test]
+fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    let stored = fs::read_to_string(host.node.file("kubelet-client.pem")).unwrap();
+
+    let run = host.undo().succeeded();
+
+    assert!(run.stdout.contains("remove the drop-in"), "{run:#?}");
+    host.is_left_to_kubeadm();
+    assert_eq!(fs::read_to_string(host.pair()).unwrap(), stored);
+    assert_eq!(mode_of(&host.pair()), 0o600);
+    // As the kubelet writes it itself: it replaces nothing else.
+    let target = fs::read_link(host.pair()).unwrap();
+    let name = target.file_name().unwrap().to_str().unwrap();
+    let stamp = name
+        .strip_prefix("kubelet-client-")
+        .unwrap()
+        .strip_suffix(".pem")
+        .unwrap();
+    let digits = stamp.split('-').map(str::len);
+    assert!(digits.eq([4, 2, 2, 2, 2, 2]), "{name}");
+    assert_eq!(target.parent(), host.pair().parent());
+    let kubeconfig = Kubeconfig::read(&host.kubelet_conf()).unwrap();
+    let Login::ClientCertificate { chain_pem, .. } = &kubeconfig.login else {
+        panic!("{kubeconfig:?}")
+    };
+    // The key is in the same file, and is not taken for a part of the chain.
+    assert!(stored.starts_with(chain_pem.trim_end()), "{chain_pem}");
+    assert!(!chain_pem.contains("PRIVATE"), "{chain_pem}");
+    assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
+    // With the drop-in still there, the next start changes nothing.
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    for run in [host.setup(), host.undo()] {
+        assert!(run.succeeded().stdout.starts_with("nothing to do: "));
+        host.is_left_to_kubeadm();
+        assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
+    }
+}
+
+#[test]
+fn undo_without_a_valid_certificate_changes_nothing() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    host.node.command(&["reset"]).succeeded();
+
+    host.undo()
+        .failed(4)
+        .saying("there is no valid certificate")
+        .saying("kubeadm reset");
+
+    host.is_set_up(NULL);
+    assert!(!host.pair().exists());
+}
