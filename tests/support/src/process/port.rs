@@ -1,20 +1,37 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::{Mutex, PoisonError};
 
 /// Below what the kernel gives to those who ask for any port, so that no connection takes one.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// A TCP port of 127.0.0.1 that nothing listened on a moment ago.
-///
-/// Another fixture may draw the same before its user listens; who cannot live with one chance in
-/// thousands draws again.
+/// The ports that this process has drawn, for as long as it lives.
+static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+
+/// A TCP port of 127.0.0.1 that nothing listens on, and that no other fixture draws, in whatever
+/// process, while this one lives.
 pub fn free_port() -> u16 {
     let length = u64::from(PORTS.end - PORTS.start);
     loop {
         let drawn = RandomState::new().hash_one(0) % length;
         let port = PORTS.start + u16::try_from(drawn).expect("less than the range's length");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if draw(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
     }
+}
+
+/// Whether no process has drawn it: a name in the abstract namespace of sockets is one process's, and
+/// ends with that.
+fn draw(port: u16) -> bool {
+    let name = format!("kubelet-authenticator-port-{port}");
+    let address = SocketAddr::from_abstract_name(name).expect("it is short enough");
+    let Ok(held) = UnixListener::bind_addr(&address) else {
+        return false;
+    };
+    let mut all = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push(held);
+    true
 }
