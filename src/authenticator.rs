@@ -197,7 +197,7 @@ impl Authenticator<'_> {
             (due, force, stored.credential, &stored.origin)
         {
             let deadline = Deadline::after(self.timeout().min(FOR_A_PERSON));
-            match Self::try_certificate(origin, &credential, deadline) {
+            match self.try_certificate(origin, &credential, deadline) {
                 Some(refused) if is_refusal(&refused) => self.warn_of_refusal(&refused),
                 failed => {
                     if let Some(error) = failed {

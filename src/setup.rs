@@ -13,7 +13,7 @@
 //! - Where there is nothing to take over, the environment file is not there either, and the kubelet
 //!   starts as kubeadm wants it to.
 //! - A kubelet that has a credential of its own keeps it until there is one of ours.
-//! - A kubelet that is set up stays so, whatever fails.
+//! - A kubelet that is set up stays so, whatever fails, as long as its environment file is there.
 
 mod wiring;
 
@@ -123,7 +123,7 @@ impl Setup {
         let (from, kubeconfig) = (self.from.display(), self.kubelet_kubeconfig.display());
         let adopts = self.from == self.kubelet_kubeconfig;
         match self.current() {
-            Current::Ours { command } => return self.keep(&authenticator, &command, adopts),
+            Current::Ours { command } => return self.keep(authenticator, &command, adopts),
             Current::Plugin(command) => {
                 return self.leave(format!("the kubelet has another plugin: {command}"));
             }
@@ -148,27 +148,35 @@ impl Setup {
     /// is not taken over again: what is here may be newer.
     fn keep(
         &self,
-        authenticator: &Authenticator<'_>,
+        authenticator: Authenticator<'_>,
         command: &str,
         adopts: bool,
     ) -> Result<Done, Failure> {
-        if Path::new(command) != self.program {
+        // One that was moved. What else a person has written there stays.
+        if !Path::new(command).exists() {
             let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
             let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
             let kubeconfig = exec_kubeconfig(&endpoint.to_fields(), &self.program);
-            let held = lock(authenticator)?;
+            let held = lock(&authenticator)?;
             replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)
                 .map_err(|error| store_failure(&error))?;
         }
         let environment = wiring::environment(&self.kubelet_kubeconfig);
         let present = fs::read(&self.environment_file).ok();
         if present.as_deref() != Some(environment.as_bytes()) {
-            self.write_environment(&lock(authenticator)?)?;
+            self.write_environment(&lock(&authenticator)?)?;
         }
         // kubeadm still waits for the node.
-        let joins = !adopts && self.from.exists();
-        let (_, stored) = authenticator.stored()?;
-        if joins && stored.valid(clock::now()).is_none() && self.kubeadm_flags.exists() {
+        if !adopts && self.from.exists() && self.kubeadm_flags.exists() {
+            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
+            let endpoint = endpoint
+                .map_err(|error| kubeconfig_failure(&error))?
+                .to_fields();
+            let cluster = ExecCluster::of(&endpoint);
+            let authenticator = Authenticator {
+                cluster: Some(&cluster),
+                ..authenticator
+            };
             return Ok(Done::SetUp(authenticator.credential().err()));
         }
         Ok(Done::LeftAlone(format!(
@@ -196,10 +204,18 @@ impl Setup {
             }
         };
 
+        if !adopts {
+            // Left by an earlier life of the machine: the kubelet would start without its kubeconfig.
+            remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
+        }
         let held = lock(&authenticator)?;
         let bootstrap = wiring::bootstrap_kubeconfig(&endpoint, &given.login);
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, bootstrap.as_bytes(), &held).map_err(|error| store_failure(&error))?;
+        // It was a failure with another credential.
+        if let (Some(store), _) = authenticator.stored()? {
+            drop(store.remove(StoreFile::Failure, &held));
+        }
         told(Step::BootstrapKubeconfigWritten);
         if adopts {
             drop(held);
@@ -211,15 +227,14 @@ impl Setup {
         drop(held);
         if !self.kubeadm_flags.exists() {
             // kubeadm has not told the kubelet its name yet, or never will: the kubelet's own call
-            // of the plugin knows it.
+            // of the plugin knows it. Whoever comes next tries what is stored.
+            if let (Some(store), _) = authenticator.stored()? {
+                store.date_lock(SystemTime::UNIX_EPOCH);
+            }
             return Ok(Done::SetUp(None));
         }
-        // What is stored may have been revoked since it was of use: it is tried now.
-        let (store, _) = authenticator.stored()?;
-        if let Some(store) = store {
-            store.date_lock(SystemTime::UNIX_EPOCH);
-        }
-        Ok(Done::SetUp(authenticator.credential().err()))
+        // What is stored may have been revoked since it was of use: it is tried.
+        Ok(Done::SetUp(authenticator.renew(false).err()))
     }
 
     fn wire(
@@ -266,7 +281,7 @@ impl Setup {
             }
         }
         let (_, stored) = authenticator.stored()?;
-        let (Some(credential), Some(origin)) = (stored.valid(clock::now()), &stored.origin) else {
+        let Some(credential) = stored.valid(clock::now()) else {
             return Err(Failure::new(
                 Code::Store,
                 format!(
@@ -283,7 +298,9 @@ impl Setup {
         let stamp = now.trim_end_matches('Z').replace(['T', ':'], "-");
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
         let current = self.cert_dir.join("kubelet-client-current.pem");
-        let text = wiring::kubelet_kubeconfig(&origin.endpoint, &current);
+        let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
+        let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
+        let text = wiring::kubelet_kubeconfig(&endpoint.to_fields(), &current);
         replace_file(&pair, credential.to_pem().as_bytes(), &lock)
             .and_then(|()| replace_link(&current, &pair, &lock))
             .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))

@@ -42,17 +42,27 @@ impl Authenticator<'_> {
         if !was_tried_lately(store, clock::now()) {
             return None;
         }
-        Self::try_certificate(origin, credential, Deadline::after(TRYING)).filter(is_refusal)
+        let deadline = Deadline::after(TRYING);
+        self.try_certificate(origin, credential, deadline)
+            .filter(is_refusal)
     }
 
     /// Tries the certificate now. `None` if it is accepted, or the stored origin is of no use.
+    ///
+    /// It is tried where client-go is about to use it, if that is the same cluster.
     pub(super) fn try_certificate(
+        &self,
         origin: &Origin,
         credential: &Credential,
         deadline: Deadline,
     ) -> Option<ApiError> {
         let document = StoreFile::Origin.name();
-        let endpoint = ClusterEndpoint::from_fields(origin.endpoint.clone(), document).ok()?;
+        let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), document).ok()?;
+        let asked = self.cluster.map(ClusterEndpoint::from_exec_info);
+        let asked = asked.and_then(Result::ok);
+        let endpoint = asked
+            .filter(|asked| asked.is_of_same_cluster(&known))
+            .unwrap_or(known);
         let login = Login::ClientCertificate {
             chain_pem: credential.certificate_pem().to_owned(),
             key_pem: Secret::new(credential.key_pem().expose().clone()),

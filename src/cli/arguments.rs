@@ -177,8 +177,8 @@ pub(super) struct SetupOptions {
     /// The file that systemd reads the kubelet's arguments from.
     #[arg(long, value_name = "FILE", default_value = setup::ENVIRONMENT_FILE)]
     pub(super) environment_file: PathBuf,
-    /// The file with the arguments that kubeadm gives the kubelet.
-    #[arg(long, value_name = "FILE", default_value = kubelet::KUBEADM_FLAGS)]
+    /// In the place of the file that kubeadm writes the kubelet's arguments to, for tests.
+    #[arg(long, hide = true, default_value = kubelet::KUBEADM_FLAGS)]
     pub(super) kubeadm_flags: PathBuf,
     /// The kubelet's folder of certificates.
     #[arg(long, value_name = "DIR", default_value = setup::CERT_DIR)]

@@ -15,7 +15,7 @@ use crate::kube::kubeconfig::Kubeconfig;
 use crate::setup::{Done, DropIn, ENVIRONMENT_FILE, Setup, exec_kubeconfig, is_plain};
 
 /// The time of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
-const ENROLMENT: Duration = Duration::from_mins(1);
+const ENROLMENT: Duration = Duration::from_secs(55);
 
 impl Session {
     pub(super) fn set_up(
@@ -24,6 +24,7 @@ impl Session {
         options: &SetupOptions,
     ) -> Result<(), Failure> {
         plain("--kubelet-kubeconfig", &options.kubelet_kubeconfig)?;
+        plain("--cert-dir", &options.cert_dir)?;
         let setup = Setup {
             from: options.from.clone(),
             kubelet_kubeconfig: options.kubelet_kubeconfig.clone(),

@@ -308,11 +308,12 @@ fn a_start_of_the_kubelet_that_is_killed_at_any_write_does_not_keep_kubeadm_from
     let machine = &node.machine;
     let bootstrap = CLUSTER.plane.kubeconfig(User::Token(node.token.bearer()));
     let bootstrap = std::fs::read(bootstrap).unwrap();
+    machine.ok(&["systemctl", "stop", "kubelet"]);
     for step in Step::SETUP {
-        // As kubeadm does just before it restarts a kubelet that keeps ending.
-        machine.write(BOOTSTRAP, 0o600, &bootstrap);
         let kill_at = format!("KILL_AT={step:?}");
         machine.ok(&["systemctl", "set-environment", &kill_at]);
+        // As kubeadm does just before it restarts a kubelet that keeps ending.
+        machine.write(BOOTSTRAP, 0o600, &bootstrap);
 
         machine.ok(&["systemctl", "restart", "kubelet"]);
 

@@ -218,7 +218,7 @@ impl Verifier for AwsVerifier {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
         let instances = &self.witnesses.instances;
         instances.serving_names(&self.policy, provider_id).boxed()
     }

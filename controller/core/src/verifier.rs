@@ -40,8 +40,8 @@ pub trait Verifier: Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Assurance, Refusal>>;
 
     /// The names and addresses of the machine with this provider ID, by the word of its platform:
-    /// for serving certificates, where the inventory does not report them. None where the platform
-    /// has no say.
+    /// for serving certificates, where the inventory does not report them. `None` where the platform
+    /// has no say; then what the node reports may count.
     ///
     /// The proposal: `VerifyServingAttestationData`.
     ///
@@ -51,8 +51,8 @@ pub trait Verifier: Debug + Send + Sync {
     fn serving_names<'a>(
         &'a self,
         _provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
-        ready(Ok(Vec::new())).boxed()
+    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+        ready(Ok(None)).boxed()
     }
 
     /// What there is to say of the cluster beside the answers to its requests, for conditions of its

@@ -158,11 +158,10 @@ impl Platform for FakePlatform {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
-        let names = self.node_name(provider_id).map_ok(|name| {
-            let name = name.map(|name| ServingName::Dns(name.to_string()));
-            name.into_iter().collect()
-        });
+    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+        let names = self
+            .node_name(provider_id)
+            .map_ok(|name| name.map(|name| vec![ServingName::Dns(name.to_string())]));
         names.boxed()
     }
 }

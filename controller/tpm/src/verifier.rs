@@ -277,7 +277,7 @@ impl Verifier for TpmVerifier {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
         self.platform.serving_names(provider_id)
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Times, Verb};
+use kubelet_authenticator_test_support::api_server::{
+    ApiServer, Fault, Route, Signer, Times, Verb,
+};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::node::{NULL, PATIENCE};
 use kubelet_authenticator_tests::program;
@@ -117,8 +119,12 @@ fn a_machine_that_joins_again_and_was_revoked_enrols_with_its_new_token() {
 
     // Until the API server's answer is in time, on a busy machine too.
     let replaced = poll(PATIENCE, || {
-        // As `kubeadm reset` and `kubeadm join` do.
+        // As `kubeadm reset` and `kubeadm join` do, after a reboot, and where the cluster is now.
         fs::remove_file(host.kubelet_conf()).unwrap();
+        host.node.change("origin.json", |origin| {
+            origin["bootId"] = "another boot".into();
+            origin["endpoint"]["server"] = "https://127.0.0.1:1".into();
+        });
         host.setup().succeeded();
         (host.node.serial() != old).then_some(())
     });
@@ -164,4 +170,22 @@ fn a_machine_that_joins_another_cluster_forgets_the_first() {
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().succeeded();
     assert_eq!(second.creates(), 1);
+}
+
+#[test]
+fn a_failure_of_an_earlier_join_does_not_hold_back_the_next() {
+    let server = ApiServer::start();
+    server.set_signer(Signer::deny(
+        "MachineUnknown",
+        "no machine has this provider ID",
+    ));
+    let host = Host::joining(&server);
+    host.setup().succeeded().saying("MachineUnknown");
+    server.set_signer(Signer::issue());
+    fs::remove_file(host.kubelet_conf()).unwrap();
+
+    let run = host.setup().succeeded();
+
+    assert_eq!(run.stderr, "");
+    assert_eq!(server.creates(), 2);
 }

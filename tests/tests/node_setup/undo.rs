@@ -13,6 +13,10 @@ fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
     let host = Host::joining(&server);
     host.setup().succeeded();
     let stored = fs::read_to_string(host.node.file("kubelet-client.pem")).unwrap();
+    // The cluster has moved since.
+    let moved = "https://moved.example:6443";
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    fs::write(host.kubelet_conf(), conf.replace(&server.url(), moved)).unwrap();
 
     let run = host.undo().succeeded();
 
@@ -38,6 +42,7 @@ fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
     // The key is in the same file, and is not taken for a part of the chain.
     assert!(stored.starts_with(chain_pem.trim_end()), "{chain_pem}");
     assert!(!chain_pem.contains("PRIVATE"), "{chain_pem}");
+    assert_eq!(kubeconfig.endpoint.server(), moved);
     assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
     // With the drop-in still there, the next start changes nothing.
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();

@@ -53,8 +53,8 @@ impl Instances {
         name.map(Some).map_err(Unavailable::new)
     }
 
-    /// The private addresses and the private DNS name of the machine, while it runs; none where EC2
-    /// has no say.
+    /// The private addresses and the private DNS name of the machine, none if it does not run;
+    /// `None` where EC2 has no say.
     ///
     /// # Errors
     ///
@@ -63,14 +63,16 @@ impl Instances {
         &self,
         policy: &AwsPolicy,
         provider_id: &ProviderId,
-    ) -> Result<Vec<ServingName>, Unavailable> {
-        let facts = self.facts(policy, provider_id).await?;
-        let Some((_, facts)) = facts.filter(|(_, facts)| facts.is_running()) else {
-            return Ok(Vec::new());
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
+        let Some((_, facts)) = self.facts(policy, provider_id).await? else {
+            return Ok(None);
         };
+        if !facts.is_running() {
+            return Ok(Some(Vec::new()));
+        }
         let addresses = facts.addresses.into_iter().map(ServingName::Ip);
         let name = facts.private_dns_name.map(|name| name.to_ascii_lowercase());
-        Ok(addresses.chain(name.map(ServingName::Dns)).collect())
+        Ok(Some(addresses.chain(name.map(ServingName::Dns)).collect()))
     }
 
     async fn facts<'a>(

@@ -199,7 +199,7 @@ impl Platform for ClusterTpms {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
         let names = self.instances.serving_names(&self.policy, provider_id);
         names.boxed()
     }

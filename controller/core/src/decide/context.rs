@@ -60,14 +60,17 @@ impl Verifiers {
         self.0.keys()
     }
 
-    /// The names and addresses that the platforms report of the machine with this provider ID.
+    /// The names and addresses that the platforms report of the machine with this provider ID; `None`
+    /// where none of them has a say.
     pub(crate) async fn serving_names(
         &self,
         provider_id: &ProviderId,
-    ) -> Result<Vec<ServingName>, Unavailable> {
-        let mut names = Vec::new();
+    ) -> Result<Option<Vec<ServingName>>, Unavailable> {
+        let mut names = None;
         for verifier in self.0.values() {
-            names.extend(verifier.serving_names(provider_id).await?);
+            if let Some(reported) = verifier.serving_names(provider_id).await? {
+                names.get_or_insert_with(Vec::new).extend(reported);
+            }
         }
         Ok(names)
     }

@@ -62,13 +62,15 @@ impl ConformantServingCsr {
             .iter()
             .any(|name| is_reported(name, &[]).is_err())
         {
-            let unavailable = |source| Deferral::VerifierUnavailable { source };
-            let names = verifiers.serving_names(provider_id).await;
-            reported = names.map_err(unavailable)?;
-        }
-        // A node is not believed where its platform knows better.
-        if let (Some(guest), true) = (&policy.guest_reported, reported.is_empty()) {
-            reported = guest.names(self.node_name()).await.map_err(unavailable)?;
+            let by_platform = verifiers.serving_names(provider_id).await;
+            let by_platform =
+                by_platform.map_err(|source| Deferral::VerifierUnavailable { source })?;
+            reported = match (by_platform, &policy.guest_reported) {
+                // A node is not believed where its platform knows better.
+                (Some(names), _) => names,
+                (None, Some(guest)) => guest.names(self.node_name()).await.map_err(unavailable)?,
+                (None, None) => Vec::new(),
+            };
         }
         for name in self.names() {
             is_reported(name, &reported)?;

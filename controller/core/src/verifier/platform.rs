@@ -39,7 +39,7 @@ pub trait Platform: Debug + Send + Sync {
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>>;
 
-    /// The names and addresses of the machine with this provider ID; none where the platform has no
+    /// The names and addresses of the machine with this provider ID; `None` where the platform has no
     /// say.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub trait Platform: Debug + Send + Sync {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>>;
+    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>>;
 }
 
 /// Of which machine the endorsement key is asked for.
@@ -101,7 +101,7 @@ impl Platform for NoPlatform {
     fn serving_names<'a>(
         &'a self,
         _provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
-        ready(Ok(Vec::new())).boxed()
+    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+        ready(Ok(None)).boxed()
     }
 }

@@ -224,8 +224,11 @@ fn the_names_for_serving_are_the_platforms() {
 
     let names = asked(FakePlatform::Names(key, "ip-10-0-0-1")).unwrap();
 
-    assert_eq!(names, [ServingName::Dns("ip-10-0-0-1".to_owned())]);
-    assert!(asked(FakePlatform::Knows(key)).unwrap().is_empty());
+    assert_eq!(
+        names,
+        Some(vec![ServingName::Dns("ip-10-0-0-1".to_owned())])
+    );
+    assert_eq!(asked(FakePlatform::Knows(key)).unwrap(), None);
     assert!(asked(FakePlatform::OutOfOrder).is_err());
 }
 
@@ -254,7 +257,7 @@ fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
         fn serving_names<'a>(
             &'a self,
             _provider_id: &'a ProviderId,
-        ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+        ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
             unreachable!("it is a client's")
         }
     }
