@@ -203,7 +203,7 @@ pub(super) enum Rendered {
         /// Its API version.
         #[arg(long, value_enum, default_value_t)]
         api_version: BootstrapApi,
-        /// What the machine's image reads.
+        /// The format of the bootstrap data.
         #[arg(long, value_enum, default_value_t)]
         format: BootstrapFormat,
     },

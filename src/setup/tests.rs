@@ -9,7 +9,7 @@ use super::*;
 use crate::kube::kubeconfig::Login;
 use crate::secret::Secret;
 
-/// What a token may be made of, and YAML has other uses for.
+/// A token with the characters that mean something in YAML.
 const TOKEN: &str = "abcdef.'\"#{}[]:&*!|>%@`\\";
 
 fn endpoint(ca: &CertificateAuthority) -> EndpointFields {

@@ -140,7 +140,7 @@ impl Aws {
         Arc::new(AwsVerifier::new(self.witnesses.clone(), policy).of_cluster(cluster_uid))
     }
 
-    /// What EC2 says of the TPMs and names of the instances that `policy` accepts.
+    /// EC2 as the platform of the instances that `policy` accepts: their TPMs and names.
     pub(crate) fn platform(&self, policy: AwsPolicy) -> ClusterTpms {
         self.tpms.of_cluster(self.instances.clone(), policy)
     }

@@ -23,7 +23,7 @@
 //!
 //! # Guarantees
 //!
-//! What happens in a machine stays there: its files, sysctls, control groups and processes end when
+//! Nothing leaves a machine: its files, sysctls, control groups and processes end when
 //! the [`Machine`] is dropped, and when the test process dies in any other way.
 //!
 //! It begins without a trace of a node: `/etc/kubernetes`, `/var/lib/kubelet`, `/etc/default`,

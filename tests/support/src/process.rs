@@ -29,8 +29,8 @@ pub use self::scratch::Scratch;
 /// How often a condition that no one announces is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How seldom one is looked at that is asked about for long. Looking takes a fifth of the time at most,
-/// so that those who wait leave the processor to those who work.
+/// The longest pause between two looks at a condition. Looks take a fifth of the time at most, so that
+/// waiting leaves the processor to others.
 const SELDOM: Duration = Duration::from_secs(2);
 
 /// What is started: program, arguments, environment.

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
 use kubelet_authenticator_tests::node::{NULL, Node, Run};
 use kubelet_authenticator_tests::program;
 
-/// What the environment file is to have, apart from the kubeconfig's path.
+/// The kubelet's arguments in the environment file, without the kubeconfig.
 const ARGUMENTS: &str = "--rotate-certificates=false";
 
 /// A machine on which kubeadm and the kubelet keep their files.

@@ -1,4 +1,4 @@
-//! What `render` prints.
+//! The files that `render` prints.
 
 use kubelet_authenticator::kube::kubeconfig::Kubeconfig;
 use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};

@@ -50,23 +50,36 @@ fn an_address_that_the_node_reports_of_itself_counts_only_where_the_operator_say
     );
 }
 
-#[test]
-fn what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
-    let stolen = ServingName::Ip([192, 0, 2, 2].into());
-    let service = ServingName::Ip([10, 96, 0, 1].into());
-    let cluster = guest_reported(Some(vec![stolen.clone(), service.clone()]));
+/// The address of machine `m2`, and one of the Services.
+const STOLEN: [u8; 4] = [192, 0, 2, 2];
+const RESERVED: [u8; 4] = [10, 96, 0, 1];
 
+fn stolen_and_reserved() -> Vec<ServingName> {
+    [STOLEN, RESERVED]
+        .map(|address| ServingName::Ip(address.into()))
+        .into()
+}
+
+#[track_caller]
+fn assert_neither_is_approved(cluster: &Context) {
     assert_eq!(
-        denied_by(&serving_for(&[ip([192, 0, 2, 2])]), &cluster),
+        denied_by(&serving_for(&[ip(STOLEN)]), cluster),
         Denial::ServingNameOfAnotherMachine {
-            name: stolen,
+            name: ServingName::Ip(STOLEN.into()),
             machine: "m2".to_owned(),
         }
     );
     assert_eq!(
-        denied_by(&serving_for(&[ip([10, 96, 0, 1])]), &cluster),
-        Denial::ServingNameReserved { name: service }
+        denied_by(&serving_for(&[ip(RESERVED)]), cluster),
+        Denial::ServingNameReserved {
+            name: ServingName::Ip(RESERVED.into()),
+        }
     );
+}
+
+#[test]
+fn what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
+    assert_neither_is_approved(&guest_reported(Some(stolen_and_reserved())));
 }
 
 #[test]
@@ -164,23 +177,10 @@ fn a_platform_is_not_asked_where_the_inventory_reports_the_names() {
 
 #[test]
 fn what_a_platform_reports_is_never_another_machines_or_reserved() {
-    let stolen = ServingName::Ip([192, 0, 2, 2].into());
-    let service = ServingName::Ip([10, 96, 0, 1].into());
     let mut cluster = serving_cluster();
-    let platform = Platform(Some(vec![stolen.clone(), service.clone()]));
-    cluster.verifiers = platform.alone();
+    cluster.verifiers = Platform(Some(stolen_and_reserved())).alone();
 
-    assert_eq!(
-        denied_by(&serving_for(&[ip([192, 0, 2, 2])]), &cluster),
-        Denial::ServingNameOfAnotherMachine {
-            name: stolen,
-            machine: "m2".to_owned(),
-        }
-    );
-    assert_eq!(
-        denied_by(&serving_for(&[ip([10, 96, 0, 1])]), &cluster),
-        Denial::ServingNameReserved { name: service }
-    );
+    assert_neither_is_approved(&cluster);
 }
 
 #[test]

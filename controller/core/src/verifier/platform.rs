@@ -1,4 +1,4 @@
-//! What the platform that made a machine's TPM knows of the machine.
+//! A platform's knowledge of the machines whose TPMs it made.
 //!
 //! Nothing of a request takes part: the machine is the one that the inventory found.
 
