@@ -37,7 +37,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-moto stage-deny stage-machete
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-moto stage-cloud-init stage-deny stage-machete
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
@@ -57,7 +57,7 @@ build:
 	$(LINT) $(BUILD) --all-targets
 
 # Everything that is compiled for the tests is there by then.
-suites: cluster-api moto
+suites: cluster-api moto cloud-init
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
 
@@ -92,6 +92,10 @@ cluster-api: control-plane
 ## moto: the simulator of EC2, installed once and cached
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
+
+# Debian's cloud-init for the machines of the tests, unpacked once and cached.
+cloud-init:
+	@tests/cloud-init/build >/dev/null
 
 # Nothing that was built of them for another tree is built again for a fresh one.
 dependencies:

@@ -36,6 +36,7 @@
 
 mod builder;
 mod cgroups;
+mod cloud_init;
 mod forwarder;
 mod namespaces;
 mod units;
@@ -224,6 +225,17 @@ impl Machine {
                 "tlsBootstrap": deadline,
             },
         })
+    }
+
+    /// Waits until cloud-init has carried out its user data ([`MachineBuilder::cloud_init`]).
+    ///
+    /// # Panics
+    ///
+    /// If it failed, or takes too long; the message has the machine's journal.
+    #[track_caller]
+    pub fn wait_for_cloud_init(&self) {
+        let deadline = DEADLINE.as_secs().to_string();
+        self.ok(&["timeout", &deadline, "cloud-init", "status", "--wait"]);
     }
 
     /// Ends it, as if the power went.

@@ -24,6 +24,31 @@ static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
 });
 
 #[test]
+fn cloud_init_carries_out_user_data_with_what_it_is_told_of_the_machine() {
+    let user_data = "\
+## template: jinja
+#cloud-config
+write_files:
+- path: /etc/written
+  permissions: '0600'
+  content: \"{{ ds.meta_data.local_hostname }} {{ ds.meta_data.rack }}\"
+runcmd:
+- cat /etc/written > /run/after
+";
+    let machine = Machine::builder(&CLUSTER, "machine-cloud")
+        .cloud_init(user_data, &[("rack", "r7")])
+        .boot();
+
+    machine.wait_for_cloud_init();
+
+    assert_eq!(machine.ok(&["cat", "/run/after"]), "machine-cloud r7");
+    let units = ["systemctl", "is-active", "cloud-init.target", "cloud-final"];
+    assert_eq!(machine.ok(&units), "active\nactive\n");
+    let failed = ["systemctl", "--failed", "--plain", "--no-legend"];
+    assert_eq!(machine.ok(&failed), "", "{}", machine.journal());
+}
+
+#[test]
 fn a_machine_joins_by_kubeadm_as_on_a_node() {
     let token = CLUSTER.prepare_for_joins();
     let started = Instant::now();

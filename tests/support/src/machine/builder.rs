@@ -83,6 +83,22 @@ impl MachineBuilder {
         self.place(path, "program".to_owned(), source)
     }
 
+    /// Lays a tree of the host over its root directory, below all other files.
+    #[track_caller]
+    pub(super) fn tree(self, host: &Path) -> Self {
+        self.place("/", "tree".to_owned(), host.to_owned())
+    }
+
+    /// Makes a symbolic link at this absolute path.
+    #[track_caller]
+    pub(super) fn link(self, path: &str, to: &str) -> Self {
+        self.place(path, "link".to_owned(), PathBuf::from(to))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Adds a flag of the kubelet, in the machine's `/etc/default/kubelet`.
     pub fn kubelet_arg(mut self, argument: impl Into<String>) -> Self {
         self.kubelet_arguments.push(argument.into());

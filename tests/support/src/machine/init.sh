@@ -1,6 +1,6 @@
 # Process 1 of a machine's namespaces: makes the machine's tree, and becomes systemd in it.
 # $1: the scratch directory; $2: the machine's name; $3: its address.
-# The rest: triples of permissions, source and target; `program` stands for the permissions of one.
+# The rest: triples of permissions, source and target; `program`, `tree` and `link` stand in the place of permissions.
 scratch=$1 name=$2 address=$3
 shift 3
 # This /proc is the host's still: the number is the one that the host knows.
@@ -94,14 +94,17 @@ mkdir old
 pivot_root . old
 while [ $# -gt 0 ]; do
   mkdir -p "$(dirname "$3")"
-  rm -f "$3"
-  if [ "$1" = program ]; then
-    touch "$3"
-    # Read-only: it is the host's file.
-    mount --bind -o ro "/old$2" "$3"
-  else
-    install -m "$1" "/old$2" "$3"
-  fi
+  [ "$1" = tree ] || rm -f "$3"
+  case $1 in
+    program)
+      touch "$3"
+      # Read-only: it is the host's file.
+      mount --bind -o ro "/old$2" "$3"
+      ;;
+    tree) cp -a "/old$2/." "$3" ;;
+    link) ln -s "$2" "$3" ;;
+    *) install -m "$1" "/old$2" "$3" ;;
+  esac
   shift 3
 done
 umount -l /old

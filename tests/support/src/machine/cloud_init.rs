@@ -1,0 +1,70 @@
+//! cloud-init in a machine: Debian's package, its units and its generator.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::MachineBuilder;
+use crate::binaries::build;
+
+/// The units that the package enables.
+const ENABLED: [&str; 4] = [
+    "cloud-config.service",
+    "cloud-final.service",
+    "cloud-init-local.service",
+    "cloud-init.service",
+];
+
+/// The modules that Cluster API's bootstrap data need. Debian's choice would make users, grow
+/// partitions and install packages besides; the network is there.
+const CONFIGURATION: &str = "\
+datasource_list: [NoCloud]
+datasource: {NoCloud: {fs_label: null}}
+network: {config: disabled}
+users: []
+disable_root: false
+preserve_hostname: false
+cloud_init_modules: [bootcmd, write-files, set_hostname]
+cloud_config_modules: [runcmd]
+cloud_final_modules: [scripts-user, final-message]
+system_info: {distro: debian, paths: {cloud_dir: /var/lib/cloud/, templates_dir: /etc/cloud/templates/}}
+";
+
+/// The directory of the datasource `NoCloud`.
+const SEED: &str = "/var/lib/cloud/seed/nocloud";
+
+impl MachineBuilder {
+    /// Has cloud-init carry out these user data at the boot, once all else has started.
+    ///
+    /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and these.
+    /// [`Machine::wait_for_cloud_init`](super::Machine::wait_for_cloud_init) waits for the end.
+    ///
+    /// # Panics
+    ///
+    /// If there is no cloud-init, and none can be downloaded.
+    #[track_caller]
+    pub fn cloud_init(self, user_data: &str, metadata: &[(&str, &str)]) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build");
+        let mut all = Map::new();
+        for (key, value) in [
+            ("instance-id", self.name()),
+            ("local-hostname", self.name()),
+        ]
+        .iter()
+        .chain(metadata)
+        {
+            all.insert((*key).to_owned(), Value::from(*value));
+        }
+        // JSON is YAML.
+        let metadata = Value::from(all).to_string();
+        let builder = self
+            .tree(&build(&script))
+            .file("/etc/cloud/cloud.cfg", 0o644, CONFIGURATION)
+            .file(&format!("{SEED}/meta-data"), 0o644, metadata)
+            .file(&format!("{SEED}/user-data"), 0o600, user_data);
+        ENABLED.iter().fold(builder, |builder, unit| {
+            let wants = format!("/etc/systemd/system/cloud-init.target.wants/{unit}");
+            builder.link(&wants, &format!("/usr/lib/systemd/system/{unit}"))
+        })
+    }
+}
