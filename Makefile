@@ -122,5 +122,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-fast build suites isolation bench bench-limits musl control-plane cluster-api moto dependencies fmt deny \
+.PHONY: help demo test test-fast build suites isolation bench bench-limits musl control-plane cluster-api moto cloud-init dependencies fmt deny \
 	advisories machete

@@ -37,14 +37,7 @@ pub struct MachinePool {
 }
 
 impl WorkloadCluster {
-    /// Creates a MachineDeployment and its templates.
-    #[track_caller]
-    pub fn machine_deployment(&self, name: &str, replicas: u32) -> MachineDeployment {
-        let node = json!({ "nodeRegistration": node_registration() });
-        self.machine_deployment_of(name, replicas, json!({ "joinConfiguration": node }))
-    }
-
-    /// The same, whose machines have this KubeadmConfigSpec.
+    /// Creates a MachineDeployment and its templates; its machines have this KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_deployment_of(
         &self,
@@ -72,26 +65,16 @@ impl WorkloadCluster {
         MachineDeployment { place, name }
     }
 
-    /// Creates a MachinePool, its bootstrap configuration, and its instances.
+    /// Creates a MachinePool and its templates; its machines have this KubeadmConfigSpec.
     #[track_caller]
-    pub fn machine_pool(&self, name: &str, provider_ids: &[&str]) -> MachinePool {
+    pub fn machine_pool_of(&self, name: &str, replicas: u32, config: Value) -> MachinePool {
         let place = self.place.clone();
         let name = name.to_owned();
         let create = |kind, spec| place.create_without_statuses(&[&new(kind, &name, spec)]);
-        let node = json!({ "nodeRegistration": node_registration() });
-        create(KUBEADM_CONFIG, json!({ "joinConfiguration": node }));
-        let mut infrastructure = new(
-            GENERIC_MACHINE_POOL,
-            &name,
-            json!({ "providerIDList": provider_ids }),
-        );
-        infrastructure.status = place.contract.infrastructure_status(true);
-        infrastructure.status["replicas"] = json!(provider_ids.len());
-        // Of a pool, Cluster API 1.14 reads what it was called in v1beta1.
-        infrastructure.status["ready"] = json!(true);
-        place.create(&infrastructure);
+        create(KUBEADM_CONFIG, config);
+        create(GENERIC_MACHINE_POOL, json!({}));
         let mut spec = template(&place, &name, KUBEADM_CONFIG, GENERIC_MACHINE_POOL);
-        spec["replicas"] = json!(provider_ids.len());
+        spec["replicas"] = json!(replicas);
         create(MACHINE_POOL, spec);
         MachinePool { place, name }
     }
@@ -106,11 +89,6 @@ fn new(kind: Kind, name: &str, spec: Value) -> New<'_> {
         spec,
         status: Value::Null,
     }
-}
-
-/// A registration under the host's name, as in most providers' templates.
-fn node_registration() -> Value {
-    json!({ "name": "{{ ds.meta_data.local_hostname }}" })
 }
 
 fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) -> Value {
@@ -188,6 +166,25 @@ impl MachineDeployment {
 }
 
 impl MachinePool {
+    /// Asks for so many instances.
+    #[track_caller]
+    pub fn scale(&self, replicas: u32) {
+        let patch = json!({ "spec": { "replicas": replicas } });
+        self.place.patch(MACHINE_POOL, &self.name, &patch);
+    }
+
+    /// Waits until Cluster API has found so many Nodes of it; gives their names.
+    #[track_caller]
+    pub fn wait_until_running(&self, count: usize) -> Vec<String> {
+        let found = poll(RUNNING, || {
+            let pool = self.get();
+            let nodes = pool["status"]["nodeRefs"].as_array()?;
+            let name = |node: &Value| node["name"].as_str().unwrap().to_owned();
+            (nodes.len() == count).then(|| nodes.iter().map(name).collect())
+        });
+        found.unwrap_or_else(|| panic!("not {count} Nodes: {:#}", self.get()))
+    }
+
     /// The id of the bootstrap token that its bootstrap data have now, if they are there.
     #[track_caller]
     pub fn token_id(&self) -> Option<String> {

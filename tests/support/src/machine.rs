@@ -18,8 +18,8 @@
 //! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in
 //! which systemd is process 1. Its root directory is the host's under a layer of its own. Its units
 //! are the kubelet with kubeadm's drop-in, journald, and a container runtime that runs nothing. It
-//! reaches the API server at the same address as the host, and nothing else; nothing reaches its
-//! kubelet. A boot takes half a second, a join one or two.
+//! reaches the API server at the same address as the host, and what else it is told of; nothing
+//! reaches its kubelet. A boot takes half a second, a join one or two.
 //!
 //! # Guarantees
 //!
@@ -78,9 +78,10 @@ pub struct Machine {
     // Processes first: fields are dropped in order, and the control group is to be empty.
     process: Process,
     _group: ControlGroup,
-    _forwarder: Forwarder,
+    _forwarders: Vec<Forwarder>,
     pid: i32,
     name: String,
+    address: String,
     endpoint: String,
     ca_hash: String,
     scratch: Scratch,
@@ -95,6 +96,11 @@ impl Machine {
     /// Its host name, and the name of its Node.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The address of its Node.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// The host's number of its process 1.

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -32,6 +33,7 @@ pub struct MachineBuilder {
     placed: BTreeMap<String, Placed>,
     files: usize,
     kubelet_arguments: Vec<String>,
+    reached: Vec<SocketAddr>,
 }
 
 #[derive(Debug)]
@@ -42,14 +44,17 @@ struct Placed {
 
 impl MachineBuilder {
     pub(super) fn new(cluster: &ControlPlane, name: &str) -> Self {
+        let endpoint = cluster.server().trim_start_matches("https://").to_owned();
+        let server = endpoint.parse().expect("the API server has an address");
         let builder = Self {
             name: name.to_owned(),
-            endpoint: cluster.server().trim_start_matches("https://").to_owned(),
+            endpoint,
             ca_hash: public_key_hash(&cluster.ca().certificate_der()),
             scratch: Scratch::new("machine"),
             placed: BTreeMap::new(),
             files: 0,
             kubelet_arguments: Vec::new(),
+            reached: vec![server],
         };
         PROGRAMS.iter().fold(builder, |builder, program| {
             let path = format!("/usr/bin/{program}");
@@ -105,6 +110,13 @@ impl MachineBuilder {
         self
     }
 
+    /// Lets it reach a server of the host at the server's own address: one of loopback. The API
+    /// server is reached without.
+    pub fn reaches(mut self, server: SocketAddr) -> Self {
+        self.reached.push(server);
+        self
+    }
+
     #[track_caller]
     fn place(mut self, path: &str, permissions: String, source: PathBuf) -> Self {
         assert!(path.starts_with('/'), "{path} is not an absolute path");
@@ -136,14 +148,16 @@ impl MachineBuilder {
             ca_hash,
             scratch,
             placed,
+            reached,
             ..
         } = self;
 
-        let server = endpoint.parse().expect("the API server has an address");
         let host = scratch.directory("host");
-        let forwarder = Forwarder::start(&host.join("api-server.sock"), server);
-        let socket = "/run/machine/api-server.sock";
-        units::write(&scratch.directory("units"), &endpoint, socket, RUNTIME);
+        let forwarders = reached
+            .iter()
+            .map(|server| Forwarder::start(&host.join(units::socket(*server)), *server))
+            .collect();
+        units::write(&scratch.directory("units"), &reached, RUNTIME);
 
         let unique = scratch.path().file_name().expect("it has a name");
         let unique = unique.to_str().expect("it is ASCII");
@@ -157,7 +171,8 @@ impl MachineBuilder {
             ]
         });
         let placed = placed.collect();
-        let mut process = namespaces::start(&name, &address(), &group, &scratch, placed);
+        let address = address();
+        let mut process = namespaces::start(&name, &address, &group, &scratch, placed);
         let pid = process.poll_alive("run systemd", DEADLINE, |_| {
             let pid = fs::read_to_string(host.join("pid")).ok()?;
             pid.strip_suffix('\n')?.parse().ok()
@@ -165,9 +180,10 @@ impl MachineBuilder {
         let mut machine = Machine {
             process,
             _group: group,
-            _forwarder: forwarder,
+            _forwarders: forwarders,
             pid,
             name,
+            address,
             endpoint,
             ca_hash,
             scratch,

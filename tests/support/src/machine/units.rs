@@ -1,6 +1,7 @@
 //! The units of a machine, in its `/usr/lib/systemd/system`.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -26,9 +27,8 @@ const OF_SYSTEMD: [&str; 15] = [
 ];
 
 /// Links that pull units in: `(directory, unit)`.
-const WANTED: [(&str, &str); 5] = [
+const WANTED: [(&str, &str); 4] = [
     ("multi-user.target.wants", "fakecri.service"),
-    ("sockets.target.wants", "api-server.socket"),
     ("sockets.target.wants", "systemd-journald-dev-log.socket"),
     ("sockets.target.wants", "systemd-journald.socket"),
     ("sysinit.target.wants", "systemd-journald.service"),
@@ -61,10 +61,15 @@ ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 "#;
 
-/// Writes them into `directory`; `endpoint` is the API server's address, `socket` where that is
-/// forwarded from, and `runtime` the container runtime's socket.
+/// The name of the Unix socket, in `/run/machine`, that leads to a server of the host.
+pub(super) fn socket(server: SocketAddr) -> String {
+    format!("{}.sock", server.port())
+}
+
+/// Writes them into `directory`; `reached` are the servers of the host that are reached at their own
+/// addresses, and `runtime` is the container runtime's socket.
 #[track_caller]
-pub(super) fn write(directory: &Path, endpoint: &str, socket: &str, runtime: &str) {
+pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     for unit in OF_SYSTEMD {
         let source = Path::new(SYSTEMD).join("system").join(unit);
         fs::copy(&source, directory.join(unit)).unwrap_or_else(|error| {
@@ -89,15 +94,25 @@ pub(super) fn write(directory: &Path, endpoint: &str, socket: &str, runtime: &st
              ExecStartPost=/bin/sh -c '{listens}'\n"
         ),
     );
-    put(
-        "api-server.socket",
-        &format!("[Socket]\nListenStream={endpoint}\n"),
-    );
-    put(
-        "api-server.service",
-        &format!("[Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd {socket}\n"),
-    );
-    for (wants, unit) in WANTED {
+    let mut wanted: Vec<_> = WANTED
+        .map(|(wants, unit)| (wants, unit.to_owned()))
+        .to_vec();
+    for server in reached {
+        let unit = format!("host-{}", server.port());
+        put(
+            &format!("{unit}.socket"),
+            &format!("[Socket]\nListenStream={server}\n"),
+        );
+        let socket = socket(*server);
+        put(
+            &format!("{unit}.service"),
+            &format!(
+                "[Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd /run/machine/{socket}\n"
+            ),
+        );
+        wanted.push(("sockets.target.wants", format!("{unit}.socket")));
+    }
+    for (wants, unit) in &wanted {
         let wants = directory.join(wants);
         fs::create_dir_all(&wants)
             .and_then(|()| symlink(Path::new("..").join(unit), wants.join(unit)))

@@ -1,0 +1,161 @@
+//! The machines of InfraMachines.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::machine::Machine;
+use serde_json::{Value, json};
+
+use super::super::contract::{GENERIC_MACHINE, Kind, MACHINE};
+use super::super::place::Place;
+use super::{Boot, Order, lock};
+
+const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
+
+/// Machines that run, by name.
+pub(super) type Instances = BTreeMap<String, Machine>;
+
+/// What there is for one Cluster, and what makes more of it.
+pub(super) struct Infrastructure {
+    pub(super) place: Place,
+    pub(super) workload: Arc<ControlPlane>,
+    pub(super) order: Order,
+    pub(super) boot: Box<dyn Fn(&Boot) -> Machine + Send>,
+    pub(super) running: Arc<Mutex<Instances>>,
+}
+
+impl Infrastructure {
+    pub(super) fn look(&mut self) {
+        let objects = self.objects(GENERIC_MACHINE);
+        for object in &objects {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            if object["metadata"]["deletionTimestamp"].is_string() {
+                let ended = lock(&self.running).remove(name);
+                drop(ended);
+                self.set_finalizers(name, &[]);
+            } else {
+                self.provide(name, object, &objects);
+            }
+        }
+        self.look_at_pools();
+    }
+
+    /// Does the next thing for this machine, if there is one.
+    fn provide(&self, name: &str, object: &Value, all: &[Value]) {
+        let Some(machine) = owner(object, MACHINE) else {
+            return;
+        };
+        if object["metadata"]["finalizers"] != json!([FINALIZER]) {
+            return self.set_finalizers(name, &[FINALIZER]);
+        }
+        let machine = self.place.get(MACHINE, machine);
+        let Some(secret) = machine["spec"]["bootstrap"]["dataSecretName"].as_str() else {
+            return;
+        };
+        let named = object["spec"]["providerID"].as_str();
+        let Some(provider_id) = named
+            .map(ToOwned::to_owned)
+            .or_else(|| self.provider_id(object, all))
+        else {
+            return;
+        };
+        let is_turn = match self.order {
+            Order::ProviderIdFirst | Order::Hosts(_) => true,
+            Order::NodeFirst => self.name_node(name, &provider_id),
+        };
+        if named.is_none() && is_turn {
+            let patch = json!({ "spec": { "providerID": provider_id } });
+            return self.place.patch(GENERIC_MACHINE, name, &patch);
+        }
+        if !lock(&self.running).contains_key(name) {
+            self.start(name, &provider_id, secret);
+            return;
+        }
+        let is_provisioned = object["status"]["initialization"]["provisioned"] == true;
+        if is_provisioned || named.is_none() {
+            return;
+        }
+        let mut status = self.place.contract.infrastructure_status(true);
+        let address = lock(&self.running)[name].address().to_owned();
+        status["addresses"] = json!([
+            { "type": "Hostname", "address": name },
+            { "type": "InternalIP", "address": address },
+        ]);
+        self.place.patch_status(GENERIC_MACHINE, name, &status);
+    }
+
+    /// The provider ID that this InfraMachine is to have; `None` while there is no free host.
+    fn provider_id(&self, object: &Value, all: &[Value]) -> Option<String> {
+        match &self.order {
+            Order::ProviderIdFirst => {
+                let uid = object["metadata"]["uid"].as_str().unwrap();
+                Some(format!("generic:///{uid}"))
+            }
+            Order::NodeFirst => {
+                let name = object["metadata"]["name"].as_str().unwrap();
+                Some(format!("docker:////{name}"))
+            }
+            Order::Hosts(hosts) => {
+                let is_free =
+                    |host: &&String| !all.iter().any(|one| one["spec"]["providerID"] == **host);
+                hosts.iter().find(is_free).cloned()
+            }
+        }
+    }
+
+    /// Starts a machine with these bootstrap data.
+    pub(super) fn start(&self, name: &str, provider_id: &str, secret: &str) {
+        let boot = Boot {
+            name: name.to_owned(),
+            provider_id: provider_id.to_owned(),
+            data: self.bootstrap_data(secret),
+        };
+        let machine = (self.boot)(&boot);
+        lock(&self.running).insert(name.to_owned(), machine);
+    }
+
+    /// Gives the Node of this name its provider ID; whether it is there.
+    fn name_node(&self, name: &str, provider_id: &str) -> bool {
+        let kubectl = self.workload.kubectl();
+        let nodes = kubectl.json(["get", "nodes"]);
+        let mut nodes = nodes["items"].as_array().into_iter().flatten();
+        let Some(node) = nodes.find(|node| node["metadata"]["name"] == name) else {
+            return false;
+        };
+        if node["spec"]["providerID"].is_null() {
+            let patch = json!({ "spec": { "providerID": provider_id } });
+            kubectl.patch(&["node", name], &patch);
+        }
+        true
+    }
+
+    pub(super) fn objects(&self, kind: Kind) -> Vec<Value> {
+        let words = ["get", &kind.resource(), "-n", &self.place.namespace];
+        let mut list = self.place.kubectl().json(words);
+        list["items"].as_array_mut().map(std::mem::take).unwrap()
+    }
+
+    fn set_finalizers(&self, name: &str, finalizers: &[&str]) {
+        let patch = json!({ "metadata": { "finalizers": finalizers } });
+        self.place.patch(GENERIC_MACHINE, name, &patch);
+    }
+
+    fn bootstrap_data(&self, secret: &str) -> String {
+        let words = ["get", "secret", secret, "-n", &self.place.namespace];
+        let secret = self.place.kubectl().json(words);
+        let data = BASE64_STANDARD
+            .decode(secret["data"]["value"].as_str().unwrap())
+            .unwrap();
+        String::from_utf8(data).unwrap()
+    }
+}
+
+/// The name of this kind of owner that the object has.
+pub(super) fn owner(object: &Value, kind: Kind) -> Option<&str> {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    let mut owners = owners.into_iter().flatten();
+    owners.find(|owner| owner["kind"] == kind.kind)?["name"].as_str()
+}

@@ -1,0 +1,327 @@
+//! A management cluster with Cluster API and our controller, clusters in it, and their machines.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
+use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::pki::KeyAndCertificate;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, grant};
+use kubelet_authenticator_tests::management::{
+    Boot, ClusterBuilder, Management, Order, Provider, WorkloadCluster,
+};
+use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::tpm::endorsement_key;
+use serde_json::{Value, json};
+
+/// How long a bootstrap token of Cluster API lives here: a rotation can be waited for.
+pub const TOKEN_TTL: Duration = Duration::from_secs(60);
+
+/// For what Cluster API does in a minute, on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The directory of the plugins in the machines' image.
+const PROGRAMS: &str = "/usr/bin";
+
+const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
+const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
+
+/// A management cluster with Cluster API and our controller.
+pub struct Site {
+    pub management: Management,
+    _manager: Manager,
+    _challenge_keys: Scratch,
+}
+
+impl Site {
+    pub fn start() -> Self {
+        let management = Management::managed(TOKEN_TTL);
+        grant(&management);
+        let challenge_keys = Scratch::new("challenge-keys");
+        challenge_keys.write("current", "0f".repeat(32));
+        let keys = challenge_keys.path().display().to_string();
+        let manager = Manager::insecure(&management, &["--tpm-challenge-keys", &keys]);
+        Self {
+            management,
+            _manager: manager,
+            _challenge_keys: challenge_keys,
+        }
+    }
+}
+
+/// The one of all tests, each of which has a namespace of its own.
+pub static SITE: LazyLock<Site> = LazyLock::new(Site::start);
+
+/// A Cluster, to be created, that machines can join by `kubeadm join`.
+pub fn joinable(namespace: &str) -> ClusterBuilder {
+    let cluster = SITE.management.cluster("prod-1").namespace(namespace);
+    cluster.apiserver_arg("--anonymous-auth=true")
+}
+
+/// A Cluster, its machines and what is said of them.
+pub struct Scene {
+    pub cluster: WorkloadCluster,
+    pub authentication: Authentication,
+    pub provider: Provider,
+    attestor: Attestor,
+    config: Value,
+}
+
+impl Scene {
+    /// Machines that prove nothing. Their infrastructure tells them who they are, but for the Docker
+    /// provider's, who know it by their host name.
+    pub fn insecure(namespace: &str, order: Order) -> Self {
+        let cluster = joinable(namespace).create();
+        cluster.control_plane().prepare_for_joins();
+        let by_host_name = order == Order::NodeFirst;
+        let boot = machine(&cluster, Attestor::INSECURE, BTreeMap::new());
+        let mut config = rendered(&Attestor::INSECURE);
+        if by_host_name {
+            let write = format!(
+                "mkdir -p $(dirname {SETTINGS}); printf '%s\\n' '{}' \"providerID: docker:////$(hostname)\" > {SETTINGS}",
+                settings("").trim_end().replace('\n', "' '")
+            );
+            config["preKubeadmCommands"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!(write));
+        } else {
+            told_by_metadata(&mut config, "");
+        }
+        Self::with(
+            cluster,
+            order,
+            boot,
+            (Attestor::INSECURE, config),
+            json!({}),
+        )
+    }
+
+    /// Machines with TPMs, on as many hosts as that.
+    pub fn tpm(namespace: &str, hosts: usize) -> Self {
+        let cluster = joinable(namespace).create();
+        cluster.control_plane().prepare_for_joins();
+        let tpms: BTreeMap<String, Arc<Swtpm>> = (0..hosts)
+            .map(|_| {
+                let tpm = Arc::new(Swtpm::start());
+                let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+                (format!("tpm://{}", endorsement_key(&keys)), tpm)
+            })
+            .collect();
+        let order = Order::Hosts(tpms.keys().cloned().collect());
+        let boot = machine(&cluster, Attestor::TPM, tpms);
+        let mut config = rendered(&Attestor::TPM);
+        told_by_metadata(&mut config, "tpm: {tcti: \"{{ ds.meta_data.tcti }}\"}\n");
+        Self::with(cluster, order, boot, (Attestor::TPM, config), json!({}))
+    }
+
+    fn with(
+        cluster: WorkloadCluster,
+        order: Order,
+        boot: impl Fn(&Boot) -> Machine + Send + 'static,
+        (attestor, config): (Attestor, Value),
+        spec: Value,
+    ) -> Self {
+        let authentication = authorize(&SITE.management, &cluster, &[attestor.as_str()], spec);
+        authentication.wait_until_ready(SITE.management.kubectl());
+        let provider = Provider::start(&cluster, order, boot);
+        Self {
+            cluster,
+            authentication,
+            provider,
+            attestor,
+            config,
+        }
+    }
+
+    /// The KubeadmConfigSpec of its machines.
+    pub fn config(&self) -> Value {
+        self.config.clone()
+    }
+
+    pub fn plane(&self) -> &ControlPlane {
+        self.cluster.control_plane()
+    }
+
+    /// The record of this node's name.
+    pub fn record(&self, node_name: &str) -> Value {
+        record(&SITE, &self.cluster, node_name)
+    }
+
+    /// Waits until the Machine's Node is ready and, where there is evidence, serves with a certificate;
+    /// and until its record is that of the Machine. Gives the Node's name.
+    #[track_caller]
+    pub fn wait_for_node_of(&self, machine: &Value) -> String {
+        let name = machine["status"]["nodeRef"]["name"].as_str().unwrap();
+        self.plane().wait_for_node_ready(name);
+        let record = self.record(name);
+        assert_eq!(
+            record["spec"]["providerID"], machine["spec"]["providerID"],
+            "{record:#}"
+        );
+        assert!(record["spec"]["tombstone"].is_null(), "{record:#}");
+        if self.attestor != Attestor::INSECURE {
+            let user = format!("system:node:{name}");
+            let what = format!("the serving certificate of {name}");
+            self.plane().wait_for_csr(&what, |csr| {
+                csr["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
+                    && csr["spec"]["username"] == *user
+                    && csr["status"]["certificate"].is_string()
+            });
+        }
+        name.to_owned()
+    }
+
+    /// Waits until the name's record is a tombstone.
+    #[track_caller]
+    pub fn wait_for_tombstone(&self, node_name: &str) {
+        let buried = poll(PATIENCE, || {
+            (!self.record(node_name)["spec"]["tombstone"].is_null()).then_some(())
+        });
+        assert!(buried.is_some(), "{:#}", self.record(node_name));
+    }
+
+    /// A kubeconfig with the node's certificate, as somebody copies it from the machine.
+    pub fn stolen(&self, node_name: &str) -> PathBuf {
+        let pem = self
+            .provider
+            .on(node_name, |machine| machine.read(CREDENTIAL));
+        let pem = String::from_utf8(pem.unwrap()).unwrap();
+        let key = pem.find("-----BEGIN PRIVATE KEY").unwrap();
+        let end = pem[key..].find("-----END PRIVATE KEY-----\n").unwrap();
+        let end = key + end + "-----END PRIVATE KEY-----\n".len();
+        let pair = KeyAndCertificate {
+            key_pem: pem[key..end].to_owned(),
+            certificate_pem: [&pem[..key], &pem[end..]].concat(),
+        };
+        self.plane().kubeconfig(User::Certificate(pair))
+    }
+
+    /// Labels the Node with this certificate; gives what kubectl says.
+    pub fn label(&self, kubeconfig: &PathBuf, node_name: &str, value: &str) -> String {
+        let label = format!("a.example/written={value}");
+        let kubectl = self.plane().kubectl_with(kubeconfig);
+        let output = kubectl.run(["label", "node", node_name, "--overwrite", &label]);
+        [output.stdout, output.stderr]
+            .map(|said| String::from_utf8_lossy(&said).into_owned())
+            .concat()
+    }
+
+    /// The requests for client certificates, none of which may have been denied.
+    #[track_caller]
+    pub fn client_requests(&self) -> Vec<Value> {
+        let mut requests = self.plane().csrs();
+        requests.retain(|csr| csr["spec"]["signerName"] == *self.attestor.client_signer());
+        let denied = |csr: &Value| {
+            let conditions = csr["status"]["conditions"].as_array();
+            conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Denied"))
+        };
+        assert!(!requests.iter().any(denied), "{requests:#?}");
+        requests
+    }
+}
+
+/// The record of this node's name.
+pub fn record(site: &Site, cluster: &WorkloadCluster, node_name: &str) -> Value {
+    let name = format!("{}.{node_name}", cluster.name());
+    let words = ["get", "nodeidentities", &name, "-n", cluster.namespace()];
+    site.management.kubectl().json(words)
+}
+
+pub fn names(machines: &[Value]) -> Vec<&str> {
+    let names = machines.iter();
+    names
+        .map(|machine| machine["metadata"]["name"].as_str().unwrap())
+        .collect()
+}
+
+/// The plugin's path in the image.
+fn plugin(attestor: &Attestor) -> String {
+    format!("{PROGRAMS}/kubelet-authenticator-{attestor}")
+}
+
+/// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM
+/// of its provider ID, if there are any.
+fn machine(
+    cluster: &WorkloadCluster,
+    attestor: Attestor,
+    tpms: BTreeMap<String, Arc<Swtpm>>,
+) -> impl Fn(&Boot) -> Machine + Send + 'static {
+    let plane = cluster.control_plane().clone();
+    let tpms = Mutex::new(tpms);
+    move |boot| {
+        let mut builder = Machine::builder(&plane, &boot.name);
+        let mut programs = vec![format!("kubelet-authenticator-{attestor}")];
+        let mut metadata = vec![("provider_id", boot.provider_id.clone())];
+        let tpms = tpms.lock().unwrap();
+        if let Some(tpm) = tpms.get(&boot.provider_id) {
+            programs.push("kubelet-authenticator-tpm-device".to_owned());
+            metadata.push(("tcti", tpm.tcti()));
+            // The machine is switched on: it may have been another's before.
+            tpm.reset(Reset::Orderly);
+            let (address, mut beside) = (tpm.address(), tpm.address());
+            beside.set_port(address.port() + 1);
+            builder = builder.reaches(address).reaches(beside);
+        }
+        for name in &programs {
+            builder = builder.program(&format!("{PROGRAMS}/{name}"), &program(name));
+        }
+        let metadata: Vec<_> = metadata
+            .iter()
+            .map(|(key, value)| (*key, &**value))
+            .collect();
+        builder.cloud_init(&boot.data, &metadata).boot()
+    }
+}
+
+/// What `render` of the plugin prints for its path in the image.
+#[track_caller]
+pub fn render(attestor: &Attestor, words: &[&str]) -> String {
+    let output = Command::new(program(&format!("kubelet-authenticator-{attestor}")))
+        .args(["render", "--command", &plugin(attestor)])
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The KubeadmConfigSpec that the plugin renders, and what the machines of the tests need, whoever
+/// gives them a certificate.
+fn rendered(attestor: &Attestor) -> Value {
+    let template: Value = serde_saphyr::from_str(&render(attestor, &["kubeadm-config"])).unwrap();
+    let mut config = template["spec"]["template"]["spec"].clone();
+    let registration = &mut config["joinConfiguration"]["nodeRegistration"];
+    registration["criSocket"] = json!("unix:///run/fakecri.sock");
+    registration["ignorePreflightErrors"] = json!(["SystemVerification"]);
+    config
+}
+
+/// The plugin's settings with these in them.
+fn settings(more: &str) -> String {
+    format!(
+        "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
+         kind: KubeletAuthenticatorConfiguration\n{more}"
+    )
+}
+
+/// Adds what makes a machine take its name and its provider ID from the metadata of its instance.
+fn told_by_metadata(config: &mut Value, more: &str) {
+    let content = settings(&format!(
+        "providerID: \"{{{{ ds.meta_data.provider_id }}}}\"\n{more}"
+    ));
+    let file = json!({ "path": SETTINGS, "permissions": "0644", "content": content });
+    config["files"].as_array_mut().unwrap().push(file);
+    let registration = &mut config["joinConfiguration"]["nodeRegistration"];
+    registration["name"] = json!("{{ ds.meta_data.local_hostname }}");
+    let provider_id = json!({ "name": "provider-id", "value": "{{ ds.meta_data.provider_id }}" });
+    let arguments = &mut registration["kubeletExtraArgs"];
+    arguments.as_array_mut().unwrap().push(provider_id);
+}

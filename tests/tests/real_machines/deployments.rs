@@ -1,0 +1,81 @@
+//! MachineDeployments, with providers of each order that there is.
+
+use std::path::PathBuf;
+
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::management::Order;
+use serde_json::json;
+
+use crate::bed::{PATIENCE, Scene, names};
+
+/// Certificates that were copied from the machines, by the names of their nodes.
+type Stolen = Vec<(String, PathBuf)>;
+
+/// Scaled from none to three, to one, and rolled: every node joins, and what is gone writes nothing.
+fn lives(scene: &Scene, requests_of_a_join: usize) {
+    let deployment = scene
+        .cluster
+        .machine_deployment_of("pool-a", 0, scene.config());
+
+    deployment.scale(3);
+
+    let three = deployment.wait_until_running(3);
+    let nodes: Vec<String> = three
+        .iter()
+        .map(|one| scene.wait_for_node_of(one))
+        .collect();
+    let stolen: Stolen = nodes
+        .iter()
+        .map(|name| (name.clone(), scene.stolen(name)))
+        .collect();
+    for (name, kubeconfig) in &stolen {
+        let said = scene.label(kubeconfig, name, "lives");
+        assert!(said.contains("labeled"), "{said}");
+    }
+
+    deployment.scale(1);
+
+    let one = deployment.wait_until_running(1);
+    let left = scene.wait_for_node_of(&one[0]);
+    for (name, kubeconfig) in stolen.iter().filter(|(name, _)| *name != left) {
+        scene.wait_for_tombstone(name);
+        refused(scene, kubeconfig, name);
+    }
+
+    deployment.roll_out();
+
+    let after = deployment.wait_until_replaced(1, &names(&one));
+    scene.wait_for_node_of(&after[0]);
+    let requests = scene.client_requests();
+    assert_eq!(requests.len(), 4 * requests_of_a_join, "{requests:#?}");
+}
+
+/// Waits until this certificate may not make the Node that Cluster API has deleted again.
+#[track_caller]
+fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
+    let mut said = String::new();
+    let refused = poll(PATIENCE, || {
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
+        });
+        let kubectl = scene.plane().kubectl_with(kubeconfig);
+        said = kubectl.try_create(&node).err().unwrap_or_default();
+        said.contains("revoked").then_some(())
+    });
+    assert!(refused.is_some(), "{name} may write: {said}");
+}
+
+#[test]
+fn machines_whose_provider_id_comes_first_join_leave_and_are_rolled() {
+    lives(&Scene::insecure("id-first", Order::ProviderIdFirst), 1);
+}
+
+#[test]
+fn machines_whose_node_comes_before_their_provider_id_join_leave_and_are_rolled() {
+    lives(&Scene::insecure("node-first", Order::NodeFirst), 1);
+}
+
+#[test]
+fn machines_on_hosts_with_tpms_join_leave_and_are_rolled() {
+    lives(&Scene::tpm("metal", 4), 2);
+}

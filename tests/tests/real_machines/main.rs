@@ -1,0 +1,8 @@
+//! Cluster API's own managers make Machines; each is a machine with systemd, cloud-init, kubeadm, a
+//! kubelet and the plugin, and joins and leaves as on a node.
+
+mod bed;
+mod deployments;
+mod moved;
+mod pools;
+mod rendered;

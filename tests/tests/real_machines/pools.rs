@@ -1,0 +1,42 @@
+//! MachinePools without Machines.
+
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::management::Order;
+
+use crate::bed::{PATIENCE, Scene};
+
+#[test]
+fn a_pool_grows_with_its_first_token_and_after_cluster_api_has_replaced_that() {
+    let scene = Scene::insecure("pooled", Order::ProviderIdFirst);
+    let pool = scene.cluster.machine_pool_of("pool-b", 0, scene.config());
+    let first = poll(PATIENCE, || pool.token_id()).expect("a token");
+
+    pool.scale(3);
+
+    let three = pool.wait_until_running(3);
+    for node in &three {
+        scene.plane().wait_for_node_ready(node);
+        assert_eq!(
+            scene.record(node)["spec"]["providerID"],
+            format!("generic:///pooled/{node}")
+        );
+    }
+    let replaced = || poll(PATIENCE, || pool.token_id().filter(|id| *id != first));
+    let second = replaced().unwrap_or_else(|| panic!("{first} stays: {:#}", pool.get()));
+    let gone = poll(PATIENCE, || {
+        let secret = format!("bootstrap-token-{first}");
+        let words = ["get", "secret", &secret, "-n", "kube-system"];
+        (!scene.plane().kubectl().run(words).status.success()).then_some(())
+    });
+    assert!(gone.is_some(), "the token {first} stays");
+
+    pool.scale(5);
+
+    let five = pool.wait_until_running(5);
+    for node in &five {
+        scene.plane().wait_for_node_ready(node);
+    }
+    assert_eq!(scene.client_requests().len(), 5);
+    let third = poll(PATIENCE, || pool.token_id().filter(|id| *id != second));
+    assert!(third.is_some(), "{second} stays: {:#}", pool.get());
+}
