@@ -23,6 +23,7 @@ pub struct ClusterBuilder {
     workload: Option<Arc<ControlPlane>>,
     controllers: Controllers,
     apiserver_args: Vec<String>,
+    controller_manager_args: Vec<String>,
     infrastructure: InfraCluster,
     metadata: Metadata,
     paused: bool,
@@ -42,6 +43,7 @@ impl ClusterBuilder {
             workload: None,
             controllers: Controllers::Certificates,
             apiserver_args: Vec::new(),
+            controller_manager_args: Vec::new(),
             infrastructure: InfraCluster::default(),
             metadata: Metadata::default(),
             paused: false,
@@ -72,6 +74,12 @@ impl ClusterBuilder {
     /// Adds a flag of the workload cluster's kube-apiserver.
     pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
         self.apiserver_args.push(argument.into());
+        self
+    }
+
+    /// Adds a flag of the workload cluster's kube-controller-manager.
+    pub fn controller_manager_arg(mut self, argument: impl Into<String>) -> Self {
+        self.controller_manager_args.push(argument.into());
         self
     }
 
@@ -121,6 +129,8 @@ impl ClusterBuilder {
                 ControlPlane::builder().controllers(self.controllers),
                 ControlPlaneBuilder::apiserver_arg,
             );
+            let arguments = self.controller_manager_args.into_iter();
+            let builder = arguments.fold(builder, ControlPlaneBuilder::controller_manager_arg);
             let workload = builder.start();
             workload.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
             crds::install_on_workload(workload.kubectl());

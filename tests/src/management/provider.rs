@@ -24,14 +24,15 @@ pub enum Order {
     ProviderIdFirst,
     /// The machine, and the provider ID once its Node is there, as Cluster API's Docker provider.
     NodeFirst,
-    /// One of these hosts that is free, which has its provider ID already, as on bare metal.
+    /// One of these hosts that is free, by their provider IDs, as on bare metal: a host has its name and
+    /// its provider ID before there is a Machine.
     Hosts(Vec<String>),
 }
 
 /// A machine to be started.
 #[derive(Debug)]
 pub struct Boot {
-    /// The InfraMachine's name, or the instance's in its pool.
+    /// Its host name: the InfraMachine's name, the instance's in its pool, or the host's.
     pub name: String,
     /// Its provider ID, which its infrastructure says at once or later.
     pub provider_id: String,
@@ -77,7 +78,7 @@ impl Provider {
         (Self::with(infrastructure, self.running.clone()), cluster)
     }
 
-    /// Does something with the running machine of this name.
+    /// Does something with the running machine of this host name.
     ///
     /// # Panics
     ///
@@ -85,7 +86,7 @@ impl Provider {
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
-        let machine = running.get(name);
+        let machine = running.values().find(|machine| machine.name() == name);
         act(machine.unwrap_or_else(|| panic!("no machine {name} is running")))
     }
 
@@ -118,6 +119,11 @@ impl Provider {
 impl Drop for Provider {
     fn drop(&mut self) {
         self.end();
+        if thread::panicking() {
+            for machine in lock(&self.running).values() {
+                eprintln!("machine {} said:\n{}", machine.name(), machine.journal());
+            }
+        }
     }
 }
 

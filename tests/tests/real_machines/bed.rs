@@ -13,13 +13,13 @@ use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
-use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, grant};
+use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
 use kubelet_authenticator_tests::management::{
     Boot, ClusterBuilder, Management, Order, Provider, WorkloadCluster,
 };
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::tpm::endorsement_key;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// How long a bootstrap token of Cluster API lives here: a rotation can be waited for.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
@@ -65,6 +65,15 @@ pub fn joinable(namespace: &str) -> ClusterBuilder {
     cluster.apiserver_arg("--anonymous-auth=true")
 }
 
+/// The machines of a Cluster.
+pub enum Machines {
+    /// They prove nothing. Their infrastructure tells them who they are, but for those whose Node comes
+    /// first, which know it by their host name.
+    Insecure(Order),
+    /// They have TPMs, on as many hosts as that, named `host-0` and so on.
+    Tpm(usize),
+}
+
 /// A Cluster, its machines and what is said of them.
 pub struct Scene {
     pub cluster: WorkloadCluster,
@@ -72,78 +81,111 @@ pub struct Scene {
     pub provider: Provider,
     attestor: Attestor,
     config: Value,
+    settings: String,
 }
 
 impl Scene {
-    /// Machines that prove nothing. Their infrastructure tells them who they are, but for the Docker
-    /// provider's, who know it by their host name.
-    pub fn insecure(namespace: &str, order: Order) -> Self {
-        let cluster = joinable(namespace).create();
+    /// A Cluster that our controller looks after.
+    pub fn attended(namespace: &str, machines: Machines) -> Self {
+        let scene = Self::unattended(joinable(namespace), machines);
+        scene.attend(&json!({}));
+        scene
+    }
+
+    /// A Cluster without a KubeletAuthentication.
+    pub fn unattended(cluster: ClusterBuilder, machines: Machines) -> Self {
+        let cluster = cluster.create();
         cluster.control_plane().prepare_for_joins();
-        let by_host_name = order == Order::NodeFirst;
-        let boot = machine(&cluster, Attestor::INSECURE, BTreeMap::new());
-        let mut config = rendered(&Attestor::INSECURE);
-        if by_host_name {
-            let write = format!(
-                "mkdir -p $(dirname {SETTINGS}); printf '%s\\n' '{}' \"providerID: docker:////$(hostname)\" > {SETTINGS}",
-                settings("").trim_end().replace('\n', "' '")
-            );
-            config["preKubeadmCommands"]
-                .as_array_mut()
-                .unwrap()
-                .push(json!(write));
+        let (attestor, order, tpms) = match machines {
+            Machines::Insecure(order) => (Attestor::INSECURE, order, BTreeMap::new()),
+            Machines::Tpm(hosts) => {
+                let tpms = hosts_with_tpms(&cluster, hosts);
+                let order = Order::Hosts(tpms.keys().cloned().collect());
+                (Attestor::TPM, order, tpms)
+            }
+        };
+        let mut config = rendered(&attestor);
+        let mut told = "providerID: \"{{ ds.meta_data.provider_id }}\"\n".to_owned();
+        if order == Order::NodeFirst {
+            told_by_host_name(&mut config);
         } else {
-            told_by_metadata(&mut config, "");
+            if attestor == Attestor::TPM {
+                told.push_str("tpm: {tcti: \"{{ ds.meta_data.tcti }}\"}\n");
+            }
+            told_by_metadata(&mut config, &told);
         }
-        Self::with(
-            cluster,
-            order,
-            boot,
-            (Attestor::INSECURE, config),
-            json!({}),
-        )
-    }
-
-    /// Machines with TPMs, on as many hosts as that.
-    pub fn tpm(namespace: &str, hosts: usize) -> Self {
-        let cluster = joinable(namespace).create();
-        cluster.control_plane().prepare_for_joins();
-        let tpms: BTreeMap<String, Arc<Swtpm>> = (0..hosts)
-            .map(|_| {
-                let tpm = Arc::new(Swtpm::start());
-                let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
-                (format!("tpm://{}", endorsement_key(&keys)), tpm)
-            })
-            .collect();
-        let order = Order::Hosts(tpms.keys().cloned().collect());
-        let boot = machine(&cluster, Attestor::TPM, tpms);
-        let mut config = rendered(&Attestor::TPM);
-        told_by_metadata(&mut config, "tpm: {tcti: \"{{ ds.meta_data.tcti }}\"}\n");
-        Self::with(cluster, order, boot, (Attestor::TPM, config), json!({}))
-    }
-
-    fn with(
-        cluster: WorkloadCluster,
-        order: Order,
-        boot: impl Fn(&Boot) -> Machine + Send + 'static,
-        (attestor, config): (Attestor, Value),
-        spec: Value,
-    ) -> Self {
-        let authentication = authorize(&SITE.management, &cluster, &[attestor.as_str()], spec);
-        authentication.wait_until_ready(SITE.management.kubectl());
-        let provider = Provider::start(&cluster, order, boot);
+        let boot = machine(&cluster, attestor.clone(), tpms);
         Self {
+            authentication: Authentication {
+                namespace: cluster.namespace().to_owned(),
+                name: cluster.name().to_owned(),
+            },
+            provider: Provider::start(&cluster, order, boot),
             cluster,
-            authentication,
-            provider,
             attestor,
             config,
+            settings: settings(&told),
         }
+    }
+
+    /// Has our controller look after it; `spec` is merged into what its machines need.
+    pub fn attend(&self, spec: &Value) {
+        let mut whole = json!({});
+        if self.attestor == Attestor::TPM {
+            whole["tpm"] = json!({ "endorsementKeys": { "configMaps": [HOSTS] } });
+        }
+        for (key, value) in spec.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        let attestors = [self.attestor.as_str()];
+        let authentication = authorize(&SITE.management, &self.cluster, &attestors, whole);
+        authentication.wait_until_ready(SITE.management.kubectl());
+    }
+
+    /// Changes the spec of its KubeletAuthentication.
+    pub fn change(&self, spec: &Value) {
+        let Authentication { namespace, name } = &self.authentication;
+        let target = ["kubeletauthentication", name, "--namespace", namespace];
+        let kubectl = SITE.management.kubectl();
+        kubectl.patch(&target, &json!({ "spec": spec }));
+    }
+
+    /// Waits until the condition that all ways are closed has this status and reason; gives its
+    /// message.
+    #[track_caller]
+    pub fn wait_for_paths(&self, status: &str, reason: &str) -> String {
+        let condition = "AutoApprovePathsClosed";
+        let kubectl = SITE.management.kubectl();
+        let object = self
+            .authentication
+            .wait_for(kubectl, condition, status, reason);
+        let message = condition_of(&object, condition);
+        message["message"].as_str().unwrap().to_owned()
     }
 
     /// The KubeadmConfigSpec of its machines.
     pub fn config(&self) -> Value {
         self.config.clone()
+    }
+
+    /// The same without the plugin: the kubelet gets its certificates by itself.
+    pub fn stock_config(&self) -> Value {
+        let mut config = self.config.clone();
+        config["files"] = json!([]);
+        config
+    }
+
+    /// The plugin's settings of this machine, written by hand.
+    pub fn write_settings(&self, node_name: &str) {
+        let told = ["provider_id", "tcti"];
+        self.provider.on(node_name, |machine| {
+            let text = told.iter().fold(self.settings.clone(), |text, key| {
+                let query = format!("ds.meta_data.{key}");
+                let value = machine.ok(&["cloud-init", "query", &query]);
+                text.replace(&format!("{{{{ {query} }}}}"), value.trim())
+            });
+            machine.write(SETTINGS, 0o644, text);
+        });
     }
 
     pub fn plane(&self) -> &ControlPlane {
@@ -177,6 +219,30 @@ impl Scene {
             });
         }
         name.to_owned()
+    }
+
+    /// Waits until the node has renewed its certificate, by another request than it joined by.
+    #[track_caller]
+    pub fn wait_for_renewal(&self, node_name: &str) {
+        let user = format!("system:node:{node_name}");
+        let signer = self.attestor.client_signer();
+        let renewals = || {
+            let mut requests = self.plane().csrs();
+            requests.retain(|csr| {
+                csr["spec"]["signerName"] == *signer
+                    && csr["spec"]["username"] == *user
+                    && csr["status"]["certificate"].is_string()
+            });
+            requests.len()
+        };
+        let before = renewals();
+        let renewed = poll(PATIENCE, || (renewals() > before).then_some(()));
+        let journal = || self.provider.on(node_name, Machine::journal);
+        assert!(
+            renewed.is_some(),
+            "{node_name} does not renew: {}",
+            journal()
+        );
     }
 
     /// Waits until the name's record is a tombstone.
@@ -217,17 +283,22 @@ impl Scene {
     /// The requests for client certificates, none of which may have been denied.
     #[track_caller]
     pub fn client_requests(&self) -> Vec<Value> {
-        let mut requests = self.plane().csrs();
-        requests.retain(|csr| csr["spec"]["signerName"] == *self.attestor.client_signer());
-        let denied = |csr: &Value| {
-            let conditions = csr["status"]["conditions"].as_array();
-            conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Denied"))
-        };
-        assert!(!requests.iter().any(denied), "{requests:#?}");
-        requests
+        client_requests(&self.cluster, &self.attestor)
     }
 }
 
+/// The requests of the cluster for client certificates, none of which may have been denied.
+#[track_caller]
+pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Value> {
+    let mut requests = cluster.control_plane().csrs();
+    requests.retain(|csr| csr["spec"]["signerName"] == *attestor.client_signer());
+    let denied = |csr: &Value| {
+        let conditions = csr["status"]["conditions"].as_array();
+        conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Denied"))
+    };
+    assert!(!requests.iter().any(denied), "{requests:#?}");
+    requests
+}
 /// The record of this node's name.
 pub fn record(site: &Site, cluster: &WorkloadCluster, node_name: &str) -> Value {
     let name = format!("{}.{node_name}", cluster.name());
@@ -312,11 +383,9 @@ fn settings(more: &str) -> String {
     )
 }
 
-/// Adds what makes a machine take its name and its provider ID from the metadata of its instance.
-fn told_by_metadata(config: &mut Value, more: &str) {
-    let content = settings(&format!(
-        "providerID: \"{{{{ ds.meta_data.provider_id }}}}\"\n{more}"
-    ));
+/// Adds what makes a machine take its name and these settings from the metadata of its instance.
+fn told_by_metadata(config: &mut Value, told: &str) {
+    let content = settings(told);
     let file = json!({ "path": SETTINGS, "permissions": "0644", "content": content });
     config["files"].as_array_mut().unwrap().push(file);
     let registration = &mut config["joinConfiguration"]["nodeRegistration"];
@@ -324,4 +393,39 @@ fn told_by_metadata(config: &mut Value, more: &str) {
     let provider_id = json!({ "name": "provider-id", "value": "{{ ds.meta_data.provider_id }}" });
     let arguments = &mut registration["kubeletExtraArgs"];
     arguments.as_array_mut().unwrap().push(provider_id);
+}
+
+/// Adds what makes a machine of the Docker provider take its provider ID from its host name.
+fn told_by_host_name(config: &mut Value) {
+    let header = settings("");
+    let lines: Vec<_> = header.lines().map(|line| format!("'{line}'")).collect();
+    let lines = lines.join(" ");
+    let write = format!(
+        "mkdir -p $(dirname {SETTINGS}); \
+         printf '%s\\n' {lines} \"providerID: docker:////$(hostname)\" > {SETTINGS}"
+    );
+    let commands = &mut config["preKubeadmCommands"];
+    commands.as_array_mut().unwrap().push(json!(write));
+}
+
+/// The ConfigMap that has the endorsement keys of the hosts.
+const HOSTS: &str = "hosts";
+
+/// Makes hosts with TPMs, by their provider IDs, and lists their endorsement keys.
+fn hosts_with_tpms(cluster: &WorkloadCluster, count: usize) -> BTreeMap<String, Arc<Swtpm>> {
+    let mut listed = Map::new();
+    let mut hosts = BTreeMap::new();
+    for number in 0..count {
+        let provider_id = format!("metal:///rack-1/host-{number}");
+        let tpm = Arc::new(Swtpm::start());
+        let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+        listed.insert(endorsement_key(&keys), json!(provider_id));
+        hosts.insert(provider_id, tpm);
+    }
+    SITE.management.kubectl().create_object(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": HOSTS, "namespace": cluster.namespace() },
+        "data": listed,
+    }));
+    hosts
 }

@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;
 use serde_json::json;
 
-use crate::bed::{PATIENCE, Scene, names};
+use crate::bed::{Machines, PATIENCE, Scene, names};
 
 /// Certificates that were copied from the machines, by the names of their nodes.
 type Stolen = Vec<(String, PathBuf)>;
@@ -67,15 +67,21 @@ fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
 
 #[test]
 fn machines_whose_provider_id_comes_first_join_leave_and_are_rolled() {
-    lives(&Scene::insecure("id-first", Order::ProviderIdFirst), 1);
+    lives(
+        &Scene::attended("id-first", Machines::Insecure(Order::ProviderIdFirst)),
+        1,
+    );
 }
 
 #[test]
 fn machines_whose_node_comes_before_their_provider_id_join_leave_and_are_rolled() {
-    lives(&Scene::insecure("node-first", Order::NodeFirst), 1);
+    lives(
+        &Scene::attended("node-first", Machines::Insecure(Order::NodeFirst)),
+        1,
+    );
 }
 
 #[test]
 fn machines_on_hosts_with_tpms_join_leave_and_are_rolled() {
-    lives(&Scene::tpm("metal", 4), 2);
+    lives(&Scene::attended("metal", Machines::Tpm(4)), 2);
 }

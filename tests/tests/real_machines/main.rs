@@ -3,6 +3,8 @@
 
 mod bed;
 mod deployments;
+mod health;
 mod moved;
 mod pools;
 mod rendered;
+mod taken_over;

@@ -2,12 +2,13 @@
 
 use kubelet_authenticator_tests::management::Order;
 
-use crate::bed::{SITE, Scene, Site, names, record};
+use crate::bed::{Machines, SITE, Scene, Site, client_requests, names, record};
+use kubelet_attestation::names::Provider as Attestor;
 
 #[test]
 fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
     let there = Site::start();
-    let scene = Scene::insecure("moved", Order::ProviderIdFirst);
+    let scene = Scene::attended("moved", Machines::Insecure(Order::ProviderIdFirst));
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
     let before = deployment.wait_until_running(1);
@@ -30,10 +31,10 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
         record(&there, &cluster, &name)["spec"],
         record_before["spec"]
     );
-    assert_eq!(cluster.control_plane().csrs().len(), 1);
+    assert_eq!(client_requests(&cluster, &Attestor::INSECURE).len(), 1);
     deployment.scale(2);
     let both = deployment.wait_until_running(2);
-    assert_eq!(cluster.control_plane().csrs().len(), 2);
+    assert_eq!(client_requests(&cluster, &Attestor::INSECURE).len(), 2);
 
     let (_provider, cluster) = provider.moved(|| cluster.clusterctl_move(&SITE.management));
 
@@ -50,5 +51,5 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
         record(&SITE, &cluster, &name)["spec"],
         record_before["spec"]
     );
-    assert_eq!(cluster.control_plane().csrs().len(), 2);
+    assert_eq!(client_requests(&cluster, &Attestor::INSECURE).len(), 2);
 }

@@ -3,11 +3,11 @@
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;
 
-use crate::bed::{PATIENCE, Scene};
+use crate::bed::{Machines, PATIENCE, Scene};
 
 #[test]
 fn a_pool_grows_with_its_first_token_and_after_cluster_api_has_replaced_that() {
-    let scene = Scene::insecure("pooled", Order::ProviderIdFirst);
+    let scene = Scene::attended("pooled", Machines::Insecure(Order::ProviderIdFirst));
     let pool = scene.cluster.machine_pool_of("pool-b", 0, scene.config());
     let first = poll(PATIENCE, || pool.token_id()).expect("a token");
 

@@ -15,7 +15,7 @@ use super::{Boot, Order, lock};
 
 const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 
-/// Machines that run, by name.
+/// Machines that run, by the names of their InfraMachines, or of the instances in their pools.
 pub(super) type Instances = BTreeMap<String, Machine>;
 
 /// What there is for one Cluster, and what makes more of it.
@@ -79,10 +79,10 @@ impl Infrastructure {
             return;
         }
         let mut status = self.place.contract.infrastructure_status(true);
-        let address = lock(&self.running)[name].address().to_owned();
+        let machine = &lock(&self.running)[name];
         status["addresses"] = json!([
-            { "type": "Hostname", "address": name },
-            { "type": "InternalIP", "address": address },
+            { "type": "Hostname", "address": machine.name() },
+            { "type": "InternalIP", "address": machine.address() },
         ]);
         self.place.patch_status(GENERIC_MACHINE, name, &status);
     }
@@ -108,8 +108,12 @@ impl Infrastructure {
 
     /// Starts a machine with these bootstrap data.
     pub(super) fn start(&self, name: &str, provider_id: &str, secret: &str) {
+        let host = match self.order {
+            Order::Hosts(_) => provider_id.rsplit('/').next().unwrap(),
+            Order::ProviderIdFirst | Order::NodeFirst => name,
+        };
         let boot = Boot {
-            name: name.to_owned(),
+            name: host.to_owned(),
             provider_id: provider_id.to_owned(),
             data: self.bootstrap_data(secret),
         };
