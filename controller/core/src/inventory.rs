@@ -10,6 +10,10 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::refusal::Unavailable;
 
+mod naming;
+
+pub use naming::{Naming, NodeNames};
+
 /// Finds the machines of one cluster.
 ///
 /// An error is an outage, and ends in
@@ -32,7 +36,7 @@ pub trait Inventory: Debug + Send + Sync {
     fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>>;
 
     /// Every machine, in whatever state, that its infrastructure reports this DNS name of, or whose
-    /// Node must have it as its name. `name` is in lower case.
+    /// Node may have it as its name. `name` is in lower case.
     fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>>;
 
     /// The machine of this name ([`Machine::name`]), which may have no provider ID yet; `None` also
@@ -44,12 +48,13 @@ pub trait Inventory: Debug + Send + Sync {
         ready(Ok(None)).boxed()
     }
 
-    /// The name that the machine's Node must have; `None` while there is none yet.
-    fn node_name<'a>(
+    /// Whether the machine's Node may have the name `asked` when it joins.
+    fn naming<'a>(
         &'a self,
         machine: &'a Machine,
-    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
-        ready(Ok(machine.node_name.clone())).boxed()
+        asked: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
+        ready(Ok(Naming::only(machine.node_name.as_ref(), asked))).boxed()
     }
 }
 
@@ -81,7 +86,8 @@ pub struct Machine {
     pub provider_id: Option<ProviderId>,
     /// Whether its infrastructure was asked for the provider ID just now, and has none yet.
     pub unnamed: bool,
-    /// The name that its Node must have; `None` until it is known.
+    /// The name that its Node must have or, where it may have several ([`Inventory::naming`]), the
+    /// first of them; `None` until it is known.
     pub node_name: Option<NodeName>,
     /// The name of the Node that it has, or [`node_name`](Self::node_name): of use for a machine that
     /// has joined, and not for a join.

@@ -202,7 +202,9 @@ impl Pipeline {
     ) {
         let waits_for_cluster_api = matches!(
             deferral,
-            Deferral::MachineNotFound | Deferral::MachineNotReady { .. }
+            Deferral::MachineNotFound
+                | Deferral::MachineNotReady { .. }
+                | Deferral::NodeNameShared { .. }
         );
         if !waits_for_cluster_api {
             return;

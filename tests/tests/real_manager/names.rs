@@ -1,7 +1,7 @@
 //! Names that change hands, and the Nodes that former holders left.
 
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{PATIENCE, is_answered};
+use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, is_issued};
 use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
@@ -97,4 +97,54 @@ fn a_former_holders_node_stays_where_a_person_is_to_delete_it() {
     });
     assert!(answered.is_some(), "{:#}", scene.request(&name));
     assert_eq!(scene.record("again")["spec"]["generation"], 2);
+}
+
+#[test]
+fn a_node_has_the_name_that_its_infrastructure_reports_of_its_host() {
+    let scene = Scene::start(&SITE, "reported", json!({}));
+    let machine = scene.cluster.machine("md-0-x7k2p");
+    let machine = machine.address("Hostname", "Rack-3.example.com").create();
+    let token = machine.bootstrap_kubeconfig();
+    let called = |name: &str| scene.stamped(name, machine.provider_id());
+
+    let name = scene.file(&token, &called("rack-4.example.com"));
+    scene.assert_denied(&name, "NodeNameMismatch");
+    let event = scene.wait_for_event("md-0-x7k2p", "NodeNameMismatch");
+    let message = event["message"].as_str().unwrap();
+    let names = "md-0-x7k2p or rack-3.example.com";
+    assert!(message.contains(names), "{message}");
+
+    let name = scene.file(&token, &called("rack-3.example.com"));
+    let answer = scene.answer(&name);
+    assert!(is_issued(&answer), "{answer:#}");
+    let record = scene.record("rack-3.example.com");
+    assert_eq!(record["spec"]["providerID"], machine.provider_id());
+}
+
+#[test]
+fn a_name_that_is_reported_of_two_machines_waits_until_it_is_ones() {
+    let scene = Scene::start(&SITE, "shared-name", json!({}));
+    let host = "rack-3.example.com";
+    let [first, second] = ["first", "second"].map(|name| {
+        let machine = scene.cluster.machine(name);
+        machine.address("Hostname", host).create()
+    });
+
+    let application = scene.stamped(host, first.provider_id());
+    let name = scene.file(&first.bootstrap_kubeconfig(), &application);
+
+    scene.assert_waits("first", &name, "NodeNameShared");
+    let event = scene.wait_for_event("first", "NodeNameShared");
+    let message = event["message"].as_str().unwrap();
+    let both = ["machine first", "machine second", host];
+    assert!(both.iter().all(|it| message.contains(it)), "{message}");
+
+    second.set_addresses(&[("Hostname", "rack-4.example.com")]);
+    let answered = poll(4 * PATIENCE, || {
+        Some(scene.request(&name)).filter(is_answered)
+    });
+    let answered = answered.unwrap_or_else(|| panic!("{:#}", scene.request(&name)));
+    assert!(is_issued(&answered), "{answered:#}");
+    let record = scene.record(host);
+    assert_eq!(record["spec"]["providerID"], first.provider_id());
 }

@@ -10,9 +10,10 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::known::Objects;
 use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference};
-use crate::inventory::{Inventory, Machine, TokenId, TokenOwner};
+use crate::inventory::{Inventory, Machine, Naming, TokenId, TokenOwner};
 use crate::refusal::Unavailable;
 
+mod names;
 mod view;
 
 use view::{Found, View, waiting};
@@ -238,6 +239,15 @@ impl Inventory for CapiInventory {
             let found = view.members.machines.get(name);
             Ok(found.map(|machine| view.machine(name, machine)))
         });
+        ready(found.map_err(Unavailable::new)).boxed()
+    }
+
+    fn naming<'a>(
+        &'a self,
+        machine: &'a Machine,
+        asked: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
+        let found = self.look(|view| Ok(view.naming(machine, asked)));
         ready(found.map_err(Unavailable::new)).boxed()
     }
 }

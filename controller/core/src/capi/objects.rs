@@ -237,6 +237,7 @@ impl RawReference {
 #[serde(rename_all = "camelCase")]
 struct Initialization {
     bootstrap_data_secret_created: Option<bool>,
+    infrastructure_provisioned: Option<bool>,
 }
 
 /// Whether bootstrap data were made, as v1beta1 (`bootstrapReady`) or v1beta2 tells of it.

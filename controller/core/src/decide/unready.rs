@@ -8,7 +8,9 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
+use crate::inventory::{
+    Inventory, Machine, MachineState, Naming, StaticInventory, TokenId, TokenOwner,
+};
 use crate::ledger::{CertificateUid, Claim, Grant, Holder, Ledger, Renewal};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::machine;
@@ -86,11 +88,11 @@ impl Verifier for Down {
     }
 }
 
-/// Has only the names of its machines to be asked for later.
+/// Says this of the names of its machines; an outage where there is nothing to say.
 #[derive(Debug)]
-struct Nameless(StaticInventory);
+struct Named(StaticInventory, Option<Naming>);
 
-impl Inventory for Nameless {
+impl Inventory for Named {
     fn by_provider_id<'a>(
         &'a self,
         provider_id: &'a ProviderId,
@@ -113,11 +115,12 @@ impl Inventory for Nameless {
         self.0.by_name(name)
     }
 
-    fn node_name<'a>(
+    fn naming<'a>(
         &'a self,
         _: &'a Machine,
-    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
-        ready(Err(down())).boxed()
+        _: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
+        ready(self.1.clone().ok_or_else(down)).boxed()
     }
 }
 
@@ -150,14 +153,25 @@ fn an_outage_of_the_inventory_is_retried() {
 }
 
 #[test]
-fn an_outage_while_the_name_is_asked_for_is_retried() {
-    let machines = vec![machine("m1", "n1", Some("abcdef"))];
-    let context = Context {
-        inventory: Arc::new(Nameless(StaticInventory::new(machines).unwrap())),
-        ..cluster()
+fn a_name_that_cannot_be_settled_is_retried() {
+    let shared = Naming::Shared {
+        other: "m2".to_owned(),
     };
+    for (naming, reason) in [
+        (None, "InventoryUnavailable"),
+        (Some(Naming::Unknown), "MachineNotReady"),
+        (Some(shared), "NodeNameShared"),
+    ] {
+        let machines = vec![machine("m1", "n1", Some("abcdef"))];
+        let context = Context {
+            inventory: Arc::new(Named(StaticInventory::new(machines).unwrap(), naming)),
+            ..cluster()
+        };
 
-    assert_eq!(retried(&valid(), &context).reason(), "InventoryUnavailable");
+        for request in [valid(), insecure()] {
+            assert_eq!(retried(&request, &context).reason(), reason);
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use crate::inventory::{Machine, MachineState, TokenId, TokenOwner};
+use crate::inventory::{Machine, MachineState, Naming, TokenId, TokenOwner};
 use crate::ledger::KeyDigest;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Identity;
@@ -108,15 +108,22 @@ pub(crate) fn is_annotated(
     }
 }
 
-/// Checks that the name asked for is the machine's.
-pub(crate) fn is_node(settled: &NodeName, asked: &NodeName) -> Result<(), Denial> {
-    if settled == asked {
-        Ok(())
-    } else {
-        Err(Denial::NodeNameMismatch {
+/// Checks that the name asked for is one that the machine may have.
+pub(crate) fn is_node(machine: &Machine, naming: Naming, asked: &NodeName) -> Result<(), Refusal> {
+    match naming {
+        Naming::Own => Ok(()),
+        Naming::Another(settled) => Err(Denial::NodeNameMismatch {
             asked: asked.clone(),
-            settled: settled.clone(),
-        })
+            settled,
+        }
+        .into()),
+        Naming::Shared { other } => Err(Deferral::NodeNameShared {
+            node_name: asked.clone(),
+            machine: machine.name.clone(),
+            other,
+        }
+        .into()),
+        Naming::Unknown => Err(not_ready(machine).into()),
     }
 }
 

@@ -20,6 +20,18 @@ reasons! {
             /// The Machine's name.
             machine: String,
         } => "the machine is not ready to join yet",
+        /// Another machine has the node name too, on a ground that is as strong or stronger: by its
+        /// objects, its Node, or the addresses that its infrastructure reports. The request waits until
+        /// one of the two has another name or is gone.
+        #[error("machine {machine} has node name {node_name}, and so has machine {other}")]
+        NodeNameShared {
+            /// The name.
+            node_name: NodeName,
+            /// The Machine's name.
+            machine: String,
+            /// The other machine's.
+            other: String,
+        } => "another machine has the node name too",
         /// The machines of the cluster could not be looked up.
         #[error("the inventory is unavailable")]
         InventoryUnavailable {

@@ -8,7 +8,7 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
 use super::catalogue::reasons;
-use crate::inventory::TokenId;
+use crate::inventory::{NodeNames, TokenId};
 use crate::ledger::{CertificateUid, KeyDigest};
 use crate::serving::ServingName;
 pub use aws::AwsDenial;
@@ -350,13 +350,13 @@ reasons! {
             /// The machine's.
             endorsement_key: KeyDigest,
         } => "the annotation tpm-endorsement-key does not name the machine's endorsement key",
-        /// The node name is not the one that this machine has.
+        /// The node name is none that this machine may have.
         #[error("the request is for node {asked}, and the machine is node {settled}")]
         NodeNameMismatch {
             /// The name asked for.
             asked: NodeName,
             /// The machine's.
-            settled: NodeName,
+            settled: NodeNames,
         } => "the node name is not the machine's",
         /// Another machine, with a certificate that may still be valid, holds the node name.
         #[error("node {node_name} is held by {holder}")]

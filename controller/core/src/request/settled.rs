@@ -2,12 +2,12 @@
 
 use super::attested::Standing;
 use super::{AttestedCsr, ConformantClientCsr};
-use crate::inventory::{Inventory, Machine};
+use crate::inventory::{Inventory, Machine, Naming};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
 use crate::verifier::Identity;
 
-/// A request whose node name is the one that this identity has, and not one that it chose.
+/// A request whose node name is one that this identity has, and not one that it chose.
 #[derive(Debug)]
 pub struct SettledCsr {
     csr: AttestedCsr,
@@ -15,19 +15,17 @@ pub struct SettledCsr {
 
 impl AttestedCsr {
     /// Compares the name that is asked for with the one that follows from the evidence or,
-    /// otherwise, that `inventory` has for the machine.
+    /// otherwise, with those that `inventory` has for the machine.
     pub async fn settle(self, inventory: &dyn Inventory) -> Result<SettledCsr, Refusal> {
-        let name = match &self.identity().node_name {
-            Some(name) => name.clone(),
+        let (machine, asked) = (self.machine(), self.request().node_name());
+        let naming = match &self.identity().node_name {
+            Some(name) => Naming::only(Some(name), asked),
             None => inventory
-                .node_name(self.machine())
+                .naming(machine, asked)
                 .await
-                .map_err(|source| Deferral::InventoryUnavailable { source })?
-                .ok_or_else(|| Deferral::MachineNotReady {
-                    machine: self.machine().name.clone(),
-                })?,
+                .map_err(|source| Deferral::InventoryUnavailable { source })?,
         };
-        machine::is_node(&name, self.request().node_name())?;
+        machine::is_node(machine, naming, asked)?;
         Ok(SettledCsr { csr: self })
     }
 }

@@ -11,6 +11,7 @@ use super::*;
 use crate::inventory::MachineState;
 
 mod members;
+mod names;
 
 const V2: Contract = Contract::V1Beta2;
 

@@ -38,6 +38,26 @@ impl<'a> View<'a> {
             members: store.members(cluster).unwrap_or(&NO_MEMBERS),
         }
     }
+
+    pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
+        let reference = machine.config.as_ref()?;
+        let store = self.store;
+        BootstrapConfig::is_one(reference)
+            .then(|| store.config(&self.cluster.namespace, reference))?
+    }
+
+    /// The members of pools that no Machine stands for, and whose Node must have this name.
+    pub(super) fn listed_named(self, wanted: &'a str) -> impl Iterator<Item = Machine> {
+        let pools = self.members.pools.iter();
+        let pools = pools.filter(move |(name, _)| !self.has_machines(name));
+        pools.flat_map(move |(name, pool)| {
+            let is_named =
+                |id: &&ProviderId| last_segment(id).is_some_and(|own| own.as_str() == wanted);
+            let named = pool.provider_ids.iter().filter(is_named);
+            let named: Vec<_> = named.map(|id| self.listed_member(name, pool, id)).collect();
+            named
+        })
+    }
 }
 
 impl View<'_> {
@@ -116,23 +136,11 @@ impl View<'_> {
     }
 
     pub(super) fn by_name(self, wanted: &str) -> Vec<Machine> {
-        let is_wanted = |name: &NodeName| name.as_str() == wanted;
         let mut found = self.machines_with(|name, machine| {
             let reported = machine.dns_names.iter().any(|own| own == wanted);
-            reported
-                || self
-                    .node_name(name, machine)
-                    .as_ref()
-                    .is_some_and(is_wanted)
+            reported || self.candidate(name, machine, wanted).is_some()
         });
-        for (name, pool) in &self.members.pools {
-            if self.has_machines(name) {
-                continue;
-            }
-            let ids = pool.provider_ids.iter();
-            let named = ids.filter(|id| last_segment(id).as_ref().is_some_and(is_wanted));
-            found.extend(named.map(|id| self.listed_member(name, pool, id)));
-        }
+        found.extend(self.listed_named(wanted));
         found
     }
 
@@ -166,38 +174,6 @@ impl View<'_> {
             pool,
             ..Machine::new(name)
         }
-    }
-
-    /// The name of the Node that Cluster API has found for it, where the infrastructure reports that
-    /// name too; else the one that its Node must have. Cluster API finds a Node by the provider ID
-    /// that the Node gives itself, which may be another machine's.
-    pub(super) fn node(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
-        let is_reported = |node: &&NodeName| {
-            let mut reported = machine.dns_names.iter();
-            reported.any(|own| own == node.as_str())
-        };
-        let found = machine.node.as_ref().filter(is_reported).cloned();
-        found.or_else(|| self.node_name(name, machine))
-    }
-
-    /// The name that is written out in the `KubeadmConfig`, else the `InfraMachine`'s, else its
-    /// own; none while the `KubeadmConfig` is not known.
-    pub(super) fn node_name(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
-        if let Some(reference) = &machine.config
-            && BootstrapConfig::is_one(reference)
-            && let Some(name) = self.config(machine)?.node_name.clone()
-        {
-            return Some(name);
-        }
-        let infrastructure = machine.infrastructure.as_ref();
-        let name = infrastructure.map_or(name, |infrastructure| &infrastructure.name);
-        NodeName::parse(name).ok()
-    }
-
-    fn config(&self, machine: &objects::Machine) -> Option<&BootstrapConfig> {
-        let reference = machine.config.as_ref()?;
-        BootstrapConfig::is_one(reference)
-            .then(|| self.store.config(&self.cluster.namespace, reference))?
     }
 
     /// The pool, where the label has a digest of its name.

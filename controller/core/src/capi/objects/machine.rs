@@ -22,11 +22,18 @@ const MAX_ADDRESSES: usize = 64;
 
 /// A Machine, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says something of its own"
+)]
 pub(in crate::capi) struct Machine {
     pub(in crate::capi) uid: String,
     pub(in crate::capi) cluster: String,
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
+    /// Whether its infrastructure has reported all that there is to report of a machine that boots:
+    /// addresses come with it, after the provider ID.
+    pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
     pub(in crate::capi) config: Option<Reference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
@@ -35,6 +42,8 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) node: Option<NodeName>,
     pub(in crate::capi) addresses: Vec<IpAddr>,
     pub(in crate::capi) dns_names: Vec<String>,
+    /// Those of the names that a host has for itself, where a Node can have them.
+    pub(in crate::capi) host_names: Vec<NodeName>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -51,6 +60,7 @@ pub(in crate::capi) struct Spec {
 #[serde(rename_all = "camelCase")]
 pub(in crate::capi) struct Status {
     bootstrap_ready: Option<bool>,
+    infrastructure_ready: Option<bool>,
     initialization: Option<Initialization>,
     addresses: Option<Vec<Address>>,
     node_ref: Option<NodeRef>,
@@ -63,6 +73,8 @@ struct NodeRef {
 
 #[derive(Debug, Clone, Deserialize)]
 struct Address {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     address: Option<String>,
 }
 
@@ -79,12 +91,18 @@ impl Kept for Machine {
     fn kept(metadata: ObjectMeta, spec: Spec, status: Status) -> Option<Self> {
         let namespace = metadata.namespace.clone()?;
         let bootstrap = spec.bootstrap.unwrap_or_default();
-        let (addresses, dns_names) = told_apart(status.addresses.unwrap_or_default());
-        let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
+        let mut reported = status.addresses.unwrap_or_default();
+        reported.truncate(MAX_ADDRESSES);
+        let host_names = host_names(&reported);
+        let (addresses, dns_names) = told_apart(reported);
+        let initialization = status.initialization.as_ref();
+        let told = was_bootstrapped(status.bootstrap_ready, initialization);
+        let provisioned = initialization.and_then(|one| one.infrastructure_provisioned);
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
             has_bootstrap_data: bootstrap.has_data() || told,
+            provisioned: provisioned == Some(true) || status.infrastructure_ready == Some(true),
             provider_id: spec.provider_id.and_then(|id| ProviderId::parse(&id).ok()),
             config: bootstrap
                 .config_ref
@@ -99,6 +117,7 @@ impl Kept for Machine {
                 .and_then(|node| NodeName::parse(&node.name?).ok()),
             addresses,
             dns_names,
+            host_names,
             uid: metadata.uid?,
         })
     }
@@ -119,11 +138,21 @@ fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a String> {
     metadata.labels.as_ref()?.get(key)
 }
 
+/// The names that a host has for itself, and not those that others have for it (`ExternalDNS`).
+fn host_names(reported: &[Address]) -> Vec<NodeName> {
+    let of_host = |one: &&Address| matches!(one.kind.as_deref(), Some("Hostname" | "InternalDNS"));
+    let names = reported.iter().filter(of_host).filter_map(|one| {
+        let name = one.address.as_ref()?.to_ascii_lowercase();
+        let is_name = name.parse::<IpAddr>().is_err();
+        is_name.then(|| NodeName::parse(&name).ok())?
+    });
+    names.collect()
+}
+
 /// Addresses and names: a type tells no more than the text, for a `Hostname` may be either.
 fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
-    let reported = reported.into_iter().filter_map(|one| one.address);
-    for address in reported.take(MAX_ADDRESSES) {
+    for address in reported.into_iter().filter_map(|one| one.address) {
         if let Ok(address) = address.parse() {
             if !addresses.contains(&address) {
                 addresses.push(address);

@@ -227,7 +227,7 @@ fn a_machine_without_a_token_of_its_own_joins_with_a_shared_one() {
 fn another_nodes_name_is_denied() {
     let expected = Denial::NodeNameMismatch {
         asked: NodeName::parse("n2").unwrap(),
-        settled: NodeName::parse("n1").unwrap(),
+        settled: NodeName::parse("n1").unwrap().into(),
     };
     let csr = for_machine("metal:///rack/m1", "n2");
     let mut insecure = insecure();
