@@ -232,7 +232,7 @@ impl Deciding<'_> {
         self.machine.clone_from(&csr.machine().object);
         let attested = csr.attest(verifier, audiences, now);
         let csr = self.steps.wait(Check::Attest, attested).await?;
-        let settled = csr.settle(inventory);
+        let settled = csr.settle(inventory, ledger.as_ref(), now);
         let csr = self.steps.wait(Check::Settle, settled).await?;
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.

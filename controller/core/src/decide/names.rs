@@ -6,12 +6,13 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::*;
 use crate::inventory::StaticInventory;
+use crate::ledger::MemoryRecords;
 use crate::nodes::MemoryNodes;
 use crate::refusal::Denial;
-use crate::request::forge::cluster::{machine, node};
+use crate::request::forge::cluster::{Parts, machine, node};
 use crate::request::forge::{
-    Csr, PROVIDER_ID_OID, cluster, cluster_of_nodes, decided, der, envelope, extension, insecure,
-    issued_at, now, object, valid,
+    Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, der, envelope, extension,
+    insecure, issued_at, now, object, renewal, valid,
 };
 
 fn n1() -> NodeName {
@@ -65,4 +66,49 @@ fn a_name_that_another_machine_holds_is_denied() {
             holder: ProviderId::parse("metal:///rack/m1").unwrap(),
         }
     );
+}
+
+/// Who joined as `n1`, of a cluster whose inventory has another name for it since.
+#[track_caller]
+fn renamed_after(join: &CertificateSigningRequest) -> Context {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let called = |name: &str| {
+        let machines = vec![machine("m1", name, Some("abcdef"))];
+        let parts = Parts {
+            records: records.clone(),
+            inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+            ..Parts::default()
+        };
+        parts.cluster()
+    };
+    issued_at(join, &called("n1"), now());
+    called("n9")
+}
+
+#[test]
+fn a_machine_that_has_joined_keeps_the_name_of_its_record_whatever_is_reported_since() {
+    let cluster = renamed_after(&valid());
+
+    for request in [renewal(UID), valid()] {
+        assert_eq!(issued_at(&request, &cluster, now()).node_name(), &n1());
+    }
+}
+
+#[test]
+fn a_machine_without_a_record_or_without_proof_has_the_name_that_is_reported_now() {
+    let machines = vec![machine("m1", "n9", Some("abcdef"))];
+    let unrecorded = Context {
+        inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+        ..cluster()
+    };
+    for (request, cluster) in [
+        (valid(), unrecorded),
+        (insecure(), renamed_after(&insecure())),
+        (valid(), renamed_after(&insecure())),
+    ] {
+        let Decision::Deny(denial) = decided(&request, &cluster) else {
+            panic!("not denied");
+        };
+        assert_eq!(denial.reason(), "NodeNameMismatch");
+    }
 }

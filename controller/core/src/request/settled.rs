@@ -1,11 +1,14 @@
 //! A request for the name that its machine has.
 
+use std::time::SystemTime;
+
 use super::attested::Standing;
 use super::{AttestedCsr, ConformantClientCsr};
 use crate::inventory::{Inventory, Machine, Naming};
+use crate::ledger::Ledger;
 use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
-use crate::verifier::Identity;
+use crate::verifier::{Assurance, Identity};
 
 /// A request whose node name is one that this identity has, and not one that it chose.
 #[derive(Debug)]
@@ -15,18 +18,46 @@ pub struct SettledCsr {
 
 impl AttestedCsr {
     /// Compares the name that is asked for with the one that follows from the evidence or,
-    /// otherwise, with those that `inventory` has for the machine.
-    pub async fn settle(self, inventory: &dyn Inventory) -> Result<SettledCsr, Refusal> {
+    /// otherwise, with those that `inventory` has for the machine. A machine that proves itself goes
+    /// on with the name of which `ledger` has its record, whatever is reported of it since.
+    pub async fn settle(
+        self,
+        inventory: &dyn Inventory,
+        ledger: &dyn Ledger,
+        now: SystemTime,
+    ) -> Result<SettledCsr, Refusal> {
         let (machine, asked) = (self.machine(), self.request().node_name());
-        let naming = match &self.identity().node_name {
-            Some(name) => Naming::only(Some(name), asked),
-            None => inventory
-                .naming(machine, asked)
-                .await
-                .map_err(|source| Deferral::InventoryUnavailable { source })?,
-        };
-        machine::is_node(machine, naming, asked)?;
+        if let Some(name) = &self.identity().node_name {
+            machine::is_node(machine, Naming::only(Some(name), asked), asked)?;
+            return Ok(SettledCsr { csr: self });
+        }
+        let naming = inventory.naming(machine, asked).await;
+        let naming = naming.map_err(|source| Deferral::InventoryUnavailable { source })?;
+        if let Err(refusal) = machine::is_node(machine, naming, asked)
+            && !self.is_recorded(ledger, now).await?
+        {
+            return Err(refusal);
+        }
         Ok(SettledCsr { csr: self })
+    }
+
+    /// Whether the record of the name that is asked for is this machine's, and it proved itself for that.
+    async fn is_recorded(&self, ledger: &dyn Ledger, now: SystemTime) -> Result<bool, Deferral> {
+        let uid = match self.standing() {
+            Standing::Renewing(_, uid) => Some(*uid),
+            Standing::Claiming(Assurance::Attested(_), _) => None,
+            // The provider ID may be no more than what it said.
+            Standing::Claiming(Assurance::None(_), _) => return Ok(false),
+        };
+        let holder = ledger.holder(self.request().node_name(), uid, now).await;
+        match holder.map(|holder| holder.assurance) {
+            Ok(Assurance::Attested(holder)) => {
+                let provider_id = &holder.identity().provider_id;
+                Ok(*provider_id == self.identity().provider_id)
+            }
+            Err(Refusal::Retry(deferral)) => Err(deferral),
+            Ok(Assurance::None(_)) | Err(Refusal::Deny(_) | Refusal::Fail(_)) => Ok(false),
+        }
     }
 }
 

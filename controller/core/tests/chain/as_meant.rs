@@ -22,16 +22,14 @@ pub(crate) async fn chain(
     signer: &Signer,
     now: SystemTime,
 ) -> Result<IssuedCertificate, Decision> {
-    let inventory = context.inventory.as_ref();
+    let (inventory, ledger) = (context.inventory.as_ref(), context.ledger.as_ref());
     let raw: RawRequest = RawRequest::triage(object, &context.verifiers, &context.duties)?;
     let parsed: ParsedCsr = raw.parse()?;
     let conformant: ConformantClientCsr = parsed.conform_client(verifier, &context.lifetimes)?;
     let located: LocatedCsr = conformant.locate(inventory).await?;
     let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
-    let settled: SettledCsr = attested.settle(inventory).await?;
-    let claimed: ClaimedCsr = settled
-        .claim(context.ledger.as_ref(), RequestRef::default(), now)
-        .await?;
+    let settled: SettledCsr = attested.settle(inventory, ledger, now).await?;
+    let claimed: ClaimedCsr = settled.claim(ledger, RequestRef::default(), now).await?;
     let issued: IssuedCertificate = claimed.sign(signer, now)?;
     Ok(issued)
 }

@@ -20,8 +20,8 @@ fn unlocated(conformant: ConformantClientCsr, verifier: &dyn Verifier, now: Syst
     let _ = conformant.attest(verifier, &[], now);
 }
 
-fn unattested(located: LocatedCsr, context: &Context) {
-    let _ = located.settle(context.inventory.as_ref());
+fn unattested(located: LocatedCsr, context: &Context, now: SystemTime) {
+    let _ = located.settle(context.inventory.as_ref(), context.ledger.as_ref(), now);
 }
 
 fn unsettled(attested: AttestedCsr, context: &Context, now: SystemTime) {

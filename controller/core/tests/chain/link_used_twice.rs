@@ -28,9 +28,9 @@ fn attested_twice(located: LocatedCsr, verifier: &dyn Verifier, now: SystemTime)
     let _ = located.attest(verifier, &[], now);
 }
 
-fn settled_twice(attested: AttestedCsr, context: &Context) {
-    let _ = attested.settle(context.inventory.as_ref());
-    let _ = attested.settle(context.inventory.as_ref());
+fn settled_twice(attested: AttestedCsr, context: &Context, now: SystemTime) {
+    let _ = attested.settle(context.inventory.as_ref(), context.ledger.as_ref(), now);
+    let _ = attested.settle(context.inventory.as_ref(), context.ledger.as_ref(), now);
 }
 
 fn claimed_twice(settled: SettledCsr, context: &Context, now: SystemTime) {
