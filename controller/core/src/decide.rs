@@ -312,6 +312,8 @@ fn reference(request: &CertificateSigningRequest) -> RequestRef {
 }
 
 #[cfg(test)]
+mod adoption;
+#[cfg(test)]
 mod attacks;
 #[cfg(test)]
 mod built_in;

@@ -1,12 +1,14 @@
 //! Nodes that joined before us.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use kubelet_authenticator_test_support::control_plane::{Exec, KubeadmBinding, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
-use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::controller::reason_of;
+use kubelet_authenticator_tests::fleet::authorize;
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
@@ -117,4 +119,67 @@ fn a_certificate_of_kubeadm_adopts_no_other_machine() {
     let claims = scene.stamped(machine.node_name(), other.provider_id());
     let name = scene.file(&kubeconfig, &claims);
     scene.assert_denied(&name, "NodeNameMismatch");
+}
+
+#[test]
+fn setup_takes_a_node_of_kubeadm_over_by_its_kubelets_certificate_alone() {
+    let cluster = Scene::unattended(&SITE, "adopts-bare");
+    let machine = cluster.machine("stock").create();
+    let (mut kubelet, kubeconfig) = join_stock(&cluster, &machine);
+    let node = cluster.control_plane().wait_for_node("stock");
+    let settings = json!({"adoption": "AllowWithoutEvidence"});
+    let authentication = authorize(&SITE.management, &cluster, &["insecure"], settings);
+    authentication.wait_until_ready(SITE.management.kubectl());
+    let scene = Scene {
+        site: SITE.clone(),
+        cluster,
+        authentication,
+    };
+    let files = Scratch::new("adopted");
+    let settings = [
+        ("BOOTSTRAP_KUBECONFIG", "bootstrap.kubeconfig"),
+        ("STATE_DIRECTORY", "state"),
+    ];
+    let settings = settings.map(|(name, file)| (name, files.join(file).display().to_string()));
+    let settings = settings.into_iter().chain([
+        ("PROVIDER_ID", machine.provider_id().to_owned()),
+        ("NODE_NAME", "stock".to_owned()),
+    ]);
+    let settings = settings.map(|(name, value)| (format!("KUBELET_AUTHENTICATOR_{name}"), value));
+    let settings: Vec<_> = settings.collect();
+    let insecure = program("kubelet-authenticator-insecure");
+
+    let setup = Command::new(&insecure)
+        .arg("setup")
+        .arg("--from")
+        .arg(&kubeconfig)
+        .arg("--kubelet-kubeconfig")
+        .arg(&kubeconfig)
+        .arg("--environment-file")
+        .arg(files.join("kubelet.env"))
+        .envs(settings.clone())
+        .output()
+        .unwrap();
+
+    assert!(setup.status.success(), "{setup:?}");
+    let written = std::fs::read_to_string(&kubeconfig).unwrap();
+    let command = insecure.display().to_string();
+    assert!(written.contains(&command), "{written}");
+    let record = scene.record("stock");
+    assert_eq!(record["spec"]["providerID"], machine.provider_id());
+    assert_eq!(record["spec"]["attestor"], "insecure");
+    scene.wait_for_event("stock", "NodeAdopted");
+
+    kubelet.kill();
+    let plane = scene.cluster.control_plane();
+    let exec = Exec::new(&insecure).provide_cluster_info();
+    let exec = settings
+        .into_iter()
+        .fold(exec, |exec, (name, value)| exec.env(name, value));
+    let exec = plane.kubeconfig(User::Exec(exec));
+    let kubelet = plane.kubelet("stock").kubeconfig(exec).start();
+    kubelet.wait_for_lease_renewal();
+    let same = plane.wait_for_node("stock");
+    assert_eq!(same["metadata"]["uid"], node["metadata"]["uid"]);
+    assert_eq!(scene.record("stock")["spec"]["generation"], 1);
 }

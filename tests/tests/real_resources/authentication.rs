@@ -207,7 +207,7 @@ fn insecure_is_not_promised_what_it_cannot_have() {
             "/spec",
             insecure("adoption"),
             "spec.adoption",
-            "adoption needs evidence, and insecure has none",
+            "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
         ),
         (
             "/spec",
@@ -216,6 +216,21 @@ fn insecure_is_not_promised_what_it_cannot_have() {
             "insecure gets no serving certificates, for any address",
         ),
     ]);
+}
+
+#[test]
+fn nodes_are_taken_over_without_evidence_where_there_is_none_and_nowhere_else() {
+    let of = |attestor: &str| {
+        let adoption = "AllowWithoutEvidence";
+        json!({"clusterName": "prod-1", "authorizedAttestors": [attestor], "adoption": adoption})
+    };
+    each_is_refused(&[(
+        "/spec",
+        of("tpm"),
+        "spec.adoption",
+        "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
+    )]);
+    authentication("prod-1").accepts("/spec", &of("insecure"));
 }
 
 #[test]

@@ -93,7 +93,12 @@ use super::tpm::TpmSettings;
     rule_at(
         ".adoption",
         "self.adoption != 'Allow' || !('insecure' in self.authorizedAttestors)",
-        "adoption needs evidence, and insecure has none",
+        "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
+    ),
+    rule_at(
+        ".adoption",
+        "self.adoption != 'AllowWithoutEvidence' || 'insecure' in self.authorizedAttestors",
+        "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
     ),
     rule_at(
         ".guestReportedAddresses",
@@ -152,7 +157,7 @@ pub struct KubeletAuthenticationSpec {
     #[serde(default)]
     pub reenrolment: Reenrolment,
     /// Whether Nodes that joined before are taken over. `Allow`: by their kubelet's certificate and
-    /// fresh evidence.
+    /// fresh evidence. `AllowWithoutEvidence`, with insecure: by that certificate alone.
     #[serde(default)]
     pub adoption: Adoption,
     /// When another machine may have a name whose holder is gone. `Allow`: at once. `Quarantine`:
@@ -286,6 +291,8 @@ choice! {
         Refuse,
         /// By their kubelet's certificate and fresh evidence.
         Allow,
+        /// By their kubelet's certificate alone, once for each Node; only with insecure.
+        AllowWithoutEvidence,
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn ledger_policy(
         adoption: match spec.adoption {
             Adoption::Refuse => ledger::Adoption::Refuse,
             Adoption::Allow => ledger::Adoption::Allow,
+            Adoption::AllowWithoutEvidence => ledger::Adoption::AllowWithoutEvidence,
         },
         name_reuse: match spec.name_reuse {
             NameReuse::Allow => ledger::NameReuse::Allow,

@@ -56,6 +56,8 @@ pub enum Adoption {
     Refuse,
     /// With fresh evidence.
     Allow,
+    /// By that certificate alone, where there is no evidence: for `insecure`.
+    AllowWithoutEvidence,
 }
 
 /// When another machine may have the name of one that is gone.

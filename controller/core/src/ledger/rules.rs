@@ -110,11 +110,13 @@ impl Rules<'_> {
     /// Nobody has a record of the name.
     fn first(&self) -> Checked<Step> {
         self.has_its_own_key()?;
-        let stale_node = match (self.claim.claimant, self.policy.adoption) {
+        let stale_node = match self.claim.claimant {
             // The Node is this machine's: it asks with that Node's certificate.
-            (Claimant::Node, Adoption::Allow) => None,
-            (Claimant::Node, Adoption::Refuse) => return Err(Denial::RequesterUidMissing.into()),
-            (Claimant::Token, _) => {
+            Claimant::Node => {
+                self.may_be_adopted()?;
+                None
+            }
+            Claimant::Token => {
                 let node = self.node(&self.claim.node_name)?;
                 if !node.is_down(self.facts.now) {
                     return Err(Deferral::NodeAlive {
@@ -135,7 +137,7 @@ impl Rules<'_> {
     fn again(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
         self.may_ask()?;
-        if record.is_reset() {
+        if record.is_reset() && !self.is_certificate_alone() {
             return self.reopen(own, None);
         }
         self.may_return(record)?;
@@ -149,6 +151,10 @@ impl Rules<'_> {
                 }
                 Err(step) => Err(step),
             };
+        }
+        // No revocation reaches that certificate: it opens the first generation and no other.
+        if self.is_certificate_alone() {
+            return Err(Denial::RequesterUidMissing.into());
         }
         if record.is_live() {
             self.may_reenrol(record)?;
@@ -172,11 +178,41 @@ impl Rules<'_> {
     /// Checks that a node may ask with a certificate that names no record.
     fn may_ask(&self) -> Checked<()> {
         let unmarked = self.policy.certificates == Certificates::Unmarked;
-        let may_ask = unmarked || self.policy.adoption == Adoption::Allow;
+        let may_ask = unmarked || self.adopts();
         match self.claim.claimant {
             Claimant::Node if !may_ask => Err(Denial::RequesterUidMissing.into()),
             Claimant::Node | Claimant::Token => Ok(()),
         }
+    }
+
+    /// Whether a node's claim by a certificate that names no record may open its first one.
+    fn adopts(&self) -> bool {
+        match (self.policy.adoption, &self.claim.assurance) {
+            (Adoption::Allow, Assurance::Attested(_))
+            | (Adoption::AllowWithoutEvidence, Assurance::None(_)) => true,
+            (Adoption::Refuse, _)
+            | (Adoption::Allow, Assurance::None(_))
+            | (Adoption::AllowWithoutEvidence, Assurance::Attested(_)) => false,
+        }
+    }
+
+    /// Checks that the Node that asks is taken over; without evidence, one that is there.
+    fn may_be_adopted(&self) -> Checked<()> {
+        let is_there = || match self.node(&self.claim.node_name)? {
+            NodeState::Present(_) => Ok(true),
+            NodeState::Absent => Ok::<_, Step>(false),
+        };
+        if self.adopts() && (!self.is_certificate_alone() || is_there()?) {
+            Ok(())
+        } else {
+            Err(Denial::RequesterUidMissing.into())
+        }
+    }
+
+    /// Whether a certificate that names no record is all that speaks for the claim.
+    fn is_certificate_alone(&self) -> bool {
+        let unproved = matches!(self.claim.assurance, Assurance::None(_));
+        unproved && self.claim.claimant == Claimant::Node
     }
 
     /// What the present generation grants to the claim that opened it, or to the node itself where

@@ -58,13 +58,12 @@ impl LocatedCsr {
         machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
         let standing = match (request.requester(), assurance) {
             (Requester::First { .. }, assurance) => Standing::Claiming(assurance, Claimant::Token),
-            (Requester::Unmarked, assurance @ Assurance::Attested(_)) => {
-                Standing::Claiming(assurance, Claimant::Node)
-            }
+            // Whether it may without evidence is the ledger's policy.
+            (Requester::Unmarked, assurance) => Standing::Claiming(assurance, Claimant::Node),
             (Requester::Renewal { uid }, Assurance::Attested(identity)) => {
                 Standing::Renewing(identity, *uid)
             }
-            (Requester::Renewal { .. } | Requester::Unmarked, Assurance::None(_)) => {
+            (Requester::Renewal { .. }, Assurance::None(_)) => {
                 return Err(Denial::UnattestedRenewal.into());
             }
         };

@@ -15,7 +15,8 @@ pub struct LocatedCsr {
 
 impl ConformantClientCsr {
     /// Finds the machine: by the provider ID that the evidence will have to prove, or, where there
-    /// is no evidence, by the bootstrap token.
+    /// is no evidence, by the bootstrap token. A node that asks with another signer's certificate, and
+    /// without evidence, claims its machine: then the name has to be that machine's.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
         let machine = match (self.requester(), self.evidence()) {
             (Requester::First { token }, Some(_)) => {
@@ -25,10 +26,10 @@ impl ConformantClientCsr {
                 machine
             }
             (Requester::First { token }, None) => self.of_token(token, inventory).await?,
-            (Requester::Renewal { .. } | Requester::Unmarked, Some(_)) => {
+            (Requester::Renewal { .. }, Some(_)) | (Requester::Unmarked, _) => {
                 found(inventory.by_provider_id(self.provider_id()).await)?
             }
-            (Requester::Renewal { .. } | Requester::Unmarked, None) => {
+            (Requester::Renewal { .. }, None) => {
                 return Err(Denial::UnattestedRenewal.into());
             }
         };

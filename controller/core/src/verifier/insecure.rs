@@ -9,7 +9,8 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::{Appraisal, Assurance, Identity, Verifier};
 use crate::refusal::Refusal;
 
-/// Takes the bootstrap token's word for the machine; what it admits is [`Assurance::None`].
+/// Takes the word of the bootstrap token, or of the certificate of a Node that joined before, for the
+/// machine; what it admits is [`Assurance::None`].
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct InsecureVerifier;
@@ -28,8 +29,8 @@ impl Verifier for InsecureVerifier {
         appraisal: Appraisal<'a>,
         _now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-        // A machine without evidence was located by its bootstrap token, and by nothing that the
-        // request says.
+        // A machine without evidence was located by its bootstrap token; that of a Node which joined
+        // before, by its provider ID, and its name is still to be settled.
         let identity = Identity::of(appraisal.provider_id.clone());
         ready(Ok(Assurance::None(identity))).boxed()
     }

@@ -1,5 +1,6 @@
 //! Every rule: the valid case, with one thing changed.
 
+mod adoption;
 mod claims;
 mod tpm;
 mod unless_known;

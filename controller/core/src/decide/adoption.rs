@@ -1,0 +1,100 @@
+//! Nodes that joined before and have no evidence: their kubelet's certificate, and nothing else.
+
+use std::sync::Arc;
+
+use kubelet_attestation::names::NodeName;
+
+use super::*;
+use crate::ledger::{Adoption, LedgerPolicy, RecordLedger};
+use crate::nodes::MemoryNodes;
+use crate::request::forge::cluster::{Parts, node};
+use crate::request::forge::{
+    Csr, PROVIDER_ID_OID, UID, block, decided, der, extension, insecure, issued_at, now, renewal,
+};
+
+/// The cluster, with a Node `n1` that is up.
+fn cluster(adoption: Adoption) -> Context {
+    let nodes = MemoryNodes::default();
+    nodes.put(NodeName::parse("n1").unwrap(), node("a", true, now()));
+    let Parts {
+        records, inventory, ..
+    } = Parts::default();
+    let context = Parts::default().cluster();
+    let policy = LedgerPolicy {
+        adoption,
+        ..LedgerPolicy::new(context.lifetimes.longest())
+    };
+    let ledger = RecordLedger::new(records, inventory, Arc::new(nodes), policy);
+    Context {
+        ledger: Arc::new(ledger),
+        ..context
+    }
+}
+
+/// A request of Node `n1`, by kubeadm's certificate, as the machine of this provider ID.
+fn stock(provider_id: &str) -> CertificateSigningRequest {
+    let mut csr = Csr::valid();
+    let value = der::utf8(provider_id);
+    csr.extensions = vec![extension(PROVIDER_ID_OID, false, &value)];
+    let mut request = insecure();
+    request.spec.request.0 = block("CERTIFICATE REQUEST", &csr.der()).into_bytes();
+    let requester = renewal(UID).spec;
+    request.spec.username = requester.username;
+    request.spec.groups = requester.groups;
+    request
+}
+
+#[track_caller]
+fn denied(request: &CertificateSigningRequest, cluster: &Context) -> &'static str {
+    let decision = decided(request, cluster);
+    let Decision::Deny(denial) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    denial.reason()
+}
+
+#[test]
+fn a_node_of_before_is_taken_over_by_its_certificate_alone_where_that_is_allowed() {
+    let request = stock("metal:///rack/m1");
+    let allowed = cluster(Adoption::AllowWithoutEvidence);
+
+    let certificate = issued_at(&request, &allowed, now());
+    assert_eq!(certificate.node_name().as_str(), "n1");
+    assert_eq!(certificate.provider_id().as_str(), "metal:///rack/m1");
+    assert_eq!(certificate.uid().generation, 1);
+
+    for adoption in [Adoption::Refuse, Adoption::Allow] {
+        assert_eq!(denied(&request, &cluster(adoption)), "RequesterUidMissing");
+    }
+}
+
+#[test]
+fn a_certificate_alone_makes_its_node_no_other_machine_and_no_other_node() {
+    let allowed = cluster(Adoption::AllowWithoutEvidence);
+
+    let another_machine = stock("metal:///rack/m2");
+    assert_eq!(denied(&another_machine, &allowed), "NodeNameMismatch");
+    let mut another_node = stock("metal:///rack/m1");
+    another_node.spec.username = Some("system:node:n2".to_owned());
+    assert_eq!(denied(&another_node, &allowed), "RequesterIsAnotherNode");
+    let decision = decided(&stock("metal:///rack/m9"), &allowed);
+    let Decision::Retry(Deferral::MachineNotFound) = decision else {
+        panic!("not put off: {decision:?}");
+    };
+}
+
+#[test]
+fn what_was_issued_without_evidence_is_not_renewed_where_nodes_are_taken_over() {
+    let allowed = cluster(Adoption::AllowWithoutEvidence);
+    let request = stock("metal:///rack/m1");
+    let uid = issued_at(&request, &allowed, now()).uid().to_string();
+
+    let renewal = CertificateSigningRequest {
+        spec: k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec {
+            uid: Some(uid),
+            ..request.spec
+        },
+        ..request
+    };
+    assert_eq!(denied(&renewal, &allowed), "UnattestedRenewal");
+}

@@ -1,0 +1,96 @@
+//! Nodes that joined before, with nothing but the certificate that they have.
+
+use crate::ledger::rules_world::*;
+use crate::ledger::*;
+use crate::refusal::Denial;
+
+fn adopting(adoption: Adoption) -> World {
+    let world = World::with(LedgerPolicy {
+        adoption,
+        ..policy()
+    });
+    world.node("n1", true, 0);
+    world
+}
+
+/// The claim of the Node `n1`, which proves nothing, with this key.
+fn bare(machine: &str, key: u8, hour: u32) -> Claim {
+    insecure(by_node(claim(machine, "n1", key, hour)))
+}
+
+#[test]
+fn a_node_without_evidence_is_adopted_where_policy_says_so_and_evidence_is_not_to_be_had() {
+    let without = adopting(Adoption::AllowWithoutEvidence);
+    assert_eq!(without.granted(&bare("m1", 1, 0), 0), 1);
+    assert!(!without.record("n1").holder.is_attested());
+
+    for (adoption, claim) in [
+        (Adoption::Refuse, bare("m1", 1, 0)),
+        (Adoption::Allow, bare("m1", 1, 0)),
+        (
+            Adoption::AllowWithoutEvidence,
+            by_node(claim("m1", "n1", 1, 0)),
+        ),
+    ] {
+        let denial = adopting(adoption).denied(&claim, 0);
+        assert_eq!(denial, Denial::RequesterUidMissing, "{adoption:?}");
+    }
+}
+
+#[test]
+fn without_evidence_no_node_is_adopted_that_is_not_there() {
+    let world = World::with(LedgerPolicy {
+        adoption: Adoption::AllowWithoutEvidence,
+        ..policy()
+    });
+    let claim = bare("m1", 1, 0);
+    assert_eq!(world.denied(&claim, 0), Denial::RequesterUidMissing);
+
+    world.node("n1", false, 0);
+    assert_eq!(world.granted(&claim, 0), 1);
+}
+
+#[test]
+fn a_certificate_alone_opens_one_generation_and_no_other() {
+    let mut world = adopting(Adoption::AllowWithoutEvidence);
+    world.claims(&bare("m1", 1, 0), 0).unwrap();
+
+    // A crash costs nothing.
+    assert_eq!(world.granted(&bare("m1", 1, 1), 1), 1);
+    let refused = Denial::RequesterUidMissing;
+    assert_eq!(world.denied(&bare("m1", 2, 1), 1), refused);
+    // Its end, a reset, or that its Machine was gone opens the name to the token alone.
+    assert_eq!(world.denied(&bare("m1", 2, 11), 11), refused);
+    assert_eq!(world.denied(&bare("m1", 1, 11), 11), refused);
+    world.reset("n1");
+    assert_eq!(world.denied(&bare("m1", 2, 1), 1), refused);
+    world.edit("n1", |record| {
+        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    });
+    assert_eq!(world.denied(&bare("m1", 2, 2), 2), refused);
+    world.becomes("m1", None);
+    assert_eq!(world.denied(&bare("m2", 2, 2), 2), refused);
+}
+
+#[test]
+fn a_certificate_alone_does_not_undo_a_revocation() {
+    let world = adopting(Adoption::AllowWithoutEvidence);
+    world.claims(&bare("m1", 1, 0), 0).unwrap();
+    world.revoke("n1", 1);
+    let revoked = Denial::IdentityRevoked {
+        node_name: name("n1"),
+        generation: 1,
+    };
+
+    assert_eq!(world.denied(&bare("m1", 1, 1), 1), revoked);
+    assert_eq!(world.denied(&bare("m1", 2, 1), 1), revoked);
+}
+
+#[test]
+fn a_certificate_alone_takes_no_record_of_another_machine() {
+    let world = adopting(Adoption::AllowWithoutEvidence);
+    world.claims(&bare("m1", 1, 0), 0).unwrap();
+
+    let denial = world.denied(&bare("m2", 2, 1), 1);
+    assert!(matches!(denial, Denial::NameTaken { .. }), "{denial:?}");
+}
