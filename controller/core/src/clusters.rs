@@ -34,7 +34,7 @@ mod client;
 mod dial;
 mod kubeconfig;
 mod lenient;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod queue;
 mod sieve;
 

@@ -14,6 +14,7 @@
 pub mod capi;
 pub mod clock;
 pub mod clusters;
+pub mod config_maps;
 pub mod crd;
 pub mod decide;
 pub mod duties;

@@ -8,6 +8,14 @@ const COMMON: usize = 96 * 1024 * 1024;
 
 static PROCESS: Pool = Pool::new(COMMON);
 
+/// Bytes that all clusters have together, beyond their own shares, for their `ConfigMaps`.
+const COMMON_LISTS: usize = 128 * 1024 * 1024;
+
+static LISTS: Pool = Pool::new(COMMON_LISTS);
+
+/// Bytes of `ConfigMaps` that a cluster may keep whatever others keep: some ten thousand hosts.
+const OWN_LISTS: usize = 2 * 1024 * 1024;
+
 /// Taken in steps, so that one byte more is not counted each time.
 const STEP: usize = 16 * 1024;
 
@@ -40,7 +48,7 @@ impl Pool {
 ///
 /// Whatever others take, its own share is there.
 #[derive(Debug, Clone)]
-pub(super) struct Share {
+pub(crate) struct Share {
     own: Arc<Pool>,
     common: &'static Pool,
 }
@@ -54,9 +62,17 @@ impl Share {
         }
     }
 
+    /// A share for what a cluster keeps of its `ConfigMaps`.
+    pub(crate) fn of_lists() -> Self {
+        Self {
+            common: &LISTS,
+            ..Self::new(OWN_LISTS)
+        }
+    }
+
     /// A share of nobody but its holder.
     #[cfg(test)]
-    pub(super) fn alone(own: usize) -> Self {
+    pub(crate) fn alone(own: usize) -> Self {
         Self {
             common: Box::leak(Box::new(Pool::new(0))),
             ..Self::new(own)
@@ -64,7 +80,7 @@ impl Share {
     }
 
     /// Something that takes nothing yet.
-    pub(super) fn holding(&self) -> Holding {
+    pub(crate) fn holding(&self) -> Holding {
         Holding {
             share: self.clone(),
             own: 0,
@@ -75,7 +91,7 @@ impl Share {
 
 /// Bytes that something takes, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(crate) struct Holding {
     share: Share,
     own: usize,
     common: usize,
@@ -84,7 +100,7 @@ pub(super) struct Holding {
 impl Holding {
     /// Takes at least so many bytes in all, or gives back what is more; whether there were enough.
     /// Where there were not, it takes what it did before.
-    pub(super) fn resize(&mut self, bytes: usize) -> bool {
+    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         let Some(wanted) = bytes.checked_next_multiple_of(STEP) else {
             return false;
         };

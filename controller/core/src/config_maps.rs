@@ -1,0 +1,225 @@
+//! `ConfigMaps` of the management cluster that many requests need at once.
+//!
+//! # Guarantees
+//!
+//! - However many ask at once, one reads. What was read, and why something could not be, holds for
+//!   five seconds.
+//! - A `ConfigMap` is fetched whole only where it changed.
+//! - All clusters together fetch a few at a time, each cluster one after another; what a cluster
+//!   keeps is bounded, and what others keep takes nothing from its own share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
+use kube::api::Api;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use crate::capi::ObjectKey;
+use crate::clusters::ClusterAccess;
+use crate::clusters::memory::{Holding, Share};
+use crate::logs::error_chain;
+
+/// Age up to which a reading is used: a person who changes a `ConfigMap` does not notice, and a
+/// thousand machines that join at once cost a few calls.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// Deadline for all `ConfigMaps` of one cluster: 64 calls, and more where they changed.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Places for all clusters' fetches: each may have some megabytes of JSON until it is parsed, and
+/// the client has 16 places, in which the Lease is renewed too.
+static FETCHES: Semaphore = Semaphore::const_new(4);
+
+/// Bytes of an entry beside its texts: two pointers with their lengths, and an allocation.
+const ENTRY_LEN: usize = 64;
+
+/// Parsed form of a `ConfigMap`.
+pub trait Content: Send + Sync + 'static {
+    /// Makes it of the entries, the binary ones among them as empty texts. The API server has seen
+    /// to it that the keys are letters, digits, `-`, `_` and `.`, 253 at most.
+    fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self;
+}
+
+/// `ConfigMaps` of one namespace, as they were seconds ago.
+pub struct ConfigMaps<T> {
+    client: Client,
+    keys: Vec<ObjectKey>,
+    share: Share,
+    /// Locked for as long as somebody reads.
+    kept: tokio::sync::Mutex<HashMap<ObjectKey, Kept<T>>>,
+    last: Mutex<Option<(Instant, Outcome<T>)>>,
+}
+
+/// Outcome of reading all `ConfigMaps`.
+pub type Outcome<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
+
+/// A `ConfigMap` could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigMapUnread {
+    /// There is none of this name.
+    #[error("there is no ConfigMap {0}")]
+    Absent(ObjectKey),
+    /// The API server does not answer, or not well.
+    #[error("ConfigMap {config_map} cannot be read: {why}")]
+    Failed {
+        /// Which.
+        config_map: ObjectKey,
+        /// Why, with its causes.
+        why: String,
+    },
+    /// It is larger than what is left for this cluster.
+    #[error(
+        "ConfigMap {0} takes more memory than is left for this cluster's and others' ConfigMaps"
+    )]
+    Memory(ObjectKey),
+    /// They were not all read in time.
+    #[error("the ConfigMaps of namespace {namespace} were not read in {} s", DEADLINE.as_secs())]
+    Late {
+        /// The namespace.
+        namespace: String,
+    },
+}
+
+/// A version of a `ConfigMap`: its UID and resource version.
+type Version = (Option<String>, Option<String>);
+
+struct Kept<T> {
+    version: Version,
+    content: Arc<T>,
+    _memory: Holding,
+}
+
+impl<T: Content> ConfigMaps<T> {
+    /// The `ConfigMaps` of these names; nothing is asked yet.
+    pub fn new(management: &ClusterAccess, namespace: &str, names: &[String]) -> Self {
+        Self::of(
+            management.client().clone(),
+            namespace,
+            names,
+            Share::of_lists(),
+        )
+    }
+
+    fn of(client: Client, namespace: &str, names: &[String], share: Share) -> Self {
+        let key = |name: &String| ObjectKey::new(namespace, name.as_str());
+        Self {
+            client,
+            keys: names.iter().map(key).collect(),
+            share,
+            kept: tokio::sync::Mutex::default(),
+            last: Mutex::default(),
+        }
+    }
+
+    /// The contents of the `ConfigMaps`, in the order in which they were named.
+    ///
+    /// # Errors
+    ///
+    /// The first that could not be read.
+    pub async fn read(&self) -> Outcome<T> {
+        let mut kept = self.kept.lock().await;
+        let last = self.last().clone();
+        if let Some((at, outcome)) = last
+            && at.elapsed() < FRESH
+        {
+            return outcome;
+        }
+        let outcome = timeout(DEADLINE, self.read_all(&mut kept)).await;
+        let outcome = outcome.unwrap_or_else(|_| {
+            let namespace = self.keys.first().map(|key| key.namespace.clone());
+            Err(ConfigMapUnread::Late {
+                namespace: namespace.unwrap_or_default(),
+            })
+        });
+        *self.last() = Some((Instant::now(), outcome.clone()));
+        outcome
+    }
+
+    /// The outcome of the last reading; `None` before the first. Nothing is read.
+    pub fn last_outcome(&self) -> Option<Outcome<T>> {
+        self.last().as_ref().map(|(_, outcome)| outcome.clone())
+    }
+
+    fn last(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Outcome<T>)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn read_all(&self, kept: &mut HashMap<ObjectKey, Kept<T>>) -> Outcome<T> {
+        let mut contents = Vec::with_capacity(self.keys.len());
+        for key in &self.keys {
+            contents.push(self.read_one(key, kept).await?);
+        }
+        Ok(contents.into())
+    }
+
+    async fn read_one(
+        &self,
+        key: &ObjectKey,
+        kept: &mut HashMap<ObjectKey, Kept<T>>,
+    ) -> Result<Arc<T>, ConfigMapUnread> {
+        // It is never closed; and without a permit there would only be more at once.
+        let _permit = FETCHES.acquire().await;
+        let failed = |error: kube::Error| ConfigMapUnread::Failed {
+            config_map: key.clone(),
+            why: error_chain(&error),
+        };
+        let absent = || ConfigMapUnread::Absent(key.clone());
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
+        if let Some(known) = kept.get(key) {
+            let now = api.get_metadata_opt(&key.name).await.map_err(failed)?;
+            let now = now.ok_or_else(absent)?;
+            if version(&now.metadata) == known.version {
+                return Ok(known.content.clone());
+            }
+        }
+        // What it was is not needed any more, and its memory may be.
+        kept.remove(key);
+        let found = api.get_opt(&key.name).await.map_err(failed)?;
+        let found = found.ok_or_else(absent)?;
+        let version = version(&found.metadata);
+        let mut data = found.data.unwrap_or_default();
+        let binary = found.binary_data.unwrap_or_default().into_keys();
+        data.extend(binary.map(|name| (name, String::new())));
+        let mut memory = self.share.holding();
+        if !memory.resize(len(&data)) {
+            return Err(ConfigMapUnread::Memory(key.clone()));
+        }
+        let content = Arc::new(T::of(key, data));
+        let new = Kept {
+            version,
+            content: content.clone(),
+            _memory: memory,
+        };
+        kept.insert(key.clone(), new);
+        Ok(content)
+    }
+}
+
+fn version(metadata: &ObjectMeta) -> Version {
+    (metadata.uid.clone(), metadata.resource_version.clone())
+}
+
+/// Bytes of the entries in memory, about.
+fn len(data: &BTreeMap<String, String>) -> usize {
+    data.iter()
+        .map(|(key, value)| key.len() + value.len() + ENTRY_LEN)
+        .sum()
+}
+
+impl<T> fmt::Debug for ConfigMaps<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigMaps")
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
