@@ -109,6 +109,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), RunError> {
         allow_insecure,
         aws: opened(aws)?,
         tpm: tpm.open()?,
+        config_maps: None,
     };
     match standalone.choice() {
         Some(choice) => standalone::run(choice, attestors, stop).await,

@@ -12,11 +12,16 @@ use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::verifier::Verifier;
 use node_attestation_controller::verifier::platform::{NoPlatform, Platform};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
+use node_attestation_tpm::key_lists::KeyLists;
 use node_attestation_tpm::policy::{InvalidTpmSettings, TpmPolicy};
 use node_attestation_tpm::verifier::TpmVerifier;
 use zeroize::Zeroizing;
 
 use crate::aws::Aws;
+
+mod config_maps;
+
+pub(crate) use config_maps::ConfigMapReader;
 
 /// The key that new challenges are made with.
 const CURRENT: &str = "current";
@@ -51,6 +56,11 @@ pub(crate) enum NoTpm {
     NoAws(String),
     #[error("the platform that is to tell the endorsement keys is not asked by this controller")]
     Platform,
+    #[error(
+        "endorsementKeys.configMaps are read by a controller with a management cluster, and there is \
+         none here: list the keys in allowList"
+    )]
+    NoConfigMaps,
     #[error(transparent)]
     Settings(#[from] InvalidTpmSettings),
 }
@@ -83,17 +93,22 @@ impl Tpm {
         Self { keys: None }
     }
 
-    /// The verifier of a cluster whose machines are this platform's.
+    /// The verifier of a cluster whose machines are this platform's. `lists` are the `ConfigMaps`
+    /// that its settings name, if they do.
     pub(crate) fn verifier(
         &self,
         settings: &TpmSettings,
         cluster_uid: &str,
         platform: Arc<dyn Platform>,
+        lists: Option<Arc<dyn KeyLists>>,
     ) -> Result<Arc<dyn Verifier>, NoTpm> {
         let keys = self.keys.clone().ok_or(NoTpm::NoKeys)?;
         let policy = TpmPolicy::new(settings)?;
         let verifier = TpmVerifier::new(cluster_uid, policy, platform, keys);
-        Ok(Arc::new(verifier))
+        Ok(match lists {
+            Some(lists) => Arc::new(verifier.reading(lists)),
+            None => Arc::new(verifier),
+        })
     }
 }
 

@@ -25,6 +25,7 @@ use node_attestation_controller::verifier::{
 };
 
 use crate::challenge::{ChallengeKey, ChallengeKeys};
+use crate::key_lists::{KeyLists, NoKeyLists};
 use crate::policy::TpmPolicy;
 use crate::verifier::TpmVerifier;
 
@@ -171,6 +172,7 @@ impl Platform for FakePlatform {
 pub(crate) struct Case {
     pub(crate) cluster_uid: &'static str,
     pub(crate) settings: TpmSettings,
+    pub(crate) lists: Arc<dyn KeyLists>,
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) keys: ChallengeKeys,
     pub(crate) audiences: Vec<Audience>,
@@ -210,6 +212,7 @@ impl Case {
         Self {
             cluster_uid: "4e2f0e0c-6a2c-4a54-9a2c-0a4b7f3f8a01",
             settings: TpmSettings::default(),
+            lists: Arc::new(NoKeyLists),
             platform: Arc::new(NoPlatform),
             keys: ChallengeKeys {
                 current: key(1),
@@ -229,8 +232,19 @@ impl Case {
     pub(crate) fn allow(&mut self, machine: &str, key: KeyDigest) {
         let keys = &mut self.settings.endorsement_keys;
         keys.allow_list.push(AllowedEndorsementKey {
-            machine: machine.to_owned(),
+            machine: Some(machine.to_owned()),
             ek_sha256: key.to_string(),
+            ..AllowedEndorsementKey::default()
+        });
+    }
+
+    /// Puts a host's endorsement key on the list.
+    pub(crate) fn allow_host(&mut self, host: &str, key: KeyDigest) {
+        let keys = &mut self.settings.endorsement_keys;
+        keys.allow_list.push(AllowedEndorsementKey {
+            provider_id: Some(host.to_owned()),
+            ek_sha256: key.to_string(),
+            ..AllowedEndorsementKey::default()
         });
     }
 
@@ -248,6 +262,7 @@ impl Case {
             self.platform.clone(),
             Arc::new(Arc::new(self.keys.clone())),
         )
+        .reading(self.lists.clone())
     }
 
     /// The verifier's answer to these bytes.

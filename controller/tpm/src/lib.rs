@@ -7,9 +7,9 @@
 //!
 //! # Guarantees
 //!
-//! - Which endorsement key is a machine's comes from its provider ID, an operator's list or the
+//! - Which endorsement key is a machine's comes from its provider ID, an operator's lists or the
 //!   [`platform`], and never from a request.
-//! - There is no TPM library here, and nothing is asked but the platform.
+//! - There is no TPM library here, and nothing is asked but the lists and the platform.
 //! - Every structure is read to its last byte, and what is read was verified first.
 //!
 //! [`platform`]: node_attestation_controller::verifier::platform
@@ -20,7 +20,9 @@ pub mod challenge;
 mod credential;
 #[cfg(test)]
 mod fixture;
+mod hosts;
 mod kdf;
+pub mod key_lists;
 mod pcr_policy;
 pub mod policy;
 mod public;

@@ -12,6 +12,8 @@ pub struct TpmPolicy {
     pub(crate) authorities: Authorities,
     pub(crate) allowed: AllowList,
     pub(crate) registers: PcrPolicy,
+    /// Whether `ConfigMaps` have more of `allowed`.
+    pub(crate) has_key_lists: bool,
 }
 
 /// Settings that mean nothing. The API server's schema refuses all but the contents of
@@ -27,13 +29,13 @@ pub enum InvalidTpmSettings {
         /// By which rule.
         detail: &'static str,
     },
-    /// The endorsement key of a machine: no digest, another machine's too, or not the only one.
-    #[error(
-        "allowList: the endorsement key of machine {machine} is no digest, or not one for one machine"
-    )]
+    /// An entry of the list of machines and their endorsement keys.
+    #[error("allowList[{index}]: {detail}")]
     EndorsementKey {
-        /// The Machine's name.
-        machine: String,
+        /// Which.
+        index: usize,
+        /// By which rule.
+        detail: &'static str,
     },
     /// A state that names no register, or one that no PC has, or no digest.
     #[error("pcrPolicy.allowed[{index}] is not registers from 0 to 23 with their digests")]
@@ -55,7 +57,8 @@ pub enum InvalidTpmSettings {
 }
 
 impl TpmPolicy {
-    /// The policy of these settings. Which platform is asked is the caller's to see to.
+    /// The policy of these settings. Which platform is asked, and who reads the `ConfigMaps`, is the
+    /// caller's to see to.
     ///
     /// # Errors
     ///
@@ -66,6 +69,7 @@ impl TpmPolicy {
             authorities: Authorities::new(&keys.require_ca)?,
             allowed: AllowList::new(&keys.allow_list)?,
             registers: PcrPolicy::new(&settings.pcr_policy)?,
+            has_key_lists: !keys.config_maps.is_empty(),
         })
     }
 }

@@ -2,43 +2,65 @@
 //!
 //! Nothing of a request takes part: the machine is the one that the inventory found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_attestation::names::ProviderId;
 use node_attestation_controller::crd::AllowedEndorsementKey;
 use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::ledger::KeyDigest;
 
+use crate::hosts::Hosts;
 use crate::policy::InvalidTpmSettings;
 
 /// Machines and their endorsement keys, as an operator listed them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct AllowList(BTreeMap<String, KeyDigest>);
+pub(crate) struct AllowList {
+    /// By the Machine's name.
+    machines: BTreeMap<String, Vec<KeyDigest>>,
+    hosts: Hosts,
+}
 
 impl AllowList {
-    /// The list of these settings.
+    /// The list of these settings. A machine may have several entries: it can then show no key that
+    /// is all of them.
     ///
     /// # Errors
     ///
-    /// [`InvalidTpmSettings::EndorsementKey`]: a digest is none, or a machine or a key stands there
-    /// twice.
+    /// [`InvalidTpmSettings::EndorsementKey`]: a digest is none, or stands there twice, or an entry
+    /// does not name one machine.
     pub(crate) fn new(listed: &[AllowedEndorsementKey]) -> Result<Self, InvalidTpmSettings> {
-        let mut by_machine = BTreeMap::new();
-        for AllowedEndorsementKey { machine, ek_sha256 } in listed {
-            let invalid = || InvalidTpmSettings::EndorsementKey {
-                machine: machine.clone(),
-            };
-            let key = KeyDigest::parse(ek_sha256).map_err(|_| invalid())?;
-            let is_another_s = by_machine.values().any(|other| *other == key);
-            if is_another_s || by_machine.insert(machine.clone(), key).is_some() {
-                return Err(invalid());
+        let mut machines: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut hosts = Vec::new();
+        let mut keys = BTreeSet::new();
+        for (index, entry) in listed.iter().enumerate() {
+            let invalid = |detail| InvalidTpmSettings::EndorsementKey { index, detail };
+            let AllowedEndorsementKey {
+                machine,
+                provider_id,
+                ek_sha256,
+            } = entry;
+            let key = KeyDigest::parse(ek_sha256)
+                .map_err(|_| invalid("ekSha256 is not 64 lower-case hexadecimal digits"))?;
+            if !keys.insert(*key.as_bytes()) {
+                return Err(invalid("another entry has the same ekSha256"));
+            }
+            match (machine, provider_id) {
+                (Some(machine), None) => machines.entry(machine.clone()).or_default().push(key),
+                (None, Some(host)) => {
+                    let host = ProviderId::parse(host).map_err(|_| {
+                        invalid("providerID is neither a provider ID nor the beginning of one")
+                    })?;
+                    hosts.push((host, key));
+                }
+                (Some(_), Some(_)) | (None, None) => {
+                    return Err(invalid("it has to have one of machine and providerID"));
+                }
             }
         }
-        Ok(Self(by_machine))
-    }
-
-    fn of(&self, machine: &Machine) -> Option<KeyDigest> {
-        self.0.get(&machine.name).copied()
+        Ok(Self {
+            machines,
+            hosts: hosts.into_iter().collect(),
+        })
     }
 
     /// Every key that is known of the machine without asking anybody: they must all be the one that
@@ -46,11 +68,13 @@ impl AllowList {
     pub(crate) fn known<'a>(
         &'a self,
         machine: &'a Machine,
-        provider_id: &ProviderId,
-    ) -> impl Iterator<Item = KeyDigest> + use<'a> {
-        [of_provider_id(provider_id), self.of(machine)]
+        provider_id: &'a ProviderId,
+    ) -> impl Iterator<Item = KeyDigest> {
+        let named = self.machines.get(&machine.name).into_iter().flatten();
+        of_provider_id(provider_id)
             .into_iter()
-            .flatten()
+            .chain(named.copied())
+            .chain(self.hosts.keys_of(provider_id))
     }
 }
 

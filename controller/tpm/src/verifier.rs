@@ -9,8 +9,9 @@
 //! | 5 | the answer came in time, to a challenge of a key in use | respond | nobody |
 //! | 6 | the quote is the attestation key's, for this request and its challenge | respond | nobody |
 //! | 7 | the machine booted as the policy allows | respond | nobody |
-//! | 8 | the endorsement key is the machine's, where 3 did not tell | both | the platform |
-//! | 9 | what the machine's Node is called, where that is the platform's say | respond | the platform |
+//! | 8 | the endorsement key is the one that `ConfigMaps` have for the machine's host | both | the management cluster, every few seconds |
+//! | 9 | the endorsement key is the machine's, where 3 and 8 did not tell | both | the platform |
+//! | 10 | what the machine's Node is called, where that is the platform's say | respond | the platform |
 //!
 //! The first request then fails with its challenge. The second one proves that the endorsement key
 //! and the attestation key are in one TPM: nobody else could open what was sealed for both. That a
@@ -26,6 +27,7 @@ use kubelet_attestation::evidence::tpm::{
 };
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_controller::crd::conditions::Report;
 use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{
     Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
@@ -39,6 +41,7 @@ use node_attestation_controller::verifier::{
 use crate::attest::VerifiedQuote;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
+use crate::key_lists::{KeyLists, NoKeyLists, NotReadHere};
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
 
@@ -47,6 +50,7 @@ use crate::public::{AttestationKey, EndorsementKey};
 pub struct TpmVerifier {
     cluster_uid: String,
     policy: TpmPolicy,
+    lists: Arc<dyn KeyLists>,
     platform: Arc<dyn Platform>,
     keys: Arc<dyn ChallengeKeySource>,
     versions: [EvidenceVersion; 2],
@@ -67,19 +71,34 @@ struct Machine<'a> {
 impl TpmVerifier {
     /// A verifier of the cluster with this UID that accepts what `policy` says. `platform` is asked
     /// for machines whose endorsement key neither their provider ID nor the policy tells.
+    ///
+    /// Where the policy names `ConfigMaps`, all requests wait unless
+    /// [`reading`](Self::reading) follows.
     pub fn new(
         cluster_uid: impl Into<String>,
         policy: TpmPolicy,
         platform: Arc<dyn Platform>,
         keys: Arc<dyn ChallengeKeySource>,
     ) -> Self {
+        let lists: Arc<dyn KeyLists> = if policy.has_key_lists {
+            Arc::new(NotReadHere)
+        } else {
+            Arc::new(NoKeyLists)
+        };
         Self {
             cluster_uid: cluster_uid.into(),
             policy,
+            lists,
             platform,
             keys,
             versions: [EvidenceVersion::v2(), EvidenceVersion::v1()],
         }
+    }
+
+    /// The same, with the `ConfigMaps` that the policy names.
+    #[must_use]
+    pub fn reading(self, lists: Arc<dyn KeyLists>) -> Self {
+        Self { lists, ..self }
     }
 
     async fn appraise(
@@ -209,15 +228,28 @@ impl TpmVerifier {
         })
     }
 
-    /// Asks the platform where nobody else told the machine's endorsement key.
+    /// Reads the lists and, where nobody told the machine's endorsement key, asks the platform.
     async fn is_the_machines(
         &self,
         machine: &Machine<'_>,
         keys: &Keys,
         appraisal: &Appraisal<'_>,
     ) -> Result<(), Refusal> {
-        if machine.is_known {
+        let unavailable = |source| Deferral::VerifierUnavailable { source };
+        let lists = self.lists.read().await.map_err(unavailable)?;
+        let mut is_known = machine.is_known;
+        for list in lists.iter() {
+            for trusted in list.keys_of(machine.provider_id) {
+                must_be(trusted, keys, appraisal)?;
+                is_known = true;
+            }
+        }
+        if is_known {
             return Ok(());
+        }
+        // Any of them may be about this machine.
+        if let Some(malformed) = lists.iter().find_map(|list| list.malformed()) {
+            return Err(unavailable(Unavailable::new(malformed.clone())).into());
         }
         let asked = Asked {
             machine: appraisal.machine,
@@ -225,7 +257,7 @@ impl TpmVerifier {
             kind: keys.endorsement.kind(),
         };
         let trusted = self.platform.endorsement_key(asked).await;
-        let trusted = trusted.map_err(|source| Deferral::VerifierUnavailable { source })?;
+        let trusted = trusted.map_err(unavailable)?;
         let trusted = trusted.ok_or_else(|| {
             Denial::from(TpmDenial::EndorsementKeyUnknown {
                 machine: appraisal.machine.name.clone(),
@@ -279,6 +311,10 @@ impl Verifier for TpmVerifier {
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
         self.platform.serving_names(provider_id)
+    }
+
+    fn reports(&self) -> Vec<Report> {
+        vec![self.lists.report()]
     }
 }
 

@@ -207,8 +207,9 @@ fn a_genuine_tpm_of_the_required_vendor_is_not_yet_the_machines() {
     settings.endorsement_keys.require_ca =
         vec![maker.root_pem().to_owned() + maker.intermediates_pem()];
     settings.endorsement_keys.allow_list = vec![AllowedEndorsementKey {
-        machine: "n0".to_owned(),
+        machine: Some("n0".to_owned()),
         ek_sha256: endorsement_key(&first),
+        ..AllowedEndorsementKey::default()
     }];
     let listed = vec![(0, "metal:///0".to_owned()), (1, provider_id(&unlisted))];
     let world = World::listing(&settings, listed, &[]);

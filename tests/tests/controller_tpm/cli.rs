@@ -73,7 +73,15 @@ fn settings_that_mean_nothing_are_named() {
         ),
         (
             "endorsementKeys: {allowList: [{machine: m1, ekSha256: 0f}]}",
-            "the endorsement key of machine m1 is no digest",
+            "allowList[0]: ekSha256 is not 64 lower-case hexadecimal digits",
+        ),
+        (
+            "endorsementKeys: {allowList: [{providerID: 'metal3://', ekSha256: 0f}]}",
+            "allowList[0]: ",
+        ),
+        (
+            "endorsementKeys: {configMaps: [rack-1]}",
+            "configMaps are read by a controller with a management cluster",
         ),
         ("endorsementKeys: {requireCA: [none]}", "requireCA[0]"),
     ] {

@@ -29,8 +29,9 @@ fn the_endorsement_key_of_another_machine_is_denied_and_an_event_tells_of_it() {
     let mut settings = TpmSettings::default();
     // By mistake: it is the other's, as that one's provider ID says.
     settings.endorsement_keys.allow_list = vec![AllowedEndorsementKey {
-        machine: "n1".to_owned(),
+        machine: Some("n1".to_owned()),
         ek_sha256: endorsement_key(&machine),
+        ..AllowedEndorsementKey::default()
     }];
     let listed = vec![(0, provider_id(&machine)), (1, "metal:///1".to_owned())];
     let world = World::listing(&settings, listed, &[]);

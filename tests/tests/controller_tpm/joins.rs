@@ -78,8 +78,9 @@ fn a_machine_that_something_else_names_joins_by_its_entry_in_the_list() {
     let machine = machine();
     let mut settings = TpmSettings::default();
     settings.endorsement_keys.allow_list = vec![AllowedEndorsementKey {
-        machine: "n0".to_owned(),
+        machine: Some("n0".to_owned()),
         ek_sha256: endorsement_key(&machine),
+        ..AllowedEndorsementKey::default()
     }];
     let listed = vec![(0, "metal:///rack-7/1".to_owned())];
     let world = World::listing(&settings, listed, &[]);

@@ -63,7 +63,7 @@ fn settings_of_which_nothing_is_said_have_the_defaults() {
     assert_eq!(
         tpm,
         &json!({
-            "endorsementKeys": {"platform": "none", "requireCA": [], "allowList": []},
+            "endorsementKeys": {"platform": "none", "requireCA": [], "allowList": [], "configMaps": []},
             "pcrPolicy": {"mode": "Record", "bank": "sha256", "allowed": []},
         })
     );

@@ -158,8 +158,9 @@ fn authentication(name: &str) -> Subject {
                     "requireCA": ["-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"],
                     "allowList": [
                         {"machine": "m-1", "ekSha256": "1".repeat(64)},
-                        {"machine": "m-2", "ekSha256": "2".repeat(64)},
+                        {"providerID": "metal3://metal/host-7/", "ekSha256": "2".repeat(64)},
                     ],
+                    "configMaps": ["rack-1", "rack-2.metal"],
                 },
                 "pcrPolicy": {
                     "mode": "Enforce", "bank": "sha256",

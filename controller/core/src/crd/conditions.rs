@@ -13,6 +13,8 @@ pub const WORKLOAD_CLUSTER_REACHABLE: &str = "WorkloadClusterReachable";
 pub const AWS_IDENTITY_RESOLVED: &str = "AWSIdentityResolved";
 /// Whether AWS accepts the credentials of that identity.
 pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
+/// Whether the `ConfigMaps` that list endorsement keys were read, and every entry in them.
+pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
 
 /// Reasons of conditions.
 pub mod reason {
@@ -80,6 +82,12 @@ pub mod reason {
     pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
     /// There are no credentials, or AWS does not accept them, or they may not do what is needed.
     pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
+    /// All of the lists was read.
+    pub const LISTS_READ: &str = "ListsRead";
+    /// A `ConfigMap` is missing, or cannot be read.
+    pub const CONFIG_MAP_UNREADABLE: &str = "ConfigMapUnreadable";
+    /// Entries of a `ConfigMap` are not what they should be.
+    pub const ENTRIES_MALFORMED: &str = "EntriesMalformed";
 }
 
 /// Kubernetes' limit of a condition's message, in bytes.

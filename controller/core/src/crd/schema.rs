@@ -10,6 +10,9 @@ pub(super) const SUBDOMAIN: &str =
 pub(super) const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// SHA-256 in hexadecimal digits.
 pub(super) const SHA256: &str = "^[0-9a-f]{64}$";
+/// Rule that a provider ID is one: a scheme, and a path that is more than slashes.
+pub(super) const IS_PROVIDER_ID: &str = "!has(self.providerID) \
+     || self.providerID.matches('^[A-Za-z0-9+.-]+://[!-~]*[!-.0-~][!-~]*$')";
 /// Text on one line, without spaces.
 pub(super) const VISIBLE: &str = "^[!-~]+$";
 

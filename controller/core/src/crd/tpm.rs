@@ -38,19 +38,25 @@ pub struct EndorsementKeys {
         )
     )]
     pub require_ca: Vec<String>,
-    /// Machines and their endorsement keys.
+    /// Machines and their endorsement keys, one entry a key.
     #[schemars(
         length(max = 512),
         extend(
             "x-kubernetes-list-type" = "map",
-            "x-kubernetes-list-map-keys" = ["machine"],
-            "x-kubernetes-validations" = [rule(
-                "self.all(one, self.exists_one(other, other.ekSha256 == one.ekSha256))",
-                "an endorsement key is of one machine",
-            )]
+            "x-kubernetes-list-map-keys" = ["ekSha256"],
         )
     )]
     pub allow_list: Vec<AllowedEndorsementKey>,
+    /// `ConfigMaps` in this namespace with more of them, for machines that an infrastructure provider
+    /// takes from a stock of hosts. Each key of `data` is the SHA-256 of an endorsement key's public
+    /// key (SPKI), in 64 lower-case hexadecimal digits. Its value is a provider ID, or the beginning
+    /// of one, as `providerID` in `allowList`.
+    #[schemars(
+        length(max = 64),
+        inner(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub config_maps: Vec<String>,
 }
 
 /// The cloud whose API tells an instance's endorsement key.
@@ -66,12 +72,29 @@ pub enum EndorsementKeyPlatform {
 }
 
 /// A machine and its endorsement key.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule(
+        "has(self.machine) != has(self.providerID)",
+        "names its machine by one of machine and providerID",
+    ),
+    rule_at(
+        ".providerID",
+        schema::IS_PROVIDER_ID,
+        "is a provider ID, or its beginning up to a '/' with more than its scheme",
+    ),
+]))]
 pub struct AllowedEndorsementKey {
     /// The Machine's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
-    pub machine: String,
+    pub machine: Option<String>,
+    /// The Machine's provider ID or, where this ends with a `/`, the beginning of it:
+    /// `metal3://metal/host-7/` is whichever Machine has that host.
+    #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub provider_id: Option<String>,
     /// SHA-256 of the endorsement key's public key (SPKI).
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub ek_sha256: String,

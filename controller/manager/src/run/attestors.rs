@@ -13,7 +13,7 @@ use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 use crate::aws::Aws;
-use crate::tpm::{self, NoTpm, Tpm};
+use crate::tpm::{self, ConfigMapReader, NoTpm, Tpm};
 
 /// What the operator admits.
 #[derive(Debug)]
@@ -24,15 +24,18 @@ pub(super) struct Attestors {
     pub(super) aws: Result<Aws, String>,
     /// Machines with a TPM.
     pub(super) tpm: Tpm,
+    /// Where their endorsement keys may be listed; `None` without a management cluster.
+    pub(super) config_maps: Option<ConfigMapReader>,
 }
 
 impl Attestors {
     fn one(
         &self,
         attestor: &str,
-        spec: &KubeletAuthenticationSpec,
+        authentication: &KubeletAuthentication,
         cluster_uid: &str,
     ) -> Result<Arc<dyn Verifier>, NoVerifiers> {
+        let spec = &authentication.spec;
         if attestor == Provider::AWS.as_str() {
             let aws = self.aws.as_ref().map_err(|why| NoVerifiers::Unusable {
                 attestor: "aws",
@@ -41,7 +44,8 @@ impl Attestors {
             Ok(aws.verifier(policy(spec), cluster_uid))
         } else if attestor == Provider::TPM.as_str() {
             let settings = spec.tpm.clone().unwrap_or_default();
-            let verifier = self.tpm(&settings, cluster_uid, policy(spec));
+            let namespace = authentication.metadata.namespace.as_deref();
+            let verifier = self.tpm(&settings, cluster_uid, policy(spec), namespace);
             verifier.map_err(|error| NoVerifiers::Unusable {
                 attestor: "tpm",
                 why: error_chain(&error),
@@ -56,15 +60,22 @@ impl Attestors {
     }
 
     /// The verifier of a cluster whose machines have TPMs; those that are instances of AWS are what
-    /// `policy` accepts.
+    /// `policy` accepts. The `ConfigMaps` that `settings` name are in `namespace`.
     pub(super) fn tpm(
         &self,
         settings: &TpmSettings,
         cluster_uid: &str,
         policy: AwsPolicy,
+        namespace: Option<&str>,
     ) -> Result<Arc<dyn Verifier>, NoTpm> {
         let platform = tpm::platform(settings, self.aws.as_ref(), policy)?;
-        self.tpm.verifier(settings, cluster_uid, platform)
+        let names = &settings.endorsement_keys.config_maps;
+        let lists = match (&self.config_maps, namespace) {
+            _ if names.is_empty() => None,
+            (Some(reader), Some(namespace)) => Some(reader.lists(namespace, names)),
+            (None, _) | (_, None) => return Err(NoTpm::NoConfigMaps),
+        };
+        self.tpm.verifier(settings, cluster_uid, platform, lists)
     }
 }
 
@@ -79,10 +90,9 @@ impl VerifierFactory for Attestors {
         authentication: &KubeletAuthentication,
         cluster_uid: &str,
     ) -> Result<Verifiers, NoVerifiers> {
-        let spec = &authentication.spec;
-        let authorized = spec.authorized_attestors.iter();
+        let authorized = authentication.spec.authorized_attestors.iter();
         authorized
-            .map(|attestor| self.one(attestor, spec, cluster_uid))
+            .map(|attestor| self.one(attestor, authentication, cluster_uid))
             .collect()
     }
 }
@@ -98,6 +108,7 @@ mod tests {
             allow_insecure,
             aws: Err("no authorities".to_owned()),
             tpm: Tpm::without_keys(),
+            config_maps: None,
         }
     }
 
@@ -131,6 +142,25 @@ mod tests {
         let expected = NoVerifiers::Unusable {
             attestor: "tpm",
             why: "it runs without --tpm-challenge-keys".to_owned(),
+        };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+
+    #[test]
+    fn config_maps_are_not_passed_over_where_nothing_can_read_them() {
+        let mut authentication = authorizing("tpm");
+        authentication.metadata.namespace = Some("metal".to_owned());
+        let mut settings = TpmSettings::default();
+        settings.endorsement_keys.config_maps = vec!["rack-1".to_owned()];
+        authentication.spec.tpm = Some(settings);
+
+        let refused = attestors(true).verifiers(&authentication, "");
+
+        let why = "endorsementKeys.configMaps are read by a controller with a management cluster, \
+                   and there is none here: list the keys in allowList";
+        let expected = NoVerifiers::Unusable {
+            attestor: "tpm",
+            why: why.to_owned(),
         };
         assert_eq!(refused.unwrap_err(), expected);
     }

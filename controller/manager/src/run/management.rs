@@ -11,6 +11,7 @@ use node_attestation_controller::fleet::{Fleet, Settings};
 
 use super::RunError;
 use super::attestors::Attestors;
+use crate::tpm::ConfigMapReader;
 
 /// Where Linux keeps a host's name; a Pod's is its own.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -49,7 +50,7 @@ pub(super) struct ManagementArguments {
 /// Looks after them until `stop` is ready.
 pub(super) async fn run(
     arguments: ManagementArguments,
-    attestors: Attestors,
+    mut attestors: Attestors,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let access = match &arguments.kubeconfig {
@@ -58,6 +59,7 @@ pub(super) async fn run(
     };
     let server = access.server();
     tracing::info!(server, "the management cluster");
+    attestors.config_maps = Some(ConfigMapReader::new(&access));
     let mut settings = Settings::default();
     settings.namespace = arguments.namespace;
     settings.watch_filter = arguments.watch_filter;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use kubelet_attestation::names::{Audience, InvalidName};
 use node_attestation_controller::capi::ObjectKey;
+use node_attestation_controller::clusters::ClusterAccess;
 use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::{BuiltIn, Duties};
 use node_attestation_controller::serving::AddressRange;
@@ -22,6 +23,7 @@ use super::standalone_aws::StandaloneAwsArguments;
 use super::standalone_tpm::StandaloneTpmArguments;
 use crate::aws::Aws;
 use crate::file;
+use crate::tpm::ConfigMapReader;
 
 /// The shortest lifetime that a Kubernetes signer may be asked for (`spec.expirationSeconds` of at
 /// least 600).
@@ -233,7 +235,8 @@ impl Files {
                     return Err(not_of(option, "tpm"));
                 }
                 let settings = self.tpm.settings()?;
-                Ok(attestors.tpm(&settings, &self.cluster()?, self.aws.policy())?)
+                let cluster = self.cluster()?;
+                Ok(attestors.tpm(&settings, &cluster, self.aws.policy(), None)?)
             }
             None if attestors.allow_insecure => Ok(Arc::new(InsecureVerifier::default())),
             None => Err(RunError::NothingAdmitted),
@@ -287,7 +290,7 @@ fn not_of(option: &'static str, attestor: &'static str) -> RunError {
 /// Serves the cluster until `stop` is ready.
 pub(super) async fn run(
     choice: Choice,
-    attestors: Attestors,
+    mut attestors: Attestors,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let controller = match choice {
@@ -296,7 +299,11 @@ pub(super) async fn run(
             let settings = files.settings(&attestors)?;
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
-        Choice::Cluster(settings) => Standalone::of_cluster(settings, &attestors).await?,
+        Choice::Cluster(settings) => {
+            let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig);
+            attestors.config_maps = Some(ConfigMapReader::new(&management.await?));
+            Standalone::of_cluster(settings, &attestors).await?
+        }
     };
     controller.run(stop).await;
     Ok(())

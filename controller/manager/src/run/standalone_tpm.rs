@@ -103,13 +103,17 @@ mod tests {
         let digest = "0f".repeat(32);
         let settings = parsed(&format!(
             "endorsementKeys:\n  platform: aws\n  allowList:\n  - {{machine: m1, ekSha256: {digest}}}\n\
+             \x20 - {{providerID: metal3://metal/host-7/, ekSha256: {digest}}}\n\
              pcrPolicy:\n  mode: Enforce\n  allowed:\n  - 7: {digest}\n    \"4\": {digest}\n"
         ));
 
         let settings = settings.unwrap();
         let keys = settings.endorsement_keys;
         assert_eq!(keys.platform, EndorsementKeyPlatform::Aws);
-        assert_eq!(keys.allow_list[0].ek_sha256, digest);
+        let [machine, host] = keys.allow_list.try_into().unwrap();
+        assert_eq!(machine.machine.as_deref(), Some("m1"));
+        assert_eq!(host.provider_id.as_deref(), Some("metal3://metal/host-7/"));
+        assert_eq!([machine.ek_sha256, host.ek_sha256], [&*digest, &digest]);
         assert_eq!(settings.pcr_policy.mode, PcrMode::Enforce);
         let registers: Vec<_> = settings.pcr_policy.allowed[0].keys().collect();
         assert_eq!(registers, ["4", "7"]);

@@ -46,7 +46,7 @@ reasons! {
         /// SHA-256.
         #[error("the attestation key is neither of ECDSA P-256 nor of RSASSA 2048, with SHA-256")]
         AttestationKeyAlgorithm => "the attestation key's algorithm is not accepted",
-        /// Nothing says which endorsement key this machine has: neither its provider ID nor the
+        /// Nothing says which endorsement key this machine has: neither its provider ID nor a
         /// list of allowed keys nor the platform.
         #[error("nothing says which endorsement key machine {machine} has")]
         EndorsementKeyUnknown {

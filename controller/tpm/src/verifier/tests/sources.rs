@@ -278,26 +278,39 @@ fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
 #[test]
 fn settings_that_mean_nothing_are_refused() {
     let key = "0f".repeat(32);
-    let allowed = |machine: &str, key: &str| AllowedEndorsementKey {
-        machine: machine.to_owned(),
+    let allowed = |machine: Option<&str>, host: Option<&str>, key: &str| AllowedEndorsementKey {
+        machine: machine.map(str::to_owned),
+        provider_id: host.map(str::to_owned),
         ek_sha256: key.to_owned(),
     };
-    for (listed, blamed) in [
-        (vec![allowed("m1", "0F")], "m1"),
-        (vec![allowed("m1", &key), allowed("m2", &key)], "m2"),
+    let valid = allowed(Some("m1"), None, &"0e".repeat(32));
+    let one = "it has to have one of machine and providerID";
+    let host = "providerID is neither a provider ID nor the beginning of one";
+    let digest = "ekSha256 is not 64 lower-case hexadecimal digits";
+    for (entry, detail) in [
+        (allowed(Some("m2"), None, "0F"), digest),
+        (allowed(Some("m2"), None, &key.to_uppercase()), digest),
+        (allowed(None, None, &key), one),
         (
-            vec![allowed("m1", &key), allowed("m1", &"0e".repeat(32))],
-            "m1",
+            allowed(Some("m2"), Some("metal3://metal/host-7/"), &key),
+            one,
+        ),
+        (allowed(None, Some("metal3://"), &key), host),
+        (allowed(None, Some("metal3:///"), &key), host),
+        (allowed(None, Some("metal/host-7/"), &key), host),
+        (allowed(None, Some("metal3://metal/host 7/"), &key), host),
+        (allowed(None, Some(""), &key), host),
+        (
+            allowed(None, Some("metal3://metal/host-7/"), &valid.ek_sha256),
+            "another entry has the same ekSha256",
         ),
     ] {
         let mut settings = TpmSettings::default();
-        settings.endorsement_keys.allow_list = listed;
+        settings.endorsement_keys.allow_list = vec![valid.clone(), entry];
 
         assert_eq!(
             TpmPolicy::new(&settings).unwrap_err(),
-            InvalidTpmSettings::EndorsementKey {
-                machine: blamed.to_owned()
-            }
+            InvalidTpmSettings::EndorsementKey { index: 1, detail }
         );
     }
 }

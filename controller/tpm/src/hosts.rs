@@ -1,0 +1,120 @@
+//! Endorsement keys by what is known of a machine before Cluster API invents its name: its host.
+
+use kubelet_attestation::names::ProviderId;
+use node_attestation_controller::ledger::KeyDigest;
+
+/// Hosts and their endorsement keys.
+///
+/// A host is the provider ID of its machine or, where that ends with a `/`, what it begins with. So
+/// a beginning is made of whole segments: `metal3://metal/host-7/` is not `host-70`. Letters are
+/// compared as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Hosts(Vec<(Box<str>, KeyDigest)>);
+
+impl Hosts {
+    /// The keys of every entry that is of this machine.
+    pub(crate) fn keys_of<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> impl Iterator<Item = KeyDigest> {
+        let id = provider_id.as_str();
+        let beginnings = id.match_indices('/').filter_map(|(at, _)| id.get(..=at));
+        let whole = (!id.ends_with('/')).then_some(id);
+        beginnings.chain(whole).flat_map(|host| self.keys_at(host))
+    }
+
+    fn keys_at<'a>(&'a self, host: &'a str) -> impl Iterator<Item = KeyDigest> {
+        let first = self.0.partition_point(|(other, _)| **other < *host);
+        let entries = self.0.iter().skip(first);
+        let entries = entries.take_while(move |(other, _)| **other == *host);
+        entries.map(|(_, key)| *key)
+    }
+}
+
+impl FromIterator<(ProviderId, KeyDigest)> for Hosts {
+    fn from_iter<T: IntoIterator<Item = (ProviderId, KeyDigest)>>(entries: T) -> Self {
+        let entries = entries.into_iter();
+        let entries = entries.map(|(host, key)| (Box::from(host.as_str()), key));
+        let mut entries: Vec<(Box<str>, KeyDigest)> = entries.collect();
+        entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        Self(entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(byte: u8) -> KeyDigest {
+        KeyDigest::parse(&format!("{byte:02x}").repeat(32)).unwrap()
+    }
+
+    fn hosts(entries: &[(&str, u8)]) -> Hosts {
+        let parsed = |&(host, byte): &(&str, u8)| (ProviderId::parse(host).unwrap(), key(byte));
+        entries.iter().map(parsed).collect()
+    }
+
+    fn keys(hosts: &Hosts, provider_id: &str) -> Vec<KeyDigest> {
+        let provider_id = ProviderId::parse(provider_id).unwrap();
+        hosts.keys_of(&provider_id).collect()
+    }
+
+    #[test]
+    fn a_beginning_is_of_machines_that_have_all_its_segments() {
+        let hosts = hosts(&[("metal3://metal/host-7/", 7)]);
+
+        for machine in [
+            "metal3://metal/host-7/prod-1-md-0-x7f2p",
+            "metal3://metal/host-7/a/b",
+            "metal3://metal/host-7/",
+        ] {
+            assert_eq!(keys(&hosts, machine), [key(7)], "{machine}");
+        }
+        for machine in [
+            "metal3://metal/host-70/prod-1-md-0-x7f2p",
+            "metal3://metal/host-7",
+            "metal3://metal/host",
+            "metal3://metal/Host-7/prod-1-md-0-x7f2p",
+            "Metal3://metal/host-7/prod-1-md-0-x7f2p",
+            "metal3:///metal/host-7/prod-1-md-0-x7f2p",
+            "metal3://other/metal3://metal/host-7/x",
+        ] {
+            assert_eq!(keys(&hosts, machine), [], "{machine}");
+        }
+    }
+
+    #[test]
+    fn a_whole_provider_id_is_of_one_machine() {
+        let hosts = hosts(&[
+            ("tinkerbell://metal/host-7", 7),
+            ("maas:///zone-1/abc123", 1),
+        ]);
+
+        assert_eq!(keys(&hosts, "tinkerbell://metal/host-7"), [key(7)]);
+        assert_eq!(keys(&hosts, "maas:///zone-1/abc123"), [key(1)]);
+        for machine in [
+            "tinkerbell://metal/host-70",
+            "tinkerbell://metal/host-7/x",
+            "tinkerbell://metal/host-7/",
+            "maas:///zone-1/ABC123",
+        ] {
+            assert_eq!(keys(&hosts, machine), [], "{machine}");
+        }
+    }
+
+    #[test]
+    fn every_entry_of_a_machine_is_found() {
+        let hosts = hosts(&[
+            ("metal3://metal/", 1),
+            ("metal3://metal/host-7/", 2),
+            ("metal3://metal/host-7/", 3),
+            ("metal3://metal/host-7/m-1", 4),
+            ("metal3://metal/host-8/", 5),
+        ]);
+
+        let mut found = keys(&hosts, "metal3://metal/host-7/m-1");
+
+        found.sort_by_key(ToString::to_string);
+        assert_eq!(found, [key(1), key(2), key(3), key(4)]);
+    }
+}

@@ -1,0 +1,190 @@
+//! Lists of hosts and their endorsement keys that are kept beside the settings: `ConfigMaps`.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::TryFutureExt as _;
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use kubelet_attestation::names::ProviderId;
+use node_attestation_controller::capi::ObjectKey;
+use node_attestation_controller::config_maps::{ConfigMaps, Content};
+use node_attestation_controller::crd::conditions::{self, Holds, Report, reason};
+use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::refusal::Unavailable;
+
+use crate::hosts::Hosts;
+
+/// Malformed entries of one `ConfigMap` that are named; of more there is the number.
+const MAX_NAMED: usize = 3;
+
+/// Lists of hosts and their endorsement keys.
+///
+/// An implementation brings its own deadlines.
+pub trait KeyLists: Debug + Send + Sync {
+    /// The lists as they are now.
+    ///
+    /// # Errors
+    ///
+    /// One of them could not be read; the request waits.
+    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>>;
+
+    /// A condition about them; nobody is asked.
+    fn report(&self) -> Report;
+}
+
+/// One list.
+#[derive(Debug)]
+pub struct KeyList {
+    hosts: Hosts,
+    malformed: Option<MalformedEntries>,
+}
+
+/// Entries of a `ConfigMap` that are not an endorsement key and a host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "ConfigMap {config_map} has {count} malformed entries, of which a key is not 64 lower-case \
+     hexadecimal digits or a value neither a provider ID nor the beginning of one: {}",
+    named.join(", ")
+)]
+pub struct MalformedEntries {
+    config_map: ObjectKey,
+    count: usize,
+    /// The keys of the first few.
+    named: Vec<String>,
+}
+
+impl KeyList {
+    /// Every key that the list has for the machine with this provider ID.
+    pub(crate) fn keys_of<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> impl Iterator<Item = KeyDigest> {
+        self.hosts.keys_of(provider_id)
+    }
+
+    /// The entries that say nothing. Any machine may be meant by them.
+    pub(crate) fn malformed(&self) -> Option<&MalformedEntries> {
+        self.malformed.as_ref()
+    }
+}
+
+impl Content for KeyList {
+    fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self {
+        let mut malformed = MalformedEntries {
+            config_map: config_map.clone(),
+            count: 0,
+            named: Vec::new(),
+        };
+        let mut well_formed = Vec::with_capacity(data.len());
+        for (digest, host) in data {
+            match (KeyDigest::parse(&digest), ProviderId::parse(&host)) {
+                (Ok(key), Ok(host)) => well_formed.push((host, key)),
+                (Err(_), _) | (_, Err(_)) => malformed.add(digest),
+            }
+        }
+        let malformed = (malformed.count > 0).then_some(malformed);
+        if let Some(malformed) = &malformed {
+            tracing::warn!(error = %malformed, "entries of a list of endorsement keys are ignored");
+        }
+        Self {
+            hosts: well_formed.into_iter().collect(),
+            malformed,
+        }
+    }
+}
+
+impl MalformedEntries {
+    fn add(&mut self, key: String) {
+        self.count = self.count.saturating_add(1);
+        if self.named.len() < MAX_NAMED {
+            self.named.push(key);
+        }
+    }
+}
+
+impl KeyLists for ConfigMaps<KeyList> {
+    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
+        self.read().map_err(Unavailable::new).boxed()
+    }
+
+    fn report(&self) -> Report {
+        let (holds, reason, message) = match self.last_outcome() {
+            None => (
+                Holds::Unknown,
+                reason::PENDING,
+                "no machine has asked yet, so the ConfigMaps were not read".to_owned(),
+            ),
+            Some(Err(unread)) => (
+                Holds::False,
+                reason::CONFIG_MAP_UNREADABLE,
+                unread.to_string(),
+            ),
+            Some(Ok(lists)) => of_read(&lists),
+        };
+        Report {
+            of: conditions::ENDORSEMENT_KEY_LISTS_READ,
+            holds,
+            reason,
+            message,
+        }
+    }
+}
+
+fn of_read(lists: &[Arc<KeyList>]) -> (Holds, &'static str, String) {
+    let malformed = lists.iter().filter_map(|list| list.malformed());
+    let malformed: Vec<_> = malformed.map(ToString::to_string).collect();
+    if malformed.is_empty() {
+        let message = format!("ConfigMaps that were read: {}", lists.len());
+        (Holds::True, reason::LISTS_READ, message)
+    } else {
+        (
+            Holds::False,
+            reason::ENTRIES_MALFORMED,
+            malformed.join("; "),
+        )
+    }
+}
+
+/// Lists of settings that name no `ConfigMap`.
+#[derive(Debug)]
+pub(crate) struct NoKeyLists;
+
+impl KeyLists for NoKeyLists {
+    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
+        ready(Ok(Arc::default())).boxed()
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            of: conditions::ENDORSEMENT_KEY_LISTS_READ,
+            holds: Holds::True,
+            reason: reason::NOT_APPLICABLE,
+            message: "no ConfigMap is named".to_owned(),
+        }
+    }
+}
+
+/// `ConfigMaps` that the settings name, and nobody was given to read: every request waits.
+#[derive(Debug)]
+pub(crate) struct NotReadHere;
+
+impl KeyLists for NotReadHere {
+    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
+        ready(Err(Unavailable::new(NOT_READ_HERE))).boxed()
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            of: conditions::ENDORSEMENT_KEY_LISTS_READ,
+            holds: Holds::False,
+            reason: reason::CONFIG_MAP_UNREADABLE,
+            message: NOT_READ_HERE.to_owned(),
+        }
+    }
+}
+
+const NOT_READ_HERE: &str = "this controller does not read the ConfigMaps of endorsementKeys";
+
+#[cfg(test)]
+mod tests;

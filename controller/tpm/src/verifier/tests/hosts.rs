@@ -1,0 +1,269 @@
+//! Machines that nobody can list by their names: those of their hosts.
+
+use std::collections::BTreeMap;
+
+use node_attestation_controller::capi::ObjectKey;
+use node_attestation_controller::config_maps::Content as _;
+use node_attestation_controller::crd::conditions::{Holds, Report};
+
+use super::*;
+use crate::key_lists::{KeyList, KeyLists, NoKeyLists};
+
+/// Metal3's provider ID of a machine that has its host 7.
+const ID: &str = "metal3://metal/host-7/m1";
+
+const HOST: &str = "metal3://metal/host-7/";
+
+/// `ConfigMaps` with these entries, or none that can be read.
+#[derive(Debug)]
+struct Lists(Option<Arc<[Arc<KeyList>]>>);
+
+impl KeyLists for Lists {
+    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
+        let lists = self.0.clone();
+        let lists = lists.ok_or_else(|| Unavailable::new("there is no ConfigMap metal/rack-1"));
+        futures::future::ready(lists).boxed()
+    }
+
+    fn report(&self) -> Report {
+        NoKeyLists.report()
+    }
+}
+
+/// A list of this `ConfigMap`.
+fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
+    let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
+    let entries: BTreeMap<_, _> = entries.iter().map(owned).collect();
+    Arc::new(KeyList::of(&ObjectKey::new("metal", name), entries))
+}
+
+/// Of machine `m1` on host 7, with these lists.
+fn case(lists: &[Arc<KeyList>]) -> Case {
+    let mut case = Case::of_nobody().called(ID);
+    case.lists = Arc::new(Lists(Some(lists.into())));
+    case
+}
+
+fn own() -> String {
+    digest(&machine()).to_string()
+}
+
+fn other() -> String {
+    digest(&machine().with_endorsement_key(Kind::P384)).to_string()
+}
+
+fn unknown() -> TpmDenial {
+    TpmDenial::EndorsementKeyUnknown {
+        machine: "m1".to_owned(),
+    }
+}
+
+fn of_another() -> TpmDenial {
+    TpmDenial::EndorsementKeyOfAnotherMachine {
+        machine: "m1".to_owned(),
+        trusted: digest(&machine().with_endorsement_key(Kind::P384)),
+        presented: digest(&machine()),
+    }
+}
+
+#[track_caller]
+fn waits(decided: Result<Assurance, Refusal>) -> String {
+    match decided {
+        Err(Refusal::Retry(Deferral::VerifierUnavailable { source })) => source.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_machine_that_nobody_listed_is_known_by_its_host() {
+    let mut listed = Case::of_nobody().called(ID);
+    listed.allow_host(HOST, digest(&machine()));
+    for case in [listed, case(&[list("rack-1", &[(&own(), HOST)])])] {
+        let good = Good::of(&machine(), &case);
+        case.proves(&good.response);
+    }
+
+    let mut another = Case::of_nobody().called(ID);
+    another.allow_host(HOST, digest(&machine().with_endorsement_key(Kind::P384)));
+    for case in [another, case(&[list("rack-1", &[(&other(), HOST)])])] {
+        assert_eq!(denied(case.enrol(&GOOD.enrolment)), of_another());
+    }
+}
+
+#[test]
+fn another_hosts_entry_says_nothing_of_the_machine() {
+    for host in [
+        "metal3://metal/host-70/",
+        "metal3://metal/host-7",
+        "metal3://Metal/host-7/",
+    ] {
+        let mut listed = Case::of_nobody().called(ID);
+        listed.allow_host(host, digest(&machine()));
+        for case in [listed, case(&[list("rack-1", &[(&own(), host)])])] {
+            assert_eq!(denied(case.enrol(&GOOD.enrolment)), unknown(), "{host}");
+        }
+    }
+}
+
+#[test]
+fn all_entries_of_a_machine_must_name_the_key_that_it_shows() {
+    let agree = [
+        list("rack-1", &[(&own(), HOST)]),
+        list("rack-2", &[(&own(), "metal3://metal/host-7/m1")]),
+    ];
+    let mut agreeing = case(&agree);
+    agreeing.allow("m1", digest(&machine()));
+    agreeing.challenge(&GOOD.enrolment);
+
+    let beginning = list("all", &[(&own(), HOST), (&other(), "metal3://metal/")]);
+    let elsewhere = [
+        list("rack-1", &[(&own(), HOST)]),
+        list("rack-2", &[(&other(), HOST)]),
+    ];
+    let mut against_the_list = case(&[list("rack-1", &[(&other(), HOST)])]);
+    against_the_list.allow("m1", digest(&machine()));
+    let mut twice = Case::of_nobody().called(ID);
+    twice.allow("m1", digest(&machine()));
+    twice.allow("m1", digest(&machine().with_endorsement_key(Kind::P384)));
+    for contradicting in [
+        case(&[beginning]),
+        case(&elsewhere),
+        against_the_list,
+        twice,
+    ] {
+        assert_eq!(denied(contradicting.enrol(&GOOD.enrolment)), of_another());
+    }
+}
+
+#[test]
+fn one_digest_may_stand_for_several_hosts() {
+    let lists = [
+        list("rack-1", &[(&own(), HOST)]),
+        list("rack-2", &[(&own(), "metal3://metal/host-8/")]),
+    ];
+
+    case(&lists).challenge(&GOOD.enrolment);
+}
+
+#[test]
+fn a_config_map_that_cannot_be_read_delays_and_denies_nobody() {
+    let mut known = Case::of_nobody().called(ID);
+    known.allow("m1", digest(&machine()));
+    for mut case in [Case::of_nobody().called(ID), known] {
+        case.lists = Arc::new(Lists(None));
+
+        let why = waits(case.enrol(&GOOD.enrolment));
+
+        assert_eq!(why, "there is no ConfigMap metal/rack-1");
+    }
+}
+
+#[test]
+fn a_response_waits_for_the_lists_too_and_is_denied_by_them() {
+    let mut case = case(&[list("rack-1", &[(&own(), HOST)])]);
+    let good = Good::of(&machine(), &case);
+
+    case.lists = Arc::new(Lists(None));
+    waits(case.respond(&good.response));
+    case.lists = Arc::new(Lists(Some([list("rack-1", &[(&other(), HOST)])].into())));
+    assert_eq!(denied(case.respond(&good.response)), of_another());
+}
+
+#[test]
+fn a_malformed_entry_delays_those_that_nobody_lists_and_no_others() {
+    let upper = "0F".repeat(32);
+    for (key, value) in [
+        (upper.as_str(), "metal3://metal/host-8/"),
+        ("sha256-of-it", HOST),
+        (&other(), "metal3://"),
+        (&other(), "host-7"),
+        (&other(), "metal3://metal/host-7/\n"),
+        (&other(), ""),
+    ] {
+        let malformed = list("rack-2", &[(key, value)]);
+
+        let known = case(&[list("rack-1", &[(&own(), HOST)]), malformed.clone()]);
+        known.challenge(&GOOD.enrolment);
+
+        let mut unknown = case(&[malformed]);
+        unknown.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
+        let why = waits(unknown.enrol(&GOOD.enrolment));
+        assert!(
+            why.starts_with("ConfigMap metal/rack-2 has 1 malformed entries"),
+            "{why}"
+        );
+        assert!(why.ends_with(key), "{why}");
+        assert!(!why.contains("host-"), "{why}");
+    }
+}
+
+#[test]
+fn a_machine_that_no_list_has_is_denied_where_all_of_it_was_read() {
+    let lists = [
+        list("rack-1", &[(&other(), "metal3://metal/host-8/")]),
+        list("rack-2", &[]),
+    ];
+
+    assert_eq!(denied(case(&lists).enrol(&GOOD.enrolment)), unknown());
+}
+
+#[test]
+fn the_platform_is_asked_only_for_machines_that_no_list_has() {
+    let mut listed = case(&[list("rack-1", &[(&own(), HOST)])]);
+    listed.platform = Arc::new(FakePlatform::OutOfOrder);
+    listed.challenge(&GOOD.enrolment);
+
+    let mut absent = case(&[list("rack-1", &[(&other(), "metal3://metal/host-8/")])]);
+    absent.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
+    absent.challenge(&GOOD.enrolment);
+}
+
+#[test]
+fn config_maps_that_nobody_reads_are_not_passed_over() {
+    let mut case = Case::valid();
+    case.settings.endorsement_keys.config_maps = vec!["rack-1".to_owned()];
+    let verifier = TpmVerifier::new(
+        case.cluster_uid,
+        TpmPolicy::new(&case.settings).unwrap(),
+        case.platform.clone(),
+        Arc::new(Arc::new(case.keys.clone())),
+    );
+    let evidence = TpmEvidence::Enrol(GOOD.enrolment.clone()).to_json();
+
+    let why = waits(case.decide_by(&verifier, Some(&evidence)));
+
+    assert_eq!(
+        why,
+        "this controller does not read the ConfigMaps of endorsementKeys"
+    );
+    let [report] = verifier.reports().try_into().unwrap();
+    assert_eq!(
+        (report.holds, report.reason),
+        (Holds::False, "ConfigMapUnreadable")
+    );
+}
+
+#[test]
+fn a_fleet_of_thousands_is_listed_in_a_few_config_maps() {
+    let lists: Vec<_> = (0..5)
+        .map(|rack| {
+            let entries: BTreeMap<_, _> = (0..1000)
+                .map(|host| {
+                    let digest = format!("{rack:032x}{host:032x}");
+                    (digest, format!("metal3://metal/rack-{rack}-host-{host}/"))
+                })
+                .collect();
+            let name = ObjectKey::new("metal", format!("rack-{rack}"));
+            Arc::new(KeyList::of(&name, entries))
+        })
+        .collect();
+
+    for (rack, host) in [(0, 0), (2, 7), (4, 999)] {
+        let id = format!("metal3://metal/rack-{rack}-host-{host}/m1");
+        let id = ProviderId::parse(&id).unwrap();
+        let keys = lists.iter().flat_map(|list| list.keys_of(&id));
+        let keys: Vec<_> = keys.map(|key| key.to_string()).collect();
+        assert_eq!(keys, [format!("{rack:032x}{host:032x}")]);
+    }
+    assert!(lists.iter().all(|list| list.malformed().is_none()));
+}
