@@ -4,6 +4,7 @@
 
 mod bed;
 mod boot;
+mod hosts;
 mod join;
 mod keys;
 mod others;

@@ -1,0 +1,135 @@
+//! Machines of a MachineDeployment on bare metal: nobody knows their names before they are there,
+//! and everybody those of the hosts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_tests::controller::is_answered;
+use kubelet_authenticator_tests::fleet::condition_of;
+use kubelet_authenticator_tests::management::Machine;
+use kubelet_authenticator_tests::scene::{SWEPT, Scene};
+use serde_json::{Value, json};
+
+use crate::bed::{Plugin, cluster, endorsement_key, requester, requests, tpm};
+
+const CONDITION: &str = "EndorsementKeyListsRead";
+
+/// A Cluster whose hosts are in this ConfigMap.
+fn racked(namespace: &str) -> Scene {
+    let settings = json!({"tpm": {"endorsementKeys": {"configMaps": ["rack-1"]}}});
+    cluster(namespace, settings)
+}
+
+/// Writes the ConfigMap, whole.
+fn write(scene: &Scene, entries: &[(&str, &str)]) {
+    let entries: BTreeMap<_, _> = entries.iter().copied().collect();
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "rack-1", "namespace": scene.cluster.namespace()},
+        "data": entries,
+    });
+    scene.management().apply_object(&object);
+}
+
+/// A Machine that has this host.
+fn machine(scene: &Scene, name: &str, host: &str) -> Machine {
+    let id = format!("metal3://metal/{host}/{name}");
+    scene.cluster.machine(name).provider_id(&id).create()
+}
+
+fn plugin<'a>(scene: &'a Scene, machine: &Machine, tpm: &Arc<Swtpm>) -> Plugin<'a> {
+    Plugin::of(scene, machine, &tpm.tcti())
+}
+
+/// Waits until the condition has this reason, which is looked at once a minute; gives the object.
+#[track_caller]
+fn wait_for(scene: &Scene, status: &str, reason: &str) -> Value {
+    let namespace = scene.cluster.namespace();
+    let resource = ["kubeletauthentications", "--namespace", namespace];
+    scene
+        .management()
+        .wait_for(&resource, reason, SWEPT, |object| {
+            let found = condition_of(object, CONDITION);
+            found["status"] == status && found["reason"] == reason
+        })
+}
+
+#[test]
+fn a_machine_whose_name_nobody_listed_joins_by_the_tpm_of_its_host() {
+    let scene = racked("racked");
+    let (seventh, eighth) = (tpm(), tpm());
+    let digests = [endorsement_key(&seventh), "0f".repeat(32)];
+    write(
+        &scene,
+        &[
+            (&digests[0], "metal3://metal/host-7/"),
+            (&digests[1], "metal3://metal/host-8/"),
+        ],
+    );
+
+    let joining = machine(&scene, "racked-md-0-x7f2p", "host-7");
+    plugin(&scene, &joining, &seventh).joins();
+    let record = &scene.record("racked-md-0-x7f2p")["spec"];
+    assert_eq!(record["endorsementKeySHA256"], digests[0]);
+
+    let of_another = machine(&scene, "racked-md-0-b9k4m", "host-8");
+    plugin(&scene, &of_another, &eighth).is_denied("EndorsementKeyOfAnotherMachine");
+    let unlisted = machine(&scene, "racked-md-0-c2d8n", "host-70");
+    plugin(&scene, &unlisted, &eighth).is_denied("EndorsementKeyUnknown");
+    wait_for(&scene, "True", "ListsRead");
+}
+
+#[test]
+fn machines_wait_for_a_config_map_and_its_entries_and_a_change_is_seen_without_a_restart() {
+    let scene = racked("racked-later");
+    let (seventh, eighth) = (tpm(), tpm());
+    let digests = [&seventh, &eighth].map(endorsement_key);
+    let upper = digests[1].to_uppercase();
+    let first = machine(&scene, "later-7", "host-7");
+    let second = machine(&scene, "later-8", "host-8");
+
+    // It is missing, and then has an entry of another host that says nothing.
+    thread::scope(|scope| {
+        scope.spawn(|| plugin(&scene, &first, &seventh).joins());
+        let event = scene.wait_for_event("later-7", "VerifierUnavailable");
+        let note = event["message"].as_str().unwrap();
+        assert!(
+            note.contains("there is no ConfigMap racked-later/rack-1"),
+            "{note}"
+        );
+        let asked = requests(&scene, &requester(&first));
+        assert!(!asked.iter().any(is_answered), "{asked:#?}");
+        write(
+            &scene,
+            &[
+                (&digests[0], "metal3://metal/host-7/"),
+                (&upper, "metal3://metal/host-8/"),
+            ],
+        );
+    });
+    let object = wait_for(&scene, "False", "EntriesMalformed");
+    let message = condition_of(&object, CONDITION)["message"].clone();
+    let message = message.as_str().unwrap();
+    for word in ["racked-later/rack-1", &upper] {
+        assert!(message.contains(word), "{message}");
+    }
+    assert_eq!(condition_of(&object, "Ready")["status"], "True");
+
+    // The machine of that host waits until the entry is put right.
+    thread::scope(|scope| {
+        scope.spawn(|| plugin(&scene, &second, &eighth).joins());
+        let event = scene.wait_for_event("later-8", "VerifierUnavailable");
+        let note = event["message"].as_str().unwrap();
+        assert!(note.contains(&upper), "{note}");
+        write(
+            &scene,
+            &[
+                (&digests[0], "metal3://metal/host-7/"),
+                (&digests[1], "metal3://metal/host-8/"),
+            ],
+        );
+    });
+    wait_for(&scene, "True", "ListsRead");
+}
