@@ -81,7 +81,8 @@ bench-limits: musl build
 musl: prerequisites-musl
 	@tests/musl
 
-## control-plane: etcd, kube-apiserver, kube-controller-manager, kubelet, kubectl and kubeadm, built once and cached
+## control-plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl and kubeadm, built once
+##       and cached
 control-plane: prerequisites-real
 	@tests/control-plane/build >/dev/null
 

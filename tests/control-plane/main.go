@@ -1,5 +1,5 @@
 // The control plane of the tests: the components of one Kubernetes version, the etcd it is made
-// for, and a container runtime that runs nothing, in one program; kubectl is another.
+// for, and a container runtime without containers, in one program; kubectl is another.
 //
 // The program acts as the component whose name it is called by; `build` puts a link of each name
 // beside it.
@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/cli"
 	kubeapiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	kubecontrollermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	kubescheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 	kubeadmerrors "k8s.io/kubernetes/cmd/kubeadm/app/util/errors"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
@@ -36,7 +37,10 @@ var applets = map[string]func() int{
 	"fakecri":                 func() int { return fakecri.Main(os.Args[1:]) },
 	"kube-apiserver":          command(kubeapiserver.NewAPIServerCommand),
 	"kube-controller-manager": command(kubecontrollermanager.NewControllerManagerCommand),
-	"kubeadm":                 runKubeadm,
+	"kube-scheduler": command(func() *cobra.Command {
+		return kubescheduler.NewSchedulerCommand()
+	}),
+	"kubeadm": runKubeadm,
 	"kubelet": command(func() *cobra.Command {
 		return kubelet.NewKubeletCommand(context.Background())
 	}),

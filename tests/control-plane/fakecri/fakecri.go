@@ -1,19 +1,27 @@
 // Package fakecri is a container runtime without containers.
 //
-// It answers the calls that a kubelet makes whether or not a pod is scheduled to it, so that the
-// kubelet registers its Node, renews its Lease and reports itself ready. Every other call of the
-// container runtime interface ends with Unimplemented.
+// A container is its command: a process in the runtime's own namespaces, with the runtime's files,
+// network and user. So a path of the host that a pod mounts where it is, as kubeadm's static pods do,
+// is there; no other mount is, no image is (the first word of the command is a program of the host, and
+// without a command the image's name is), and no security context is in force. A pod has the host's
+// network, whether it asks for that or not. A terminal is a pair of pipes.
+//
+// What a container runs ends with its container, with its pod, and with the runtime.
+//
+// Calls that no kubelet or kubeadm makes for that end with Unimplemented.
 package fakecri
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming"
 )
 
 // Main serves on the unix socket that the flag --socket names, which must not exist, until the
@@ -33,97 +41,35 @@ func Main(arguments []string) int {
 }
 
 func serve(socket string) error {
+	service := newRuntimeService()
+	if err := service.serveStreams(); err != nil {
+		return err
+	}
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
 	}
 	server := grpc.NewServer()
-	cri.RegisterRuntimeServiceServer(server, runtimeService{})
+	cri.RegisterRuntimeServiceServer(server, service)
 	cri.RegisterImageServiceServer(server, imageService{})
 	return server.Serve(listener)
 }
 
-type runtimeService struct {
-	cri.UnimplementedRuntimeServiceServer
-}
-
-func (runtimeService) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{
-		Version:           "0.1.0",
-		RuntimeName:       "fakecri",
-		RuntimeVersion:    "1.0.0",
-		RuntimeApiVersion: "v1",
-	}, nil
-}
-
-// Status reports the two conditions without which a kubelet calls its Node not ready.
-func (runtimeService) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
-	ready := func(kind string) *cri.RuntimeCondition {
-		return &cri.RuntimeCondition{Type: kind, Status: true}
+// serveStreams serves what the kubelet connects its clients with, on a port of loopback: its address
+// is in the answer to a call of Exec or PortForward.
+func (s *runtimeService) serveStreams() error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
 	}
-	return &cri.StatusResponse{Status: &cri.RuntimeStatus{
-		Conditions: []*cri.RuntimeCondition{ready(cri.RuntimeReady), ready(cri.NetworkReady)},
-	}}, nil
-}
-
-func (runtimeService) RuntimeConfig(
-	context.Context, *cri.RuntimeConfigRequest,
-) (*cri.RuntimeConfigResponse, error) {
-	return &cri.RuntimeConfigResponse{
-		Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: cri.CgroupDriver_CGROUPFS},
-	}, nil
-}
-
-func (runtimeService) UpdateRuntimeConfig(
-	context.Context, *cri.UpdateRuntimeConfigRequest,
-) (*cri.UpdateRuntimeConfigResponse, error) {
-	return &cri.UpdateRuntimeConfigResponse{}, nil
-}
-
-func (runtimeService) ListPodSandbox(
-	context.Context, *cri.ListPodSandboxRequest,
-) (*cri.ListPodSandboxResponse, error) {
-	return &cri.ListPodSandboxResponse{}, nil
-}
-
-func (runtimeService) ListContainers(
-	context.Context, *cri.ListContainersRequest,
-) (*cri.ListContainersResponse, error) {
-	return &cri.ListContainersResponse{}, nil
-}
-
-func (runtimeService) ListContainerStats(
-	context.Context, *cri.ListContainerStatsRequest,
-) (*cri.ListContainerStatsResponse, error) {
-	return &cri.ListContainerStatsResponse{}, nil
-}
-
-func (runtimeService) ListPodSandboxStats(
-	context.Context, *cri.ListPodSandboxStatsRequest,
-) (*cri.ListPodSandboxStatsResponse, error) {
-	return &cri.ListPodSandboxStatsResponse{}, nil
-}
-
-type imageService struct {
-	cri.UnimplementedImageServiceServer
-}
-
-func (imageService) ListImages(
-	context.Context, *cri.ListImagesRequest,
-) (*cri.ListImagesResponse, error) {
-	return &cri.ListImagesResponse{}, nil
-}
-
-// ImageFsInfo claims an all but empty image file system on the root mount: with none at all the
-// kubelet reports its image garbage collector as broken.
-func (imageService) ImageFsInfo(
-	context.Context, *cri.ImageFsInfoRequest,
-) (*cri.ImageFsInfoResponse, error) {
-	root := []*cri.FilesystemUsage{{
-		Timestamp:  1,
-		FsId:       &cri.FilesystemIdentifier{Mountpoint: "/"},
-		UsedBytes:  &cri.UInt64Value{Value: 1},
-		InodesUsed: &cri.UInt64Value{Value: 1},
-	}}
-	return &cri.ImageFsInfoResponse{ImageFilesystems: root, ContainerFilesystems: root}, nil
+	config := streaming.DefaultConfig
+	config.BaseURL = &url.URL{Scheme: "http", Host: listener.Addr().String()}
+	s.streams, err = streaming.NewServer(config, streams{s})
+	if err != nil {
+		return err
+	}
+	go func() {
+		fmt.Fprintf(os.Stderr, "fakecri: streams: %v\n", http.Serve(listener, s.streams))
+	}()
+	return nil
 }

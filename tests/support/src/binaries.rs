@@ -12,8 +12,8 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
     std::env::var_os(DIRECTORY_VARIABLE).map_or_else(control_plane, PathBuf::from)
 });
 
-/// One of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kubelet`, `kubectl`,
-/// `kubeadm` or `fakecri`.
+/// One of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
+/// `kubelet`, `kubectl`, `kubeadm` or `fakecri`.
 ///
 /// They are in the directory that `KUBELET_AUTHENTICATOR_CONTROL_PLANE` names; without it
 /// `tests/control-plane/build` says where, and builds them first if no one has yet.

@@ -1,4 +1,4 @@
-//! A real kubelet over a container runtime that runs nothing.
+//! A real kubelet over a container runtime without containers.
 //!
 //! It registers its Node, renews its Lease, reports itself ready, serves its own API, and gets its
 //! credentials as every kubelet does: from the kubeconfig's exec plugin, or by its own TLS
