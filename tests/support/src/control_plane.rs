@@ -37,6 +37,7 @@ use serde_json::Value;
 
 pub use self::bootstrap::{BOOTSTRAPPERS, BootstrapToken, KubeadmBinding};
 pub use self::builder::{CaKey, ControlPlaneBuilder, Controllers};
+pub(crate) use self::kubeadm::{API_VERSION as KUBEADM_API_VERSION, kubelet_configuration};
 pub(crate) use self::kubeconfig::unverified;
 pub use self::kubeconfig::{Exec, Kubeconfig, User};
 pub use self::kubectl::Kubectl;

@@ -31,25 +31,29 @@
 //!
 //! # Assumptions
 //!
-//! Root, Linux with overlayfs and the device `ifb`, Debian's layout (`/usr/lib/systemd`), systemd
+//! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout (`/usr/lib/systemd`), systemd
 //! 252 or so. Control groups of version 1 as systemd mounts them; version 2 is untried.
 
 mod builder;
 mod cgroups;
 mod cloud_init;
 mod forwarder;
+mod kubeadm;
 mod namespaces;
+mod network;
 mod units;
 
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
 
 pub use self::builder::MachineBuilder;
 use self::cgroups::ControlGroup;
 use self::forwarder::Forwarder;
+use self::kubeadm::Discovery;
+pub use self::kubeadm::{KubeadmCluster, Role};
 use crate::control_plane::{ControlPlane, DEADLINE};
 use crate::process::{Process, Scratch, guarded, poll};
 
@@ -81,16 +85,20 @@ pub struct Machine {
     _forwarders: Vec<Forwarder>,
     pid: i32,
     name: String,
-    address: String,
-    endpoint: String,
-    ca_hash: String,
+    address: Ipv4Addr,
+    discovery: Option<Discovery>,
     scratch: Scratch,
 }
 
 impl Machine {
     /// A machine for nodes of this cluster, to be booted; `name` is its host name.
     pub fn builder(cluster: &ControlPlane, name: &str) -> MachineBuilder {
-        MachineBuilder::new(cluster, name)
+        MachineBuilder::new(Some(cluster), name)
+    }
+
+    /// A machine for a cluster that machines alone make, to be booted; `name` is its host name.
+    pub fn of_no_cluster(name: &str) -> MachineBuilder {
+        MachineBuilder::new(None, name)
     }
 
     /// Its host name, and the name of its Node.
@@ -98,9 +106,9 @@ impl Machine {
         &self.name
     }
 
-    /// The address of its Node.
-    pub fn address(&self) -> &str {
-        &self.address
+    /// Its address, at which the host and other machines reach it.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
     }
 
     /// The host's number of its process 1.
@@ -187,50 +195,6 @@ impl Machine {
         let journal = guarded(&[], &words).output();
         text.push(journal.expect("setpriv can be started").stdout);
         String::from_utf8_lossy(&text.concat()).into_owned()
-    }
-
-    /// Runs `kubeadm join` with a bootstrap token, the cluster's certificate authority known by its
-    /// hash, and more flags of the kubelet, by name and value.
-    ///
-    /// The cluster needs [`ControlPlane::prepare_for_joins`]. Where kubeadm would wait for minutes,
-    /// it gives up at [`DEADLINE`].
-    #[track_caller]
-    pub fn kubeadm_join(&self, token: &str, kubelet_arguments: &[(&str, &str)]) -> Output {
-        let file = "/run/kubeadm-join.json";
-        let configuration = self.join_configuration(token, kubelet_arguments);
-        self.write(file, 0o600, configuration.to_string());
-        self.run(&["kubeadm", "join", "--config", file])
-    }
-
-    fn join_configuration(&self, token: &str, kubelet_arguments: &[(&str, &str)]) -> Value {
-        let arguments: Vec<_> = kubelet_arguments
-            .iter()
-            .map(|(name, value)| json!({ "name": name, "value": value }))
-            .collect();
-        let deadline = format!("{}s", DEADLINE.as_secs());
-        json!({
-            "apiVersion": "kubeadm.k8s.io/v1beta4",
-            "kind": "JoinConfiguration",
-            "discovery": {
-                "bootstrapToken": {
-                    "token": token,
-                    "apiServerEndpoint": self.endpoint,
-                    "caCertHashes": [self.ca_hash],
-                },
-            },
-            "nodeRegistration": {
-                "name": self.name,
-                "criSocket": format!("unix://{RUNTIME}"),
-                // It wants control groups of version 2.
-                "ignorePreflightErrors": ["SystemVerification"],
-                "kubeletExtraArgs": arguments,
-            },
-            "timeouts": {
-                "discovery": deadline,
-                "kubeletHealthCheck": deadline,
-                "tlsBootstrap": deadline,
-            },
-        })
     }
 
     /// Waits until cloud-init has carried out its user data ([`MachineBuilder::cloud_init`]).

@@ -23,8 +23,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 pub use self::address::HeldAddress;
 pub use self::log::{Log, Mark};
+pub(crate) use self::port::draw;
 pub use self::port::free_port;
 pub use self::scratch::Scratch;
+pub(crate) use self::spawner::spawn;
 
 /// How often a condition that no one announces is looked at.
 const POLL: Duration = Duration::from_millis(20);

@@ -11,7 +11,8 @@ use crate::process::guarded;
 /// there, an address for documentation (RFC 5737).
 const ADVERTISED: &str = "203.0.113.1";
 
-const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
+/// The version of kubeadm's configuration.
+pub(crate) const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 
 /// The token of the configuration, which the bootstrap-token phase creates.
 const TOKEN: &str = "kubead.0123456789abcdef";
@@ -133,7 +134,7 @@ impl ControlPlane {
 
 /// The configuration of kubelets that join with `kubeadm join`, beside kubeadm's own choices: for a
 /// machine that lends no cgroups, swap accounting or iptables.
-fn kubelet_configuration() -> Value {
+pub(crate) fn kubelet_configuration() -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

@@ -318,10 +318,11 @@ impl Kubectl {
         flags: &[&str],
     ) -> std::process::Command {
         let mut words = vec![control_plane_binary("kubectl").into_os_string()];
-        words.extend(arguments.into_iter().map(|word| word.as_ref().to_owned()));
+        // First: behind `--` are the words of a command in a pod.
         words.push("--kubeconfig".into());
         words.push(self.kubeconfig.clone().into());
         words.extend(flags.iter().map(OsString::from));
+        words.extend(arguments.into_iter().map(|word| word.as_ref().to_owned()));
         let mut command = guarded(&[], &words);
         command
             .env("HOME", &self.home)

@@ -1,39 +1,50 @@
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use x509_parser::parse_x509_certificate;
 
 use super::cgroups::ControlGroup;
 use super::forwarder::Forwarder;
+use super::kubeadm::Discovery;
+use super::network::Network;
 use super::{Machine, RUNTIME, namespaces, units};
 use crate::binaries::control_plane_binary;
 use crate::control_plane::{ControlPlane, DEADLINE};
 use crate::hex::hex;
 use crate::process::{Scratch, poll};
 
-/// The programs of every node, in `/usr/bin`.
-const PROGRAMS: [&str; 4] = ["fakecri", "kubeadm", "kubectl", "kubelet"];
+/// The programs of every node, in `/usr/bin`, and those that a control plane's static pods run.
+const PROGRAMS: [&str; 8] = [
+    "etcd",
+    "fakecri",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubeadm",
+    "kubectl",
+    "kubelet",
+];
 
-/// Counts the machines of this test process: no two of 253 have one address.
-static MADE: AtomicU8 = AtomicU8::new(0);
+/// The program of the image `pause`, which kubeadm runs to see whether pods run at all.
+const PAUSE: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep infinity\n";
 
 /// A machine to be booted.
 #[derive(Debug)]
 #[must_use = "nothing is started before `boot`"]
 pub struct MachineBuilder {
     name: String,
-    endpoint: String,
-    ca_hash: String,
+    discovery: Option<Discovery>,
     scratch: Scratch,
     // By their paths in the machine: the last word on each wins.
     placed: BTreeMap<String, Placed>,
     files: usize,
     kubelet_arguments: Vec<String>,
     reached: Vec<SocketAddr>,
+    network: &'static Network,
+    address: Ipv4Addr,
 }
 
 #[derive(Debug)]
@@ -43,23 +54,38 @@ struct Placed {
 }
 
 impl MachineBuilder {
-    pub(super) fn new(cluster: &ControlPlane, name: &str) -> Self {
-        let endpoint = cluster.server().trim_start_matches("https://").to_owned();
-        let server = endpoint.parse().expect("the API server has an address");
+    pub(super) fn new(cluster: Option<&ControlPlane>, name: &str) -> Self {
+        namespaces::require();
+        let network = Network::of_this_process();
+        let discovery = cluster.map(|cluster| Discovery {
+            endpoint: cluster.server().trim_start_matches("https://").to_owned(),
+            ca_hash: public_key_hash(&cluster.ca().certificate_der()),
+        });
+        let server = |discovery: &Discovery| -> SocketAddr {
+            let server = discovery.endpoint.parse();
+            server.expect("the API server has an address")
+        };
         let builder = Self {
             name: name.to_owned(),
-            endpoint,
-            ca_hash: public_key_hash(&cluster.ca().certificate_der()),
+            reached: discovery.iter().map(server).collect(),
+            discovery,
             scratch: Scratch::new("machine"),
             placed: BTreeMap::new(),
             files: 0,
             kubelet_arguments: Vec::new(),
-            reached: vec![server],
+            network,
+            address: network.next(),
         };
+        let builder = builder.file("/usr/bin/pause", 0o755, PAUSE);
         PROGRAMS.iter().fold(builder, |builder, program| {
             let path = format!("/usr/bin/{program}");
             builder.program(&path, &control_plane_binary(program))
         })
+    }
+
+    /// The address that it will have.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
     }
 
     /// Puts a file at this absolute path, its directories too, before systemd starts.
@@ -136,7 +162,6 @@ impl MachineBuilder {
     /// If the machine cannot be had, or does not boot in time; the message has its journal.
     #[track_caller]
     pub fn boot(mut self) -> Machine {
-        namespaces::require();
         if !self.kubelet_arguments.is_empty() {
             let arguments = self.kubelet_arguments.join(" ");
             let line = format!("KUBELET_EXTRA_ARGS=\"{arguments}\"\n");
@@ -144,11 +169,12 @@ impl MachineBuilder {
         }
         let Self {
             name,
-            endpoint,
-            ca_hash,
+            discovery,
             scratch,
             placed,
             reached,
+            network,
+            address,
             ..
         } = self;
 
@@ -171,8 +197,7 @@ impl MachineBuilder {
             ]
         });
         let placed = placed.collect();
-        let address = address();
-        let mut process = namespaces::start(&name, &address, &group, &scratch, placed);
+        let mut process = namespaces::start(&name, (network, address), &group, &scratch, placed);
         let pid = process.poll_alive("run systemd", DEADLINE, |_| {
             let pid = fs::read_to_string(host.join("pid")).ok()?;
             pid.strip_suffix('\n')?.parse().ok()
@@ -184,8 +209,7 @@ impl MachineBuilder {
             pid,
             name,
             address,
-            endpoint,
-            ca_hash,
+            discovery,
             scratch,
         };
         machine.wait_until_booted();
@@ -209,14 +233,8 @@ impl Machine {
     }
 }
 
-/// An address for documentation (RFC 5737): the network that it is in leads nowhere.
-fn address() -> String {
-    let host = MADE.fetch_add(1, Ordering::Relaxed) % 253 + 1;
-    format!("192.0.2.{host}")
-}
-
 /// The hash by which `kubeadm join` knows a certificate authority (RFC 7469, section 2.4).
-fn public_key_hash(certificate: &[u8]) -> String {
+pub(super) fn public_key_hash(certificate: &[u8]) -> String {
     let (_, certificate) = parse_x509_certificate(certificate).expect("it is a certificate");
     format!(
         "sha256:{}",

@@ -1,19 +1,22 @@
 # Process 1 of a machine's namespaces: makes the machine's tree, and becomes systemd in it.
-# $1: the scratch directory; $2: the machine's name; $3: its address.
+# $1: the scratch directory; $2: the machine's name; $3: its address; $4: the host's address in its
+# network; $5: the process whose network namespace is the network's switch.
 # The rest: triples of permissions, source and target; `program`, `tree` and `link` stand in the place of permissions.
-scratch=$1 name=$2 address=$3
-shift 3
+scratch=$1 name=$2 address=$3 host=$4 switch=/proc/$5/ns/net
+shift 5
 # This /proc is the host's still: the number is the one that the host knows.
 read -r pid rest </proc/self/stat
 
 echo "$name" >/proc/sys/kernel/hostname
 ip link set lo up
-# kubeadm and the kubelet want a default route and an address other than loopback. It leads nowhere;
-# not every kernel has the device `dummy`.
-ip link add node type ifb
+# A cable to the switch, which ends with either. kubeadm and the kubelet want a default route: the host
+# sends nothing on.
+port=m${address##*.}
+ip link add node type veth peer name "$port" netns "$switch"
+nsenter --net="$switch" ip link set "$port" master switch up
 ip address add "$address/24" dev node
 ip link set node up
-ip route add default via "${address%.*}.254"
+ip route add default via "$host"
 echo 1 >/proc/sys/net/ipv4/ip_forward
 
 mount -t tmpfs -o mode=755 machine "$scratch/root"

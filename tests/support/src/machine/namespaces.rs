@@ -1,10 +1,12 @@
 //! The namespaces of a machine, with systemd as their first process.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use super::SYSTEMD;
 use super::cgroups::ControlGroup;
+use super::network::Network;
 use crate::process::{Launch, Process, Scratch};
 
 /// Joins the control groups `$1`, and becomes who waits for the namespaces' first process, the rest
@@ -45,7 +47,7 @@ pub(super) fn require() {
 #[track_caller]
 pub(super) fn start(
     name: &str,
-    address: &str,
+    (network, address): (&Network, Ipv4Addr),
     group: &ControlGroup,
     scratch: &Scratch,
     placed: Vec<String>,
@@ -58,7 +60,8 @@ pub(super) fn start(
         .args(["-euc", ENTER, "enter", group.name()])
         .args(["sh", "-euc", INIT, "init"])
         .arg(scratch.path())
-        .args([name, address])
+        .args([name, &address.to_string()])
+        .args([network.host().to_string(), network.switch().to_string()])
         .args(placed)
         .spawn(&scratch.join("machine.log"))
 }

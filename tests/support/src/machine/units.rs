@@ -76,46 +76,49 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
             panic!("a machine needs systemd with {}: {error}", source.display())
         });
     }
-    let put = |name: &str, text: &str| {
-        let path = directory.join(name);
-        let parent = path.parent().expect("it is in the directory");
-        fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&path, text))
-            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
-    };
-    put("kubelet.service", KUBELET);
-    put("kubelet.service.d/10-kubeadm.conf", KUBEADM);
+    put(directory, "kubelet.service", KUBELET);
+    put(directory, "kubelet.service.d/10-kubeadm.conf", KUBEADM);
     // Started is who listens: kubeadm asks the runtime at once.
     let listens = format!("until [ -S {runtime} ]; do sleep 0.05; done");
-    put(
-        "fakecri.service",
-        &format!(
-            "[Service]\nExecStart=/usr/bin/fakecri --socket {runtime}\n\
-             ExecStartPost=/bin/sh -c '{listens}'\n"
-        ),
+    let fakecri = format!(
+        "[Service]\nExecStart=/usr/bin/fakecri --socket {runtime}\n\
+         ExecStartPost=/bin/sh -c '{listens}'\n"
     );
-    let mut wanted: Vec<_> = WANTED
-        .map(|(wants, unit)| (wants, unit.to_owned()))
-        .to_vec();
+    put(directory, "fakecri.service", &fakecri);
+    for (wants, unit) in WANTED {
+        want(directory, wants, unit);
+    }
     for server in reached {
-        let unit = format!("host-{}", server.port());
-        put(
-            &format!("{unit}.socket"),
-            &format!("[Socket]\nListenStream={server}\n"),
-        );
-        let socket = socket(*server);
-        put(
-            &format!("{unit}.service"),
-            &format!(
-                "[Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd /run/machine/{socket}\n"
-            ),
-        );
-        wanted.push(("sockets.target.wants", format!("{unit}.socket")));
+        forward(directory, *server);
     }
-    for (wants, unit) in &wanted {
-        let wants = directory.join(wants);
-        fs::create_dir_all(&wants)
-            .and_then(|()| symlink(Path::new("..").join(unit), wants.join(unit)))
-            .unwrap_or_else(|error| panic!("cannot link in {}: {error}", wants.display()));
-    }
+}
+
+/// Writes those that make the address of this server of the host lead to it.
+#[track_caller]
+fn forward(directory: &Path, server: SocketAddr) {
+    let unit = format!("host-{}", server.port());
+    let listens = format!("[Socket]\nListenStream={server}\n");
+    put(directory, &format!("{unit}.socket"), &listens);
+    let socket = socket(server);
+    let forwards =
+        format!("[Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd /run/machine/{socket}\n");
+    put(directory, &format!("{unit}.service"), &forwards);
+    want(directory, "sockets.target.wants", &format!("{unit}.socket"));
+}
+
+#[track_caller]
+fn put(directory: &Path, name: &str, text: &str) {
+    let path = directory.join(name);
+    let parent = path.parent().expect("it is in the directory");
+    fs::create_dir_all(parent)
+        .and_then(|()| fs::write(&path, text))
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+}
+
+#[track_caller]
+fn want(directory: &Path, wants: &str, unit: &str) {
+    let wants = directory.join(wants);
+    fs::create_dir_all(&wants)
+        .and_then(|()| symlink(Path::new("..").join(unit), wants.join(unit)))
+        .unwrap_or_else(|error| panic!("cannot link in {}: {error}", wants.display()));
 }

@@ -5,12 +5,13 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use super::spawner;
 
-/// The first address of 198.18.0.0/15, which networks use to measure devices (RFC 2544), and no
-/// machine to talk to others. Not those for documentation: test machines are given such.
+/// The first address of 198.18.0.0/16. Networks use it and the next one, which is for machines, to
+/// measure devices (RFC 2544), and no machine to talk to others. Not those for documentation: test
+/// machines are given such.
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// How many addresses there are.
-const COUNT: u64 = 1 << 17;
+const COUNT: u64 = 1 << 16;
 
 /// How often an address that another process holds is drawn before the test fails.
 const ATTEMPTS: usize = 20;

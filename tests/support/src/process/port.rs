@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 /// Below what the kernel gives to those who ask for any port, so that no connection takes one.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// The ports that this process has drawn, for as long as it lives.
+/// What this process has drawn, for as long as it lives.
 static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// A TCP port of 127.0.0.1 that nothing listens on, and that no other fixture draws, in whatever
@@ -17,16 +17,16 @@ pub fn free_port() -> u16 {
     loop {
         let drawn = RandomState::new().hash_one(0) % length;
         let port = PORTS.start + u16::try_from(drawn).expect("less than the range's length");
-        if draw(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if draw(&format!("port-{port}")) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
     }
 }
 
-/// Whether no process has drawn it: a name in the abstract namespace of sockets is one process's, and
-/// ends with that.
-fn draw(port: u16) -> bool {
-    let name = format!("kubelet-authenticator-port-{port}");
+/// Whether no other fixture has drawn this, in whatever process, while this one lives: a name in the
+/// abstract namespace of sockets is one process's, and ends with that.
+pub(crate) fn draw(what: &str) -> bool {
+    let name = format!("kubelet-authenticator-{what}");
     let address = SocketAddr::from_abstract_name(name).expect("it is short enough");
     let Ok(held) = UnixListener::bind_addr(&address) else {
         return false;

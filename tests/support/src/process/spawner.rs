@@ -28,7 +28,7 @@ static ORDERS: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
 });
 
 /// Starts `command` as the leader of its own process group.
-pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
+pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
     command.process_group(0);
     let (answer, started) = mpsc::channel();
     let orders = ORDERS

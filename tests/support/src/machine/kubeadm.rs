@@ -1,0 +1,196 @@
+//! Nodes of machines: kubeadm in them, as people run it.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::{Value, json};
+use x509_parser::pem::parse_x509_pem;
+
+use super::builder::public_key_hash;
+use super::{Machine, RUNTIME};
+use crate::control_plane::{DEADLINE, KUBEADM_API_VERSION, Kubectl, kubelet_configuration};
+use crate::process::Scratch;
+
+/// The key of the certificates that control planes share.
+const CERTIFICATE_KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// The cluster that `kubeadm join` is told of.
+#[derive(Debug, Clone)]
+pub(super) struct Discovery {
+    pub(super) endpoint: String,
+    pub(super) ca_hash: String,
+}
+
+/// What kind of node joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It runs pods.
+    Worker,
+    /// It also has etcd, an API server and controllers of its own.
+    ControlPlane,
+}
+
+/// A cluster whose control plane is on machines.
+#[derive(Debug)]
+pub struct KubeadmCluster {
+    discovery: Discovery,
+    admin: Kubectl,
+    scratch: Scratch,
+}
+
+impl KubeadmCluster {
+    /// kubectl with kubeadm's `admin.conf`.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.admin
+    }
+
+    /// kubeadm's `admin.conf`.
+    pub fn admin_kubeconfig(&self) -> &Path {
+        self.admin.kubeconfig()
+    }
+
+    /// The certificate of its authority, a PEM file.
+    pub fn ca_cert_path(&self) -> PathBuf {
+        self.scratch.join("ca.crt")
+    }
+
+    /// The private key of its authority, a PEM file.
+    pub fn ca_key_path(&self) -> PathBuf {
+        self.scratch.join("ca.key")
+    }
+}
+
+impl Machine {
+    /// Makes it the first control plane of a cluster by `kubeadm init`: its static pods are etcd,
+    /// kube-apiserver, kube-controller-manager and kube-scheduler. There are no addons.
+    ///
+    /// # Panics
+    ///
+    /// If kubeadm fails; the message has what it said, and the machine's journal.
+    #[track_caller]
+    pub fn kubeadm_init(&self) -> KubeadmCluster {
+        let file = "/etc/kubernetes/kubeadm-init.yaml";
+        let endpoint = format!("{}:6443", self.address());
+        self.write(file, 0o600, self.init_configuration(&endpoint));
+        self.ok(&["kubeadm", "init", "--config", file, "--upload-certs"]);
+
+        let scratch = Scratch::new("kubeadm");
+        let taken = ["admin.conf", "pki/ca.crt", "pki/ca.key"].map(|name| {
+            let content = self.read(&format!("/etc/kubernetes/{name}"));
+            let content = content.unwrap_or_else(|| panic!("kubeadm leaves no {name}"));
+            let name = Path::new(name).file_name().expect("it has a name");
+            scratch.write(name.to_str().expect("it is ASCII"), &content);
+            content
+        });
+        let [_, ca, _] = taken;
+        let (_, ca) = parse_x509_pem(&ca).expect("it is PEM");
+        KubeadmCluster {
+            discovery: Discovery {
+                endpoint,
+                ca_hash: public_key_hash(&ca.contents),
+            },
+            admin: Kubectl::new(scratch.join("admin.conf"), scratch.path()),
+            scratch,
+        }
+    }
+
+    /// Runs `kubeadm join` with a bootstrap token, the cluster's certificate authority known by its
+    /// hash, and more flags of the kubelet, by name and value.
+    ///
+    /// The cluster needs [`ControlPlane::prepare_for_joins`]. Where kubeadm would wait for minutes,
+    /// it gives up at [`DEADLINE`].
+    ///
+    /// [`ControlPlane::prepare_for_joins`]: crate::control_plane::ControlPlane::prepare_for_joins
+    #[track_caller]
+    pub fn kubeadm_join(&self, token: &str, kubelet_arguments: &[(&str, &str)]) -> Output {
+        let discovery = self.discovery.as_ref().expect("it is for a cluster");
+        self.join(discovery, Role::Worker, token, kubelet_arguments)
+    }
+
+    /// The same, for a cluster that [`Machine::kubeadm_init`] made, and in this role.
+    #[track_caller]
+    pub fn kubeadm_join_to(
+        &self,
+        cluster: &KubeadmCluster,
+        role: Role,
+        token: &str,
+        kubelet_arguments: &[(&str, &str)],
+    ) -> Output {
+        self.join(&cluster.discovery, role, token, kubelet_arguments)
+    }
+
+    #[track_caller]
+    fn join(
+        &self,
+        discovery: &Discovery,
+        role: Role,
+        token: &str,
+        kubelet_arguments: &[(&str, &str)],
+    ) -> Output {
+        let file = "/run/kubeadm-join.json";
+        let deadline = format!("{}s", DEADLINE.as_secs());
+        let mut configuration = json!({
+            "apiVersion": KUBEADM_API_VERSION,
+            "kind": "JoinConfiguration",
+            "discovery": {
+                "bootstrapToken": {
+                    "token": token,
+                    "apiServerEndpoint": discovery.endpoint,
+                    "caCertHashes": [discovery.ca_hash],
+                },
+            },
+            "nodeRegistration": self.node_registration(kubelet_arguments),
+            "timeouts": {
+                "discovery": deadline,
+                "kubeletHealthCheck": deadline,
+                "tlsBootstrap": deadline,
+            },
+        });
+        if role == Role::ControlPlane {
+            configuration["controlPlane"] = json!({
+                "localAPIEndpoint": { "advertiseAddress": self.address() },
+                "certificateKey": CERTIFICATE_KEY,
+            });
+        }
+        self.write(file, 0o600, configuration.to_string());
+        self.run(&["kubeadm", "join", "--config", file])
+    }
+
+    fn init_configuration(&self, endpoint: &str) -> String {
+        let init = json!({
+            "apiVersion": KUBEADM_API_VERSION,
+            "kind": "InitConfiguration",
+            "localAPIEndpoint": { "advertiseAddress": self.address() },
+            "nodeRegistration": self.node_registration(&[]),
+            "certificateKey": CERTIFICATE_KEY,
+            // No timeouts: some of them are in the manifests, which `kubeadm upgrade` would change.
+        });
+        let cluster = json!({
+            "apiVersion": KUBEADM_API_VERSION,
+            "kind": "ClusterConfiguration",
+            "controlPlaneEndpoint": endpoint,
+            // Without a version kubeadm asks the Internet for one.
+            "kubernetesVersion": self.ok(&["kubeadm", "version", "-o", "short"]).trim(),
+            // Images that name no program of the machine.
+            "dns": { "disabled": true },
+            "proxy": { "disabled": true },
+        });
+        [init, cluster, kubelet_configuration()]
+            .map(|document| document.to_string())
+            .join("\n---\n")
+    }
+
+    fn node_registration(&self, kubelet_arguments: &[(&str, &str)]) -> Value {
+        let arguments: Vec<_> = kubelet_arguments
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": value }))
+            .collect();
+        json!({
+            "name": self.name(),
+            "criSocket": format!("unix://{RUNTIME}"),
+            // It wants control groups of version 2.
+            "ignorePreflightErrors": ["SystemVerification"],
+            "kubeletExtraArgs": arguments,
+        })
+    }
+}

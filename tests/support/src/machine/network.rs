@@ -1,0 +1,116 @@
+//! The network of the machines of a test process.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::process::{draw, spawn};
+
+/// The second half of 198.18.0.0/15, which networks use to measure devices (RFC 2544): the first half
+/// is that of held addresses. Each test process has one of its 256 networks.
+const NETWORKS: [u8; 2] = [198, 19];
+
+/// A switch in a namespace of its own, which ends with the standard input, and so with the test
+/// process; and with it every cable to it: that to the host, `$2`, which has the address `$3`.
+/// `$1` is the test process.
+const SWITCH: &str = r#"ip link add switch type bridge
+ip link set switch up
+ip link add host type veth peer name "$2" netns "/proc/$1/ns/net"
+ip link set host master switch up
+nsenter --net="/proc/$1/ns/net" ip address add "$3/24" dev "$2"
+nsenter --net="/proc/$1/ns/net" ip link set "$2" up
+echo made
+exec cat"#;
+
+static NETWORK: LazyLock<Network> = LazyLock::new(Network::make);
+
+/// A switch that the host and the machines are connected to. It leads nowhere else.
+#[derive(Debug)]
+pub(super) struct Network {
+    number: u8,
+    machines: AtomicU8,
+    // Its standard input is open until this process ends; it outlives us, and is not waited for.
+    switch: Child,
+}
+
+impl Network {
+    /// That of this test process.
+    ///
+    /// # Panics
+    ///
+    /// Without the right to make it (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
+    #[track_caller]
+    pub(super) fn of_this_process() -> &'static Self {
+        &NETWORK
+    }
+
+    /// The process whose network namespace is the switch.
+    pub(super) fn switch(&self) -> u32 {
+        self.switch.id()
+    }
+
+    /// The host's address.
+    pub(super) fn host(&self) -> Ipv4Addr {
+        self.address(1)
+    }
+
+    /// An address for a machine: no two of 253 have one.
+    pub(super) fn next(&self) -> Ipv4Addr {
+        let made = self.machines.fetch_add(1, Ordering::Relaxed);
+        self.address(made % 253 + 2)
+    }
+
+    fn address(&self, last: u8) -> Ipv4Addr {
+        let [first, second] = NETWORKS;
+        Ipv4Addr::new(first, second, self.number, last)
+    }
+
+    fn make() -> Self {
+        let mut trouble = String::new();
+        for number in 0..=u8::MAX {
+            if !draw(&format!("network-{number}")) {
+                continue;
+            }
+            match Self::with(number) {
+                Ok(network) => return network,
+                // Its former switch may be about to end.
+                Err(message) => trouble = message,
+            }
+        }
+        panic!("no network for machines, root with CAP_NET_ADMIN may make one: {trouble}");
+    }
+
+    fn with(number: u8) -> Result<Self, String> {
+        let [first, second] = NETWORKS;
+        let mut command = Command::new("unshare");
+        command
+            .args(["--net", "sh", "-euc", SWITCH, "switch"])
+            .arg(std::process::id().to_string())
+            .arg(format!("machines-{number}"))
+            .arg(format!("{first}.{second}.{number}.1"))
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut switch = spawn(command).expect("unshare can be started");
+        let mut said = String::new();
+        let stdout = switch.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut said).ok();
+        if said == "made\n" {
+            return Ok(Self {
+                number,
+                machines: AtomicU8::new(0),
+                switch,
+            });
+        }
+        let mut trouble = String::new();
+        if let Some(mut stderr) = switch.stderr.take() {
+            stderr.read_to_string(&mut trouble).ok();
+        }
+        drop(switch.stdin.take());
+        switch.wait().ok();
+        Err(trouble)
+    }
+}
