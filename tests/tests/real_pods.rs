@@ -1,0 +1,163 @@
+//! What people do with pods on a node that joined by the plugin: the API server reaches its kubelet
+//! over the serving certificate that our controller approved, and over nothing else.
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Controllers, KubeadmBinding,
+};
+use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::{Machine as Member, Setup, reason_of};
+use kubelet_authenticator_tests::node::NULL;
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+/// The plugin on the machine.
+const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
+
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const MEMBER: Member = Member {
+    name: "pods-1",
+    token: "podsof",
+};
+
+/// A pod of the node that says something and stays.
+fn pod() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "stays", "namespace": "default" },
+        "spec": {
+            "nodeName": MEMBER.name,
+            "hostNetwork": true,
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "main", "image": "every-image-is-there",
+                "command": ["sh", "-c", "echo it runs on $(uname -n); exec sleep 3600"],
+            }],
+        },
+    })
+}
+
+/// The machine's inventory, where the infrastructure reports these addresses of it.
+fn inventory(addresses: &[Ipv4Addr]) -> String {
+    json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineInventory",
+        "machines": [{
+            "name": MEMBER.name,
+            "providerID": MEMBER.provider_id(),
+            "tokenID": MEMBER.token,
+            "addresses": addresses,
+        }],
+    })
+    .to_string()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The usage that a metrics server reads of the node's kubelet through the API server.
+fn usage(plane: &ControlPlane) -> Result<String, String> {
+    let path = format!("/api/v1/nodes/{}/proxy/metrics/resource", MEMBER.name);
+    plane.kubectl().raw(&path)
+}
+
+#[test]
+fn logs_exec_and_usage_of_an_attested_nodes_pods_come_over_its_approved_serving_certificate() {
+    let plane = ControlPlane::builder()
+        .anonymous_auth()
+        .controllers(Controllers::Certificates)
+        .start();
+    plane.prepare_for_joins();
+    plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
+    plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
+    let kubectl = plane.kubectl();
+    let rendered = Command::new(program(NULL))
+        .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
+        .output()
+        .unwrap();
+    let machine = Machine::builder(&plane, MEMBER.name)
+        .program(PLUGIN, &program(NULL))
+        .file(DROP_IN, 0o644, rendered.stdout);
+    let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
+    let controller = program("null-attestation-controller");
+    let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &[]);
+    setup.write_inventory(&inventory(&[]));
+    let _controller = setup.start_with(&["--serving"]);
+    let token = plane.add_bootstrap_token(MEMBER.token, "0123456789abcdef");
+    plane.wait_for_discovery(&token);
+    let machine = machine.boot();
+    let joined = machine.kubeadm_join(
+        &token.bearer(),
+        &[
+            ("provider-id", &MEMBER.provider_id()),
+            ("rotate-server-certificates", "true"),
+        ],
+    );
+    let said = || format!("{}\n{}", text(&joined.stderr), machine.journal());
+    assert!(joined.status.success(), "{}", said());
+    plane.wait_for_node_ready(MEMBER.name);
+    // A pod's ServiceAccount is made a moment after its namespace.
+    let created = poll(PATIENCE, || kubectl.try_create(&pod()).ok());
+    assert!(created.is_some(), "{:?}", kubectl.try_create(&pod()));
+    let runs = |pod: &Value| pod["status"]["phase"] == "Running";
+    kubectl.wait_for(&["pods"], "that runs", PATIENCE, runs);
+    plane.wait_for_csr("for serving that is denied", |csr| {
+        csr["spec"]["signerName"] == BUILT_IN_SERVING_SIGNER
+            && reason_of(csr, "Denied") == Some("ServingNameNotReported")
+    });
+
+    let refused = kubectl.run(["logs", "stays"]);
+
+    // A kubelet that has no serving certificate yet.
+    let stderr = text(&refused.stderr);
+    assert!(stderr.contains("tls: internal error"), "{stderr}");
+    assert!(usage(&plane).is_err());
+
+    setup.write_inventory(&inventory(&[machine.address()]));
+    // It asks again. What its pods run goes on.
+    machine.ok(&["systemctl", "restart", "kubelet"]);
+    let logs = poll(PATIENCE, || {
+        let logs = kubectl.run(["logs", "stays"]);
+        logs.status.success().then(|| text(&logs.stdout))
+    });
+
+    assert_eq!(logs.as_deref(), Some("it runs on pods-1\n"), "{}", said());
+    plane.wait_for_csr("for serving that is approved", |csr| {
+        csr["spec"]["signerName"] == BUILT_IN_SERVING_SIGNER
+            && reason_of(csr, "Approved") == Some("ServingNamesCorroborated")
+    });
+    let words = [
+        "exec",
+        "-i",
+        "stays",
+        "--",
+        "sh",
+        "-c",
+        "cat; uname -n; exit 7",
+    ];
+    let executed: Output = kubectl.run_with_input(words, "from the client\n");
+    assert_eq!(text(&executed.stdout), "from the client\npods-1\n");
+    assert_eq!(
+        executed.status.code(),
+        Some(7),
+        "{}",
+        text(&executed.stderr)
+    );
+    let usage = poll(PATIENCE, || {
+        let usage = usage(&plane).unwrap();
+        let of_the_pod = r#"container_memory_working_set_bytes{container="main",namespace="default",pod="stays"}"#;
+        usage.contains(of_the_pod).then_some(usage)
+    });
+    let usage = usage.unwrap_or_else(|| panic!("{}", said()));
+    assert!(usage.contains("node_cpu_usage_seconds_total"), "{usage}");
+}
