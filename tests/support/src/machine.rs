@@ -17,9 +17,10 @@
 //!
 //! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in
 //! which systemd is process 1. Its root directory is the host's under a layer of its own. Its units
-//! are the kubelet with kubeadm's drop-in, journald, and a container runtime that runs nothing. It
-//! reaches the API server at the same address as the host, and what else it is told of; nothing
-//! reaches its kubelet. A boot takes half a second, a join one or two.
+//! are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are
+//! processes of the machine. It reaches the API server at the same address as the host, what else of
+//! the host it is told of, and the other machines of the test process; the host reaches it at its
+//! address. A boot takes half a second, a join one or two.
 //!
 //! # Guarantees
 //!
@@ -31,8 +32,8 @@
 //!
 //! # Assumptions
 //!
-//! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout (`/usr/lib/systemd`), systemd
-//! 252 or so. Control groups of version 1 as systemd mounts them; version 2 is untried.
+//! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout
+//! (`/usr/lib/systemd`), systemd 252 or so. Control groups of version 1 as systemd mounts them; version 2 is untried.
 
 mod builder;
 mod cgroups;

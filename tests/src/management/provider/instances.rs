@@ -82,7 +82,7 @@ impl Infrastructure {
         let machine = &lock(&self.running)[name];
         status["addresses"] = json!([
             { "type": "Hostname", "address": machine.name() },
-            { "type": "InternalIP", "address": machine.address() },
+            { "type": "InternalIP", "address": machine.address().to_string() },
         ]);
         self.place.patch_status(GENERIC_MACHINE, name, &status);
     }
