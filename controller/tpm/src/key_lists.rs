@@ -41,12 +41,10 @@ pub struct KeyList {
 }
 
 /// Entries of a `ConfigMap` that are not an endorsement key and a host.
+///
+/// Its `Display` names them within the length of an Event's note.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "ConfigMap {config_map} has {count} malformed entries, of which a key is not 64 lower-case \
-     hexadecimal digits or a value neither a provider ID nor the beginning of one: {}",
-    named.join(", ")
-)]
+#[error("ConfigMap {config_map} has {count} malformed entries: {}", named.join(", "))]
 pub struct MalformedEntries {
     config_map: ObjectKey,
     count: usize,
@@ -138,13 +136,13 @@ fn of_read(lists: &[Arc<KeyList>]) -> (Holds, &'static str, String) {
         let message = format!("ConfigMaps that were read: {}", lists.len());
         (Holds::True, reason::LISTS_READ, message)
     } else {
-        (
-            Holds::False,
-            reason::ENTRIES_MALFORMED,
-            malformed.join("; "),
-        )
+        let message = format!("{}; {WELL_FORMED}", malformed.join("; "));
+        (Holds::False, reason::ENTRIES_MALFORMED, message)
     }
 }
+
+const WELL_FORMED: &str = "the key of an entry is 64 lower-case hexadecimal digits, and its value a \
+                           provider ID or the beginning of one, up to a '/'";
 
 /// Lists of settings that name no `ConfigMap`.
 #[derive(Debug)]
