@@ -171,7 +171,7 @@ impl Scene {
     /// The same without the plugin: the kubelet gets its certificates by itself.
     pub fn stock_config(&self) -> Value {
         let mut config = self.config.clone();
-        config["files"] = json!([]);
+        config.as_object_mut().unwrap().remove("files");
         config
     }
 

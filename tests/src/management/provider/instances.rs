@@ -29,22 +29,21 @@ pub(super) struct Infrastructure {
 
 impl Infrastructure {
     pub(super) fn look(&mut self) {
-        let objects = self.objects(GENERIC_MACHINE);
-        for object in &objects {
+        for object in &self.objects(GENERIC_MACHINE) {
             let name = object["metadata"]["name"].as_str().unwrap();
             if object["metadata"]["deletionTimestamp"].is_string() {
                 let ended = lock(&self.running).remove(name);
                 drop(ended);
                 self.set_finalizers(name, &[]);
             } else {
-                self.provide(name, object, &objects);
+                self.provide(name, object);
             }
         }
         self.look_at_pools();
     }
 
     /// Does the next thing for this machine, if there is one.
-    fn provide(&self, name: &str, object: &Value, all: &[Value]) {
+    fn provide(&self, name: &str, object: &Value) {
         let Some(machine) = owner(object, MACHINE) else {
             return;
         };
@@ -58,7 +57,7 @@ impl Infrastructure {
         let named = object["spec"]["providerID"].as_str();
         let Some(provider_id) = named
             .map(ToOwned::to_owned)
-            .or_else(|| self.provider_id(object, all))
+            .or_else(|| self.provider_id(object))
         else {
             return;
         };
@@ -88,7 +87,7 @@ impl Infrastructure {
     }
 
     /// The provider ID that this InfraMachine is to have; `None` while there is no free host.
-    fn provider_id(&self, object: &Value, all: &[Value]) -> Option<String> {
+    fn provider_id(&self, object: &Value) -> Option<String> {
         match &self.order {
             Order::ProviderIdFirst => {
                 let uid = object["metadata"]["uid"].as_str().unwrap();
@@ -99,6 +98,7 @@ impl Infrastructure {
                 Some(format!("docker:////{name}"))
             }
             Order::Hosts(hosts) => {
+                let all = self.objects(GENERIC_MACHINE);
                 let is_free =
                     |host: &&String| !all.iter().any(|one| one["spec"]["providerID"] == **host);
                 hosts.iter().find(is_free).cloned()
