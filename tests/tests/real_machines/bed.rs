@@ -416,7 +416,8 @@ fn hosts_with_tpms(cluster: &WorkloadCluster, count: usize) -> BTreeMap<String, 
     let mut listed = Map::new();
     let mut hosts = BTreeMap::new();
     for number in 0..count {
-        let provider_id = format!("metal:///rack-1/host-{number}");
+        // No two clusters have one host: Cluster API looks for a Node's Machine in all of them.
+        let provider_id = format!("metal:///{}/host-{number}", cluster.namespace());
         let tpm = Arc::new(Swtpm::start());
         let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
         listed.insert(endorsement_key(&keys), json!(provider_id));

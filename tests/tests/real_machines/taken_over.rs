@@ -101,8 +101,8 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
 
     // And back: kubeadm's own bindings again, and nobody who looks after the cluster.
     scene.change(&json!({ "autoApproveBindings": "Report" }));
-    scene.wait_for_paths("False", "OpenByOtherMeans");
     scene.plane().kubeadm_bootstrap_token_phase();
+    scene.wait_for_paths("False", "AutoApproveBindingFound");
     for node in &nodes {
         scene.provider.on(node, |machine| {
             machine.ok(&[
