@@ -52,6 +52,13 @@ pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 /// [`KubeletAuthentication`].
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
 
+/// The annotation of a [`KubeletAuthentication`] that a Cluster asked for by itself; what has none was
+/// made by a person.
+///
+/// Not the owner or the field manager tells: a person may set the one, and `clusterctl move` loses the
+/// other.
+pub const ENABLED_BY_ANNOTATION: &str = "attestation.cluster.x-k8s.io/enabled-by";
+
 /// The label with the Cluster's name, on every object that belongs to one; Cluster API's own.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 

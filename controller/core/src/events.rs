@@ -253,6 +253,17 @@ fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> 
     )
 }
 
+/// Writes an event about an object of the management cluster, with this type, action, reason and note.
+/// The caller limits their number. One that cannot be written is logged.
+pub(crate) async fn write_one(
+    management: Client,
+    regarding: ObjectReference,
+    words: (&str, &str, &str, String),
+    now: SystemTime,
+) {
+    write(management, written(regarding, None, words, now)).await;
+}
+
 async fn write(client: Client, event: Event) {
     let namespace = event.metadata.namespace.as_deref();
     let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));

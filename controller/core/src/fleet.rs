@@ -43,6 +43,7 @@ use crate::ledger::MISSING_MACHINE_TIMEOUT;
 
 mod ca_keys;
 mod directory;
+mod enablement;
 mod follow;
 mod health;
 mod infra_cluster;

@@ -16,12 +16,15 @@ use serde::de::{DeserializeOwned, Deserializer};
 
 use crate::clusters::{Parts, Unreadable};
 
+mod attestors;
 mod bootstrap_config;
 mod cluster;
 mod infrastructure;
 mod machine;
 mod pool;
 
+pub(crate) use attestors::are_same;
+pub use attestors::{InvalidOwnAttestors, OwnAttestors};
 pub(super) use bootstrap_config::BootstrapConfig;
 pub use cluster::{Cluster, Endpoint};
 pub(super) use infrastructure::{InfraMachine, InfraMachinePool};

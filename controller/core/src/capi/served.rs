@@ -3,10 +3,15 @@
 use kube::core::ApiResource;
 use kube::{Client, Error};
 
-use super::objects::Reference;
+use super::objects::{Cluster, Reference, Watched as _};
 
 /// The contracts that are read, the newer first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// The resource of Clusters in the newest contract that has it.
+pub(crate) async fn cluster_resource(client: &Client) -> Result<Option<ApiResource>, Error> {
+    served(client, Cluster::GROUP, Cluster::KIND).await
+}
 
 /// The resource of this kind in the newest contract that has it.
 pub(super) async fn served(

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep;
 
+use super::enablement::Enablement;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
@@ -40,6 +41,7 @@ pub(super) async fn supervise_all(
             () = &mut stop => break,
             Some(event) = events.next() => directory.seen(event),
             Some(ended) = directory.tasks.join_next_with_id() => directory.ended(&ended),
+            () = directory.enablement.due() => directory.enable(),
         }
     }
     directory.finish().await;
@@ -51,6 +53,9 @@ struct Directory {
     tasks: JoinSet<()>,
     started: HashMap<Id, ObjectKey>,
     skipped: Skipped,
+    enablement: Enablement,
+    /// Whether all were listed once.
+    is_listed: bool,
 }
 
 /// What a cluster's supervisor is told.
@@ -72,6 +77,8 @@ struct Entry {
 impl Directory {
     fn new(shared: Arc<Shared>) -> Self {
         Self {
+            enablement: Enablement::new(shared.clone()),
+            is_listed: false,
             shared,
             clusters: HashMap::new(),
             tasks: JoinSet::new(),
@@ -81,6 +88,7 @@ impl Directory {
     }
 
     fn seen(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
+        self.enablement.something_changed();
         match event {
             Event::Init => {
                 for entry in self.clusters.values_mut() {
@@ -100,6 +108,7 @@ impl Directory {
                 }
             }
             Event::InitDone => {
+                self.is_listed = true;
                 let gone = self.clusters.extract_if(|_, entry| !entry.listed);
                 gone.for_each(|(_, entry)| entry.deleted());
             }
@@ -110,6 +119,17 @@ impl Directory {
                 }
             }
         }
+    }
+
+    /// Makes and changes what Clusters ask for by themselves.
+    fn enable(&mut self) {
+        let clusters = self.is_listed.then_some(&self.clusters);
+        self.enablement.look(clusters.map(|clusters| {
+            move |key: &ObjectKey| match &*clusters.get(key)?.authentication.borrow() {
+                Word::Is(authentication) => Some(authentication.clone()),
+                Word::Deleted => None,
+            }
+        }));
     }
 
     fn there_is(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
+use super::attestors::{OwnAttestors, Topology};
 use super::{CORE_GROUP, Kept, RawReference, Reference, Watched, is_deleting, is_paused};
 
 /// A Cluster, as far as it is used.
@@ -25,6 +26,8 @@ pub struct Cluster {
     pub service_ranges: Vec<String>,
     /// Its `InfraCluster`.
     pub infrastructure: Option<Reference>,
+    /// The attestors that it authorizes by itself.
+    pub attestors: OwnAttestors,
 }
 
 /// A host and a port.
@@ -43,6 +46,7 @@ pub(in crate::capi) struct Spec {
     control_plane_endpoint: Option<RawEndpoint>,
     cluster_network: Option<Network>,
     infrastructure_ref: Option<RawReference>,
+    topology: Option<Topology>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -94,6 +98,7 @@ impl Kept for Cluster {
             infrastructure: spec
                 .infrastructure_ref
                 .and_then(|reference| reference.within(&namespace)),
+            attestors: OwnAttestors::of(&metadata, spec.topology),
             uid: metadata.uid?,
             labels: metadata.labels.unwrap_or_default(),
         })

@@ -3,7 +3,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
 
 use super::*;
-use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
+use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey, OwnAttestors};
 use crate::fleet::ca_keys::CaKeys;
 use crate::fleet::{NoVerifiers, PAUSED_ANNOTATION};
 use crate::signer::InvalidCa;
@@ -78,6 +78,7 @@ fn world() -> World {
         endpoint: None,
         service_ranges: Vec::new(),
         infrastructure: None,
+        attestors: OwnAttestors::Unset,
     };
     World {
         authentication: KubeletAuthentication::new("prod-1", spec),

@@ -1,0 +1,103 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::capi::fixtures::{Contract, kept};
+use crate::capi::objects::Cluster;
+
+/// The attestors of a Cluster with this annotation and these values of our variable.
+fn own_attestors(annotation: Option<&str>, values: &[Value]) -> OwnAttestors {
+    let mut cluster = Contract::V1Beta2.cluster();
+    if let Some(text) = annotation {
+        cluster["metadata"]["annotations"] = json!({ANNOTATION: text});
+    }
+    let ours = values
+        .iter()
+        .map(|value| json!({"name": "kubeletAuthentication", "value": value}));
+    let others = [
+        json!({"name": "other", "value": {"enabled": true, "authorizedAttestors": ["tpm"]}}),
+        json!({"name": "valueless"}),
+    ];
+    let variables: Vec<_> = others.into_iter().chain(ours).collect();
+    cluster["spec"]["topology"] = json!({"class": "a", "variables": variables});
+    kept::<Cluster>(cluster).unwrap().attestors
+}
+
+fn setting(attestors: &[&str]) -> Value {
+    json!({"enabled": true, "authorizedAttestors": attestors})
+}
+
+#[test]
+fn a_cluster_names_its_attestors_by_an_annotation_or_a_variable() {
+    let named = |names: &[&str]| {
+        let names = names.iter().copied().map(String::from);
+        OwnAttestors::Named(names.collect())
+    };
+    for (annotation, values, expected) in [
+        (None, vec![], OwnAttestors::Unset),
+        (Some("aws"), vec![], named(&["aws"])),
+        (Some(" aws, tpm "), vec![], named(&["aws", "tpm"])),
+        // What is no name is for the API server to refuse.
+        (Some(""), vec![], named(&[""])),
+        (None, vec![setting(&["aws"])], named(&["aws"])),
+        (None, vec![json!({"enabled": true})], named(&[])),
+        (None, vec![json!({})], OwnAttestors::Unset),
+        (None, vec![Value::Null], OwnAttestors::Unset),
+        (
+            None,
+            vec![json!({"enabled": false, "authorizedAttestors": ["aws"]})],
+            OwnAttestors::Unset,
+        ),
+        // A class that is not enabled is no word against an annotation.
+        (
+            Some("aws"),
+            vec![json!({"enabled": false, "authorizedAttestors": ["tpm"]})],
+            named(&["aws"]),
+        ),
+        (
+            Some("aws,tpm"),
+            vec![setting(&["tpm", "aws"])],
+            named(&["aws", "tpm"]),
+        ),
+    ] {
+        let read = own_attestors(annotation, &values);
+        assert_eq!(read, expected, "{annotation:?} {values:?}");
+    }
+}
+
+#[test]
+fn attestors_that_cannot_be_told_are_invalid_and_the_cluster_is_read_all_the_same() {
+    let long = "a".repeat(1025);
+    for (annotation, values, expected) in [
+        (
+            Some("aws"),
+            vec![setting(&["tpm"])],
+            InvalidOwnAttestors::Contradictory,
+        ),
+        (
+            Some("aws"),
+            vec![setting(&["aws", "tpm"])],
+            InvalidOwnAttestors::Contradictory,
+        ),
+        (
+            None,
+            vec![setting(&["aws"]), setting(&["tpm"])],
+            InvalidOwnAttestors::Contradictory,
+        ),
+        (None, vec![json!("aws")], InvalidOwnAttestors::Malformed),
+        (
+            None,
+            vec![json!({"enabled": "true"})],
+            InvalidOwnAttestors::Malformed,
+        ),
+        (
+            Some("aws"),
+            vec![json!({"enabled": true, "authorizedAttestors": "aws"})],
+            InvalidOwnAttestors::Malformed,
+        ),
+        (Some(&long), vec![], InvalidOwnAttestors::TooLong),
+        (None, vec![setting(&[&long])], InvalidOwnAttestors::TooLong),
+    ] {
+        let read = own_attestors(annotation, &values);
+        assert_eq!(read, OwnAttestors::Invalid(expected), "{values:?}");
+    }
+}

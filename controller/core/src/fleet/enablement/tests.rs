@@ -1,0 +1,96 @@
+use super::step::Obstacle;
+use super::step::tests::cluster;
+use super::*;
+
+fn wanted(attestor: &str) -> Wanted {
+    let attestors = vec![attestor.to_owned()];
+    Wanted {
+        cluster_uid: "uid".to_owned(),
+        attestors: OwnAttestors::Named(attestors.clone()),
+        step: discriminant(&Step::Create { attestors }),
+    }
+}
+
+/// The wait in seconds, after so many steps for `aws` the last of which ended like this, before
+/// one for `next`.
+fn wait(outcome: Outcome, tries: u32, next: &str) -> u64 {
+    let at = Instant::now();
+    let last = Last {
+        wanted: wanted("aws"),
+        tries,
+        at,
+        outcome: Some(outcome),
+    };
+    match due_at(Some(&last), &wanted(next), at) {
+        Due::At(due) => due.duration_since(at).as_secs(),
+        Due::AfterThis => panic!("it has ended"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_tried_again_rarely_and_an_outage_soon() {
+    for (outcome, tries, same, another) in [
+        (Outcome::Written, 1, 4, 2),
+        (Outcome::Written, 2, 8, 2),
+        (Outcome::Written, 40, 600, 2),
+        (Outcome::Unavailable, 1, 4, 2),
+        (Outcome::Unavailable, 40, 60, 2),
+        (Outcome::Refused, 1, 600, 30),
+        (Outcome::Refused, 40, 600, 30),
+    ] {
+        let waits = [wait(outcome, tries, "aws"), wait(outcome, tries, "tpm")];
+        assert_eq!(waits, [same, another], "{outcome:?} {tries}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_step_for_the_same_word_need_not_wait_for_long() {
+    let at = Instant::now();
+    let last = Last {
+        wanted: Wanted {
+            step: discriminant(&Step::Tell(Obstacle::MadeByPerson)),
+            ..wanted("aws")
+        },
+        tries: 9,
+        at,
+        outcome: Some(Outcome::Refused),
+    };
+
+    let due = due_at(Some(&last), &wanted("aws"), at);
+    assert_eq!(due, Due::At(at + ANOTHER));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_has_one_step_at_a_time_and_the_first_at_once() {
+    let now = Instant::now();
+    let last = Last {
+        wanted: wanted("aws"),
+        tries: 1,
+        at: now,
+        outcome: None,
+    };
+
+    assert_eq!(due_at(Some(&last), &wanted("tpm"), now), Due::AfterThis);
+    assert_eq!(due_at(None, &wanted("tpm"), now), Due::At(now));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clusters_that_change_their_minds_all_the_time_let_others_go_first() {
+    let now = Instant::now();
+    let due = |name: &str, last: Option<Instant>| DueStep {
+        last,
+        key: ObjectKey::new("tenant", name),
+        cluster: cluster(OwnAttestors::Unset),
+        step: Step::Create { attestors: vec![] },
+    };
+    let mut all: Vec<_> = (0..1000)
+        .map(|number| due(&format!("a{number}"), Some(now)))
+        .collect();
+    all.push(due("new", None));
+    all.push(due("waiting", Some(now - Duration::from_secs(3))));
+
+    let chosen = first_in_turn(all, 3);
+
+    let names: Vec<_> = chosen.iter().map(|one| one.key.name.as_str()).collect();
+    assert_eq!(names, ["new", "waiting", "a0"]);
+}
