@@ -141,6 +141,10 @@ fn outside_a_cluster_one_must_be_named() {
 
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("neither --kubeconfig"));
+    for command in [&["clusters"][..], &["identities", "list"]] {
+        let words = ["--kubeconfig of the management cluster is not given"];
+        assert_refused(&run(command), &words);
+    }
 }
 
 #[test]

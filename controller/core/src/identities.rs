@@ -10,7 +10,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
 use kube::{Client, Resource as _};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -85,19 +85,11 @@ impl Identities {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
-        let mut page = ListParams::default().limit(PAGE_SIZE);
+        let mut wanted = ListParams::default();
         if let Some(cluster) = cluster {
-            page = page.labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"));
+            wanted = wanted.labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"));
         }
-        let mut all = Vec::new();
-        loop {
-            let answer = in_time(api.list(&page)).await?;
-            all.extend(answer.items);
-            match answer.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => page = page.continue_token(&next),
-                None => return Ok(all),
-            }
-        }
+        pages(wanted, async |page| api.list(&page).await).await
     }
 
     /// The record of a node's name.
@@ -236,7 +228,24 @@ fn whole_seconds(now: SystemTime) -> Timestamp {
         .unwrap_or_default()
 }
 
-async fn in_time<T>(
+/// All that `list` gives, page by page.
+pub(crate) async fn pages<T: Clone>(
+    wanted: ListParams,
+    list: impl AsyncFn(ListParams) -> Result<ObjectList<T>, kube::Error>,
+) -> Result<Vec<T>, IdentitiesError> {
+    let mut page = wanted.limit(PAGE_SIZE);
+    let mut all = Vec::new();
+    loop {
+        let answer = in_time(list(page.clone())).await?;
+        all.extend(answer.items);
+        match answer.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(all),
+        }
+    }
+}
+
+pub(crate) async fn in_time<T>(
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, IdentitiesError> {
     match timeout(DEADLINE, call).await {

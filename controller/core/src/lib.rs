@@ -13,6 +13,7 @@
 
 pub mod capi;
 pub mod clock;
+pub mod cluster_states;
 pub mod clusters;
 pub mod config_maps;
 pub mod crd;

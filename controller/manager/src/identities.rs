@@ -1,41 +1,19 @@
 //! `identities`: who holds which node name, and what a person can do about it.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
-
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use node_attestation_controller::clock::now;
-use node_attestation_controller::clusters::{
-    ClusterAccess, ClusterAccessError, InClusterAccessError,
-};
 use node_attestation_controller::crd::NodeIdentity;
-use node_attestation_controller::identities::{Changed, Identities, IdentitiesError};
+use node_attestation_controller::identities::{Changed, Identities};
 use node_attestation_controller::logs::error_chain;
 
-/// Between two columns of a table.
-const GAP: usize = 3;
+use crate::query::{Format, QueryError, QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct IdentitiesCommand {
     #[command(subcommand)]
     act: Act,
-    /// Kubeconfig of the management cluster, where this does not run in it
-    #[arg(long, value_name = "FILE", global = true)]
-    kubeconfig: Option<PathBuf>,
-    /// The namespace of the Cluster; for list: of all, if none is given
-    #[arg(short, long, value_name = "NAME", global = true)]
-    namespace: Option<String>,
-    /// How it is printed
-    #[arg(short, long, value_name = "FORMAT", value_enum, global = true, default_value_t = Format::Table)]
-    output: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people.
-    Table,
-    /// The objects.
-    Json,
+    #[command(flatten)]
+    options: QueryOptions,
 }
 
 #[derive(Debug, Subcommand)]
@@ -63,36 +41,13 @@ struct Whose {
     node: String,
 }
 
-/// Why it was not done.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum IdentitiesFailure {
-    /// The management cluster's kubeconfig.
-    #[error(transparent)]
-    Kubeconfig(#[from] ClusterAccessError),
-    /// There is none either.
-    #[error("--kubeconfig of the management cluster is not given")]
-    NoCluster(#[from] InClusterAccessError),
-    /// The API server.
-    #[error(transparent)]
-    Identities(#[from] IdentitiesError),
-    /// An object has no JSON.
-    #[error("the records cannot be printed")]
-    Json(#[from] serde_json::Error),
-}
-
 /// Does it, and gives what is to be printed.
-pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, IdentitiesFailure> {
-    let IdentitiesCommand {
-        act,
-        kubeconfig,
-        namespace,
-        output,
-    } = command;
-    let access = match &kubeconfig {
-        Some(file) => ClusterAccess::from_kubeconfig(file).await?,
-        None => ClusterAccess::in_cluster()?,
-    };
-    let identities = Identities::new(&access);
+pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, QueryError> {
+    let IdentitiesCommand { act, options } = command;
+    let identities = Identities::new(&options.access().await?);
+    let QueryOptions {
+        namespace, output, ..
+    } = options;
     let of = namespace.as_deref().unwrap_or("default");
     let (found, next) = match act {
         Act::List { cluster } => {
@@ -227,24 +182,4 @@ fn shown(identity: &NodeIdentity) -> String {
     ]
     .map(|(name, value)| [format!("{name}:"), value]);
     aligned(&rows)
-}
-
-/// Columns as wide as what is in them.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0) + GAP
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            // Writing to a text does not fail.
-            let _ = write!(line, "{cell:width$}");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }

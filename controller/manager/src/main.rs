@@ -13,6 +13,7 @@
 //! node-attestation-controller run --workload-kubeconfig F --ca-cert F --ca-key F
 //!     --management-kubeconfig F --cluster NAMESPACE/NAME [--allow-insecure]
 //! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller crds
 //! node-attestation-controller version
 //! ```
@@ -26,8 +27,8 @@
 //!
 //! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no
 //!   proxy; both for STS and EC2 as well; and what the AWS SDK reads of credentials.
-//! - Standard input is not read. Standard output has what `crds`, `version` and `--help` print, and
-//!   nothing else.
+//! - Standard input is not read. Standard output has what `crds`, `identities`, `clusters`, `version`
+//!   and `--help` print, and nothing else.
 //! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or
 //!   the bytes of a request. Each decision is one line, `decided`, with the fields `csr`, `node`
 //!   (as the request claims it), `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`,
@@ -46,10 +47,12 @@
 //! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
 
 mod aws;
+mod clusters;
 mod file;
 mod files;
 mod identities;
 mod logging;
+mod query;
 mod run;
 mod tpm;
 
@@ -61,6 +64,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use logging::LogFormat;
 use node_attestation_controller::crd;
 use node_attestation_controller::logs::error_chain;
+use query::QueryError;
 
 /// Checks, approves and signs the certificate requests of kubelets.
 #[derive(Debug, Parser)]
@@ -78,6 +82,8 @@ enum Command {
     Crds,
     /// Show who holds which node name, give one up, or take its certificates back
     Identities(Box<identities::IdentitiesCommand>),
+    /// List the Clusters, with who may join each
+    Clusters(Box<clusters::ClustersCommand>),
     /// Print the version
     Version,
 }
@@ -107,7 +113,8 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             return Ok(ExitCode::SUCCESS);
         }
-        Command::Identities(command) => return identities(*command),
+        Command::Identities(command) => return answer(identities::run(*command)),
+        Command::Clusters(command) => return answer(clusters::run(*command)),
         Command::Version => {
             print(concat!(
                 "node-attestation-controller ",
@@ -135,8 +142,9 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-fn identities(command: identities::IdentitiesCommand) -> anyhow::Result<ExitCode> {
-    match runtime()?.block_on(identities::run(command)) {
+/// Prints what a person asked for.
+fn answer(asked: impl Future<Output = Result<String, QueryError>>) -> anyhow::Result<ExitCode> {
+    match runtime()?.block_on(asked) {
         Ok(text) => {
             print(&text)?;
             Ok(ExitCode::SUCCESS)

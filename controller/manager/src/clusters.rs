@@ -1,0 +1,75 @@
+//! `clusters`: the Clusters of a management cluster, and who may join each.
+
+use clap::Args;
+use node_attestation_controller::cluster_states::{self, ClusterState};
+use node_attestation_controller::crd::conditions::{AUTO_APPROVE_PATHS_CLOSED, READY};
+
+use crate::query::{Format, QueryError, QueryOptions, aligned};
+
+#[derive(Debug, Args)]
+pub(crate) struct ClustersCommand {
+    /// Only Clusters that nobody looks after: no resource authorizes attestors for them
+    #[arg(long)]
+    without: bool,
+    #[command(flatten)]
+    options: QueryOptions,
+}
+
+/// Lists the Clusters as they are printed.
+pub(crate) async fn run(command: ClustersCommand) -> Result<String, QueryError> {
+    let ClustersCommand { without, options } = command;
+    let access = options.access().await?;
+    let mut states = cluster_states::list(&access, options.namespace.as_deref()).await?;
+    states.retain(|state| !without || state.kubelet_authentication.is_none());
+    Ok(match options.output {
+        Format::Table => table(&states),
+        Format::Json => serde_json::to_string_pretty(&states)? + "\n",
+    })
+}
+
+fn table(states: &[ClusterState]) -> String {
+    let header = [
+        "NAMESPACE",
+        "CLUSTER",
+        "ATTESTORS",
+        "READY",
+        "REASON",
+        "CLOSED",
+        "REASON",
+        "NODES",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    rows.extend(states.iter().map(row));
+    aligned(&rows)
+}
+
+fn row(state: &ClusterState) -> [String; 8] {
+    let authentication = state.kubelet_authentication.as_ref();
+    let status = authentication.and_then(|one| one.status.as_ref());
+    let attestors = authentication.map_or_else(
+        || "<none>".to_owned(),
+        |one| one.spec.authorized_attestors.join(","),
+    );
+    let of = |kind: &str| {
+        let all = status.map_or(&[][..], |status| status.conditions.as_slice());
+        let found = all.iter().find(|one| one.type_ == kind);
+        let unsaid = || "-".to_owned();
+        found.map_or_else(
+            || [unsaid(), unsaid()],
+            |one| [one.status.clone(), one.reason.clone()],
+        )
+    };
+    let [ready, why] = of(READY);
+    let [closed, why_not] = of(AUTO_APPROVE_PATHS_CLOSED);
+    let nodes = status.and_then(|status| status.identities);
+    [
+        state.namespace.clone(),
+        state.name.clone(),
+        attestors,
+        ready,
+        why,
+        closed,
+        why_not,
+        nodes.map_or_else(|| "-".to_owned(), |nodes| nodes.live.to_string()),
+    ]
+}
