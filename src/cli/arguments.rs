@@ -207,6 +207,31 @@ pub(super) enum Rendered {
         #[arg(long, value_enum, default_value_t)]
         format: BootstrapFormat,
     },
+    /// The `variables` and `patches` of a `ClusterClass` whose workers get the drop-in in Clusters that
+    /// say so.
+    ClusterClass {
+        /// The API version of the class's `KubeadmConfigTemplate`s.
+        #[arg(long, value_enum, default_value_t)]
+        api_version: BootstrapApi,
+        /// The fields that these templates do not have, separated by commas: they are made. To the
+        /// others, which must be there, something is added.
+        #[arg(long, value_enum, value_delimiter = ',', value_name = "FIELDS")]
+        absent: Vec<Absent>,
+        /// Also patch the templates of the class's machinePools, of which there must be some.
+        #[arg(long)]
+        machine_pools: bool,
+    },
+}
+
+/// A field of a `KubeadmConfigTemplate`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub(super) enum Absent {
+    Files,
+    PreKubeadmCommands,
+    KubeletExtraArgs,
+    NodeRegistration,
+    JoinConfiguration,
 }
 
 /// A version of `bootstrap.cluster.x-k8s.io`.

@@ -1,18 +1,15 @@
-//! `setup` and `render`.
+//! `setup`.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use super::arguments::{Arguments, BootstrapApi, BootstrapFormat, Rendered, SetupOptions};
+use super::arguments::{Arguments, SetupOptions};
 use super::commands::given;
 use super::{Session, answer};
-use crate::authenticator::{Authenticator, Caller, kubeconfig_failure};
+use crate::authenticator::{Authenticator, Caller};
 use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::Kubeconfig;
-use crate::setup::{Done, DropIn, ENVIRONMENT_FILE, Setup, exec_kubeconfig, is_plain};
+use crate::setup::{Done, Setup, is_plain};
 
 /// The time of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
 const ENROLMENT: Duration = Duration::from_secs(55);
@@ -69,79 +66,10 @@ impl Session {
         };
         answer::print(text.as_bytes())
     }
-
-    pub(super) fn render(
-        &self,
-        arguments: &Arguments,
-        command: Option<&Path>,
-        file: &Rendered,
-    ) -> Result<(), Failure> {
-        let program = match command {
-            Some(path) => path.to_owned(),
-            None => this_program()?,
-        };
-        plain("--command", &program)?;
-        let drop_in = DropIn {
-            program: &program,
-            environment_file: Path::new(ENVIRONMENT_FILE),
-        };
-        let text = match file {
-            Rendered::Kubeconfig => {
-                let settings = self.by_hand(arguments)?.settings;
-                let path = settings.kubeconfig.unwrap_or(settings.bootstrap_kubeconfig);
-                let endpoint = Kubeconfig::read_endpoint(&path);
-                let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
-                exec_kubeconfig(&endpoint.to_fields(), &program)
-            }
-            Rendered::KubeletDropIn => drop_in.to_string(),
-            Rendered::KubeadmConfig {
-                name,
-                api_version,
-                format,
-            } => answer::yaml(&kubeadm_config(name, *api_version, *format, drop_in)),
-        };
-        answer::print(text.as_bytes())
-    }
-}
-
-/// A `KubeadmConfigTemplate` of machines whose image has the plugin.
-///
-/// The kubelet asks for its serving certificate too: nothing else in Cluster API has it do so.
-fn kubeadm_config(
-    name: &str,
-    api_version: BootstrapApi,
-    format: BootstrapFormat,
-    drop_in: DropIn<'_>,
-) -> Value {
-    let (flag, value) = ("rotate-server-certificates", "true");
-    let (version, arguments) = match api_version {
-        BootstrapApi::V1beta1 => ("v1beta1", json!({ flag: value })),
-        BootstrapApi::V1beta2 => ("v1beta2", json!([{ "name": flag, "value": value }])),
-    };
-    let format = match format {
-        BootstrapFormat::CloudConfig => "cloud-config",
-        BootstrapFormat::Ignition => "ignition",
-    };
-    json!({
-        "apiVersion": format!("bootstrap.cluster.x-k8s.io/{version}"),
-        "kind": "KubeadmConfigTemplate",
-        "metadata": { "name": name },
-        "spec": { "template": { "spec": {
-            "format": format,
-            "files": [{
-                "path": DropIn::PATH,
-                "owner": "root:root",
-                "permissions": "0644",
-                "content": drop_in.to_string(),
-            }],
-            "preKubeadmCommands": ["systemctl daemon-reload"],
-            "joinConfiguration": { "nodeRegistration": { "kubeletExtraArgs": arguments } },
-        } } },
-    })
 }
 
 /// Refuses a path that systemd would not take as it is written.
-fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
+pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     if is_plain(path) {
         return Ok(());
     }
@@ -154,7 +82,7 @@ fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
 
 /// The path by which this program was started, where that is absolute: it may be a link that an
 /// upgrade changes.
-fn this_program() -> Result<PathBuf, Failure> {
+pub(super) fn this_program() -> Result<PathBuf, Failure> {
     let started = env::args_os().next().map(PathBuf::from);
     if let Some(path) = started.filter(|path| path.is_absolute()) {
         return Ok(path);

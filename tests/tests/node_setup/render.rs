@@ -4,6 +4,7 @@ use kubelet_authenticator::kube::kubeconfig::Kubeconfig;
 use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};
 use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
 
 #[test]
 fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
@@ -50,4 +51,67 @@ fn a_rendered_kubeconfig_is_of_the_bootstrap_kubeconfigs_cluster() {
     let endpoint = Kubeconfig::read_endpoint(&path).unwrap();
     assert_eq!(endpoint.server(), server.url());
     assert!(!run.stdout.contains(TOKEN));
+}
+
+#[test]
+fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+    let rendered = |words: &[&str]| -> Value {
+        let run = node.command(&[&["render", "cluster-class"], words].concat());
+        serde_saphyr::from_str(&run.succeeded().stdout).unwrap()
+    };
+    let paths = |rendered: &Value| -> Vec<String> {
+        let patches = rendered["patches"][0]["definitions"][0]["jsonPatches"].as_array();
+        let path = |patch: &Value| {
+            patch["path"]
+                .as_str()
+                .unwrap()
+                .replace("/spec/template/spec/", "")
+        };
+        patches.unwrap().iter().map(path).collect()
+    };
+    let arguments = "joinConfiguration/nodeRegistration/kubeletExtraArgs";
+
+    let whole = rendered(&[]);
+
+    assert_eq!(
+        paths(&whole),
+        ["files/-", "preKubeadmCommands/-", &format!("{arguments}/-")]
+    );
+    let patch = &whole["patches"][0];
+    assert_eq!(patch["enabledIf"], "{{ .kubeletAuthentication.enabled }}");
+    let selector = &patch["definitions"][0]["selector"];
+    let workers = json!({"machineDeploymentClass": {"names": ["*"]}});
+    assert_eq!(selector["matchResources"], workers);
+    assert_eq!(selector["apiVersion"], "bootstrap.cluster.x-k8s.io/v1beta2");
+    let schema = &whole["variables"][0]["schema"]["openAPIV3Schema"];
+    let attestors = &schema["properties"]["authorizedAttestors"];
+    assert_eq!(attestors["default"], json!(["null"]));
+    for (words, expected) in [
+        (&["--absent", "files"][..], "files"),
+        (&["--absent", "preKubeadmCommands"], "preKubeadmCommands"),
+        (&["--absent", "files,kubeletExtraArgs"], arguments),
+        (
+            &["--absent", "nodeRegistration"],
+            "joinConfiguration/nodeRegistration",
+        ),
+        (&["--absent", "joinConfiguration"], "joinConfiguration"),
+        (
+            &["--api-version", "v1beta1"],
+            &format!("{arguments}/rotate-server-certificates"),
+        ),
+    ] {
+        let found = paths(&rendered(words));
+        assert!(
+            found.iter().any(|path| path == expected),
+            "{words:?}: {found:?}"
+        );
+    }
+    let pools = rendered(&["--machine-pools"]);
+    let selector = &pools["patches"][0]["definitions"][0]["selector"];
+    let pools = &selector["matchResources"]["machinePoolClass"];
+    assert_eq!(*pools, json!({"names": ["*"]}));
+    node.command(&["render", "cluster-class", "--absent", "spec"])
+        .failed(2);
 }
