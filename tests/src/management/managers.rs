@@ -48,10 +48,12 @@ impl Managers {
         serving.write(files.path(), "tls");
 
         let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
-        // Alpha, and off: without it no configuration for Ignition is accepted.
+        // Both are alpha, and off: without them no configuration for Ignition is accepted, and no
+        // ClusterClass.
         let ignition = "--feature-gates=KubeadmBootstrapFormatIgnition=true";
+        let classes = "--feature-gates=ClusterTopology=true";
         let managers = [
-            (CORE, Vec::new()),
+            (CORE, vec![classes]),
             (KUBEADM_BOOTSTRAP, vec![ttl.as_str(), ignition]),
         ];
         let processes = managers.map(|(name, flags)| {

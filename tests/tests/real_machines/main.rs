@@ -8,3 +8,4 @@ mod moved;
 mod pools;
 mod rendered;
 mod taken_over;
+mod topology;

@@ -2,13 +2,20 @@
 
 use kubelet_authenticator_tests::management::Order;
 
-use crate::bed::{Machines, SITE, Scene, Site, client_requests, names, record};
+use serde_json::json;
+
+use crate::bed::{
+    Machines, PATIENCE, SITE, Scene, Site, client_requests, joinable, names, record,
+};
 use kubelet_attestation::names::Provider as Attestor;
 
 #[test]
 fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
     let there = Site::start();
-    let scene = Scene::attended("moved", Machines::Insecure(Order::ProviderIdFirst));
+    let machines = Machines::Insecure(Order::ProviderIdFirst);
+    let scene = Scene::unattended(joinable("moved"), machines);
+    annotate(&SITE, "insecure");
+    scene.authentication.wait_until_ready(SITE.management.kubectl());
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
     let before = deployment.wait_until_running(1);
@@ -23,7 +30,9 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
 
     let (provider, cluster) = provider.moved(|| cluster.clusterctl_move(&there.management));
 
-    authentication.wait_until_ready(there.management.kubectl());
+    let moved = authentication.wait_until_ready(there.management.kubectl());
+    let owner = &moved["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], cluster.get()["metadata"]["uid"], "{moved:#}");
     let deployment = deployment.moved_with(&cluster);
     let after = deployment.wait_until_running(1);
     assert_eq!(names(&after), names(&before));
@@ -52,4 +61,19 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
         record_before["spec"]
     );
     assert_eq!(client_requests(&cluster, &Attestor::INSECURE).len(), 2);
+    // Another manager owns what was moved, and the Cluster's word counts all the same.
+    annotate(&SITE, "tpm");
+    let kubectl = SITE.management.kubectl();
+    let authentications = ["kubeletauthentications", "-n", "moved"];
+    kubectl.wait_for(&authentications, "tpm alone", PATIENCE, |one| {
+        one["spec"]["authorizedAttestors"] == json!(["tpm"])
+    });
+}
+
+/// Has the Cluster `prod-1` in the namespace `moved` authorize these by itself.
+fn annotate(site: &Site, attestors: &str) {
+    let annotation = "attestation.cluster.x-k8s.io/authorized-attestors";
+    let patch = json!({ "metadata": { "annotations": { annotation: attestors } } });
+    let target = ["clusters.cluster.x-k8s.io", "prod-1", "-n", "moved"];
+    site.management.kubectl().patch(&target, &patch);
 }

@@ -4,6 +4,7 @@
 mod adoption;
 mod closing;
 mod control_plane;
+mod enablement;
 mod names;
 mod revocation;
 mod serving;
