@@ -43,8 +43,23 @@ fn control_plane() -> PathBuf {
 /// If it cannot be built: a test that needs it cannot pass.
 #[track_caller]
 pub fn build(script: &Path) -> PathBuf {
+    built(&mut Command::new(script), script)
+}
+
+/// The same with a part of it, which the script is told.
+///
+/// # Panics
+///
+/// As [`build`].
+#[track_caller]
+pub fn build_part(script: &Path, part: &str) -> PathBuf {
+    built(Command::new(script).arg(part), script)
+}
+
+#[track_caller]
+fn built(command: &mut Command, script: &Path) -> PathBuf {
     // Standard error is the terminal's: a first build takes minutes and says so.
-    let output = Command::new(script)
+    let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output();

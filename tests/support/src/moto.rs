@@ -41,7 +41,7 @@ use std::time::Duration;
 
 pub use self::calls::{Call, Failure, Scope};
 use self::front::Front;
-pub use self::owner::{Ec2, Instance};
+pub use self::owner::{Ec2, Instance, Network};
 pub use self::tpm::{NitroTpm, PublicKey};
 pub use self::xml::Field;
 use crate::api_server::Times;

@@ -50,6 +50,37 @@ fn knows((status, answer): (u16, String), instance: &str) -> bool {
 }
 
 #[test]
+fn an_instance_is_started_in_a_network_with_user_data() {
+    let ec2 = MOTO.ec2("100000000011", "eu-west-1");
+    let network = ec2.create_network("198.18.7.0/24", &["node", "lb"]);
+    let groups: Vec<_> = network.security_groups.keys().collect();
+    assert_eq!(groups, ["lb", "node"]);
+    assert_eq!(network.zone, "eu-west-1a");
+    let data = BASE64_STANDARD.encode("#cloud-config");
+
+    let started = ec2.call(
+        "RunInstances",
+        &[
+            ("ImageId".to_owned(), "ami-12345678"),
+            ("MinCount".to_owned(), "1"),
+            ("MaxCount".to_owned(), "1"),
+            ("SubnetId".to_owned(), &network.subnet),
+            ("UserData".to_owned(), &data),
+        ],
+    );
+
+    let (_, id) = started.split_once("<instanceId>").unwrap();
+    let id = id.split_once('<').unwrap().0;
+    let instance = ec2.instance(id);
+    let ip = &instance.private_ip;
+    assert!(ip.starts_with("198.18.7."), "{ip}");
+    let name = format!("ip-{}.eu-west-1.compute.internal", ip.replace('.', "-"));
+    assert_eq!(instance.private_dns_name, name);
+    assert_eq!(ec2.user_data(id), "#cloud-config");
+    assert_eq!(ec2.user_data(&ec2.run(&[]).id), "");
+}
+
+#[test]
 fn an_instance_is_of_one_account_and_one_region() {
     let instance = MOTO
         .ec2("100000000001", "eu-west-1")

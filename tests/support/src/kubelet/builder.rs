@@ -94,8 +94,12 @@ impl KubeletBuilder {
     ///
     /// As [`HeldAddress::take`].
     #[track_caller]
-    pub fn reachable(mut self) -> Self {
-        let address = HeldAddress::take();
+    pub fn reachable(self) -> Self {
+        self.reachable_at(HeldAddress::take())
+    }
+
+    /// The same at this address.
+    pub fn reachable_at(mut self, address: HeldAddress) -> Self {
         let ip = address.ip().to_string();
         self.address = Some(address);
         self.configuration("address", json!(ip))

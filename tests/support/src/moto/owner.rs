@@ -1,8 +1,9 @@
 //! What a test does in an account of EC2.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use base64::prelude::*;
 use form_urlencoded::Serializer;
 
 use super::{access_key, http, xml};
@@ -37,6 +38,19 @@ pub struct Instance {
     pub launched: String,
     /// The name of its state.
     pub state: String,
+}
+
+/// A network of an account in one region, by the IDs of its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// The VPC.
+    pub vpc: String,
+    /// Its subnet.
+    pub subnet: String,
+    /// The subnet's availability zone.
+    pub zone: String,
+    /// The security groups, by their names.
+    pub security_groups: BTreeMap<String, String>,
 }
 
 impl Ec2 {
@@ -100,6 +114,62 @@ impl Ec2 {
     #[track_caller]
     pub fn instance(&self, id: &str) -> Instance {
         self.describe(&[id.to_owned()]).remove(0)
+    }
+
+    /// The user data that an instance was started with; empty where it has none.
+    ///
+    /// # Panics
+    ///
+    /// If they are no text.
+    #[track_caller]
+    pub fn user_data(&self, id: &str) -> String {
+        let attribute = ("Attribute".to_owned(), "userData");
+        let of = ("InstanceId".to_owned(), id);
+        let answer = self.call("DescribeInstanceAttribute", &[of, attribute]);
+        let data = BASE64_STANDARD.decode(field(&answer, "<userData>", "value"));
+        String::from_utf8(data.expect("EC2 encodes them")).expect("they are a text")
+    }
+
+    /// Makes a network with one subnet of all its addresses, and a security group of each of these
+    /// names.
+    #[track_caller]
+    pub fn create_network(&self, cidr: &str, groups: &[&str]) -> Network {
+        let made = |action, parameters: &[(&str, &str)], element| {
+            let parameters = parameters.iter();
+            let parameters: Vec<_> = parameters
+                .map(|(name, value)| ((*name).to_owned(), *value))
+                .collect();
+            let answer = self.call(action, &parameters);
+            let id = field(&answer, "", element);
+            assert!(!id.is_empty(), "{action}: {answer}");
+            id
+        };
+        let vpc = made("CreateVpc", &[("CidrBlock", cidr)], "vpcId");
+        let zone = format!("{}a", self.region);
+        let subnet = made(
+            "CreateSubnet",
+            &[
+                ("VpcId", &vpc),
+                ("CidrBlock", cidr),
+                ("AvailabilityZone", &zone),
+            ],
+            "subnetId",
+        );
+        let groups = groups.iter().map(|name| {
+            let parameters = [
+                ("GroupName", *name),
+                ("GroupDescription", *name),
+                ("VpcId", &vpc),
+            ];
+            let id = made("CreateSecurityGroup", &parameters, "groupId");
+            ((*name).to_owned(), id)
+        });
+        Network {
+            security_groups: groups.collect(),
+            vpc,
+            subnet,
+            zone,
+        }
     }
 
     /// Stops an instance.
