@@ -25,6 +25,7 @@ mod managers;
 mod place;
 mod pool;
 mod provider;
+mod rounds;
 mod secrets;
 mod transfer;
 

@@ -35,18 +35,52 @@ const READS_CONTROL_PLANES: &str = "reads-control-planes";
 #[derive(Debug)]
 pub(super) struct Managers {
     _processes: Vec<Process>,
-    _files: Scratch,
+    _webhooks: Webhooks,
+}
+
+/// What webhooks are served with: the directory has the certificate and the key.
+#[derive(Debug)]
+pub(super) struct Webhooks {
+    files: Scratch,
+    ca: String,
+}
+
+impl Webhooks {
+    pub(super) fn new() -> Self {
+        let files = Scratch::new("cluster-api");
+        let authority = CertificateAuthority::new("webhooks");
+        let serving = authority.issue(&Contents::server(&["127.0.0.1"]));
+        serving.write(files.path(), "tls");
+        Self {
+            files,
+            ca: authority.certificate_pem().to_owned(),
+        }
+    }
+}
+
+/// A manager that was started.
+#[derive(Debug)]
+pub(super) struct Manager {
+    process: Process,
+    /// The port of its health probes.
+    health: u16,
+}
+
+impl Manager {
+    /// Waits until it serves its webhooks.
+    #[track_caller]
+    pub(super) fn wait_until_ready(mut self) -> Process {
+        let Self { process, health } = &mut self;
+        process.poll_alive("be ready", DEADLINE, |_| is_ready(*health).then_some(()));
+        self.process
+    }
 }
 
 impl Managers {
     /// Starts them, and waits until they are ready; bootstrap tokens live that long.
     #[track_caller]
     pub(super) fn start(cluster: &ControlPlane, token_ttl: Duration) -> Self {
-        let files = Scratch::new("cluster-api");
-        let authority = CertificateAuthority::new("webhooks");
-        let serving = authority.issue(&Contents::server(&["127.0.0.1"]));
-        serving.write(files.path(), "tls");
-
+        let webhooks = Webhooks::new();
         let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
         // Both are alpha, and off: without them no configuration for Ignition is accepted, and no
         // ClusterClass.
@@ -56,30 +90,35 @@ impl Managers {
             (CORE, vec![classes]),
             (KUBEADM_BOOTSTRAP, vec![ttl.as_str(), ignition]),
         ];
-        let processes = managers.map(|(name, flags)| {
+        let started = managers.map(|(name, flags)| {
             let port = free_port();
-            let account = install(cluster.kubectl(), name, port, authority.certificate_pem());
-            start(cluster, name, &account, port, &flags, &files)
+            let manifests = BUILT.join(format!("{name}.json"));
+            let account = install(cluster.kubectl(), &manifests, port, &webhooks);
+            if name == KUBEADM_BOOTSTRAP {
+                let_read_control_planes(cluster.kubectl(), &account);
+            }
+            let program = Launch::new(name, BUILT.join(name)).args(flags);
+            start(cluster, program, &account, port, &webhooks)
         });
-        let mut processes = Vec::from(processes);
-        for (process, health) in &mut processes {
-            process.poll_alive("be ready", DEADLINE, |_| is_ready(*health).then_some(()));
-        }
+        let processes = started.into_iter().map(Manager::wait_until_ready);
         Self {
-            _processes: processes.into_iter().map(|(process, _)| process).collect(),
-            _files: files,
+            _processes: processes.collect(),
+            _webhooks: webhooks,
         }
     }
 }
 
 /// Applies a manager's manifests, with its webhooks on that port; gives its ServiceAccount.
 #[track_caller]
-fn install(kubectl: &Kubectl, name: &str, port: u16, ca: &str) -> Value {
-    let path = BUILT.join(format!("{name}.json"));
-    let list = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut list: Value = serde_json::from_slice(&list).unwrap();
+pub(super) fn install(
+    kubectl: &Kubectl,
+    manifests: &Path,
+    port: u16,
+    webhooks: &Webhooks,
+) -> Value {
+    let ca = &webhooks.ca;
     let mut account = Value::Null;
-    for object in list["items"].as_array_mut().unwrap() {
+    for object in &mut read(manifests) {
         let webhooks = object.get_mut("webhooks").and_then(Value::as_array_mut);
         for webhook in webhooks.into_iter().flatten() {
             call_on(&mut webhook["clientConfig"], port, ca);
@@ -94,33 +133,47 @@ fn install(kubectl: &Kubectl, name: &str, port: u16, ca: &str) -> Value {
     }
     let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
     kubectl.ok(wait.into_iter().chain(["crd", "--all"]));
-    if name == KUBEADM_BOOTSTRAP {
-        let subject = json!({
-            "kind": "ServiceAccount",
-            "name": account["name"], "namespace": account["namespace"],
-        });
-        let role = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": { "name": READS_CONTROL_PLANES },
-            "rules": [{
-                "apiGroups": ["controlplane.cluster.x-k8s.io"],
-                "resources": ["*"], "verbs": ["get", "list", "watch"],
-            }],
-        });
-        let binding = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": { "name": READS_CONTROL_PLANES },
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-                "name": READS_CONTROL_PLANES,
-            },
-            "subjects": [subject],
-        });
-        for object in [role, binding] {
-            kubectl.apply_server_side(&object);
-        }
-    }
     account
+}
+
+/// The objects of a manager's manifests.
+#[track_caller]
+pub(super) fn read(manifests: &Path) -> Vec<Value> {
+    let list = fs::read(manifests);
+    let list = list.unwrap_or_else(|error| panic!("{}: {error}", manifests.display()));
+    let mut list: Value = serde_json::from_slice(&list).unwrap();
+    match list["items"].take() {
+        Value::Array(items) => items,
+        other => panic!("{}: {other}", manifests.display()),
+    }
+}
+
+#[track_caller]
+fn let_read_control_planes(kubectl: &Kubectl, account: &Value) {
+    let subject = json!({
+        "kind": "ServiceAccount",
+        "name": account["name"], "namespace": account["namespace"],
+    });
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": { "name": READS_CONTROL_PLANES },
+        "rules": [{
+            "apiGroups": ["controlplane.cluster.x-k8s.io"],
+            "resources": ["*"], "verbs": ["get", "list", "watch"],
+        }],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": { "name": READS_CONTROL_PLANES },
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+            "name": READS_CONTROL_PLANES,
+        },
+        "subjects": [subject],
+    });
+    for object in [role, binding] {
+        kubectl.apply_server_side(&object);
+    }
 }
 
 /// Replaces the Service in a webhook's client configuration by a URL on loopback.
@@ -132,16 +185,15 @@ fn call_on(client: &mut Value, port: u16, ca: &str) {
     });
 }
 
-/// Starts a manager; gives the port of its health probes too.
+/// Starts a manager as this ServiceAccount, with its webhooks on that port.
 #[track_caller]
-fn start(
+pub(super) fn start(
     cluster: &ControlPlane,
-    name: &str,
+    program: Launch,
     account: &Value,
     port: u16,
-    flags: &[&str],
-    files: &Scratch,
-) -> (Process, u16) {
+    webhooks: &Webhooks,
+) -> Manager {
     let [account, namespace] = ["name", "namespace"].map(|field| account[field].as_str().unwrap());
     let words = [
         "create",
@@ -154,17 +206,19 @@ fn start(
     let token = cluster.kubectl().ok(words).trim().to_owned();
     let kubeconfig = cluster.kubeconfig(User::Token(token));
     let health = free_port();
-    let launch = Launch::new(name, BUILT.join(name))
+    let launch = program
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .arg(format!("--webhook-port={port}"))
         .arg("--webhook-cert-dir")
-        .arg(files.path())
+        .arg(webhooks.files.path())
         .arg(format!("--health-addr=127.0.0.1:{health}"))
         .arg(format!("--diagnostics-address=127.0.0.1:{}", free_port()))
-        .args(["--insecure-diagnostics=true", "-v=2"])
-        .args(flags);
-    (launch.spawn(&files.join(&format!("{name}.log"))), health)
+        .args(["--insecure-diagnostics=true", "-v=2"]);
+    Manager {
+        process: launch.spawn(&webhooks.files.join(&format!("{namespace}.log"))),
+        health,
+    }
 }
 
 /// Whether the probe says so, which waits for the webhooks.

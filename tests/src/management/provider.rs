@@ -4,18 +4,14 @@
 mod instances;
 mod pools;
 
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread;
 
 use kubelet_authenticator_test_support::machine::Machine;
 
 use self::instances::{Infrastructure, Instances};
 use super::WorkloadCluster;
-
-/// The time between two looks at the InfraMachines.
-const LOOK: Duration = Duration::from_millis(200);
+use super::rounds::Rounds;
 
 /// The order in which a provider does things.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,9 +42,7 @@ pub struct Boot {
 /// A machine is provisioned when it runs and has a provider ID.
 #[derive(Debug)]
 pub struct Provider {
-    /// Ends it when it is dropped.
-    end: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<Infrastructure>>,
+    rounds: Rounds<Infrastructure>,
     running: Arc<Mutex<Instances>>,
 }
 
@@ -67,15 +61,19 @@ impl Provider {
             boot: Box::new(boot),
             running: Arc::clone(&running),
         };
-        Self::with(infrastructure, running)
+        Self {
+            rounds: Rounds::start(infrastructure, Infrastructure::look),
+            running,
+        }
     }
 
     /// Does nothing while the Cluster is moved, and then goes on where it is; its machines run on.
     pub fn moved(mut self, moving: impl FnOnce() -> WorkloadCluster) -> (Self, WorkloadCluster) {
-        let mut infrastructure = self.end().expect("it runs");
+        let mut infrastructure = self.rounds.end().expect("it runs");
         let cluster = moving();
         infrastructure.place = cluster.place.clone();
-        (Self::with(infrastructure, self.running.clone()), cluster)
+        self.rounds = Rounds::start(infrastructure, Infrastructure::look);
+        (self, cluster)
     }
 
     /// Does something with the running machine of this host name.
@@ -89,36 +87,11 @@ impl Provider {
         let machine = running.values().find(|machine| machine.name() == name);
         act(machine.unwrap_or_else(|| panic!("no machine {name} is running")))
     }
-
-    fn with(mut infrastructure: Infrastructure, running: Arc<Mutex<Instances>>) -> Self {
-        let (end, ended) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                infrastructure.look();
-            }
-            infrastructure
-        });
-        Self {
-            end: Some(end),
-            thread: Some(thread),
-            running,
-        }
-    }
-
-    fn end(&mut self) -> Option<Infrastructure> {
-        self.end = None;
-        match self.thread.take()?.join() {
-            Ok(infrastructure) => Some(infrastructure),
-            // What it said is on standard error.
-            Err(_) if thread::panicking() => None,
-            Err(_) => panic!("the infrastructure provider panicked"),
-        }
-    }
 }
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        self.end();
+        self.rounds.end();
         if thread::panicking() {
             for machine in lock(&self.running).values() {
                 eprintln!("machine {} said:\n{}", machine.name(), machine.journal());

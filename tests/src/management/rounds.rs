@@ -1,0 +1,59 @@
+use std::fmt;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The time between two rounds.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// A controller of the test: goes round again and again beside it, until it is ended or dropped.
+pub(super) struct Rounds<T> {
+    /// Ends it when it is dropped.
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<T>>,
+}
+
+impl<T: Send + 'static> Rounds<T> {
+    pub(super) fn start(mut state: T, round: fn(&mut T)) -> Self {
+        let (end, ended) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                round(&mut state);
+            }
+            state
+        });
+        Self {
+            end: Some(end),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl<T> Rounds<T> {
+    /// Waits for the round's end; gives the state, the first time.
+    ///
+    /// # Panics
+    ///
+    /// If a round panicked.
+    pub(super) fn end(&mut self) -> Option<T> {
+        self.end = None;
+        match self.thread.take()?.join() {
+            Ok(state) => Some(state),
+            // What it said is on standard error.
+            Err(_) if thread::panicking() => None,
+            Err(_) => panic!("a controller of the test panicked"),
+        }
+    }
+}
+
+impl<T> Drop for Rounds<T> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl<T> fmt::Debug for Rounds<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Rounds").finish_non_exhaustive()
+    }
+}
