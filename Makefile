@@ -86,9 +86,11 @@ musl: prerequisites-musl
 control-plane: prerequisites-real
 	@tests/control-plane/build >/dev/null
 
-## cluster-api: the managers of Cluster API and clusterctl, built once and cached
+## cluster-api: the managers of Cluster API and clusterctl, and what Cluster API Provider AWS defines, built once and
+##              cached
 cluster-api: control-plane
 	@tests/cluster-api/managers/build >/dev/null
+	@tests/cluster-api/capa/build manifests >/dev/null
 
 ## moto: the simulator of EC2, installed once and cached
 moto: prerequisites-embedded

@@ -1,9 +1,13 @@
 //! A management cluster, our controller in it, and what is said of a cluster.
 
+use std::path::Path;
+
 use crate::cloud::{Cloud, Instance};
 use crate::management::{Machine, Management, WorkloadCluster};
 use crate::program;
-use kubelet_authenticator_test_support::control_plane::{DEADLINE, Exec, Kubectl, User};
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, DEADLINE, Exec, Kubectl, User,
+};
 use kubelet_authenticator_test_support::kubelet::KubeletBuilder;
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
 use serde_json::{Value, json};
@@ -69,9 +73,9 @@ impl Manager {
     }
 
     /// `node-attestation-controller run`, with instances of this cloud.
-    pub fn aws(management: &Management, cloud: &Cloud) -> Self {
+    pub fn aws(management: &Management, cloud: &Cloud, arguments: &[&str]) -> Self {
         Self::told(management, "node-attestation-controller", |launch| {
-            let launch = launch.args(cloud.manager_arguments());
+            let launch = launch.args(cloud.manager_arguments()).args(arguments);
             let environment = cloud.manager_environment().into_iter();
             environment.fold(launch, |launch, (name, value)| launch.env(name, value))
         })
@@ -183,17 +187,19 @@ pub fn kubelet(cluster: &WorkloadCluster, machine: &Machine, plugin: &str) -> Ku
     kubelet_with(cluster, machine, exec)
 }
 
-/// A kubelet of this machine, that has never joined, and is this instance.
+/// A kubelet of this instance, that has never joined, with this bootstrap token.
 pub fn kubelet_of_instance(
-    cluster: &WorkloadCluster,
-    machine: &Machine,
+    plane: &ControlPlane,
+    token: &str,
     cloud: &Cloud,
     instance: &Instance,
 ) -> KubeletBuilder {
-    let exec = exec(machine, "kubelet-authenticator-aws");
+    let bootstrap = plane.kubeconfig(User::Token(token.to_owned()));
+    let exec = first_exec(&bootstrap, "kubelet-authenticator-aws");
     let environment = instance.plugin_environment(cloud).into_iter();
     let exec = environment.fold(exec, |exec, (name, value)| exec.env(name, value));
-    kubelet_with(cluster, machine, exec)
+    let kubeconfig = plane.kubeconfig(User::Exec(exec));
+    plane.kubelet(instance.node_name()).kubeconfig(kubeconfig)
 }
 
 /// A kubelet of this machine, that has never joined, and whose TPM libtss2 knows by this name.
@@ -207,7 +213,11 @@ pub fn kubelet_of_tpm(cluster: &WorkloadCluster, machine: &Machine, tcti: &str) 
 }
 
 fn exec(machine: &Machine, plugin: &str) -> Exec {
-    let bootstrap = machine.bootstrap_kubeconfig().display().to_string();
+    first_exec(&machine.bootstrap_kubeconfig(), plugin)
+}
+
+fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
+    let bootstrap = bootstrap.display().to_string();
     Exec::new(program(plugin))
         .provide_cluster_info()
         .env("KUBELET_AUTHENTICATOR_BOOTSTRAP_KUBECONFIG", bootstrap)

@@ -15,6 +15,8 @@
 //!     .start();
 //! ```
 
+mod aws;
+mod capa;
 mod cluster;
 mod clusterctl;
 mod contract;
@@ -35,6 +37,8 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers, Kubectl};
 
+pub use self::aws::{Instances, Maker, network, owned};
+pub use self::capa::Capa;
 pub use self::cluster::{ClusterBuilder, WorkloadCluster};
 pub use self::contract::{Contract, InfraCluster};
 pub use self::deployment::{MachineDeployment, MachinePool};

@@ -178,9 +178,12 @@ impl ClusterBuilder {
             kind: infrastructure,
             name: &name,
             owner: Some(&object),
-            metadata: Metadata::default(),
-            spec: json!({ "controlPlaneEndpoint": endpoint }),
-            status: place.contract.infrastructure_status(true),
+            metadata: Metadata {
+                annotations: self.infrastructure.annotations(),
+                ..Metadata::default()
+            },
+            spec: self.infrastructure.spec(&endpoint),
+            status: self.infrastructure.status(place.contract),
         });
         if self.managed {
             place.create(&New {

@@ -92,7 +92,7 @@ impl WorkloadCluster {
 
         self.place.control_plane = target.control_plane.clone();
         self.object = self.place.get(CLUSTER, self.name());
-        let provisioned = self.place.contract.infrastructure_status(true);
+        let provisioned = self.infrastructure.status(self.place.contract);
         let infrastructure = self.infrastructure.kind();
         self.place
             .patch_status(infrastructure, self.name(), &provisioned);

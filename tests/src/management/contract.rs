@@ -1,4 +1,7 @@
-use serde_json::{Value, json};
+use kubelet_authenticator_test_support::moto::Network;
+use serde_json::{Map, Value, json};
+
+use super::aws;
 
 /// Cluster API's contracts with its providers: which versions are served, and what objects of them
 /// look like.
@@ -11,20 +14,56 @@ pub enum Contract {
 }
 
 /// Which infrastructure provider a Cluster has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InfraCluster {
     /// One whose InfraCluster has the signers of the kubelet authentication proposal in its status.
     #[default]
     WithSigners,
     /// One whose InfraCluster prunes them.
     WithoutSigners,
+    /// Cluster API Provider AWS, whose AWSCluster others look after, in this network.
+    Aws(Network),
 }
 
 impl InfraCluster {
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         match self {
             Self::WithSigners => GENERIC_CLUSTER,
             Self::WithoutSigners => PLAIN_CLUSTER,
+            Self::Aws(_) => AWS_CLUSTER,
+        }
+    }
+
+    pub(super) fn annotations(&self) -> Map<String, Value> {
+        match self {
+            Self::WithSigners | Self::WithoutSigners => Map::new(),
+            Self::Aws(_) => aws::cluster_annotations(),
+        }
+    }
+
+    pub(super) fn spec(&self, endpoint: &Value) -> Value {
+        match self {
+            Self::WithSigners | Self::WithoutSigners => json!({ "controlPlaneEndpoint": endpoint }),
+            Self::Aws(network) => aws::cluster_spec(network, endpoint),
+        }
+    }
+
+    /// The status of an InfraCluster that is up.
+    pub(super) fn status(&self, contract: Contract) -> Value {
+        match self {
+            Self::WithSigners | Self::WithoutSigners => contract.infrastructure_status(true),
+            Self::Aws(network) => aws::cluster_status(network),
+        }
+    }
+
+    /// The kind of its machines' templates, and the spec of one.
+    pub(super) fn machine_template(&self) -> (Kind, Value) {
+        match self {
+            Self::WithSigners | Self::WithoutSigners => (
+                GENERIC_MACHINE_TEMPLATE,
+                json!({ "template": { "spec": {} } }),
+            ),
+            Self::Aws(network) => (AWS_MACHINE_TEMPLATE, aws::machine_template(network)),
         }
     }
 }
@@ -59,7 +98,7 @@ pub(super) const KUBEADM_CONFIG_TEMPLATE: Kind = Kind::new(
     "KubeadmConfigTemplate",
     "kubeadmconfigtemplates",
 );
-pub(super) const GENERIC_MACHINE_TEMPLATE: Kind = Kind::new(
+const GENERIC_MACHINE_TEMPLATE: Kind = Kind::new(
     INFRASTRUCTURE,
     "GenericMachineTemplate",
     "genericmachinetemplates",
@@ -71,6 +110,10 @@ pub(super) const GENERIC_CONTROL_PLANE: Kind = Kind::new(
 );
 const GENERIC_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "GenericCluster", "genericclusters");
 const PLAIN_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "PlainCluster", "plainclusters");
+pub(super) const AWS_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "AWSCluster", "awsclusters");
+pub(super) const AWS_MACHINE: Kind = Kind::new(INFRASTRUCTURE, "AWSMachine", "awsmachines");
+pub(super) const AWS_MACHINE_TEMPLATE: Kind =
+    Kind::new(INFRASTRUCTURE, "AWSMachineTemplate", "awsmachinetemplates");
 
 impl Kind {
     const fn new(group: &'static str, kind: &'static str, plural: &'static str) -> Self {

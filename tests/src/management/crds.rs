@@ -23,8 +23,8 @@ pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
         }
         definition
     });
-    let definitions = theirs.chain(read(OURS)).collect();
-    apply(kubectl, definitions);
+    let definitions: Vec<_> = theirs.chain(read(OURS)).collect();
+    apply(kubectl, &definitions);
 }
 
 /// Defines the resources of the providers, and ours, where Cluster API has defined its own.
@@ -38,7 +38,7 @@ pub(super) fn install_beside(kubectl: &Kubectl) {
             .is_some_and(|name| name.ends_with("-generic"))
     });
     theirs.extend(read(OURS));
-    apply(kubectl, theirs);
+    apply(kubectl, &theirs);
 }
 
 /// Defines those of ours that belong on a workload cluster too: the cluster-scoped ones.
@@ -47,18 +47,23 @@ pub(super) fn install_on_workload(kubectl: &Kubectl) {
     let mut definitions = read(OURS);
     definitions.retain(|definition| definition["spec"]["scope"] == "Cluster");
     if !definitions.is_empty() {
-        apply(kubectl, definitions);
+        apply(kubectl, &definitions);
     }
 }
 
 #[track_caller]
-fn apply(kubectl: &Kubectl, definitions: Vec<Value>) {
+fn apply(kubectl: &Kubectl, definitions: &[Value]) {
+    kubectl.apply_object(&json!({ "apiVersion": "v1", "kind": "List", "items": definitions }));
+    wait_until_established(kubectl, definitions);
+}
+
+#[track_caller]
+pub(super) fn wait_until_established(kubectl: &Kubectl, definitions: &[Value]) {
     let names: Vec<String> = definitions
         .iter()
         .filter_map(|definition| definition["metadata"]["name"].as_str())
         .map(|name| format!("crd/{name}"))
         .collect();
-    kubectl.apply_object(&json!({ "apiVersion": "v1", "kind": "List", "items": definitions }));
     let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
     kubectl.ok(wait.into_iter().chain(names.iter().map(String::as_str)));
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::WorkloadCluster;
 use super::contract::{
-    GENERIC_MACHINE_POOL, GENERIC_MACHINE_TEMPLATE, KUBEADM_CONFIG, KUBEADM_CONFIG_TEMPLATE, Kind,
-    MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL,
+    GENERIC_MACHINE_POOL, KUBEADM_CONFIG, KUBEADM_CONFIG_TEMPLATE, Kind, MACHINE,
+    MACHINE_DEPLOYMENT, MACHINE_POOL,
 };
 use super::place::{CLUSTER_NAME, Metadata, New, Place};
 
@@ -50,16 +50,9 @@ impl WorkloadCluster {
         let create = |kind, spec| place.create_without_statuses(&[&new(kind, &name, spec)]);
         let config = json!({ "template": { "spec": config } });
         create(KUBEADM_CONFIG_TEMPLATE, config);
-        create(
-            GENERIC_MACHINE_TEMPLATE,
-            json!({ "template": { "spec": {} } }),
-        );
-        let mut spec = template(
-            &place,
-            &name,
-            KUBEADM_CONFIG_TEMPLATE,
-            GENERIC_MACHINE_TEMPLATE,
-        );
+        let (infrastructure, of_machines) = self.infrastructure.machine_template();
+        create(infrastructure, of_machines);
+        let mut spec = template(&place, &name, KUBEADM_CONFIG_TEMPLATE, infrastructure);
         spec["replicas"] = json!(replicas);
         create(MACHINE_DEPLOYMENT, spec);
         MachineDeployment { place, name }
@@ -151,6 +144,17 @@ impl MachineDeployment {
             .unwrap_or_else(|| panic!("not {count} Machines running: {:#}", json!(self.machines())))
     }
 
+    /// The bootstrap token of this Machine of it.
+    ///
+    /// # Panics
+    ///
+    /// If the Machine has no bootstrap data yet.
+    #[track_caller]
+    pub fn bootstrap_token(&self, machine: &str) -> String {
+        let token = self.place.bootstrap_token(machine);
+        token.unwrap_or_else(|| panic!("{machine} has no bootstrap data"))
+    }
+
     /// Its Machines, as they are now.
     #[track_caller]
     pub fn machines(&self) -> Vec<Value> {
@@ -162,6 +166,17 @@ impl MachineDeployment {
         let words = ["get", &resource, "-n", namespace, "-l", &labels];
         let list = self.place.kubectl().json(words);
         list["items"].as_array().cloned().unwrap_or_default()
+    }
+}
+
+impl Place {
+    /// The bootstrap token in the KubeadmConfig of this name, if it is there.
+    #[track_caller]
+    fn bootstrap_token(&self, config: &str) -> Option<String> {
+        let config = self.get(KUBEADM_CONFIG, config);
+        let discovery = &config["spec"]["joinConfiguration"]["discovery"];
+        let token = discovery["bootstrapToken"]["token"].as_str()?;
+        Some(token.to_owned())
     }
 }
 
@@ -188,9 +203,7 @@ impl MachinePool {
     /// The id of the bootstrap token that its bootstrap data have now, if they are there.
     #[track_caller]
     pub fn token_id(&self) -> Option<String> {
-        let config = self.place.get(KUBEADM_CONFIG, &self.name);
-        let discovery = &config["spec"]["joinConfiguration"]["discovery"];
-        let token = discovery["bootstrapToken"]["token"].as_str()?;
+        let token = self.place.bootstrap_token(&self.name)?;
         Some(token.split_once('.')?.0.to_owned())
     }
 

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl};
 use serde_json::{Map, Value, json};
 
@@ -96,6 +98,15 @@ impl Place {
         let resource = kind.resource();
         self.kubectl()
             .json(["get", &resource, name, "-n", &self.namespace])
+    }
+
+    /// What a Machine's bootstrap provider has prepared, which is in this Secret.
+    #[track_caller]
+    pub(super) fn bootstrap_data(&self, secret: &str) -> String {
+        let words = ["get", "secret", secret, "-n", &self.namespace];
+        let secret = self.kubectl().json(words);
+        let data = BASE64_STANDARD.decode(secret["data"]["value"].as_str().unwrap());
+        String::from_utf8(data.unwrap()).unwrap()
     }
 
     #[track_caller]

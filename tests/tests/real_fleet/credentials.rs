@@ -74,7 +74,7 @@ fn credentials_are_unknown_until_ec2_was_asked_and_ready_or_not_by_what_it_answe
         .workload(Arc::new(plane))
         .create();
     let plane = cluster.control_plane();
-    let manager = Manager::aws(&management, &cloud);
+    let manager = Manager::aws(&management, &cloud, &[]);
     let authentication = authorize(&management, &cluster, &["aws"], json!({}));
     let kubectl = management.kubectl();
     authentication.wait_until_ready(kubectl);

@@ -13,6 +13,7 @@ use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_tests::cloud::Cloud;
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
 use kubelet_authenticator_tests::management::{
     Boot, ClusterBuilder, Management, Order, Provider, WorkloadCluster,
@@ -33,6 +34,9 @@ const PROGRAMS: &str = "/usr/bin";
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 
+/// The cloud of the machines that are instances.
+pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start()));
+
 /// A management cluster with Cluster API and our controller.
 pub struct Site {
     pub management: Management,
@@ -47,7 +51,8 @@ impl Site {
         let challenge_keys = Scratch::new("challenge-keys");
         challenge_keys.write("current", "0f".repeat(32));
         let keys = challenge_keys.path().display().to_string();
-        let manager = Manager::insecure(&management, &["--tpm-challenge-keys", &keys]);
+        let arguments = ["--allow-insecure", "--tpm-challenge-keys", &keys];
+        let manager = Manager::aws(&management, &CLOUD, &arguments);
         Self {
             management,
             _manager: manager,

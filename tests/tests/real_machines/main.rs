@@ -4,6 +4,7 @@
 mod bed;
 mod deployments;
 mod health;
+mod instances;
 mod moved;
 mod pools;
 mod rendered;

@@ -42,7 +42,7 @@ impl Bed {
         allow_short_certificates(&management);
         let cluster = management.cluster("prod-1");
         let cluster = cluster.workload(Arc::new(workload())).create();
-        let manager = Manager::aws(&management, &cloud);
+        let manager = Manager::aws(&management, &cloud, &[]);
         let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
         authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
         Self {
@@ -65,7 +65,9 @@ impl Bed {
         let machine = self.cluster.machine(machine);
         let machine = machine.provider_id(&instance.provider_id());
         let machine = machine.node_name(instance.node_name()).create();
-        let kubelet = kubelet_of_instance(&self.cluster, &machine, &self.cloud, instance).start();
+        let plane = self.cluster.control_plane();
+        let token = machine.token().bearer();
+        let kubelet = kubelet_of_instance(plane, &token, &self.cloud, instance).start();
         kubelet.wait_until_ready();
         kubelet
     }

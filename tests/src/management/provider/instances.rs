@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use kubelet_authenticator_test_support::machine::Machine;
 use serde_json::{Value, json};
@@ -115,7 +113,7 @@ impl Infrastructure {
         let boot = Boot {
             name: host.to_owned(),
             provider_id: provider_id.to_owned(),
-            data: self.bootstrap_data(secret),
+            data: self.place.bootstrap_data(secret),
         };
         let machine = (self.boot)(&boot);
         lock(&self.running).insert(name.to_owned(), machine);
@@ -145,15 +143,6 @@ impl Infrastructure {
     fn set_finalizers(&self, name: &str, finalizers: &[&str]) {
         let patch = json!({ "metadata": { "finalizers": finalizers } });
         self.place.patch(GENERIC_MACHINE, name, &patch);
-    }
-
-    fn bootstrap_data(&self, secret: &str) -> String {
-        let words = ["get", "secret", secret, "-n", &self.place.namespace];
-        let secret = self.place.kubectl().json(words);
-        let data = BASE64_STANDARD
-            .decode(secret["data"]["value"].as_str().unwrap())
-            .unwrap();
-        String::from_utf8(data).unwrap()
     }
 }
 

@@ -1,0 +1,82 @@
+//! The objects of Cluster API Provider AWS. Its definitions follow Cluster API's contract v1beta1,
+//! under a version that is called v1beta2.
+
+mod instances;
+
+use kubelet_authenticator_test_support::moto::Network;
+use kubelet_authenticator_test_support::process::HeldAddress;
+use serde_json::{Map, Value, json};
+
+pub use self::instances::{Instances, Maker, owned};
+use super::contract::{AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE};
+use super::{Management, capa, crds};
+use crate::cloud::{ACCOUNT, Cloud, REGION};
+
+/// The security groups that the provider looks for: those of an AWSCluster that it looks after
+/// itself.
+const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
+
+/// The provider leaves an AWSCluster with this annotation alone, and provides for its AWSMachines.
+const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
+
+impl Management {
+    /// Defines the AWSClusters, AWSMachines and AWSMachineTemplates of Cluster API Provider AWS,
+    /// which the test then provides for itself.
+    #[track_caller]
+    pub fn define_aws(&self) {
+        let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];
+        let wanted = wanted.map(|kind| json!(kind.resource()));
+        let mut definitions = capa::manifests();
+        definitions.retain(|object| wanted.contains(&object["metadata"]["name"]));
+        assert_eq!(definitions.len(), wanted.len());
+        for definition in &mut definitions {
+            // Nobody converts: the one version that is served is stored.
+            definition["spec"]["conversion"] = json!({ "strategy": "None" });
+            self.kubectl().apply_server_side(definition);
+        }
+        crds::wait_until_established(self.kubectl(), &definitions);
+    }
+}
+
+/// Makes a network for AWSClusters, whose addresses this machine can have.
+#[track_caller]
+pub fn network(cloud: &Cloud) -> Network {
+    let ec2 = cloud.moto().ec2(ACCOUNT, REGION);
+    ec2.create_network(&HeldAddress::network(), &SECURITY_GROUPS)
+}
+
+pub(super) fn cluster_annotations() -> Map<String, Value> {
+    Map::from_iter([(MANAGED_BY.to_owned(), json!("external"))])
+}
+
+pub(super) fn cluster_spec(network: &Network, endpoint: &Value) -> Value {
+    json!({
+        "region": REGION,
+        "controlPlaneEndpoint": endpoint,
+        "network": {
+            "vpc": { "id": network.vpc },
+            "subnets": [{ "id": network.subnet, "availabilityZone": network.zone }],
+        },
+    })
+}
+
+/// The status of an AWSCluster whose network is there.
+pub(super) fn cluster_status(network: &Network) -> Value {
+    let groups = network.security_groups.iter();
+    let groups = groups.map(|(name, id)| (name.clone(), json!({ "id": id, "name": name })));
+    json!({
+        "ready": true,
+        "networkStatus": { "securityGroups": Map::from_iter(groups) },
+    })
+}
+
+pub(super) fn machine_template(network: &Network) -> Value {
+    json!({ "template": { "spec": {
+        "instanceType": "t3.large",
+        "ami": { "id": "ami-12345678" },
+        "subnet": { "id": network.subnet },
+        "sshKeyName": "",
+        // User data of an instance are as in most providers, and not kept elsewhere.
+        "cloudInit": { "insecureSkipSecretsManager": true },
+    } } })
+}

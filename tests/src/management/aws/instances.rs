@@ -1,0 +1,220 @@
+//! The machines of a Cluster on AWS.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use serde_json::{Value, json};
+
+use super::super::WorkloadCluster;
+use super::super::contract::{AWS_MACHINE, MACHINE};
+use super::super::place::Place;
+use super::super::rounds::Rounds;
+use crate::cloud::{ACCOUNT, Cloud, Instance, REGION};
+
+const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
+
+/// Who makes the instances of AWSMachines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    /// The manager of Cluster API Provider AWS ([`Capa`](super::super::Capa)).
+    Capa,
+    /// The test, which writes the same in the same order: finalizer, provider ID, and that the machine
+    /// is ready. That comes when its node has asked for a certificate: Cluster API does not tell the
+    /// Machine's provider ID before.
+    Test,
+}
+
+/// The instances of one Cluster's AWSMachines, which run for as long as the AWSMachines are there,
+/// at most until this is dropped.
+#[derive(Debug)]
+pub struct Instances {
+    _rounds: Rounds<State>,
+}
+
+impl Instances {
+    /// Starts to boot them: `boot` is given an instance and the bootstrap token in its user data,
+    /// and starts what ends when it is dropped.
+    pub fn start<M: Send + 'static>(
+        cluster: &WorkloadCluster,
+        cloud: &Arc<Cloud>,
+        maker: Maker,
+        boot: impl Fn(&Instance, &str) -> M + Send + 'static,
+    ) -> Self {
+        let state = State {
+            place: cluster.place.clone(),
+            workload: cluster.control_plane().clone(),
+            cloud: cloud.clone(),
+            maker,
+            boot: Box::new(move |instance, token| Box::new(boot(instance, token))),
+            running: BTreeMap::new(),
+        };
+        Self {
+            _rounds: Rounds::start(state, State::look),
+        }
+    }
+}
+
+struct State {
+    place: Place,
+    workload: Arc<ControlPlane>,
+    cloud: Arc<Cloud>,
+    maker: Maker,
+    boot: Box<Boot>,
+    /// By the names of their AWSMachines.
+    running: BTreeMap<String, Booted>,
+}
+
+struct Booted {
+    // First: what an instance runs ends before its metadata service.
+    _running: Box<dyn Any + Send>,
+    instance: Instance,
+    token: String,
+}
+
+type Boot = dyn Fn(&Instance, &str) -> Box<dyn Any + Send> + Send;
+
+impl State {
+    fn look(&mut self) {
+        let resource = AWS_MACHINE.resource();
+        let words = ["get", &resource, "-n", &self.place.namespace];
+        let list = self.place.kubectl().json(words);
+        let objects = list["items"].as_array().map(Vec::as_slice);
+        let objects = objects.unwrap_or_default();
+        let (leaving, staying): (Vec<_>, Vec<_>) = objects
+            .iter()
+            .partition(|object| object["metadata"]["deletionTimestamp"].is_string());
+        self.running
+            .retain(|name, _| staying.iter().any(|object| name_of(object) == name));
+        for object in staying {
+            self.boot(object);
+            if self.maker == Maker::Test {
+                self.provide(object);
+            }
+        }
+        if self.maker == Maker::Test {
+            for object in leaving {
+                self.terminate(object);
+            }
+        }
+    }
+
+    /// Starts what runs on the instance, if there is one that has not been seen yet.
+    fn boot(&mut self, object: &Value) {
+        let name = name_of(object);
+        let Some(id) = object["spec"]["instanceID"].as_str() else {
+            return;
+        };
+        if self.running.contains_key(name) {
+            return;
+        }
+        let ec2 = self.cloud.moto().ec2(ACCOUNT, REGION);
+        let data = match self.maker {
+            Maker::Capa => ec2.user_data(id),
+            Maker::Test => {
+                let (secret, _) = self.data_secret_of(object).unwrap();
+                self.place.bootstrap_data(&secret)
+            }
+        };
+        let instance = self.cloud.boot(ec2.instance(id));
+        let token = token_of(&data);
+        let booted = Booted {
+            _running: (self.boot)(&instance, &token),
+            instance,
+            token,
+        };
+        self.running.insert(name.to_owned(), booted);
+    }
+
+    /// Writes what Cluster API Provider AWS writes next about this AWSMachine, if it is time.
+    fn provide(&self, object: &Value) {
+        let name = name_of(object);
+        let Some((_, machine)) = self.data_secret_of(object) else {
+            return;
+        };
+        if object["metadata"]["finalizers"] != json!([FINALIZER]) {
+            return self.set_finalizers(name, &[FINALIZER]);
+        }
+        let Some(Booted {
+            instance, token, ..
+        }) = self.running.get(name)
+        else {
+            return self.launch(name);
+        };
+        if object["status"]["ready"] == true || !self.has_asked(token) {
+            return;
+        }
+        assert!(
+            machine["spec"]["providerID"].is_null(),
+            "Cluster API was early: {machine:#}"
+        );
+        let status = json!({
+            "ready": true,
+            "instanceState": "running",
+            "addresses": [
+                { "type": "InternalDNS", "address": instance.ec2.private_dns_name },
+                { "type": "InternalIP", "address": instance.ec2.private_ip },
+            ],
+        });
+        self.place.patch_status(AWS_MACHINE, name, &status);
+    }
+
+    fn launch(&self, name: &str) {
+        let owned = owned(&self.place.cluster);
+        let tags = [(owned.as_str(), "owned"), ("Name", name)];
+        let ec2 = self.cloud.moto().ec2(ACCOUNT, REGION).run(&tags);
+        let provider_id = format!("aws:///{}/{}", ec2.zone, ec2.id);
+        let patch = json!({ "spec": { "providerID": provider_id, "instanceID": ec2.id } });
+        self.place.patch(AWS_MACHINE, name, &patch);
+        let status = json!({ "ready": false, "instanceState": "pending" });
+        self.place.patch_status(AWS_MACHINE, name, &status);
+    }
+
+    fn terminate(&self, object: &Value) {
+        if let Some(id) = object["spec"]["instanceID"].as_str() {
+            self.cloud.moto().ec2(ACCOUNT, REGION).terminate(id);
+        }
+        self.set_finalizers(name_of(object), &[]);
+    }
+
+    /// The name of the Secret with the bootstrap data, once there is one, and the Machine.
+    fn data_secret_of(&self, object: &Value) -> Option<(String, Value)> {
+        let mut owners = object["metadata"]["ownerReferences"].as_array()?.iter();
+        let owner = owners.find(|owner| owner["kind"] == MACHINE.kind)?;
+        let machine = self.place.get(MACHINE, owner["name"].as_str()?);
+        let secret = machine["spec"]["bootstrap"]["dataSecretName"].as_str()?;
+        Some((secret.to_owned(), machine))
+    }
+
+    fn has_asked(&self, token: &str) -> bool {
+        let id = token.split('.').next().unwrap_or_default();
+        let user = format!("system:bootstrap:{id}");
+        let requests = self.workload.csrs();
+        requests.iter().any(|csr| csr["spec"]["username"] == *user)
+    }
+
+    fn set_finalizers(&self, name: &str, finalizers: &[&str]) {
+        let patch = json!({ "metadata": { "finalizers": finalizers } });
+        self.place.patch(AWS_MACHINE, name, &patch);
+    }
+}
+
+/// The tag of what Cluster API Provider AWS made for a Cluster of this name, in whatever namespace.
+pub fn owned(cluster: &str) -> String {
+    format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+/// The bootstrap token in bootstrap data, which kubeadm would find there.
+fn token_of(data: &str) -> String {
+    let mut words = data.split_whitespace();
+    words
+        .find(|word| *word == "token:")
+        .and_then(|_| words.next())
+        .unwrap_or_else(|| panic!("no token in the bootstrap data: {data}"))
+        .to_owned()
+}
