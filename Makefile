@@ -48,6 +48,11 @@ test: prerequisites-all dependencies
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
+## test-long: real Cluster API Provider AWS, whose manager takes ten minutes to build, once
+test-long: prerequisites-all dependencies
+	@$(MAKE) --jobs=3 build capa moto
+	$(LINT) tests/suites --long
+
 ## test-fast: the tests that need no real Kubernetes, and so no Go
 test-fast: moto build
 	$(LINT) tests/suites --fast
@@ -92,6 +97,10 @@ cluster-api: control-plane
 	@tests/cluster-api/managers/build >/dev/null
 	@tests/cluster-api/capa/build manifests >/dev/null
 
+## capa: the manager of Cluster API Provider AWS, built once and cached
+capa: cluster-api
+	@tests/cluster-api/capa/build >/dev/null
+
 ## moto: the simulator of EC2, installed once and cached
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
@@ -125,5 +134,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-fast build suites isolation bench bench-limits musl control-plane cluster-api moto cloud-init dependencies fmt deny \
-	advisories machete
+.PHONY: help demo test test-long test-fast build suites isolation bench bench-limits musl control-plane cluster-api capa moto \
+	cloud-init dependencies fmt deny advisories machete

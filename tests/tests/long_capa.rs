@@ -1,0 +1,295 @@
+//! The manager of Cluster API Provider AWS makes instances, and they join. What it is made of takes
+//! ten minutes to build, so this runs in `make test-long` alone.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use kubelet_attestation::names::{Audience, BUILT_IN_SERVING_SIGNER, Provider};
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
+use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_test_support::moto::Network;
+use kubelet_authenticator_test_support::process::{HeldAddress, poll};
+use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, REGION};
+use kubelet_authenticator_tests::controller::{Application, is_answered, is_issued, reason_of};
+use kubelet_authenticator_tests::fleet::{Manager, authorize, grant, kubelet_of_instance};
+use kubelet_authenticator_tests::management::{
+    Capa, InfraCluster, Instances, MachineDeployment, Maker, Management, WorkloadCluster, network,
+    owned,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+
+/// For what Cluster API does in a minute, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// How long a bootstrap token of Cluster API lives by default.
+const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
+
+/// The name of every Cluster here.
+const CLUSTER: &str = "prod-1";
+
+/// One account, and a management cluster with the providers and our controller.
+struct Site {
+    cloud: Arc<Cloud>,
+    network: Network,
+    management: Management,
+    capa: Capa,
+    _manager: Manager,
+}
+
+static SITE: LazyLock<Site> = LazyLock::new(|| {
+    let cloud = Arc::new(Cloud::start());
+    let management = Management::managed(TOKEN_TTL);
+    let capa = management.start_capa(&cloud);
+    grant(&management);
+    Site {
+        network: network(&cloud),
+        _manager: Manager::aws(&management, &cloud, &[]),
+        cloud,
+        management,
+        capa,
+    }
+});
+
+/// A Cluster of a tenant whose machines are instances with the plugin.
+struct Tenant {
+    cluster: WorkloadCluster,
+    deployment: MachineDeployment,
+    _instances: Instances,
+}
+
+impl Tenant {
+    fn start(namespace: &str, replicas: u32) -> Self {
+        let cluster = SITE.management.cluster(CLUSTER).namespace(namespace);
+        let cluster = cluster.infrastructure(InfraCluster::Aws(SITE.network.clone()));
+        let cluster = cluster.create();
+        let authentication = authorize(&SITE.management, &cluster, &["aws"], json!({}));
+        authentication.wait_until_ready(SITE.management.kubectl());
+        let boot = node(cluster.control_plane().clone());
+        let instances = Instances::start(&cluster, &SITE.cloud, Maker::Capa, boot);
+        // As Cluster API Provider AWS has it in its templates.
+        let registration = json!({
+            "name": "{{ ds.meta_data.local_hostname }}",
+            "kubeletExtraArgs": [{ "name": "cloud-provider", "value": "external" }],
+        });
+        let config = json!({ "joinConfiguration": { "nodeRegistration": registration } });
+        Self {
+            deployment: cluster.machine_deployment_of("workers", replicas, config),
+            cluster,
+            _instances: instances,
+        }
+    }
+
+    fn plane(&self) -> &ControlPlane {
+        self.cluster.control_plane()
+    }
+
+    /// The record of this node's name.
+    fn record(&self, node_name: &str) -> Value {
+        let name = format!("{CLUSTER}.{node_name}");
+        let words = [
+            "get",
+            "nodeidentities",
+            &name,
+            "-n",
+            self.cluster.namespace(),
+        ];
+        SITE.management.kubectl().json(words)
+    }
+
+    /// The names of all Nodes.
+    fn nodes(&self) -> BTreeSet<String> {
+        let nodes = self.plane().kubectl().json(["get", "nodes"]);
+        let nodes = nodes["items"].as_array().unwrap().iter();
+        nodes.map(name_of).collect()
+    }
+
+    /// Files a request by hand, with evidence of this instance, for what is that Machine's; gives the
+    /// reason for which it is denied.
+    fn claim(&self, joined: &Joined, instance: &Instance) -> String {
+        let machine = &joined.instance;
+        let ca = self.plane().ca().certificate_pem().as_bytes();
+        let audience = Audience::of_ca(&CertificateDer::from_pem_slice(ca).unwrap());
+        let id = machine.provider_id();
+        let mut parts = instance.parts(&audience, &id, SITE.cloud.sts().now());
+        parts.node_name = machine.node_name();
+        let evidence = |spki: &[u8]| Some(SITE.cloud.evidence(&parts, spki));
+        let application = Application::proving(parts.node_name, &id, Provider::AWS, evidence);
+        let bearer = self.plane().kubeconfig(User::Token(joined.token.clone()));
+        let kubectl = self.plane().kubectl_with(bearer);
+        kubectl.apply_object(&application.to_json());
+        let csr = self.plane().wait_for_csr("denied", |csr| {
+            name_of(csr) == application.name() && reason_of(csr, "Denied").is_some()
+        });
+        assert!(!is_issued(&csr), "{csr:#}");
+        reason_of(&csr, "Denied").unwrap().to_owned()
+    }
+
+    /// Starts a kubelet with the plugin on this instance, with the token of that Machine: its request
+    /// has to wait for a Machine that is this instance, and the Machine's Events say so.
+    fn has_it_wait(&self, joined: &Joined, instance: &Instance) {
+        let before: BTreeSet<_> = self.plane().csrs().iter().map(name_of).collect();
+        let token = &joined.token;
+        let _kubelet = kubelet_of_instance(self.plane(), token, &SITE.cloud, instance).start();
+        let user = format!("system:bootstrap:{}", token.split_once('.').unwrap().0);
+        let csr = self.plane().wait_for_csr("of the instance", |csr| {
+            csr["spec"]["username"] == *user && !before.contains(&name_of(csr))
+        });
+        let name = name_of(&csr);
+        let about = format!(
+            "involvedObject.name={},reason=MachineNotFound",
+            joined.machine
+        );
+        let namespace = self.cluster.namespace();
+        let events = ["events", "-n", namespace, "--field-selector", &about];
+        let kubectl = SITE.management.kubectl();
+        let event = kubectl.wait_for(&events, &name, PATIENCE, |event| {
+            event["related"]["name"] == *name
+        });
+        assert_eq!(event["type"], "Warning", "{event:#}");
+        let csr = self.plane().wait_for_csr(&name, |csr| name_of(csr) == name);
+        assert!(!is_answered(&csr), "{csr:#}");
+    }
+
+    /// The only Machine, once it is running.
+    fn joined(&self) -> Joined {
+        let machine = self.deployment.wait_until_running(1).remove(0);
+        let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
+        Joined {
+            instance: SITE.cloud.boot(ec2.instance(instance_id(&machine))),
+            token: self.deployment.bootstrap_token(&name_of(&machine)),
+            machine: name_of(&machine),
+        }
+    }
+}
+
+/// A Machine whose Node is there.
+struct Joined {
+    /// Its name.
+    machine: String,
+    /// Its bootstrap token.
+    token: String,
+    /// What was made for it.
+    instance: Instance,
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", SITE.capa.log());
+        }
+    }
+}
+
+/// A node is a kubelet with the plugin, at the address of its instance. What says who it is to
+/// Kubernetes would come from the cloud provider in the cluster.
+fn node(plane: Arc<ControlPlane>) -> impl Fn(&Instance, &str) -> Kubelet + Send + 'static {
+    move |instance, token| {
+        let address = HeldAddress::take_this(instance.ec2.private_ip.parse().unwrap());
+        kubelet_of_instance(&plane, token, &SITE.cloud, instance)
+            .server_tls_bootstrap()
+            .reachable_at(address)
+            .arg("--cloud-provider=external")
+            .arg(format!("--provider-id={}", instance.provider_id()))
+            .start()
+    }
+}
+
+fn name_of(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+/// The ID of the instance that was made for this Machine.
+fn instance_id(machine: &Value) -> &str {
+    let provider_id = machine["spec"]["providerID"].as_str().unwrap();
+    provider_id.rsplit_once('/').unwrap().1
+}
+
+#[test]
+fn instances_of_cluster_api_provider_aws_join_as_ec2_names_them_and_serve() {
+    let tenant = Tenant::start("joined", 2);
+    let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
+
+    let before = tenant.deployment.wait_until_running(2);
+
+    for machine in &before {
+        let instance = ec2.instance(instance_id(machine));
+        let name = instance.private_dns_name.as_str();
+        assert_eq!(machine["status"]["nodeRef"]["name"], name, "{machine:#}");
+        tenant.plane().wait_for_node_ready(name);
+        let record = tenant.record(name);
+        assert_eq!(record["spec"]["attestor"], "aws", "{record:#}");
+        assert_eq!(record["spec"]["providerID"], machine["spec"]["providerID"]);
+        let user = format!("system:node:{name}");
+        let serving = tenant.plane().wait_for_csr("for serving", |csr| {
+            csr["spec"]["username"] == *user
+                && csr["spec"]["signerName"] == BUILT_IN_SERVING_SIGNER
+                && is_issued(csr)
+        });
+        let reason = reason_of(&serving, "Approved");
+        assert_eq!(reason, Some("ServingNamesCorroborated"), "{serving:#}");
+        let path = format!("/api/v1/nodes/{name}/proxy/healthz");
+        let answer = poll(PATIENCE, || tenant.plane().kubectl().raw(&path).ok());
+        assert_eq!(answer.as_deref(), Some("ok"));
+    }
+
+    tenant.deployment.scale(1);
+
+    let after = tenant.deployment.wait_until_running(1);
+    let left = instance_id(&after[0]);
+    let gone = before.iter().map(instance_id).find(|id| *id != left);
+    let gone = ec2.instance(gone.unwrap());
+    assert_eq!(gone.state, "terminated");
+    let buried = poll(PATIENCE, || {
+        let record = tenant.record(&gone.private_dns_name);
+        (!record["spec"]["tombstone"].is_null()).then_some(())
+    });
+    assert!(
+        buried.is_some(),
+        "{:#}",
+        tenant.record(&gone.private_dns_name)
+    );
+    let record = tenant.record(&ec2.instance(left).private_dns_name);
+    assert!(record["spec"]["tombstone"].is_null(), "{record:#}");
+}
+
+#[test]
+fn an_instance_of_the_account_that_is_no_machine_of_the_cluster_waits_and_as_one_is_denied() {
+    let tenant = Tenant::start("alone", 1);
+    let joined = tenant.joined();
+
+    // Whoever may start instances gives them what tags he likes.
+    let other = SITE.cloud.launch(&[(&owned(CLUSTER), "owned")]);
+
+    tenant.has_it_wait(&joined, &other);
+    assert_eq!(tenant.claim(&joined, &other), "AnotherMachine");
+    let own = BTreeSet::from([joined.instance.node_name().to_owned()]);
+    assert_eq!(tenant.nodes(), own);
+}
+
+#[test]
+fn of_two_clusters_of_one_name_in_one_account_no_instance_joins_the_other() {
+    let tenants = ["tenant-a", "tenant-b"].map(|namespace| Tenant::start(namespace, 1));
+    let joined = tenants.each_ref().map(Tenant::joined);
+    let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
+    for one in &joined {
+        // It has no namespace: the tag is the same for both.
+        let id = [("InstanceId.1".to_owned(), one.instance.ec2.id.as_str())];
+        let described = ec2.call("DescribeInstances", &id);
+        assert!(described.contains(&owned(CLUSTER)), "{described}");
+    }
+
+    for (own, other) in [(0, 1), (1, 0)] {
+        let instance = &joined[own].instance;
+        tenants[other].has_it_wait(&joined[other], instance);
+        let reason = tenants[other].claim(&joined[other], instance);
+        assert_eq!(reason, "AnotherMachine");
+    }
+
+    for (tenant, one) in tenants.iter().zip(&joined) {
+        let own = BTreeSet::from([one.instance.node_name().to_owned()]);
+        assert_eq!(tenant.nodes(), own);
+    }
+}
