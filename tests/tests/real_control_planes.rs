@@ -1,0 +1,202 @@
+//! Control planes that real kubeadm makes on machines, and the plugin and our controller in their
+//! clusters.
+
+use std::fmt::Write as _;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
+use kubelet_authenticator_test_support::control_plane::{KubeadmBinding, has_condition};
+use kubelet_authenticator_test_support::machine::{KubeadmCluster, Machine, Role};
+use kubelet_authenticator_tests::controller::{Machine as Member, Setup, reason_of};
+use kubelet_authenticator_tests::node::NULL;
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+/// The plugin on the machines.
+const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
+
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
+
+const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const FIRST: Member = Member {
+    name: "first",
+    token: "first1",
+};
+const SECOND: Member = Member {
+    name: "second",
+    token: "second",
+};
+const WORKER: Member = Member {
+    name: "worker",
+    token: "worker",
+};
+
+/// A machine of no cluster yet, whose image has the plugin and its drop-in.
+fn boot(member: Member) -> Machine {
+    let rendered = Command::new(program(NULL))
+        .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
+        .output()
+        .unwrap();
+    assert!(rendered.status.success(), "{rendered:?}");
+    Machine::of_no_cluster(member.name)
+        .program(PLUGIN, &program(NULL))
+        .file(DROP_IN, 0o644, rendered.stdout)
+        .boot()
+}
+
+/// The inventory of all machines.
+fn inventory() -> String {
+    let machine = |member: Member, control_plane: bool| {
+        json!({
+            "name": member.name,
+            "providerID": member.provider_id(),
+            "tokenID": member.token,
+            "controlPlane": control_plane,
+        })
+    };
+    json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineInventory",
+        "machines": [machine(FIRST, true), machine(SECOND, true), machine(WORKER, false)],
+    })
+    .to_string()
+}
+
+fn said(machine: &Machine, output: &Output) -> String {
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    write!(text, "{stderr}\n{}", machine.journal()).unwrap();
+    text
+}
+
+/// Joins with kubeadm, and waits until the Node is ready and was let in by our signer alone.
+#[track_caller]
+fn join(cluster: &KubeadmCluster, first: &Machine, member: Member, role: Role) -> Machine {
+    let kubectl = cluster.kubectl();
+    let token = format!("{}.0123456789abcdef", member.token);
+    first.ok(&["kubeadm", "token", "create", &token]);
+    let machine = boot(member);
+    let provider_id = member.provider_id();
+    let arguments = [("provider-id", &*provider_id)];
+
+    let joined = machine.kubeadm_join_to(cluster, role, &token, &arguments);
+
+    assert!(joined.status.success(), "{}", said(&machine, &joined));
+    let selector = format!("metadata.name={}", member.name);
+    let nodes = ["nodes", "--field-selector", &selector];
+    let ready = |node: &Value| has_condition(node, "Ready");
+    kubectl.wait_for(&nodes, "that is ready", PATIENCE, ready);
+    let users = [
+        format!("system:bootstrap:{}", member.token),
+        format!("system:node:{}", member.name),
+    ];
+    let requests = kubectl.json(["get", "certificatesigningrequests"]);
+    let requests = requests["items"].as_array().unwrap().iter();
+    let signers: Vec<_> = requests
+        .filter(|csr| users.iter().any(|user| csr["spec"]["username"] == **user))
+        .map(|csr| csr["spec"]["signerName"].as_str().unwrap())
+        .collect();
+    assert_eq!(signers, [Provider::NULL.client_signer()]);
+    machine
+}
+
+fn bindings(cluster: &KubeadmCluster) -> Vec<String> {
+    let bindings = cluster.kubectl().json(["get", "clusterrolebindings"]);
+    let names = bindings["items"].as_array().unwrap().iter();
+    names
+        .map(|binding| binding["metadata"]["name"].as_str().unwrap().to_owned())
+        .filter(|name| name.starts_with("kubeadm:node-autoapprove-"))
+        .collect()
+}
+
+/// Takes kubeadm's auto-approval away.
+#[track_caller]
+fn close(cluster: &KubeadmCluster) {
+    for binding in [
+        KubeadmBinding::NodeAutoapproveBootstrap,
+        KubeadmBinding::NodeAutoapproveCertificateRotation,
+    ] {
+        let words = ["delete", "clusterrolebinding", binding.name()];
+        cluster.kubectl().ok(words);
+    }
+}
+
+#[test]
+fn in_a_cluster_of_kubeadms_control_planes_and_workers_join_by_the_plugin() {
+    let first = boot(FIRST);
+    let cluster = first.kubeadm_init();
+    let kubectl = cluster.kubectl();
+    // There is nothing to take over: kubeadm gave the kubelet its certificate.
+    let conf = first.read(KUBELET_CONF).unwrap();
+    let conf = String::from_utf8(conf).unwrap();
+    assert!(conf.contains("kubelet-client-current.pem"), "{conf}");
+    close(&cluster);
+    assert_eq!(bindings(&cluster), [""; 0]);
+
+    let version = first.ok(&["kubeadm", "version", "-o", "short"]);
+    first.ok(&[
+        "kubeadm",
+        "upgrade",
+        "apply",
+        version.trim(),
+        "--yes",
+        "--force",
+        // It wants control groups of version 2, and CoreDNS.
+        "--ignore-preflight-errors=SystemVerification,CoreDNSUnsupportedPlugins,CoreDNSMigration",
+    ]);
+
+    let back = bindings(&cluster);
+    assert_eq!(back.len(), 2, "{back:?}");
+    close(&cluster);
+
+    let ca = (&*cluster.ca_cert_path(), &*cluster.ca_key_path());
+    let controller = program("null-attestation-controller");
+    let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[]);
+    setup.write_inventory(&inventory());
+    let duties = ["--deny-built-in", "--control-plane-renewal"];
+    let mut controller = setup.start_with(&duties);
+    controller.wait_until_it_watches();
+
+    let worker = join(&cluster, &first, WORKER, Role::Worker);
+    let second = join(&cluster, &first, SECOND, Role::ControlPlane);
+
+    let node = kubectl.json(["get", "node", SECOND.name]);
+    let label = "node-role.kubernetes.io/control-plane";
+    assert!(node["metadata"]["labels"][label].is_string(), "{node:#}");
+    // Its kubelet asks the API server that it runs itself, which was not up when `setup` ran.
+    let conf = second.read(KUBELET_CONF).unwrap();
+    let conf = String::from_utf8(conf).unwrap();
+    let own = format!("https://{}:6443", second.address());
+    assert!(conf.contains(&own) && conf.contains(PLUGIN), "{conf}");
+    let journal = second.journal();
+    assert!(journal.contains("kubelet set up: "), "{journal}");
+    let etcd = kubectl.json(["get", "pods", "-n", "kube-system", "-l", "component=etcd"]);
+    assert_eq!(etcd["items"].as_array().unwrap().len(), 2, "{etcd:#}");
+
+    // The certificate that kubeadm gave the first one is renewed as that of a stock kubelet.
+    first.ok(&["systemctl", "stop", "kubelet"]);
+    first.remove(KUBELET_CONF);
+    first.ok(&["sh", "-c", "rm /var/lib/kubelet/pki/kubelet-client-*"]);
+    let config = "/etc/kubernetes/kubeadm-init.yaml";
+    first.ok(&[
+        "kubeadm",
+        "init",
+        "phase",
+        "kubeconfig",
+        "kubelet",
+        "--config",
+        config,
+    ]);
+    first.ok(&["systemctl", "start", "kubelet"]);
+    let requests = ["certificatesigningrequests"];
+    kubectl.wait_for(&requests, "of the first one, renewed", PATIENCE, |csr| {
+        csr["spec"]["signerName"] == BUILT_IN_CLIENT_SIGNER
+            && reason_of(csr, "Approved") == Some("ControlPlaneRenewal")
+            && csr["status"]["certificate"].is_string()
+    });
+    drop((worker, second));
+}
