@@ -38,6 +38,7 @@
 mod builder;
 mod cgroups;
 mod cloud_init;
+mod endpoint;
 mod forwarder;
 mod kubeadm;
 mod namespaces;
@@ -52,9 +53,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use self::builder::MachineBuilder;
 use self::cgroups::ControlGroup;
+pub use self::endpoint::{Endpoint, Served};
 use self::forwarder::Forwarder;
 use self::kubeadm::Discovery;
-pub use self::kubeadm::{KubeadmCluster, Role};
+pub use self::kubeadm::{KUBELET_PATCHES, KubeadmCluster, Role};
 use crate::control_plane::{ControlPlane, DEADLINE};
 use crate::process::{Process, Scratch, guarded, poll};
 

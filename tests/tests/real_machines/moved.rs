@@ -1,13 +1,10 @@
 //! A Cluster is moved to another management cluster, and back.
 
+use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_tests::management::Order;
-
 use serde_json::json;
 
-use crate::bed::{
-    Machines, PATIENCE, SITE, Scene, Site, client_requests, joinable, names, record,
-};
-use kubelet_attestation::names::Provider as Attestor;
+use crate::bed::{Machines, PATIENCE, SITE, Scene, Site, client_requests, joinable, names, record};
 
 #[test]
 fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
@@ -15,7 +12,9 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
     let machines = Machines::Insecure(Order::ProviderIdFirst);
     let scene = Scene::unattended(joinable("moved"), machines);
     annotate(&SITE, "insecure");
-    scene.authentication.wait_until_ready(SITE.management.kubectl());
+    scene
+        .authentication
+        .wait_until_ready(SITE.management.kubectl());
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
     let before = deployment.wait_until_running(1);

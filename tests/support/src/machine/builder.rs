@@ -8,11 +8,11 @@ use x509_parser::parse_x509_certificate;
 
 use super::cgroups::ControlGroup;
 use super::forwarder::Forwarder;
-use super::kubeadm::Discovery;
+use super::kubeadm::{Discovery, KUBELET_PATCHES};
 use super::network::Network;
 use super::{Machine, RUNTIME, namespaces, units};
 use crate::binaries::control_plane_binary;
-use crate::control_plane::{ControlPlane, DEADLINE};
+use crate::control_plane::{ControlPlane, DEADLINE, kubelet_configuration};
 use crate::hex::hex;
 use crate::process::{Scratch, poll};
 
@@ -76,7 +76,12 @@ impl MachineBuilder {
             network,
             address: network.next(),
         };
-        let builder = builder.file("/usr/bin/pause", 0o755, PAUSE);
+        let patch = format!("{KUBELET_PATCHES}/kubeletconfiguration+strategic.json");
+        let builder = builder.file("/usr/bin/pause", 0o755, PAUSE).file(
+            &patch,
+            0o644,
+            kubelet_configuration().to_string(),
+        );
         PROGRAMS.iter().fold(builder, |builder, program| {
             let path = format!("/usr/bin/{program}");
             builder.program(&path, &control_plane_binary(program))
@@ -181,7 +186,7 @@ impl MachineBuilder {
         let host = scratch.directory("host");
         let forwarders = reached
             .iter()
-            .map(|server| Forwarder::start(&host.join(units::socket(*server)), *server))
+            .map(|server| Forwarder::on_socket(&host.join(units::socket(*server)), *server))
             .collect();
         units::write(&scratch.directory("units"), &reached, RUNTIME);
 

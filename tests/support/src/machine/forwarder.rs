@@ -1,14 +1,16 @@
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use tokio::net::{TcpStream, UnixListener};
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::oneshot;
 
-/// A Unix socket that leads to a TCP address of the host, until this is dropped.
-///
-/// A Unix socket, since those are found by path also from another network namespace.
+use super::endpoint::Servers;
+
+/// A socket that leads to the first of some TCP addresses that answers, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     stop: Option<oneshot::Sender<()>>,
@@ -16,11 +18,38 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
+    /// On a Unix socket, since those are found by path also from another network namespace.
     #[track_caller]
-    pub(super) fn start(socket: &Path, server: SocketAddr) -> Self {
+    pub(super) fn on_socket(socket: &Path, server: SocketAddr) -> Self {
         let listener = StdUnixListener::bind(socket)
             .unwrap_or_else(|error| panic!("cannot listen on {}: {error}", socket.display()));
         listener.set_nonblocking(true).expect("it is a socket");
+        let servers = Arc::new(Mutex::new(vec![server]));
+        Self::start(async move {
+            let listener = UnixListener::from_std(listener).expect("it does not block");
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(forward(client, servers.clone()));
+            }
+        })
+    }
+
+    /// On a free port of this address of the host, which is returned too.
+    #[track_caller]
+    pub(super) fn on_address(address: Ipv4Addr, servers: Servers) -> (Self, SocketAddr) {
+        let listener = StdTcpListener::bind((address, 0))
+            .unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"));
+        listener.set_nonblocking(true).expect("it is a socket");
+        let address = listener.local_addr().expect("it is bound");
+        let forwarder = Self::start(async move {
+            let listener = TcpListener::from_std(listener).expect("it does not block");
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(forward(client, servers.clone()));
+            }
+        });
+        (forwarder, address)
+    }
+
+    fn start(accept: impl Future<Output = ()> + Send + 'static) -> Self {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -28,9 +57,8 @@ impl Forwarder {
                 .build()
                 .expect("a runtime can be made");
             runtime.block_on(async {
-                let listener = UnixListener::from_std(listener).expect("it does not block");
                 tokio::select! {
-                    () = forward(listener, server) => {}
+                    () = accept => {}
                     _ = stopped => {}
                 }
             });
@@ -51,15 +79,16 @@ impl Drop for Forwarder {
     }
 }
 
-async fn forward(listener: UnixListener, server: SocketAddr) {
-    while let Ok((mut client, _)) = listener.accept().await {
-        tokio::spawn(async move {
-            // Without an API server the connection ends, as it does when that is killed.
-            if let Ok(mut server) = TcpStream::connect(server).await {
-                tokio::io::copy_bidirectional(&mut client, &mut server)
-                    .await
-                    .ok();
-            }
-        });
+async fn forward(mut client: impl AsyncRead + AsyncWrite + Unpin, servers: Servers) {
+    let servers = servers
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    for server in servers {
+        if let Ok(mut server) = TcpStream::connect(server).await {
+            copy_bidirectional(&mut client, &mut server).await.ok();
+            return;
+        }
     }
+    // Without an API server the connection ends, as it does when that is killed.
 }

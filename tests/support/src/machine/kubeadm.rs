@@ -11,6 +11,10 @@ use super::{Machine, RUNTIME};
 use crate::control_plane::{DEADLINE, KUBEADM_API_VERSION, Kubectl, kubelet_configuration};
 use crate::process::Scratch;
 
+/// A directory of every machine with patches of kubeadm's, for who cannot give kubeadm the
+/// configuration of kubelets that machines need.
+pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
+
 /// The key of the certificates that control planes share.
 const CERTIFICATE_KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
