@@ -22,6 +22,7 @@ mod clusterctl;
 mod contract;
 mod crds;
 mod deployment;
+mod kubeadm_control_plane;
 mod machine;
 mod managers;
 mod place;
@@ -73,9 +74,20 @@ impl Management {
     /// Starts one with Cluster API's own managers, whose bootstrap tokens live that long.
     #[track_caller]
     pub fn managed(token_ttl: Duration) -> Self {
+        Self::with_managers(token_ttl, &managers::WITHOUT_CONTROL_PLANES)
+    }
+
+    /// Starts one whose managers make control planes too.
+    #[track_caller]
+    pub fn managed_with_control_planes(token_ttl: Duration) -> Self {
+        Self::with_managers(token_ttl, &managers::ALL)
+    }
+
+    #[track_caller]
+    fn with_managers(token_ttl: Duration, names: &[&str]) -> Self {
         let control_plane = ControlPlane::builder().controllers(Controllers::Default);
         let control_plane = control_plane.start();
-        let managers = Managers::start(&control_plane, token_ttl);
+        let managers = Managers::start(&control_plane, names, token_ttl);
         crds::install_beside(control_plane.kubectl());
         clusterctl::take_inventory(control_plane.kubectl());
         Self {

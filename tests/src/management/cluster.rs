@@ -19,12 +19,12 @@ use super::{MachineBuilder, PoolBuilder, crds};
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct ClusterBuilder {
-    place: Place,
+    pub(super) place: Place,
     workload: Option<Arc<ControlPlane>>,
     controllers: Controllers,
     apiserver_args: Vec<String>,
     controller_manager_args: Vec<String>,
-    infrastructure: InfraCluster,
+    pub(super) infrastructure: InfraCluster,
     metadata: Metadata,
     paused: bool,
     ca_key: bool,
@@ -197,13 +197,13 @@ impl ClusterBuilder {
         }
         let cluster = WorkloadCluster {
             place,
-            workload,
+            workload: Some(workload),
             infrastructure: self.infrastructure,
             object,
             statuses: Vec::new(),
         };
-        cluster.write_kubeconfig(&workload_kubeconfig(&name, &cluster.workload));
-        let ca = cluster.workload.ca().pair();
+        cluster.write_kubeconfig(&workload_kubeconfig(&name, cluster.control_plane()));
+        let ca = cluster.control_plane().ca().pair();
         let key = traditional_key(&ca.key_pem);
         cluster.write_ca(&ca.certificate_pem, self.ca_key.then_some(&key));
         cluster
@@ -221,7 +221,8 @@ pub(super) fn make_namespace(place: &Place) {
 #[derive(Debug)]
 pub struct WorkloadCluster {
     pub(super) place: Place,
-    pub(super) workload: Arc<ControlPlane>,
+    /// None if it is on machines.
+    pub(super) workload: Option<Arc<ControlPlane>>,
     pub(super) infrastructure: InfraCluster,
     /// The Cluster, as it was created.
     pub(super) object: Value,
@@ -241,8 +242,14 @@ impl WorkloadCluster {
     }
 
     /// The workload cluster itself.
+    ///
+    /// # Panics
+    ///
+    /// If its control plane is on machines.
+    #[track_caller]
     pub fn control_plane(&self) -> &Arc<ControlPlane> {
-        &self.workload
+        let workload = self.workload.as_ref();
+        workload.expect("its control plane is not on machines")
     }
 
     /// The Cluster, as it is now.
@@ -261,7 +268,7 @@ impl WorkloadCluster {
     pub fn machine(&self, name: &str) -> MachineBuilder {
         MachineBuilder::new(
             self.place.clone(),
-            self.workload.clone(),
+            self.control_plane().clone(),
             &self.object,
             name,
         )
@@ -271,7 +278,7 @@ impl WorkloadCluster {
     pub fn pool(&self, name: &str) -> PoolBuilder {
         PoolBuilder::new(
             self.place.clone(),
-            self.workload.clone(),
+            self.control_plane().clone(),
             &self.object,
             name,
         )

@@ -98,7 +98,7 @@ pub(super) const KUBEADM_CONFIG_TEMPLATE: Kind = Kind::new(
     "KubeadmConfigTemplate",
     "kubeadmconfigtemplates",
 );
-const GENERIC_MACHINE_TEMPLATE: Kind = Kind::new(
+pub(super) const GENERIC_MACHINE_TEMPLATE: Kind = Kind::new(
     INFRASTRUCTURE,
     "GenericMachineTemplate",
     "genericmachinetemplates",
@@ -107,6 +107,11 @@ pub(super) const GENERIC_CONTROL_PLANE: Kind = Kind::new(
     "controlplane.cluster.x-k8s.io",
     "GenericControlPlane",
     "genericcontrolplanes",
+);
+pub(super) const KUBEADM_CONTROL_PLANE: Kind = Kind::new(
+    "controlplane.cluster.x-k8s.io",
+    "KubeadmControlPlane",
+    "kubeadmcontrolplanes",
 );
 const GENERIC_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "GenericCluster", "genericclusters");
 const PLAIN_CLUSTER: Kind = Kind::new(INFRASTRUCTURE, "PlainCluster", "plainclusters");

@@ -8,24 +8,28 @@ use serde_json::{Value, json};
 
 use super::WorkloadCluster;
 use super::contract::{
-    GENERIC_MACHINE_POOL, KUBEADM_CONFIG, KUBEADM_CONFIG_TEMPLATE, Kind, MACHINE,
-    MACHINE_DEPLOYMENT, MACHINE_POOL,
+    GENERIC_MACHINE_POOL, KUBEADM_CONFIG, KUBEADM_CONFIG_TEMPLATE, KUBEADM_CONTROL_PLANE, Kind,
+    MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL,
 };
 use super::place::{CLUSTER_NAME, Metadata, New, Place};
 
 /// The label of what a MachineDeployment made.
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 
+/// The label of what a control plane made.
+const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
+
 /// The deadline for Machines to be Running.
-const RUNNING: Duration = Duration::from_secs(180);
+pub(super) const RUNNING: Duration = Duration::from_secs(180);
 
 /// The Kubernetes version of control planes and machines.
 pub(super) const VERSION: &str = "v1.36.3";
 
-/// A MachineDeployment.
+/// A MachineDeployment; or a KubeadmControlPlane, which is told the same.
 #[derive(Debug)]
 pub struct MachineDeployment {
     place: Place,
+    kind: Kind,
     name: String,
 }
 
@@ -55,7 +59,11 @@ impl WorkloadCluster {
         let mut spec = template(&place, &name, KUBEADM_CONFIG_TEMPLATE, infrastructure);
         spec["replicas"] = json!(replicas);
         create(MACHINE_DEPLOYMENT, spec);
-        MachineDeployment { place, name }
+        MachineDeployment {
+            place,
+            kind: MACHINE_DEPLOYMENT,
+            name,
+        }
     }
 
     /// Creates a MachinePool and its templates; its machines have this KubeadmConfigSpec.
@@ -73,7 +81,7 @@ impl WorkloadCluster {
     }
 }
 
-fn new(kind: Kind, name: &str, spec: Value) -> New<'_> {
+pub(super) fn new(kind: Kind, name: &str, spec: Value) -> New<'_> {
     New {
         kind,
         name,
@@ -98,11 +106,20 @@ fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) ->
 }
 
 impl MachineDeployment {
+    /// The KubeadmControlPlane of the Cluster.
+    pub(super) fn of_control_plane(place: Place) -> Self {
+        Self {
+            name: place.cluster.clone(),
+            kind: KUBEADM_CONTROL_PLANE,
+            place,
+        }
+    }
+
     /// Asks for so many Machines.
     #[track_caller]
     pub fn scale(&self, replicas: u32) {
         let patch = json!({ "spec": { "replicas": replicas } });
-        self.place.patch(MACHINE_DEPLOYMENT, &self.name, &patch);
+        self.place.patch(self.kind, &self.name, &patch);
     }
 
     /// Asks for another Machine in place of each.
@@ -110,7 +127,7 @@ impl MachineDeployment {
     pub fn roll_out(&self) {
         let now = humantime::format_rfc3339_seconds(now()).to_string();
         let patch = json!({ "spec": { "rollout": { "after": now } } });
-        self.place.patch(MACHINE_DEPLOYMENT, &self.name, &patch);
+        self.place.patch(self.kind, &self.name, &patch);
     }
 
     /// The same, where its Cluster is now.
@@ -161,7 +178,12 @@ impl MachineDeployment {
         let Place {
             namespace, cluster, ..
         } = &self.place;
-        let labels = format!("{CLUSTER_NAME}={cluster},{DEPLOYMENT_NAME}={}", self.name);
+        let label = if self.kind == MACHINE_DEPLOYMENT {
+            format!("{DEPLOYMENT_NAME}={}", self.name)
+        } else {
+            CONTROL_PLANE.to_owned()
+        };
+        let labels = format!("{CLUSTER_NAME}={cluster},{label}");
         let resource = MACHINE.resource();
         let words = ["get", &resource, "-n", namespace, "-l", &labels];
         let list = self.place.kubectl().json(words);

@@ -23,13 +23,20 @@ pub(super) static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
 
 const CORE: &str = "core";
 const KUBEADM_BOOTSTRAP: &str = "kubeadm-bootstrap";
+const KUBEADM_CONTROL_PLANE: &str = "kubeadm-control-plane";
+
+/// Those for Clusters whose control planes others make.
+pub(super) const WITHOUT_CONTROL_PLANES: [&str; 2] = [CORE, KUBEADM_BOOTSTRAP];
+
+/// Each of them.
+pub(super) const ALL: [&str; 3] = [CORE, KUBEADM_BOOTSTRAP, KUBEADM_CONTROL_PLANE];
 
 /// The kubeadm bootstrap provider reads the version of a Machine's control plane, and its manifest
 /// lets it read KubeadmControlPlanes alone.
 const READS_CONTROL_PLANES: &str = "reads-control-planes";
 
-/// The core provider and the kubeadm bootstrap provider, each with the ServiceAccount and the
-/// rights of its manifest, and with its webhooks.
+/// Cluster API's providers, each with the ServiceAccount and the rights of its manifest, and with its
+/// webhooks.
 ///
 /// Their webhooks listen on all addresses: no flag says which.
 #[derive(Debug)]
@@ -79,27 +86,30 @@ impl Manager {
 impl Managers {
     /// Starts them, and waits until they are ready; bootstrap tokens live that long.
     #[track_caller]
-    pub(super) fn start(cluster: &ControlPlane, token_ttl: Duration) -> Self {
+    pub(super) fn start(cluster: &ControlPlane, names: &[&str], token_ttl: Duration) -> Self {
         let webhooks = Webhooks::new();
         let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
         // Both are alpha, and off: without them no configuration for Ignition is accepted, and no
         // ClusterClass.
         let ignition = "--feature-gates=KubeadmBootstrapFormatIgnition=true";
         let classes = "--feature-gates=ClusterTopology=true";
-        let managers = [
-            (CORE, vec![classes]),
-            (KUBEADM_BOOTSTRAP, vec![ttl.as_str(), ignition]),
-        ];
-        let started = managers.map(|(name, flags)| {
+        let started = names.iter().map(|name| {
+            let flags = match *name {
+                CORE => vec![classes],
+                KUBEADM_BOOTSTRAP => vec![ttl.as_str(), ignition],
+                _ => Vec::new(),
+            };
             let port = free_port();
             let manifests = BUILT.join(format!("{name}.json"));
             let account = install(cluster.kubectl(), &manifests, port, &webhooks);
-            if name == KUBEADM_BOOTSTRAP {
+            if *name == KUBEADM_BOOTSTRAP {
                 let_read_control_planes(cluster.kubectl(), &account);
             }
             let program = Launch::new(name, BUILT.join(name)).args(flags);
             start(cluster, program, &account, port, &webhooks)
         });
+        // All of them are started before one is waited for.
+        let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(Manager::wait_until_ready);
         Self {
             _processes: processes.collect(),

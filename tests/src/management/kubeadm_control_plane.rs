@@ -1,0 +1,99 @@
+//! Clusters whose control plane is Cluster API's KubeadmControlPlane.
+
+use std::net::SocketAddr;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_test_support::process::poll;
+use serde_json::{Value, json};
+
+use super::cluster::make_namespace;
+use super::contract::{CLUSTER, GENERIC_MACHINE_TEMPLATE, KUBEADM_CONTROL_PLANE};
+use super::deployment::{MachineDeployment, RUNNING, VERSION, new};
+use super::place::{Metadata, New};
+use super::{ClusterBuilder, WorkloadCluster, crds};
+
+impl ClusterBuilder {
+    /// Creates the Cluster, its InfraCluster with this endpoint, and a KubeadmControlPlane of one
+    /// Machine with this KubeadmConfigSpec, for Cluster API's managers to make.
+    #[track_caller]
+    pub fn create_with_kubeadm(
+        self,
+        endpoint: SocketAddr,
+        config: Value,
+    ) -> (WorkloadCluster, MachineDeployment) {
+        let (place, infrastructure) = (self.place, self.infrastructure);
+        make_namespace(&place);
+        let name = place.cluster.clone();
+        let endpoint = json!({ "host": endpoint.ip(), "port": endpoint.port() });
+        let reference = |kind| place.contract.reference(kind, &place.namespace, &name);
+        place.create_without_statuses(&[&new(
+            GENERIC_MACHINE_TEMPLATE,
+            &name,
+            json!({ "template": { "spec": {} } }),
+        )]);
+        let machines = json!({ "infrastructureRef": reference(GENERIC_MACHINE_TEMPLATE) });
+        let control_plane = json!({
+            "replicas": 1,
+            "version": VERSION,
+            "machineTemplate": { "spec": machines },
+            "kubeadmConfigSpec": config,
+        });
+        place.create_without_statuses(&[&new(KUBEADM_CONTROL_PLANE, &name, control_plane)]);
+        let cluster = json!({
+            "controlPlaneEndpoint": endpoint,
+            "controlPlaneRef": reference(KUBEADM_CONTROL_PLANE),
+            "infrastructureRef": reference(infrastructure.kind()),
+        });
+        let created = place.create_without_statuses(&[&new(CLUSTER, &name, cluster)]);
+        let object = created.into_iter().next().expect("it was created");
+        place.create(&New {
+            kind: infrastructure.kind(),
+            name: &name,
+            owner: Some(&object),
+            metadata: Metadata::default(),
+            spec: json!({ "controlPlaneEndpoint": endpoint }),
+            status: place.contract.infrastructure_status(true),
+        });
+        let control_plane = MachineDeployment::of_control_plane(place.clone());
+        let cluster = WorkloadCluster {
+            place,
+            workload: None,
+            infrastructure,
+            object,
+            statuses: Vec::new(),
+        };
+        (cluster, control_plane)
+    }
+}
+
+impl WorkloadCluster {
+    /// kubectl with the kubeconfig that Cluster API keeps for the cluster, once that is there and
+    /// the API server answers; what our controller needs there is defined then.
+    #[track_caller]
+    pub fn wait_for_kubectl(&self) -> Kubectl {
+        let place = &self.place;
+        let path = format!(
+            "/api/v1/namespaces/{}/secrets/{}-kubeconfig",
+            place.namespace, place.cluster
+        );
+        let secret = poll(RUNNING, || place.kubectl().raw(&path).ok());
+        let secret = secret.expect("Cluster API writes a kubeconfig");
+        let secret: Value = serde_json::from_str(&secret).unwrap();
+        let kubeconfig = BASE64_STANDARD
+            .decode(secret["data"]["value"].as_str().unwrap())
+            .unwrap();
+        let directory = place.control_plane.directory("workload");
+        let file = directory.join("kubeconfig");
+        std::fs::write(&file, kubeconfig).unwrap();
+        let kubectl = Kubectl::new(file, directory);
+        let answers = || {
+            let namespaces = kubectl.raw("/api/v1/namespaces/kube-system");
+            namespaces.ok()
+        };
+        assert!(poll(RUNNING, answers).is_some(), "no API server");
+        crds::install_on_workload(&kubectl);
+        kubectl
+    }
+}

@@ -1,0 +1,153 @@
+//! Cluster API's own KubeadmControlPlane makes control planes on machines, changes their number and
+//! replaces them, and their nodes join through the plugin.
+
+use std::process::Command;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_test_support::machine::{Endpoint, KUBELET_PATCHES, Machine};
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
+use kubelet_authenticator_tests::management::{Boot, Management, Order, Provider, WorkloadCluster};
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+/// The plugin in the machines' image, and its settings.
+const PLUGIN: &str = "/usr/bin/kubelet-authenticator-insecure";
+const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
+
+/// Longer than a test takes.
+const TOKEN_TTL: Duration = Duration::from_secs(900);
+
+/// For what Cluster API does in a minute, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The KubeadmConfigSpec of machines whose image has the plugin, as `render` prints it, with what the
+/// machines of the tests need, whoever gives them a certificate.
+#[track_caller]
+fn config() -> Value {
+    let output = Command::new(program("kubelet-authenticator-insecure"))
+        .args(["render", "--command", PLUGIN, "kubeadm-config"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let rendered = String::from_utf8(output.stdout).unwrap();
+    let template: Value = serde_saphyr::from_str(&rendered).unwrap();
+    let mut config = template["spec"]["template"]["spec"].clone();
+    let join = &mut config["joinConfiguration"];
+    join["nodeRegistration"]["criSocket"] = json!("unix:///run/fakecri.sock");
+    join["nodeRegistration"]["ignorePreflightErrors"] = json!(["SystemVerification"]);
+    join["patches"] = json!({ "directory": KUBELET_PATCHES });
+    config
+}
+
+/// The same for machines of the control plane.
+fn control_plane_config() -> Value {
+    let mut config = config();
+    let join = &mut config["joinConfiguration"];
+    // Cluster API asks etcd through the kubelet, which serves nothing until its certificate is approved.
+    let registration = join["nodeRegistration"].as_object_mut().unwrap();
+    assert!(registration.remove("kubeletExtraArgs").is_some());
+    let mut init = join.clone();
+    // Images that name no program of the machines.
+    init["skipPhases"] = json!(["addon/coredns", "addon/kube-proxy"]);
+    config["initConfiguration"] = init;
+    config
+}
+
+fn names(machines: &[Value]) -> Vec<String> {
+    let names = machines.iter();
+    names
+        .map(|machine| machine["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Who has a live record, once these are all of them.
+#[track_caller]
+fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expected: &[String]) {
+    let live = || {
+        let words = ["get", "nodeidentities", "-n", cluster.namespace()];
+        let list = management.kubectl().json(words);
+        let mut names: Vec<_> = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|record| record["spec"]["tombstone"].is_null())
+            .map(|record| record["spec"]["nodeName"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    let mut expected = expected.to_vec();
+    expected.sort();
+    let found = poll(PATIENCE, || (live() == expected).then_some(()));
+    assert!(found.is_some(), "{:?} and not {expected:?}", live());
+}
+
+/// The built-in signer's requests of these nodes that somebody approved after they had joined: the
+/// first control plane alone may have some.
+fn built_in(kubectl: &Kubectl) -> Vec<String> {
+    let requests = kubectl.json(["get", "certificatesigningrequests"]);
+    let requests = requests["items"].as_array().unwrap().iter();
+    requests
+        .filter(|csr| csr["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet")
+        .map(|csr| csr["spec"]["username"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_kubeadm_control_planes_machines_join_by_the_plugin_when_it_grows_and_is_rolled_out() {
+    let management = Management::managed_with_control_planes(TOKEN_TTL);
+    grant(&management);
+    let _manager = Manager::insecure(&management, &[]);
+    let endpoint = Endpoint::start();
+    let cluster = management.cluster("prod-1").namespace("control-planes");
+    let (cluster, control_plane) =
+        cluster.create_with_kubeadm(endpoint.address(), control_plane_config());
+    let boot = move |boot: &Boot| {
+        let settings = format!(
+            "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
+             kind: KubeletAuthenticatorConfiguration\nproviderID: {}\n",
+            boot.provider_id
+        );
+        let machine = Machine::of_no_cluster(&boot.name)
+            .program(PLUGIN, &program("kubelet-authenticator-insecure"))
+            .file(SETTINGS, 0o644, settings)
+            .kubelet_arg(format!("--provider-id={}", boot.provider_id))
+            .cloud_init(&boot.data, &[])
+            .boot();
+        let is_control_plane = boot.data.contains("/etc/kubernetes/pki/ca.key");
+        let served = is_control_plane.then(|| endpoint.lead_to(&machine));
+        (served, machine)
+    };
+    let _provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
+
+    let first = names(&control_plane.wait_until_running(1));
+    let kubectl = cluster.wait_for_kubectl();
+    let settings = json!({ "builtInRenewal": "ControlPlane", "autoApproveBindings": "Remove" });
+    let authentication = authorize(&management, &cluster, &["insecure"], settings);
+    authentication.wait_until_ready(management.kubectl());
+    let by_kubeadm = built_in(&kubectl);
+    let workers = cluster.machine_deployment_of("pool-a", 1, config());
+    let worker = names(&workers.wait_until_running(1));
+    // The first one has kubeadm's certificate, and no record.
+    wait_for_records(&management, &cluster, &worker);
+
+    control_plane.scale(3);
+
+    let grown = names(&control_plane.wait_until_running(3));
+    let joined: Vec<_> = grown
+        .iter()
+        .filter(|name| !first.contains(name))
+        .cloned()
+        .collect();
+    assert_eq!(joined.len(), 2, "{grown:?}");
+    wait_for_records(&management, &cluster, &[joined, worker.clone()].concat());
+
+    control_plane.roll_out();
+
+    let former: Vec<_> = grown.iter().map(String::as_str).collect();
+    let replaced = names(&control_plane.wait_until_replaced(3, &former));
+    wait_for_records(&management, &cluster, &[replaced, worker].concat());
+    assert_eq!(built_in(&kubectl), by_kubeadm);
+}
