@@ -75,7 +75,7 @@ pub enum Machines {
     /// They prove nothing. Their infrastructure tells them who they are, but for those whose Node comes
     /// first, which know it by their host name.
     Insecure(Order),
-    /// They have TPMs, on as many hosts as that, named `host-0` and so on.
+    /// They have TPMs, on as many hosts as that, named like the namespace with a number.
     Tpm(usize),
 }
 
@@ -421,8 +421,10 @@ fn hosts_with_tpms(cluster: &WorkloadCluster, count: usize) -> BTreeMap<String, 
     let mut listed = Map::new();
     let mut hosts = BTreeMap::new();
     for number in 0..count {
-        // No two clusters have one host: Cluster API looks for a Node's Machine in all of them.
-        let provider_id = format!("metal:///{}/host-{number}", cluster.namespace());
+        // No two clusters have one host, nor one name of a host: Cluster API looks for a Node's Machine
+        // in all of them, by both.
+        let namespace = cluster.namespace();
+        let provider_id = format!("metal:///rack-1/{namespace}-{number}");
         let tpm = Arc::new(Swtpm::start());
         let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
         listed.insert(endorsement_key(&keys), json!(provider_id));

@@ -84,7 +84,7 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_on_its_host_under_its_name() {
         .machine_deployment_of("pool-a", 1, scene.config());
     let before = deployment.wait_until_running(1);
     let node = scene.wait_for_node_of(&before[0]);
-    assert_eq!(node, "host-0");
+    assert_eq!(node, "kept-name-0");
     check_health(&scene);
 
     let again = is_replaced(&scene, &deployment, &node);

@@ -99,6 +99,14 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
         scene.wait_for_renewal(node);
     }
 
+    assert_eq!(
+        renewals,
+        nodes
+            .iter()
+            .map(|node| built_in_renewals(&scene, node))
+            .collect::<Vec<_>>()
+    );
+
     // And back: kubeadm's own bindings again, and nobody who looks after the cluster.
     scene.change(&json!({ "autoApproveBindings": "Report" }));
     scene.plane().kubeadm_bootstrap_token_phase();
@@ -126,13 +134,6 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
         "before-us",
     ];
     SITE.management.kubectl().ok(words);
-    assert_eq!(
-        renewals,
-        nodes
-            .iter()
-            .map(|node| built_in_renewals(&scene, node))
-            .collect::<Vec<_>>()
-    );
     wait_for_built_in_renewals(&scene, &nodes);
     for node in &nodes {
         let left = scene.provider.on(node, |machine| {
