@@ -48,7 +48,8 @@ test: prerequisites-all dependencies
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
-## test-long: real Cluster API Provider AWS, whose manager takes ten minutes to build, once
+## test-long: real Cluster API Provider AWS, whose manager takes ten minutes to build, once; control planes that
+##            Cluster API makes
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa moto
 	$(LINT) tests/suites --long
