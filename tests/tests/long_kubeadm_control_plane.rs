@@ -116,9 +116,10 @@ fn a_kubeadm_control_planes_machines_join_by_the_plugin_when_it_grows_and_is_rol
             .kubelet_arg(format!("--provider-id={}", boot.provider_id))
             .cloud_init(&boot.data, &[])
             .boot();
-        let is_control_plane = boot.data.contains("/etc/kubernetes/pki/ca.key");
-        let served = is_control_plane.then(|| endpoint.lead_to(&machine));
-        (served, machine)
+        if boot.data.contains("/etc/kubernetes/pki/ca.key") {
+            endpoint.lead_to(&machine);
+        }
+        machine
     };
     let _provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
 

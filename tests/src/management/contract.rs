@@ -98,7 +98,7 @@ pub(super) const KUBEADM_CONFIG_TEMPLATE: Kind = Kind::new(
     "KubeadmConfigTemplate",
     "kubeadmconfigtemplates",
 );
-pub(super) const GENERIC_MACHINE_TEMPLATE: Kind = Kind::new(
+const GENERIC_MACHINE_TEMPLATE: Kind = Kind::new(
     INFRASTRUCTURE,
     "GenericMachineTemplate",
     "genericmachinetemplates",

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
 use super::cluster::make_namespace;
-use super::contract::{CLUSTER, GENERIC_MACHINE_TEMPLATE, KUBEADM_CONTROL_PLANE};
+use super::contract::{CLUSTER, KUBEADM_CONTROL_PLANE};
 use super::deployment::{MachineDeployment, RUNNING, VERSION, new};
 use super::place::{Metadata, New};
 use super::{ClusterBuilder, WorkloadCluster, crds};
@@ -28,12 +28,9 @@ impl ClusterBuilder {
         let name = place.cluster.clone();
         let endpoint = json!({ "host": endpoint.ip(), "port": endpoint.port() });
         let reference = |kind| place.contract.reference(kind, &place.namespace, &name);
-        place.create_without_statuses(&[&new(
-            GENERIC_MACHINE_TEMPLATE,
-            &name,
-            json!({ "template": { "spec": {} } }),
-        )]);
-        let machines = json!({ "infrastructureRef": reference(GENERIC_MACHINE_TEMPLATE) });
+        let (template, of_machines) = infrastructure.machine_template();
+        place.create_without_statuses(&[&new(template, &name, of_machines)]);
+        let machines = json!({ "infrastructureRef": reference(template) });
         let control_plane = json!({
             "replicas": 1,
             "version": VERSION,
@@ -52,9 +49,12 @@ impl ClusterBuilder {
             kind: infrastructure.kind(),
             name: &name,
             owner: Some(&object),
-            metadata: Metadata::default(),
-            spec: json!({ "controlPlaneEndpoint": endpoint }),
-            status: place.contract.infrastructure_status(true),
+            metadata: Metadata {
+                annotations: infrastructure.annotations(),
+                ..Metadata::default()
+            },
+            spec: infrastructure.spec(&endpoint),
+            status: infrastructure.status(place.contract),
         });
         let control_plane = MachineDeployment::of_control_plane(place.clone());
         let cluster = WorkloadCluster {

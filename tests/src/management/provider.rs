@@ -7,7 +7,7 @@ mod pools;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use kubelet_authenticator_test_support::machine::{Machine, Served};
+use kubelet_authenticator_test_support::machine::Machine;
 
 use self::instances::{Infrastructure, Instances};
 use super::WorkloadCluster;
@@ -36,31 +36,6 @@ pub struct Boot {
     pub data: String,
 }
 
-/// A running machine, and what ends with it.
-#[derive(Debug)]
-pub struct Running {
-    machine: Machine,
-    _served: Option<Served>,
-}
-
-impl From<Machine> for Running {
-    fn from(machine: Machine) -> Self {
-        Self {
-            machine,
-            _served: None,
-        }
-    }
-}
-
-impl From<(Option<Served>, Machine)> for Running {
-    fn from((served, machine): (Option<Served>, Machine)) -> Self {
-        Self {
-            machine,
-            _served: served,
-        }
-    }
-}
-
 /// Provides for the GenericMachines and GenericMachinePools of one Cluster until it is dropped; its
 /// machines end with it.
 ///
@@ -73,20 +48,17 @@ pub struct Provider {
 
 impl Provider {
     /// Starts to; `boot` starts a machine.
-    pub fn start<M>(
+    pub fn start(
         cluster: &WorkloadCluster,
         order: Order,
-        boot: impl Fn(&Boot) -> M + Send + 'static,
-    ) -> Self
-    where
-        Running: From<M>,
-    {
+        boot: impl Fn(&Boot) -> Machine + Send + 'static,
+    ) -> Self {
         let running = Arc::default();
         let infrastructure = Infrastructure {
             place: cluster.place.clone(),
             workload: cluster.workload.clone(),
             order,
-            boot: Box::new(move |machine| Running::from(boot(machine))),
+            boot: Box::new(boot),
             running: Arc::clone(&running),
         };
         Self {
@@ -112,8 +84,7 @@ impl Provider {
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
-        let mut machines = running.values().map(|running| &running.machine);
-        let machine = machines.find(|machine| machine.name() == name);
+        let machine = running.values().find(|machine| machine.name() == name);
         act(machine.unwrap_or_else(|| panic!("no machine {name} is running")))
     }
 }
@@ -122,7 +93,7 @@ impl Drop for Provider {
     fn drop(&mut self) {
         self.rounds.end();
         if thread::panicking() {
-            for Running { machine, .. } in lock(&self.running).values() {
+            for machine in lock(&self.running).values() {
                 eprintln!("machine {} said:\n{}", machine.name(), machine.journal());
             }
         }

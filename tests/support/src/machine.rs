@@ -53,7 +53,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use self::builder::MachineBuilder;
 use self::cgroups::ControlGroup;
-pub use self::endpoint::{Endpoint, Served};
+pub use self::endpoint::Endpoint;
 use self::forwarder::Forwarder;
 use self::kubeadm::Discovery;
 pub use self::kubeadm::{KUBELET_PATCHES, KubeadmCluster, Role};

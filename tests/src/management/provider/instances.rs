@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::machine::Machine;
 use serde_json::{Value, json};
 
 use super::super::contract::{GENERIC_MACHINE, Kind, MACHINE};
 use super::super::place::Place;
-use super::{Boot, Order, Running, lock};
+use super::{Boot, Order, lock};
 
 const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 
 /// Machines that run, by the names of their InfraMachines, or of the instances in their pools.
-pub(super) type Instances = BTreeMap<String, Running>;
+pub(super) type Instances = BTreeMap<String, Machine>;
 
 /// What there is for one Cluster, and what makes more of it.
 pub(super) struct Infrastructure {
     pub(super) place: Place,
     pub(super) workload: Option<Arc<ControlPlane>>,
     pub(super) order: Order,
-    pub(super) boot: Box<dyn Fn(&Boot) -> Running + Send>,
+    pub(super) boot: Box<dyn Fn(&Boot) -> Machine + Send>,
     pub(super) running: Arc<Mutex<Instances>>,
 }
 
@@ -75,7 +76,7 @@ impl Infrastructure {
             return;
         }
         let mut status = self.place.contract.infrastructure_status(true);
-        let machine = &lock(&self.running)[name].machine;
+        let machine = &lock(&self.running)[name];
         status["addresses"] = json!([
             { "type": "Hostname", "address": machine.name() },
             { "type": "InternalIP", "address": machine.address().to_string() },
@@ -121,8 +122,7 @@ impl Infrastructure {
     /// Gives the Node of this name its provider ID; whether it is there.
     fn name_node(&self, name: &str, provider_id: &str) -> bool {
         let workload = self.workload.as_ref();
-        let workload = workload.expect("its control plane is not on machines");
-        let kubectl = workload.kubectl();
+        let kubectl = workload.expect("it is not on machines").kubectl();
         let nodes = kubectl.json(["get", "nodes"]);
         let mut nodes = nodes["items"].as_array().into_iter().flatten();
         let Some(node) = nodes.find(|node| node["metadata"]["name"] == name) else {

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Machine;
@@ -8,8 +9,22 @@ use super::network::Network;
 /// The API server's port on a machine.
 const API_SERVER: u16 = 6443;
 
-/// The servers that an endpoint leads to, the first of them as long as it answers.
-pub(super) type Servers = Arc<Mutex<Vec<SocketAddr>>>;
+/// The servers that a forwarder leads to, the first of them as long as it answers.
+pub(super) type Servers = Arc<Mutex<Vec<Server>>>;
+
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    /// Where there is something as long as its machine runs: connecting to one that is gone takes
+    /// seconds.
+    pub(super) process: Option<PathBuf>,
+}
+
+impl Server {
+    pub(super) fn is_there(&self) -> bool {
+        self.process.as_ref().is_none_or(|process| process.exists())
+    }
+}
 
 /// An address of the host that leads to an API server on a machine, as a load balancer's: the
 /// endpoint of a control plane whose machines come and go.
@@ -18,13 +33,6 @@ pub struct Endpoint {
     address: SocketAddr,
     servers: Servers,
     _forwarder: Forwarder,
-}
-
-/// A machine that an [`Endpoint`] leads to, until this is dropped.
-#[derive(Debug)]
-pub struct Served {
-    server: SocketAddr,
-    servers: Servers,
 }
 
 impl Endpoint {
@@ -50,22 +58,15 @@ impl Endpoint {
         self.address
     }
 
-    /// Makes it lead to the machine's API server too, behind those that it leads to already.
-    #[must_use = "it leads there until this is dropped"]
-    pub fn lead_to(&self, machine: &Machine) -> Served {
-        let server = SocketAddr::from((machine.address(), API_SERVER));
+    /// Makes it lead to the machine's API server too, while that machine runs, behind those that it
+    /// leads to already.
+    pub fn lead_to(&self, machine: &Machine) {
+        let server = Server {
+            address: SocketAddr::from((machine.address(), API_SERVER)),
+            process: Some(PathBuf::from(format!("/proc/{}", machine.pid()))),
+        };
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.retain(Server::is_there);
         servers.push(server);
-        Served {
-            server,
-            servers: self.servers.clone(),
-        }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        servers.retain(|server| *server != self.server);
     }
 }

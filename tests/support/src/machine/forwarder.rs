@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::oneshot;
 
-use super::endpoint::Servers;
+use super::endpoint::{Server, Servers};
 
 /// A socket that leads to the first of some TCP addresses that answers, until this is dropped.
 #[derive(Debug)]
@@ -24,7 +24,10 @@ impl Forwarder {
         let listener = StdUnixListener::bind(socket)
             .unwrap_or_else(|error| panic!("cannot listen on {}: {error}", socket.display()));
         listener.set_nonblocking(true).expect("it is a socket");
-        let servers = Arc::new(Mutex::new(vec![server]));
+        let servers = Arc::new(Mutex::new(vec![Server {
+            address: server,
+            process: None,
+        }]));
         Self::start(async move {
             let listener = UnixListener::from_std(listener).expect("it does not block");
             while let Ok((client, _)) = listener.accept().await {
@@ -84,8 +87,8 @@ async fn forward(mut client: impl AsyncRead + AsyncWrite + Unpin, servers: Serve
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    for server in servers {
-        if let Ok(mut server) = TcpStream::connect(server).await {
+    for server in servers.iter().filter(|server| server.is_there()) {
+        if let Ok(mut server) = TcpStream::connect(server.address).await {
             copy_bidirectional(&mut client, &mut server).await.ok();
             return;
         }
