@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -196,17 +197,7 @@ pub(super) enum Rendered {
     /// The drop-in of the kubelet's unit that runs `setup`.
     KubeletDropIn,
     /// A `KubeadmConfigTemplate` of Cluster API with the drop-in.
-    KubeadmConfig {
-        /// Its name.
-        #[arg(long, default_value = "md-0")]
-        name: String,
-        /// Its API version.
-        #[arg(long, value_enum, default_value_t)]
-        api_version: BootstrapApi,
-        /// The format of the bootstrap data.
-        #[arg(long, value_enum, default_value_t)]
-        format: BootstrapFormat,
-    },
+    KubeadmConfig(KubeadmConfigOptions),
     /// The `variables` and `patches` of a `ClusterClass` whose workers get the drop-in in Clusters that
     /// say so.
     ClusterClass {
@@ -221,6 +212,28 @@ pub(super) enum Rendered {
         #[arg(long)]
         machine_pools: bool,
     },
+}
+
+/// The options of a `KubeadmConfigTemplate`.
+#[derive(Debug, Args)]
+pub(super) struct KubeadmConfigOptions {
+    /// Its name.
+    #[arg(long, default_value = "md-0")]
+    pub(super) name: String,
+    /// Its API version.
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) api_version: BootstrapApi,
+    /// The format of the bootstrap data.
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: BootstrapFormat,
+    /// The machines' provider IDs, as a template of cloud-init: `{{ ds.meta_data.provider_id }}`. For
+    /// plugins that do not find it themselves; the kubelet gives it to the Node.
+    #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
+    pub(super) provider_id: Option<String>,
+    /// The nodes' names, as a template of cloud-init: `{{ ds.meta_data.local_hostname }}`. Without it
+    /// a node has its host's name.
+    #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
+    pub(super) node_name: Option<String>,
 }
 
 /// A field of a `KubeadmConfigTemplate`.

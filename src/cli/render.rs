@@ -2,14 +2,18 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use kubelet_attestation::names::Provider;
+use serde_json::{Map, Value, json};
 
-use super::arguments::{Absent, Arguments, BootstrapApi, BootstrapFormat, Rendered};
+use super::arguments::{
+    Absent, Arguments, BootstrapApi, BootstrapFormat, KubeadmConfigOptions, Rendered,
+};
 use super::setup::{plain, this_program};
 use super::{Session, answer};
 use crate::authenticator::kubeconfig_failure;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::Kubeconfig;
+use crate::settings::CONFIG_FILE;
 use crate::setup::{DropIn, ENVIRONMENT_FILE, exec_kubeconfig};
 
 /// The command that has systemd read the drop-in, before kubeadm starts the kubelet.
@@ -47,45 +51,78 @@ impl Session {
                 exec_kubeconfig(&endpoint.to_fields(), &program)
             }
             Rendered::KubeletDropIn => drop_in.to_string(),
-            Rendered::KubeadmConfig {
-                name,
-                api_version,
-                format,
-            } => answer::yaml(&kubeadm_config(name, *api_version, *format, drop_in)),
+            Rendered::KubeadmConfig(options) => {
+                answer::yaml(&kubeadm_config(options, self.serves(), drop_in))
+            }
             Rendered::ClusterClass {
                 api_version,
                 absent,
                 machine_pools,
             } => answer::yaml(&json!({
                 "variables": [variable(self.attester.provider().as_str())],
-                "patches": [patch(*api_version, absent, *machine_pools, drop_in)],
+                "patches": [patch(*api_version, self.serves(), absent, *machine_pools, drop_in)],
             })),
         };
         answer::print(text.as_bytes())
     }
+
+    /// Whether kubelets are to ask for their serving certificates. Without evidence there is none to be
+    /// had, and a kubelet that asks for it serves nothing until it has it.
+    fn serves(&self) -> bool {
+        self.attester.provider() != Provider::INSECURE
+    }
 }
 
 /// A `KubeadmConfigTemplate` of machines whose image has the plugin.
-fn kubeadm_config(
-    name: &str,
-    api_version: BootstrapApi,
-    format: BootstrapFormat,
-    drop_in: DropIn<'_>,
-) -> Value {
-    let format = match format {
+fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<'_>) -> Value {
+    let format = match options.format {
         BootstrapFormat::CloudConfig => "cloud-config",
         BootstrapFormat::Ignition => "ignition",
     };
+    let mut files = vec![file(drop_in)];
+    let mut arguments: Vec<_> = serves.then_some(FLAG).into_iter().collect();
+    if let Some(id) = &options.provider_id {
+        files.push(settings(id));
+        arguments.push(("provider-id", id));
+    }
+    let mut registration = Map::new();
+    if let Some(name) = &options.node_name {
+        registration.insert("name".to_owned(), json!(name));
+    }
+    if !arguments.is_empty() {
+        let arguments = kubelet_arguments(options.api_version, &arguments);
+        registration.insert("kubeletExtraArgs".to_owned(), arguments);
+    }
+    let mut spec = json!({
+        "format": format,
+        "files": files,
+        "preKubeadmCommands": [RELOAD],
+    });
+    // Cluster API refuses what is empty.
+    if let (false, Some(spec)) = (registration.is_empty(), spec.as_object_mut()) {
+        let join = json!({ "nodeRegistration": registration });
+        spec.insert("joinConfiguration".to_owned(), join);
+    }
     json!({
-        "apiVersion": bootstrap_api(api_version),
+        "apiVersion": bootstrap_api(options.api_version),
         "kind": "KubeadmConfigTemplate",
-        "metadata": { "name": name },
-        "spec": { "template": { "spec": {
-            "format": format,
-            "files": [file(drop_in)],
-            "preKubeadmCommands": [RELOAD],
-            "joinConfiguration": { "nodeRegistration": { "kubeletExtraArgs": kubelet_arguments(api_version) } },
-        } } },
+        "metadata": { "name": options.name },
+        "spec": { "template": { "spec": spec } },
+    })
+}
+
+/// The plugin's settings, where it is told who the machine is.
+fn settings(provider_id: &str) -> Value {
+    let settings = json!({
+        "apiVersion": "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
+        "kind": "KubeletAuthenticatorConfiguration",
+        "providerID": provider_id,
+    });
+    json!({
+        "path": CONFIG_FILE,
+        "owner": "root:root",
+        "permissions": "0644",
+        "content": answer::yaml(&settings),
     })
 }
 
@@ -106,11 +143,16 @@ fn file(drop_in: DropIn<'_>) -> Value {
 }
 
 /// `kubeletExtraArgs`, a map in the one version and a list in the other.
-fn kubelet_arguments(version: BootstrapApi) -> Value {
-    let (flag, value) = FLAG;
+fn kubelet_arguments(version: BootstrapApi, arguments: &[(&str, &str)]) -> Value {
+    let arguments = arguments.iter();
     match version {
-        BootstrapApi::V1beta1 => json!({ flag: value }),
-        BootstrapApi::V1beta2 => json!([{ "name": flag, "value": value }]),
+        BootstrapApi::V1beta1 => arguments
+            .map(|(flag, value)| ((*flag).to_owned(), json!(value)))
+            .collect::<Map<_, _>>()
+            .into(),
+        BootstrapApi::V1beta2 => arguments
+            .map(|(flag, value)| json!({ "name": flag, "value": value }))
+            .collect(),
     }
 }
 
@@ -147,6 +189,7 @@ fn variable(provider: &str) -> Value {
 /// Cluster API adds to a list, or to a map, only where there is one, and no patch can ask for that.
 fn patch(
     api_version: BootstrapApi,
+    serves: bool,
     absent: &[Absent],
     machine_pools: bool,
     drop_in: DropIn<'_>,
@@ -165,6 +208,15 @@ fn patch(
         }
     };
     let is_absent = |field| absent.contains(&field);
+    let mut patches = vec![
+        item("files", is_absent(Absent::Files), &file(drop_in)),
+        item(
+            "preKubeadmCommands",
+            is_absent(Absent::PreKubeadmCommands),
+            &json!(RELOAD),
+        ),
+    ];
+    patches.extend(serves.then(|| add_argument(api_version, absent)));
     json!({
         "name": VARIABLE,
         "description": "Workers get their certificates through kubelet-authenticator.",
@@ -175,17 +227,13 @@ fn patch(
                 "kind": "KubeadmConfigTemplate",
                 "matchResources": workers,
             },
-            "jsonPatches": [
-                item("files", is_absent(Absent::Files), &file(drop_in)),
-                item("preKubeadmCommands", is_absent(Absent::PreKubeadmCommands), &json!(RELOAD)),
-                add_argument(api_version, absent),
-            ],
+            "jsonPatches": patches,
         }],
     })
 }
 
 fn add_argument(version: BootstrapApi, absent: &[Absent]) -> Value {
-    let all = kubelet_arguments(version);
+    let all = kubelet_arguments(version, &[FLAG]);
     let of_node = json!({ "kubeletExtraArgs": all });
     let (flag, value) = FLAG;
     if absent.contains(&Absent::JoinConfiguration) {

@@ -45,9 +45,6 @@ fn config() -> Value {
 fn control_plane_config() -> Value {
     let mut config = config();
     let join = &mut config["joinConfiguration"];
-    // Cluster API asks etcd through the kubelet, which serves nothing until its certificate is approved.
-    let registration = join["nodeRegistration"].as_object_mut().unwrap();
-    assert!(registration.remove("kubeletExtraArgs").is_some());
     let mut init = join.clone();
     // Images that name no program of the machines.
     init["skipPhases"] = json!(["addon/coredns", "addon/kube-proxy"]);

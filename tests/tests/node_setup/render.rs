@@ -54,6 +54,41 @@ fn a_rendered_kubeconfig_is_of_the_bootstrap_kubeconfigs_cluster() {
 }
 
 #[test]
+fn a_configuration_has_the_names_that_it_is_told_and_asks_to_serve_only_with_evidence() {
+    let server = ApiServer::start();
+    let spec = |plugin, words: &[&str]| -> Value {
+        let node = Node::new(plugin, &server);
+        let run = node.command(&[&["render", "kubeadm-config"], words].concat());
+        let rendered: Value = serde_saphyr::from_str(&run.succeeded().stdout).unwrap();
+        rendered["spec"]["template"]["spec"].clone()
+    };
+    let told = ["--provider-id", "{{ id }}", "--node-name", "{{ name }}"];
+    let serves = json!({"name": "rotate-server-certificates", "value": "true"});
+    let is = json!({"name": "provider-id", "value": "{{ id }}"});
+
+    let null = spec(NULL, &told);
+
+    let registration = json!({"name": "{{ name }}", "kubeletExtraArgs": [serves, is]});
+    assert_eq!(null["joinConfiguration"]["nodeRegistration"], registration);
+    let settings = &null["files"][1];
+    assert_eq!(
+        settings["path"],
+        "/etc/kubernetes/kubelet-authenticator/config.yaml"
+    );
+    let content: Value = serde_saphyr::from_str(settings["content"].as_str().unwrap()).unwrap();
+    assert_eq!(content["providerID"], "{{ id }}");
+    let insecure = spec("kubelet-authenticator-insecure", &told);
+    let registration = json!({"name": "{{ name }}", "kubeletExtraArgs": [is]});
+    assert_eq!(
+        insecure["joinConfiguration"]["nodeRegistration"],
+        registration
+    );
+    let bare = spec("kubelet-authenticator-insecure", &[]);
+    assert_eq!(bare["joinConfiguration"], Value::Null);
+    assert_eq!(bare["files"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);

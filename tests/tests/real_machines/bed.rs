@@ -1,6 +1,7 @@
 //! A management cluster with Cluster API and our controller, clusters in it, and their machines.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -32,6 +33,7 @@ pub const PATIENCE: Duration = Duration::from_secs(240);
 const PROGRAMS: &str = "/usr/bin";
 
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
+const TPM: &str = "/etc/systemd/system/kubelet.service.d/30-tpm.conf";
 const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 
 /// The cloud of the machines that are instances.
@@ -86,7 +88,6 @@ pub struct Scene {
     pub provider: Provider,
     attestor: Attestor,
     config: Value,
-    settings: String,
 }
 
 impl Scene {
@@ -104,21 +105,20 @@ impl Scene {
         let (attestor, order, tpms) = match machines {
             Machines::Insecure(order) => (Attestor::INSECURE, order, BTreeMap::new()),
             Machines::Tpm(hosts) => {
-                let tpms = hosts_with_tpms(&cluster, hosts);
-                let order = Order::Hosts(tpms.keys().cloned().collect());
+                let namespace = cluster.namespace();
+                let names: Vec<_> = (0..hosts).map(|n| format!("{namespace}-{n}")).collect();
+                let hosts = hosts_with_tpms(&names);
+                list(&cluster, &hosts);
+                let order = Order::Hosts(hosts.keys().cloned().collect());
+                let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
                 (Attestor::TPM, order, tpms)
             }
         };
-        let mut config = rendered(&attestor);
-        let mut told = "providerID: \"{{ ds.meta_data.provider_id }}\"\n".to_owned();
-        if order == Order::NodeFirst {
-            told_by_host_name(&mut config);
+        let config = if order == Order::NodeFirst {
+            told_by_host_name(rendered(&attestor, &[]))
         } else {
-            if attestor == Attestor::TPM {
-                told.push_str("tpm: {tcti: \"{{ ds.meta_data.tcti }}\"}\n");
-            }
-            told_by_metadata(&mut config, &told);
-        }
+            rendered(&attestor, &TOLD_BY_METADATA)
+        };
         let boot = machine(&cluster, attestor.clone(), tpms);
         Self {
             authentication: Authentication {
@@ -129,7 +129,6 @@ impl Scene {
             cluster,
             attestor,
             config,
-            settings: settings(&told),
         }
     }
 
@@ -177,18 +176,21 @@ impl Scene {
     pub fn stock_config(&self) -> Value {
         let mut config = self.config.clone();
         config.as_object_mut().unwrap().remove("files");
+        let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
+        let arguments = arguments.as_array_mut().unwrap();
+        arguments.retain(|argument| argument["name"] != "rotate-server-certificates");
         config
     }
 
-    /// The plugin's settings of this machine, written by hand.
+    /// The plugin's settings of a machine with a TPM, written by hand.
     pub fn write_settings(&self, node_name: &str) {
-        let told = ["provider_id", "tcti"];
         self.provider.on(node_name, |machine| {
-            let text = told.iter().fold(self.settings.clone(), |text, key| {
-                let query = format!("ds.meta_data.{key}");
-                let value = machine.ok(&["cloud-init", "query", &query]);
-                text.replace(&format!("{{{{ {query} }}}}"), value.trim())
-            });
+            let query = |key| {
+                let value = machine.ok(&["cloud-init", "query", &format!("ds.meta_data.{key}")]);
+                value.trim().to_owned()
+            };
+            let (id, tcti) = (query("provider_id"), query("tcti"));
+            let text = settings(&format!("providerID: {id}\ntpm: {{tcti: \"{tcti}\"}}\n"));
             machine.write(SETTINGS, 0o644, text);
         });
     }
@@ -325,7 +327,7 @@ fn plugin(attestor: &Attestor) -> String {
 
 /// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM
 /// of its provider ID, if there are any.
-fn machine(
+pub fn machine(
     cluster: &WorkloadCluster,
     attestor: Attestor,
     tpms: BTreeMap<String, Arc<Swtpm>>,
@@ -340,6 +342,12 @@ fn machine(
         if let Some(tpm) = tpms.get(&boot.provider_id) {
             programs.push("kubelet-authenticator-tpm-device".to_owned());
             metadata.push(("tcti", tpm.tcti()));
+            // Where a machine has its TPM otherwise than as a device, its image says so.
+            let environment = format!(
+                "[Service]\nEnvironment=KUBELET_AUTHENTICATOR_TPM_TCTI={}\n",
+                tpm.tcti()
+            );
+            builder = builder.file(TPM, 0o644, environment);
             // The machine is switched on: it may have been another's before.
             tpm.reset(Reset::Orderly);
             let (address, mut beside) = (tpm.address(), tpm.address());
@@ -369,16 +377,34 @@ pub fn render(attestor: &Attestor, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The KubeadmConfigSpec that the plugin renders, and what the machines of the tests need, whoever
-/// gives them a certificate.
-fn rendered(attestor: &Attestor) -> Value {
-    let template: Value = serde_saphyr::from_str(&render(attestor, &["kubeadm-config"])).unwrap();
+/// The KubeadmConfigSpec that the plugin renders with these options, and what the machines of the tests
+/// need, whoever gives them a certificate.
+fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
+    let rendered = render(attestor, &[&["kubeadm-config"], options].concat());
+    let template: Value = serde_saphyr::from_str(&rendered).unwrap();
     let mut config = template["spec"]["template"]["spec"].clone();
-    let registration = &mut config["joinConfiguration"]["nodeRegistration"];
-    registration["criSocket"] = json!("unix:///run/fakecri.sock");
-    registration["ignorePreflightErrors"] = json!(["SystemVerification"]);
+    for (field, value) in needed() {
+        config["joinConfiguration"]["nodeRegistration"][field] = value;
+    }
     config
 }
+
+/// What kubeadm has to be told on the machines of the tests.
+pub fn needed() -> [(&'static str, Value); 2] {
+    [
+        ("criSocket", json!("unix:///run/fakecri.sock")),
+        ("ignorePreflightErrors", json!(["SystemVerification"])),
+    ]
+}
+
+/// The options for machines that take their names and their provider IDs from the metadata of their
+/// instances.
+const TOLD_BY_METADATA: [&str; 4] = [
+    "--provider-id",
+    "{{ ds.meta_data.provider_id }}",
+    "--node-name",
+    "{{ ds.meta_data.local_hostname }}",
+];
 
 /// The plugin's settings with these in them.
 fn settings(more: &str) -> String {
@@ -388,20 +414,8 @@ fn settings(more: &str) -> String {
     )
 }
 
-/// Adds what makes a machine take its name and these settings from the metadata of its instance.
-fn told_by_metadata(config: &mut Value, told: &str) {
-    let content = settings(told);
-    let file = json!({ "path": SETTINGS, "permissions": "0644", "content": content });
-    config["files"].as_array_mut().unwrap().push(file);
-    let registration = &mut config["joinConfiguration"]["nodeRegistration"];
-    registration["name"] = json!("{{ ds.meta_data.local_hostname }}");
-    let provider_id = json!({ "name": "provider-id", "value": "{{ ds.meta_data.provider_id }}" });
-    let arguments = &mut registration["kubeletExtraArgs"];
-    arguments.as_array_mut().unwrap().push(provider_id);
-}
-
 /// Adds what makes a machine of the Docker provider take its provider ID from its host name.
-fn told_by_host_name(config: &mut Value) {
+fn told_by_host_name(mut config: Value) -> Value {
     let header = settings("");
     let lines: Vec<_> = header.lines().map(|line| format!("'{line}'")).collect();
     let lines = lines.join(" ");
@@ -411,29 +425,40 @@ fn told_by_host_name(config: &mut Value) {
     );
     let commands = &mut config["preKubeadmCommands"];
     commands.as_array_mut().unwrap().push(json!(write));
+    config
 }
 
 /// The ConfigMap that has the endorsement keys of the hosts.
 const HOSTS: &str = "hosts";
 
-/// Makes hosts with TPMs, by their provider IDs, and lists their endorsement keys.
-fn hosts_with_tpms(cluster: &WorkloadCluster, count: usize) -> BTreeMap<String, Arc<Swtpm>> {
-    let mut listed = Map::new();
-    let mut hosts = BTreeMap::new();
-    for number in 0..count {
-        // No two clusters have one host, nor one name of a host: Cluster API looks for a Node's Machine
-        // in all of them, by both.
-        let namespace = cluster.namespace();
-        let provider_id = format!("metal:///rack-1/{namespace}-{number}");
-        let tpm = Arc::new(Swtpm::start());
-        let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
-        listed.insert(endorsement_key(&keys), json!(provider_id));
-        hosts.insert(provider_id, tpm);
-    }
+/// Hosts with TPMs, by their provider IDs, and the digests of their endorsement keys.
+pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
+
+/// Makes hosts of these names, which no other test has.
+///
+/// No two clusters have one host, nor one name of a host: Cluster API looks for a Node's Machine in all
+/// of them, by both.
+pub fn hosts_with_tpms(names: &[impl Display]) -> Hosts {
+    names
+        .iter()
+        .map(|name| {
+            let tpm = Arc::new(Swtpm::start());
+            let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+            let digest = endorsement_key(&keys);
+            (format!("metal:///rack-1/{name}"), (digest, tpm))
+        })
+        .collect()
+}
+
+/// Lists the endorsement keys of hosts.
+fn list(cluster: &WorkloadCluster, hosts: &Hosts) {
+    let listed: Map<_, _> = hosts
+        .iter()
+        .map(|(id, (digest, _))| (digest.clone(), json!(id)))
+        .collect();
     SITE.management.kubectl().create_object(&json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": HOSTS, "namespace": cluster.namespace() },
         "data": listed,
     }));
-    hosts
 }

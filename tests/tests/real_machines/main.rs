@@ -6,6 +6,7 @@ mod deployments;
 mod health;
 mod instances;
 mod moved;
+mod page;
 mod pools;
 mod rendered;
 mod taken_over;

@@ -1,42 +1,47 @@
 //! What `render` prints is what Cluster API takes.
 
 use kubelet_attestation::names::Provider as Attestor;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bed::{SITE, render};
 
 #[test]
 fn the_rendered_configuration_is_accepted_by_cluster_api_in_both_versions_and_formats() {
     let kubectl = SITE.management.kubectl();
-    let drop_in = render(&Attestor::INSECURE, &["kubelet-drop-in"]);
-    for version in ["v1beta1", "v1beta2"] {
-        for format in ["cloud-config", "ignition"] {
-            let name = format!("{version}-{format}");
-            let choice = [
-                "--api-version",
-                version,
-                "--format",
-                format,
-                "--name",
-                &name,
-            ];
+    // Without evidence there are no serving certificates, and nothing is asked of kubeadm.
+    for (attestor, arguments) in [
+        (
+            Attestor::TPM,
+            json!([{ "name": "rotate-server-certificates", "value": "true" }]),
+        ),
+        (Attestor::INSECURE, Value::Null),
+    ] {
+        let drop_in = render(&attestor, &["kubelet-drop-in"]);
+        for version in ["v1beta1", "v1beta2"] {
+            for format in ["cloud-config", "ignition"] {
+                let name = format!("{attestor}-{version}-{format}");
+                let choice = [
+                    "--api-version",
+                    version,
+                    "--format",
+                    format,
+                    "--name",
+                    &name,
+                ];
 
-            kubectl.apply(&render(
-                &Attestor::INSECURE,
-                &[&["kubeadm-config"], &choice[..]].concat(),
-            ));
+                kubectl.apply(&render(
+                    &attestor,
+                    &[&["kubeadm-config"], &choice[..]].concat(),
+                ));
 
-            let kind = "kubeadmconfigtemplates.v1beta2.bootstrap.cluster.x-k8s.io";
-            let stored = kubectl.json(["get", kind, &name]);
-            let spec = &stored["spec"]["template"]["spec"];
-            assert_eq!(spec["format"], format, "{stored:#}");
-            assert_eq!(spec["files"][0]["content"], drop_in, "{stored:#}");
-            let registration = &spec["joinConfiguration"]["nodeRegistration"];
-            assert_eq!(
-                registration["kubeletExtraArgs"],
-                json!([{ "name": "rotate-server-certificates", "value": "true" }]),
-                "{stored:#}"
-            );
+                let kind = "kubeadmconfigtemplates.v1beta2.bootstrap.cluster.x-k8s.io";
+                let stored = kubectl.json(["get", kind, &name]);
+                let spec = &stored["spec"]["template"]["spec"];
+                assert_eq!(spec["format"], format, "{stored:#}");
+                assert_eq!(spec["files"][0]["content"], drop_in, "{stored:#}");
+                let registration = &spec["joinConfiguration"]["nodeRegistration"];
+                assert_eq!(registration["kubeletExtraArgs"], arguments, "{stored:#}");
+            }
         }
     }
 }

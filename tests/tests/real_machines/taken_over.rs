@@ -6,6 +6,7 @@ use kubelet_authenticator_tests::fleet::allow_short_certificates;
 use serde_json::{Value, json};
 
 use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
+use crate::page::commands;
 
 /// The life of certificates here, of kubeadm's and of ours: a renewal can be waited for.
 const SECONDS: u32 = 120;
@@ -64,22 +65,14 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
     let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
     assert!(ways.contains("3 Nodes have no record"), "{ways}");
 
-    // What docs/node.md has, on each node.
+    // What docs/cluster-api.md has, on each node.
+    let take_over = commands('#').join("\n");
+    let take_over = take_over.replace("kubelet-authenticator-aws", "kubelet-authenticator-tpm");
     scene.change(&json!({ "adoption": "Allow" }));
     for node in &nodes {
         scene.write_settings(node);
         scene.provider.on(node, |machine| {
-            machine.ok(&[
-                "sh",
-                "-euc",
-                &format!(
-                    "mkdir -p $(dirname {DROP_IN})
-                    kubelet-authenticator-tpm render kubelet-drop-in > {DROP_IN}
-                    kubelet-authenticator-tpm setup --from /etc/kubernetes/kubelet.conf
-                    systemctl daemon-reload
-                    systemctl restart kubelet"
-                ),
-            ]);
+            machine.ok(&["sh", "-euc", &take_over]);
         });
         let record = scene.record(node);
         assert_eq!(record["spec"]["generation"], 1, "{record:#}");

@@ -45,7 +45,7 @@ impl Class {
         });
         let [infrastructure, control_plane, machines, bootstrap] = references;
         let words = [&["cluster-class", "--api-version", version], words].concat();
-        let rendered: Value = serde_saphyr::from_str(&render(&Attestor::INSECURE, &words)).unwrap();
+        let rendered: Value = serde_saphyr::from_str(&render(&Attestor::TPM, &words)).unwrap();
         let workers = json!([{
             "class": "worker", "bootstrap": bootstrap, "infrastructure": machines,
         }]);
@@ -121,7 +121,7 @@ impl Class {
 fn file() -> Value {
     json!({
         "path": "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf",
-        "owner": "root:root", "permissions": "0644", "content": render(&Attestor::INSECURE, &["kubelet-drop-in"]),
+        "owner": "root:root", "permissions": "0644", "content": render(&Attestor::TPM, &["kubelet-drop-in"]),
     })
 }
 
@@ -157,7 +157,7 @@ fn a_cluster_that_enables_the_class_has_workers_with_the_drop_in_and_a_resource(
     let made = made.expect("a KubeletAuthentication");
     assert_eq!(made["metadata"]["name"], "enabled");
     // The default of the class is the provider whose plugin has rendered it.
-    assert_eq!(made["spec"]["authorizedAttestors"], json!(["insecure"]));
+    assert_eq!(made["spec"]["authorizedAttestors"], json!(["tpm"]));
     let owner = &made["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], enabled["metadata"]["uid"], "{made:#}");
     assert_eq!(class.authentications().len(), 1);

@@ -1,0 +1,139 @@
+//! docs/cluster-api.md, as somebody has it who copies its commands.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::binaries::control_plane_binary;
+use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
+use kubelet_authenticator_tests::fleet::condition_of;
+use kubelet_authenticator_tests::management::{Management, Order, Provider};
+use kubelet_authenticator_tests::program;
+use serde_json::{Map, json};
+
+use crate::bed::{PATIENCE, TOKEN_TTL, hosts_with_tpms, machine, needed};
+
+/// The commands that the page has after this prompt: `$` at an operator's desk, `#` on a node.
+pub fn commands(prompt: char) -> Vec<String> {
+    let page = fs::read_to_string(repository().join("docs/cluster-api.md")).unwrap();
+    let mut commands: Vec<String> = Vec::new();
+    let blocks = page.split("```console\n").skip(1);
+    for block in blocks.map(|block| block.split("```").next().unwrap()) {
+        let mut continues = false;
+        for line in block.lines() {
+            if let Some(command) = line.strip_prefix(&format!("{prompt} ")) {
+                commands.push(command.to_owned());
+                continues = true;
+            } else if line.starts_with("$ ") || line.starts_with("# ") {
+                continues = false;
+            } else if continues {
+                let command = commands.last_mut().unwrap();
+                *command = format!("{command}\n{line}");
+            }
+        }
+    }
+    assert!(
+        !commands.is_empty(),
+        "the page has no command after {prompt}"
+    );
+    commands
+}
+
+fn repository() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    root.unwrap().to_owned()
+}
+
+/// An operator's desk: the repository's files, the programs, and what the page asks for.
+fn desk(hosts: &str) -> Scratch {
+    let desk = Scratch::new("desk");
+    symlink(repository().join("packaging"), desk.join("packaging")).unwrap();
+    desk.write("hosts.txt", hosts);
+    let template = json!({
+        "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
+        "kind": "GenericMachineTemplate",
+        "metadata": { "name": "workers", "namespace": "tenant-a" },
+        "spec": { "template": { "spec": {} } },
+    });
+    desk.write("cluster.yaml", template.to_string());
+    let programs = desk.directory("bin");
+    symlink(control_plane_binary("kubectl"), programs.join("kubectl")).unwrap();
+    for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
+        symlink(program(name), programs.join(name)).unwrap();
+    }
+    // API servers of tests are on loopback, and rounds of the controller need not be a minute apart.
+    let controller = program("node-attestation-controller");
+    let wrapper = format!(
+        "#!/bin/sh\n[ \"$1\" = run ] || exec {0} \"$@\"\nshift\n\
+         exec setpriv --pdeathsig KILL -- {0} run --insecure-allow-loopback --sync-period=10s \"$@\"\n",
+        controller.display()
+    );
+    let path = desk.write("bin/node-attestation-controller", wrapper);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    desk
+}
+
+#[test]
+fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
+    let management = Management::managed(TOKEN_TTL);
+    let cluster = management.cluster("prod-1").namespace("tenant-a");
+    let cluster = cluster.apiserver_arg("--anonymous-auth=true").create();
+    let plane = cluster.control_plane();
+    plane.prepare_for_joins();
+    let hosts = hosts_with_tpms(&["worker-7", "worker-8"]);
+    let lines: String = hosts
+        .iter()
+        .map(|(id, (digest, _))| format!("{digest} {id}\n"))
+        .collect();
+    let order = Order::Hosts(hosts.keys().cloned().collect());
+    let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
+    let _provider = Provider::start(&cluster, order, machine(&cluster, Attestor::TPM, tpms));
+    let desk = desk(&lines);
+    let registration: Map<_, _> = needed()
+        .into_iter()
+        .map(|(field, value)| (field.to_owned(), value))
+        .collect();
+    let needed = json!({ "spec": { "template": { "spec": {
+        "joinConfiguration": { "nodeRegistration": registration },
+    } } } });
+    let script: String = commands('$')
+        .into_iter()
+        .map(|command| match &*command {
+            "kubectl apply -n tenant-a -f workers.yaml" => format!(
+                "{command}\nkubectl patch kubeadmconfigtemplate workers -n tenant-a --type merge -p '{needed}'\n"
+            ),
+            _ => command + "\n",
+        })
+        .collect();
+
+    let log = desk.join("log");
+    let path = std::env::var("PATH").unwrap();
+    let mut shell = Launch::new("desk", "bash")
+        .args(["-xeuo", "pipefail", "-c"])
+        .arg(format!("cd {}\n{script}", desk.path().display()))
+        .env("PATH", format!("{}:{path}", desk.join("bin").display()))
+        .env("HOME", desk.path())
+        .env("KUBECONFIG", management.admin_kubeconfig())
+        .spawn(&log);
+
+    let ended = poll(2 * PATIENCE, || shell.exit_status());
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    assert!(ended.is_some_and(|status| status.success()), "{said}");
+    for node in ["worker-7", "worker-8"] {
+        plane.wait_for_node_ready(node);
+        let record = format!("prod-1.{node}");
+        let words = ["get", "nodeidentity", &record, "-n", "tenant-a"];
+        let record = management.kubectl().json(words);
+        assert_eq!(record["spec"]["attestor"], "tpm", "{record:#}");
+        assert_eq!(
+            record["spec"]["providerID"],
+            format!("metal:///rack-1/{node}"),
+            "{record:#}"
+        );
+    }
+    let words = ["get", "kubeletauthentication", "prod-1", "-n", "tenant-a"];
+    let authentication = management.kubectl().json(words);
+    let closed = condition_of(&authentication, "AutoApprovePathsClosed");
+    assert_eq!(closed["status"], "True", "{closed:#}");
+}
