@@ -229,11 +229,11 @@ pub(super) struct KubeadmConfigOptions {
     /// The machines' provider IDs, as a template of cloud-init: `{{ ds.meta_data.provider_id }}`. For
     /// plugins that do not find it themselves; the kubelet gives it to the Node.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
-    pub(super) provider_id: Option<String>,
+    pub(super) provider_id_template: Option<String>,
     /// The nodes' names, as a template of cloud-init: `{{ ds.meta_data.local_hostname }}`. Without it
     /// a node has its host's name.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
-    pub(super) node_name: Option<String>,
+    pub(super) node_name_template: Option<String>,
 }
 
 /// A field of a `KubeadmConfigTemplate`.

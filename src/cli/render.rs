@@ -81,12 +81,12 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<
     };
     let mut files = vec![file(drop_in)];
     let mut arguments: Vec<_> = serves.then_some(FLAG).into_iter().collect();
-    if let Some(id) = &options.provider_id {
+    if let Some(id) = &options.provider_id_template {
         files.push(settings(id));
         arguments.push(("provider-id", id));
     }
     let mut registration = Map::new();
-    if let Some(name) = &options.node_name {
+    if let Some(name) = &options.node_name_template {
         registration.insert("name".to_owned(), json!(name));
     }
     if !arguments.is_empty() {

@@ -20,7 +20,7 @@ const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 
 /// The deadline for Machines to be Running.
-pub(super) const RUNNING: Duration = Duration::from_secs(180);
+pub(super) const RUNNING: Duration = Duration::from_secs(480);
 
 /// The Kubernetes version of control planes and machines.
 pub(super) const VERSION: &str = "v1.36.3";

@@ -62,7 +62,12 @@ fn a_configuration_has_the_names_that_it_is_told_and_asks_to_serve_only_with_evi
         let rendered: Value = serde_saphyr::from_str(&run.succeeded().stdout).unwrap();
         rendered["spec"]["template"]["spec"].clone()
     };
-    let told = ["--provider-id", "{{ id }}", "--node-name", "{{ name }}"];
+    let told = [
+        "--provider-id-template",
+        "{{ id }}",
+        "--node-name-template",
+        "{{ name }}",
+    ];
     let serves = json!({"name": "rotate-server-certificates", "value": "true"});
     let is = json!({"name": "provider-id", "value": "{{ id }}"});
 

@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 
 /// For what Cluster API does in a minute, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(240);
+pub const PATIENCE: Duration = Duration::from_secs(480);
 
 /// The directory of the plugins in the machines' image.
 const PROGRAMS: &str = "/usr/bin";
@@ -400,9 +400,9 @@ pub fn needed() -> [(&'static str, Value); 2] {
 /// The options for machines that take their names and their provider IDs from the metadata of their
 /// instances.
 const TOLD_BY_METADATA: [&str; 4] = [
-    "--provider-id",
+    "--provider-id-template",
     "{{ ds.meta_data.provider_id }}",
-    "--node-name",
+    "--node-name-template",
     "{{ ds.meta_data.local_hostname }}",
 ];
 

@@ -101,7 +101,7 @@ fn a_former_holders_node_stays_where_a_person_is_to_delete_it() {
 
 #[test]
 fn a_node_has_the_name_that_its_infrastructure_reports_of_its_host() {
-    let scene = Scene::start(&SITE, "reported", json!({}));
+    let scene = Scene::start(&SITE, "host-names", json!({}));
     let machine = scene.cluster.machine("md-0-x7k2p");
     let machine = machine.address("Hostname", "Rack-3.example.com").create();
     let token = machine.bootstrap_kubeconfig();
