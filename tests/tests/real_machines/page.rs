@@ -46,8 +46,9 @@ fn repository() -> PathBuf {
 }
 
 /// An operator's desk: the repository's files, the programs, and what the page asks for.
-fn desk(hosts: &str) -> Scratch {
+fn desk(hosts: &str, kubeconfig: &Path) -> Scratch {
     let desk = Scratch::new("desk");
+    symlink(kubeconfig, desk.directory(".kube").join("config")).unwrap();
     symlink(repository().join("packaging"), desk.join("packaging")).unwrap();
     desk.write("hosts.txt", hosts);
     let template = json!({
@@ -89,7 +90,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
     let _provider = Provider::start(&cluster, order, machine(&cluster, Attestor::TPM, tpms));
-    let desk = desk(&lines);
+    let desk = desk(&lines, management.admin_kubeconfig());
     let registration: Map<_, _> = needed()
         .into_iter()
         .map(|(field, value)| (field.to_owned(), value))
@@ -114,7 +115,6 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
         .arg(format!("cd {}\n{script}", desk.path().display()))
         .env("PATH", format!("{}:{path}", desk.join("bin").display()))
         .env("HOME", desk.path())
-        .env("KUBECONFIG", management.admin_kubeconfig())
         .spawn(&log);
 
     let ended = poll(2 * PATIENCE, || shell.exit_status());
