@@ -172,13 +172,11 @@ impl Scene {
         self.config.clone()
     }
 
-    /// The same without the plugin: the kubelet gets its certificates by itself.
+    /// The same without the plugin: the kubelet gets its certificate by itself, and asks for one to serve
+    /// with, which nobody approves.
     pub fn stock_config(&self) -> Value {
         let mut config = self.config.clone();
         config.as_object_mut().unwrap().remove("files");
-        let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
-        let arguments = arguments.as_array_mut().unwrap();
-        arguments.retain(|argument| argument["name"] != "rotate-server-certificates");
         config
     }
 
