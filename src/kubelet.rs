@@ -32,7 +32,7 @@ pub struct KubeletArguments {
 pub struct KubeletArgumentsError {
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub source: io::Error,
 }
 

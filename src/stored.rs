@@ -17,7 +17,7 @@ const USELESS_ORIGIN: &str = "its origin.json is of no use";
 pub struct Useless {
     /// The file.
     pub file: StoreFile,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 

@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// There is no new credential yet.
 #[derive(Debug)]
 pub(super) struct NotYet {
-    /// Why.
+    /// The reason.
     pub(super) failure: Failure,
     /// When it is worth trying again.
     pub(super) next_attempt: SystemTime,

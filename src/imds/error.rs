@@ -96,7 +96,7 @@ pub enum ImdsError {
     /// Nothing was asked.
     #[error("cannot set up a client for the instance metadata service")]
     Client {
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }

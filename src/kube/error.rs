@@ -139,7 +139,7 @@ pub enum ApiError {
         server: String,
         /// What cannot be used.
         field: &'static str,
-        /// Why.
+        /// The reason.
         why: Refused,
     },
     /// The client could not be made.
@@ -147,7 +147,7 @@ pub enum ApiError {
     Client {
         /// The API server's URL.
         server: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }

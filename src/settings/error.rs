@@ -76,7 +76,7 @@ pub enum SettingsError {
     Unreadable {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A pipe, device or folder in the place of a file: reading it may never end.

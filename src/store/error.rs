@@ -13,17 +13,17 @@ pub enum StoreError {
     /// A file or the directory could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A file or the directory could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A symbolic link where a file or directory of ours should be.
@@ -47,7 +47,7 @@ pub enum StoreError {
     /// A file much larger than any of ours.
     #[error("{} is too large to be ours", path.display())]
     TooLarge {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
     /// It belongs to a user who is neither root nor the one we run as.
@@ -71,7 +71,7 @@ pub enum StoreError {
     Lock {
         /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// Another process did not let go of the lock in time.

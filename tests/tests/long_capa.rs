@@ -171,7 +171,7 @@ struct Joined {
     machine: String,
     /// Its bootstrap token.
     token: String,
-    /// What was made for it.
+    /// The objects that were made for it.
     instance: Instance,
 }
 

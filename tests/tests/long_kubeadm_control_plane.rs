@@ -59,7 +59,7 @@ fn names(machines: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// Who has a live record, once these are all of them.
+/// Waits until these and no others have live records.
 #[track_caller]
 fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expected: &[String]) {
     let live = || {

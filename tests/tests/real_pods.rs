@@ -1,4 +1,4 @@
-//! What people do with pods on a node that joined by the plugin: the API server reaches its kubelet
+//! Logs, exec and usage of pods on a node that joined by the plugin: the API server reaches its kubelet
 //! over the serving certificate that our controller approved, and over nothing else.
 
 use std::net::Ipv4Addr;

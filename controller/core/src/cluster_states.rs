@@ -39,7 +39,7 @@ pub enum ClusterStatesError {
     List {
         /// The kind.
         of: &'static str,
-        /// Why.
+        /// The reason.
         source: IdentitiesError,
     },
 }

@@ -69,9 +69,9 @@ pub enum ConfigMapUnread {
     /// The API server does not answer, or not well.
     #[error("ConfigMap {config_map} cannot be read: {why}")]
     Failed {
-        /// Which.
+        /// The `ConfigMap`.
         config_map: ObjectKey,
-        /// Why, with its causes.
+        /// The reason, with its causes.
         why: String,
     },
     /// It is larger than what is left for this cluster.

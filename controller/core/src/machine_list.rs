@@ -48,7 +48,7 @@ pub enum MachineListError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// It is longer than any list of machines.

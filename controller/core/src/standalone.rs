@@ -134,7 +134,7 @@ pub enum StandaloneError {
     NotFromCluster {
         /// The Cluster.
         cluster: ObjectKey,
-        /// Why.
+        /// The reason.
         source: NotFromCluster,
     },
     /// A file of the CA could not be read.
@@ -144,7 +144,7 @@ pub enum StandaloneError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The CA cannot sign.
@@ -154,7 +154,7 @@ pub enum StandaloneError {
         cert: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// Why.
+        /// The reason.
         source: InvalidCa,
     },
 }

@@ -22,7 +22,7 @@ pub(crate) struct QueryOptions {
     /// The namespace of the Cluster; for lists: of all, if none is given
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
-    /// How it is printed
+    /// The form of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, global = true, default_value_t = Format::Table)]
     pub(crate) output: Format,
 }

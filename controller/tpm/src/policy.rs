@@ -24,7 +24,7 @@ pub enum InvalidTpmSettings {
     /// A required authority.
     #[error("requireCA[{index}]: {detail}")]
     Authority {
-        /// Which.
+        /// The index.
         index: usize,
         /// By which rule.
         detail: &'static str,
@@ -32,7 +32,7 @@ pub enum InvalidTpmSettings {
     /// An entry of the list of machines and their endorsement keys.
     #[error("allowList[{index}]: {detail}")]
     EndorsementKey {
-        /// Which.
+        /// The index.
         index: usize,
         /// By which rule.
         detail: &'static str,
@@ -40,7 +40,7 @@ pub enum InvalidTpmSettings {
     /// A state that names no register, or one that no PC has, or no digest.
     #[error("pcrPolicy.allowed[{index}] is not registers from 0 to 23 with their digests")]
     AllowedState {
-        /// Which.
+        /// The index.
         index: usize,
     },
     /// A state that says nothing of the boot: any program could bring it about.
@@ -48,7 +48,7 @@ pub enum InvalidTpmSettings {
         "pcrPolicy.allowed[{index}] names no register that software cannot reset (all but 16 and 23)"
     )]
     StateOfSoftware {
-        /// Which.
+        /// The index.
         index: usize,
     },
     /// A policy that would refuse every machine.

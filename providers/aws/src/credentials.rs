@@ -53,7 +53,7 @@ pub(crate) enum CredentialsError {
     /// A field is missing or of another form.
     #[error("the {field} of the instance's credentials is not one")]
     Field {
-        /// Which.
+        /// The field.
         field: &'static str,
     },
     /// They end before the controller can use them.

@@ -24,7 +24,7 @@ pub(crate) enum InvalidIdentity {
     /// A field has another form than AWS gives it.
     #[error("the document's {field} is not one")]
     Field {
-        /// Which.
+        /// The field.
         field: &'static str,
     },
 }

@@ -45,13 +45,13 @@ pub(crate) enum ProgramError {
     NotStarted {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A library is not there, or is none.
     #[error("the library {library} that speaks to TPMs is not installed, or is damaged")]
     Library {
-        /// Which.
+        /// The library.
         library: String,
     },
     /// A library is not the one that it was built for.
@@ -65,7 +65,7 @@ pub(crate) enum ProgramError {
     /// This process may have no thread more to hear it.
     #[error("there is no thread to hear the program that speaks to the TPM")]
     NoThread {
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// No answer at the deadline.

@@ -102,7 +102,7 @@ pub enum KubeconfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The file, or one that it names, is too long.
@@ -158,7 +158,7 @@ pub enum KubeconfigError {
     Refused {
         /// Where.
         place: Place,
-        /// Why.
+        /// The reason.
         why: Refused,
     },
 }

@@ -31,7 +31,7 @@ pub struct Capa {
 }
 
 impl Capa {
-    /// What it has said.
+    /// Its log.
     pub fn log(&self) -> String {
         self.process.log().text()
     }
@@ -64,7 +64,7 @@ impl Management {
     }
 }
 
-/// What the manager has in the management cluster: to be had without the manager.
+/// The manager's objects in the management cluster: to be had without the manager.
 #[track_caller]
 pub(super) fn manifests() -> Vec<Value> {
     let built = binaries::build_part(&script(), "manifests");

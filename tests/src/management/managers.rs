@@ -45,7 +45,7 @@ pub(super) struct Managers {
     _webhooks: Webhooks,
 }
 
-/// What webhooks are served with: the directory has the certificate and the key.
+/// The certificate and the key of webhooks, in a directory.
 #[derive(Debug)]
 pub(super) struct Webhooks {
     files: Scratch,

@@ -100,7 +100,7 @@ impl Place {
             .json(["get", &resource, name, "-n", &self.namespace])
     }
 
-    /// What a Machine's bootstrap provider has prepared, which is in this Secret.
+    /// The bootstrap data of a Machine, which are in this Secret.
     #[track_caller]
     pub(super) fn bootstrap_data(&self, secret: &str) -> String {
         let words = ["get", "secret", secret, "-n", &self.namespace];

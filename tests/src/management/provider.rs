@@ -76,7 +76,7 @@ impl Provider {
         (self, cluster)
     }
 
-    /// Does something with the running machine of this host name.
+    /// Calls `act` with the running machine of this host name.
     ///
     /// # Panics
     ///

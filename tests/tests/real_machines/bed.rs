@@ -132,7 +132,7 @@ impl Scene {
         }
     }
 
-    /// Has our controller look after it; `spec` is merged into what its machines need.
+    /// Creates its KubeletAuthentication; `spec` is merged into what its machines need.
     pub fn attend(&self, spec: &Value) {
         let mut whole = json!({});
         if self.attestor == Attestor::TPM {
@@ -363,7 +363,7 @@ pub fn machine(
     }
 }
 
-/// What `render` of the plugin prints for its path in the image.
+/// The output of the plugin's `render`, for its path in the image.
 #[track_caller]
 pub fn render(attestor: &Attestor, words: &[&str]) -> String {
     let output = Command::new(program(&format!("kubelet-authenticator-{attestor}")))
@@ -387,7 +387,7 @@ fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
     config
 }
 
-/// What kubeadm has to be told on the machines of the tests.
+/// The settings that kubeadm needs on the machines of the tests.
 pub fn needed() -> [(&'static str, Value); 2] {
     [
         ("criSocket", json!("unix:///run/fakecri.sock")),

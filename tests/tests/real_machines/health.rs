@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable, names};
 
-/// Has Cluster API replace what is not heard of, as soon as Kubernetes says so.
+/// Creates a MachineHealthCheck that replaces a Machine as soon as its Node is not heard of.
 fn check_health(scene: &Scene) {
     SITE.management.kubectl().create_object(&json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2",

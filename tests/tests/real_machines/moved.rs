@@ -69,7 +69,7 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
     });
 }
 
-/// Has the Cluster `prod-1` in the namespace `moved` authorize these by itself.
+/// Annotates the Cluster `prod-1` in the namespace `moved` with these attestors.
 fn annotate(site: &Site, attestors: &str) {
     let annotation = "attestation.cluster.x-k8s.io/authorized-attestors";
     let patch = json!({ "metadata": { "annotations": { annotation: attestors } } });

@@ -1,4 +1,4 @@
-//! What `render` prints is what Cluster API takes.
+//! The output of `render` is accepted by Cluster API.
 
 use kubelet_attestation::names::Provider as Attestor;
 use serde_json::{Value, json};

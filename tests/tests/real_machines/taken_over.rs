@@ -15,7 +15,7 @@ const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
-/// How often a node has renewed its certificate with Kubernetes' own signer.
+/// The number of a node's renewals with Kubernetes' own signer.
 fn built_in_renewals(scene: &Scene, node: &str) -> usize {
     let is_one = |csr: &Value| {
         csr["spec"]["signerName"] == BUILT_IN

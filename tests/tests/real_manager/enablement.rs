@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::SITE;
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
-/// What kubectl calls Clusters, so that no other group's kind is meant.
+/// The name of Clusters for kubectl, so that no other group's kind is meant.
 const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 const ENABLED_BY: &str = "attestation.cluster.x-k8s.io/enabled-by";
 

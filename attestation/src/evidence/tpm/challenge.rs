@@ -35,7 +35,7 @@ pub enum InvalidChallenge {
     reason = "the wire format is its fields, and a new one is a new version"
 )]
 pub struct Challenge {
-    /// Which.
+    /// The challenge.
     pub id: ChallengeId,
     /// When it ends.
     pub expiry: Expiry,

@@ -17,13 +17,13 @@ pub(super) enum Outage {
     /// There is no connection, or it was cut.
     #[error("STS cannot be reached")]
     Unreachable {
-        /// Why.
+        /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
     /// The answer was cut.
     #[error("the answer of STS was cut")]
     Cut {
-        /// Why.
+        /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
     /// The answer is larger than any of STS.
@@ -55,7 +55,7 @@ pub(super) enum Outage {
     /// The request could not be put together.
     #[error("the request to STS cannot be made")]
     Unbuildable {
-        /// Why.
+        /// The reason.
         source: hyper::http::Error,
     },
 }

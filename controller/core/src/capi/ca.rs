@@ -46,7 +46,7 @@ pub enum CaRefused {
     /// A value is longer than it can be.
     #[error("{field} is longer than {max} bytes")]
     TooLong {
-        /// Which.
+        /// The field.
         field: &'static str,
         /// The most it may have.
         max: usize,

@@ -26,7 +26,7 @@ pub enum ClusterAccessError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: Box<KubeconfigError>,
     },
     /// It is no file, or longer than any kubeconfig.
@@ -66,7 +66,7 @@ pub enum ClusterAccessError {
     Client {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: Box<kube::Error>,
     },
 }

@@ -287,7 +287,7 @@ pub struct Tombstone {
     /// Since when.
     #[schemars(schema_with = "schema::time")]
     pub since: Time,
-    /// Why.
+    /// The reason.
     pub reason: TombstoneReason,
     /// When the last certificate has expired, and the record may go.
     #[schemars(schema_with = "schema::time")]

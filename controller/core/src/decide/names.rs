@@ -68,7 +68,7 @@ fn a_name_that_another_machine_holds_is_denied() {
     );
 }
 
-/// Who joined as `n1`, of a cluster whose inventory has another name for it since.
+/// A cluster in which this request joined as `n1`, and whose inventory has another name since.
 #[track_caller]
 fn renamed_after(join: &CertificateSigningRequest) -> Context {
     let records: Arc<MemoryRecords> = Arc::default();

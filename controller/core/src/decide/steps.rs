@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// A check that was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Which.
+    /// The check.
     pub check: Check,
     /// How long it took.
     pub took: Duration,

@@ -76,7 +76,7 @@ pub enum HardeningError {
         verb: &'static str,
         /// On what.
         object: String,
-        /// Why.
+        /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
     /// There was no answer in time.

@@ -114,7 +114,7 @@ pub struct RevokedGenerations {
 pub struct Tombstone {
     /// Since when.
     pub since: SystemTime,
-    /// Why.
+    /// The reason.
     pub reason: TombstoneReason,
     /// By when the certificates have expired, and the record may go.
     pub until: SystemTime,

@@ -35,14 +35,14 @@ reasons! {
         /// The machines of the cluster could not be looked up.
         #[error("the inventory is unavailable")]
         InventoryUnavailable {
-            /// Why.
+            /// The reason.
             #[source]
             source: Unavailable,
         } => "the machine could not be looked up",
         /// What appraises the evidence could not be reached.
         #[error("the verifier is unavailable")]
         VerifierUnavailable {
-            /// Why.
+            /// The reason.
             #[source]
             source: Unavailable,
         } => "the evidence could not be appraised",
@@ -57,7 +57,7 @@ reasons! {
         /// or the name's record is broken.
         #[error("the ledger is unavailable")]
         LedgerUnavailable {
-            /// Why.
+            /// The reason.
             #[source]
             source: Unavailable,
         } => "the node name could not be claimed",
@@ -98,7 +98,7 @@ reasons! {
         /// The Nodes of the cluster could not be looked up.
         #[error("the nodes are unavailable")]
         NodesUnavailable {
-            /// Why.
+            /// The reason.
             #[source]
             source: Unavailable,
         } => "the node could not be looked up",

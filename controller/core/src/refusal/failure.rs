@@ -39,7 +39,7 @@ reasons! {
         /// The certificate could not be encoded or signed.
         #[error("the certificate could not be signed")]
         SigningImpossible {
-            /// Why.
+            /// The reason.
             #[source]
             source: SignError,
         } => "the certificate could not be signed",

@@ -48,7 +48,7 @@ pub enum StoreError {
     /// The API server gave no answer, or none that says what it did.
     #[error("the API server gave no answer")]
     Unavailable {
-        /// Why.
+        /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
     /// There was no answer in time.

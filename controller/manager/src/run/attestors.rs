@@ -24,7 +24,7 @@ pub(super) struct Attestors {
     pub(super) aws: Result<Aws, String>,
     /// Machines with a TPM.
     pub(super) tpm: Tpm,
-    /// Where their endorsement keys may be listed; `None` without a management cluster.
+    /// The `ConfigMap`s that may list their endorsement keys; `None` without a management cluster.
     pub(super) config_maps: Option<ConfigMapReader>,
 }
 

@@ -15,7 +15,7 @@ use crate::cloud::{ACCOUNT, Cloud, Instance, REGION};
 
 const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
 
-/// Who makes the instances of AWSMachines.
+/// The maker of the instances of AWSMachines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     /// The manager of Cluster API Provider AWS ([`Capa`](super::super::Capa)).

@@ -16,7 +16,7 @@ const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 /// Machines that run, by the names of their InfraMachines, or of the instances in their pools.
 pub(super) type Instances = BTreeMap<String, Machine>;
 
-/// What there is for one Cluster, and what makes more of it.
+/// The infrastructure of one Cluster, and the means to make more of it.
 pub(super) struct Infrastructure {
     pub(super) place: Place,
     pub(super) workload: Option<Arc<ControlPlane>>,
@@ -40,7 +40,7 @@ impl Infrastructure {
         self.look_at_pools();
     }
 
-    /// Does the next thing for this machine, if there is one.
+    /// The next step for this machine, if there is one.
     fn provide(&self, name: &str, object: &Value) {
         let Some(machine) = owner(object, MACHINE) else {
             return;

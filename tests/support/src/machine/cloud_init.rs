@@ -34,7 +34,7 @@ system_info: {distro: debian, paths: {cloud_dir: /var/lib/cloud/, templates_dir:
 const SEED: &str = "/var/lib/cloud/seed/nocloud";
 
 impl MachineBuilder {
-    /// Has cloud-init carry out these user data at the boot, once all else has started.
+    /// At the boot, cloud-init carries out these user data, once all else has started.
     ///
     /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and these.
     /// [`Machine::wait_for_cloud_init`](super::Machine::wait_for_cloud_init) waits for the end.

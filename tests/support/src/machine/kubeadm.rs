@@ -25,7 +25,7 @@ pub(super) struct Discovery {
     pub(super) ca_hash: String,
 }
 
-/// What kind of node joins.
+/// The kind of a node that joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It runs pods.

@@ -13,7 +13,7 @@ const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 /// How many addresses there are.
 const COUNT: u64 = 1 << 16;
 
-/// How many addresses there are in a [`HeldAddress::network`]: the least that EC2 takes for one is 16.
+/// The number of addresses in a [`HeldAddress::network`]: the least that EC2 takes for one is 16.
 const NETWORK: u32 = 1 << 8;
 
 /// How often an address that another process holds is drawn before the test fails.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 /// Below what the kernel gives to those who ask for any port, so that no connection takes one.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// What this process has drawn, for as long as it lives.
+/// The draws of this process, for as long as it lives.
 static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// A TCP port of 127.0.0.1 that nothing listens on, and that no other fixture draws, in whatever

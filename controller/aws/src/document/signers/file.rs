@@ -28,20 +28,20 @@ pub enum InvalidSigners {
     /// A line is neither of a region nor of a certificate.
     #[error("line {line} is neither \"Region: <name>\" nor part of a certificate in PEM")]
     Line {
-        /// Which.
+        /// The line.
         line: usize,
     },
     /// A certificate has no line before it that names its region, or a region no certificate after
     /// it.
     #[error("line {line}: each certificate follows its own line \"Region: <name>\"")]
     Unpaired {
-        /// Which.
+        /// The line.
         line: usize,
     },
     /// Not the name of a region.
     #[error("line {line} does not name a region")]
     Region {
-        /// Which.
+        /// The line.
         line: usize,
     },
     /// The certificate of a region cannot be read as PEM.
@@ -51,7 +51,7 @@ pub enum InvalidSigners {
         line: usize,
         /// Whose it is.
         region: String,
-        /// Why.
+        /// The reason.
         source: pem::PemError,
     },
     /// The certificate of a region cannot be read.
@@ -61,7 +61,7 @@ pub enum InvalidSigners {
         line: usize,
         /// Whose it is.
         region: String,
-        /// Why.
+        /// The reason.
         source: x509_cert::der::Error,
     },
     /// The key of a certificate is not RSA of 2048 bits: AWS publishes others beside it, for other

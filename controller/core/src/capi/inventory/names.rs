@@ -1,4 +1,4 @@
-//! Which names a machine's Node may have, and which of two machines has one.
+//! The names that a machine's Node may have, and the order of two machines that share one.
 
 use kubelet_attestation::names::NodeName;
 
@@ -6,7 +6,7 @@ use super::view::View;
 use crate::capi::objects::{self, BootstrapConfig};
 use crate::inventory::{Machine, Naming};
 
-/// Why a machine's Node may have a name, the strongest ground first.
+/// The ground on which a machine's Node may have a name, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ground {
     /// It is written out in the `KubeadmConfig`.

@@ -39,7 +39,7 @@ pub enum KubeconfigRefused {
     /// Two entries have one name, and programs differ in which of them they take.
     #[error("two of its {listed} have the same name")]
     Duplicate {
-        /// Which.
+        /// The kind of the list.
         listed: Listed,
     },
     /// It does not say which of its contexts counts.
@@ -122,7 +122,7 @@ pub enum KubeconfigRefused {
     /// A credential is not in the form that it should have.
     #[error("{credential} cannot be read")]
     Unreadable {
-        /// Which.
+        /// The credential.
         credential: Credential,
     },
     /// The client certificate is not the key's, or a CA certificate is none.

@@ -23,7 +23,7 @@ reasons! {
         /// CVE-2017-15361).
         #[error("the {key} can be factored (ROCA)")]
         TpmKeyWeak {
-            /// Which.
+            /// The key.
             key: &'static str,
         } => "a key of this TPM can be factored; its firmware must be updated",
         /// The public area of the attestation key is not one `TPMT_PUBLIC`, or its key is no key.

@@ -1,4 +1,4 @@
-//! Which names a machine's Node may have.
+//! The names that a machine's Node may have.
 
 use super::*;
 use crate::inventory::Naming;
