@@ -26,10 +26,10 @@ pub const UNDER_TEST: &str = "plugin_under_test";
 pub const NODE: &str = "n1";
 
 /// Longer than anything that is waited for in a suite.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What a machine under load may take to start a process, beyond what the process itself takes.
-const STARTING: Duration = Duration::from_millis(1500);
+const STARTING: Duration = Duration::from_secs(15);
 
 /// A node that is to join the cluster of an API server.
 #[derive(Debug)]

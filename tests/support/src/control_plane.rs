@@ -47,7 +47,7 @@ use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Process, Scratch};
 
 /// How long anything may take that takes a second: the machines that tests run on are busy.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A running control plane; ends, and leaves nothing behind, when it is dropped.
 #[derive(Debug)]

@@ -67,6 +67,7 @@ fn a_service_that_is_down_for_two_minutes_at_boot_delays_the_join_by_a_minute_at
     assert!((2..=8).contains(&tried), "{:?}", boot.codes);
 
     boot.bed.imds.come_up();
+    boot.bed.node.set("TIMEOUT_SECONDS", "60");
     while boot.ask() != 0 {
         let late = boot.passed - DOWN;
         assert!(late <= LONGEST + PAUSE, "{:?}", boot.codes);

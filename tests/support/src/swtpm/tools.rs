@@ -12,7 +12,7 @@ use crate::process::{Scratch, guarded};
 
 /// How long a tool may take that takes milliseconds. It waits without end while another client is
 /// connected.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The tools, and whose turn it is with the TPM.
 #[derive(Debug)]
