@@ -4,6 +4,7 @@ pub mod cloud;
 pub mod controller;
 pub mod demo;
 pub mod fleet;
+pub mod image;
 pub mod management;
 pub mod node;
 pub mod panics;

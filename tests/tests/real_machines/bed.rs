@@ -1,10 +1,8 @@
 //! A management cluster with Cluster API and our controller, clusters in it, and their machines.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::path::PathBuf;
-use std::process::Command;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use kubelet_attestation::names::Provider as Attestor;
@@ -12,16 +10,13 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
-use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
-use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::cloud::Cloud;
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
+use kubelet_authenticator_tests::image;
 use kubelet_authenticator_tests::management::{
     Boot, ClusterBuilder, Management, Order, Provider, WorkloadCluster,
 };
-use kubelet_authenticator_tests::program;
-use kubelet_authenticator_tests::tpm::endorsement_key;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// How long a bootstrap token of Cluster API lives here: a rotation can be waited for.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
@@ -29,11 +24,7 @@ pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 /// For what Cluster API does in a minute, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(480);
 
-/// The directory of the plugins in the machines' image.
-const PROGRAMS: &str = "/usr/bin";
-
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
-const TPM: &str = "/etc/systemd/system/kubelet.service.d/30-tpm.conf";
 const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 
 /// The cloud of the machines that are instances.
@@ -107,19 +98,19 @@ impl Scene {
             Machines::Tpm(hosts) => {
                 let namespace = cluster.namespace();
                 let names: Vec<_> = (0..hosts).map(|n| format!("{namespace}-{n}")).collect();
-                let hosts = hosts_with_tpms(&names);
-                list(&cluster, &hosts);
+                let hosts = image::hosts_with_tpms(&names);
+                image::list(SITE.management.kubectl(), namespace, &hosts);
                 let order = Order::Hosts(hosts.keys().cloned().collect());
                 let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
                 (Attestor::TPM, order, tpms)
             }
         };
         let config = if order == Order::NodeFirst {
-            told_by_host_name(rendered(&attestor, &[]))
+            told_by_host_name(image::rendered(&attestor, &[]))
         } else {
-            rendered(&attestor, &TOLD_BY_METADATA)
+            image::rendered(&attestor, &image::TOLD_BY_METADATA)
         };
-        let boot = machine(&cluster, attestor.clone(), tpms);
+        let boot = image::machine(&cluster, attestor.clone(), tpms);
         Self {
             authentication: Authentication {
                 namespace: cluster.namespace().to_owned(),
@@ -136,7 +127,7 @@ impl Scene {
     pub fn attend(&self, spec: &Value) {
         let mut whole = json!({});
         if self.attestor == Attestor::TPM {
-            whole["tpm"] = json!({ "endorsementKeys": { "configMaps": [HOSTS] } });
+            whole["tpm"] = json!({ "endorsementKeys": { "configMaps": [image::HOSTS] } });
         }
         for (key, value) in spec.as_object().unwrap() {
             whole[key] = value.clone();
@@ -318,92 +309,6 @@ pub fn names(machines: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// The plugin's path in the image.
-fn plugin(attestor: &Attestor) -> String {
-    format!("{PROGRAMS}/kubelet-authenticator-{attestor}")
-}
-
-/// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM
-/// of its provider ID, if there are any.
-pub fn machine(
-    cluster: &WorkloadCluster,
-    attestor: Attestor,
-    tpms: BTreeMap<String, Arc<Swtpm>>,
-) -> impl Fn(&Boot) -> Machine + Send + 'static {
-    let plane = cluster.control_plane().clone();
-    let tpms = Mutex::new(tpms);
-    move |boot| {
-        let mut builder = Machine::builder(&plane, &boot.name);
-        let mut programs = vec![format!("kubelet-authenticator-{attestor}")];
-        let mut metadata = vec![("provider_id", boot.provider_id.clone())];
-        let tpms = tpms.lock().unwrap();
-        if let Some(tpm) = tpms.get(&boot.provider_id) {
-            programs.push("kubelet-authenticator-tpm-device".to_owned());
-            metadata.push(("tcti", tpm.tcti()));
-            // Where a machine has its TPM otherwise than as a device, its image says so.
-            let environment = format!(
-                "[Service]\nEnvironment=KUBELET_AUTHENTICATOR_TPM_TCTI={}\n",
-                tpm.tcti()
-            );
-            builder = builder.file(TPM, 0o644, environment);
-            // The machine is switched on: it may have been another's before.
-            tpm.reset(Reset::Orderly);
-            let (address, mut beside) = (tpm.address(), tpm.address());
-            beside.set_port(address.port() + 1);
-            builder = builder.reaches(address).reaches(beside);
-        }
-        for name in &programs {
-            builder = builder.program(&format!("{PROGRAMS}/{name}"), &program(name));
-        }
-        let metadata: Vec<_> = metadata
-            .iter()
-            .map(|(key, value)| (*key, &**value))
-            .collect();
-        builder.cloud_init(&boot.data, &metadata).boot()
-    }
-}
-
-/// The output of the plugin's `render`, for its path in the image.
-#[track_caller]
-pub fn render(attestor: &Attestor, words: &[&str]) -> String {
-    let output = Command::new(program(&format!("kubelet-authenticator-{attestor}")))
-        .args(["render", "--command", &plugin(attestor)])
-        .args(words)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The KubeadmConfigSpec that the plugin renders with these options, and what the machines of the tests
-/// need, whoever gives them a certificate.
-fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
-    let rendered = render(attestor, &[&["kubeadm-config"], options].concat());
-    let template: Value = serde_saphyr::from_str(&rendered).unwrap();
-    let mut config = template["spec"]["template"]["spec"].clone();
-    for (field, value) in needed() {
-        config["joinConfiguration"]["nodeRegistration"][field] = value;
-    }
-    config
-}
-
-/// The settings that kubeadm needs on the machines of the tests.
-pub fn needed() -> [(&'static str, Value); 2] {
-    [
-        ("criSocket", json!("unix:///run/fakecri.sock")),
-        ("ignorePreflightErrors", json!(["SystemVerification"])),
-    ]
-}
-
-/// The options for machines that take their names and their provider IDs from the metadata of their
-/// instances.
-const TOLD_BY_METADATA: [&str; 4] = [
-    "--provider-id-template",
-    "{{ ds.meta_data.provider_id }}",
-    "--node-name-template",
-    "{{ ds.meta_data.local_hostname }}",
-];
-
 /// The plugin's settings with these in them.
 fn settings(more: &str) -> String {
     format!(
@@ -424,39 +329,4 @@ fn told_by_host_name(mut config: Value) -> Value {
     let commands = &mut config["preKubeadmCommands"];
     commands.as_array_mut().unwrap().push(json!(write));
     config
-}
-
-/// The ConfigMap that has the endorsement keys of the hosts.
-const HOSTS: &str = "hosts";
-
-/// Hosts with TPMs, by their provider IDs, and the digests of their endorsement keys.
-pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
-
-/// Makes hosts of these names, which no other test has.
-///
-/// No two clusters have one host, nor one name of a host: Cluster API looks for a Node's Machine in all
-/// of them, by both.
-pub fn hosts_with_tpms(names: &[impl Display]) -> Hosts {
-    names
-        .iter()
-        .map(|name| {
-            let tpm = Arc::new(Swtpm::start());
-            let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
-            let digest = endorsement_key(&keys);
-            (format!("metal:///rack-1/{name}"), (digest, tpm))
-        })
-        .collect()
-}
-
-/// Lists the endorsement keys of hosts.
-fn list(cluster: &WorkloadCluster, hosts: &Hosts) {
-    let listed: Map<_, _> = hosts
-        .iter()
-        .map(|(id, (digest, _))| (digest.clone(), json!(id)))
-        .collect();
-    SITE.management.kubectl().create_object(&json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": HOSTS, "namespace": cluster.namespace() },
-        "data": listed,
-    }));
 }

@@ -8,11 +8,12 @@ use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::binaries::control_plane_binary;
 use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
 use kubelet_authenticator_tests::fleet::condition_of;
+use kubelet_authenticator_tests::image::{hosts_with_tpms, machine, needed};
 use kubelet_authenticator_tests::management::{Management, Order, Provider};
 use kubelet_authenticator_tests::program;
 use serde_json::{Map, json};
 
-use crate::bed::{PATIENCE, TOKEN_TTL, hosts_with_tpms, machine, needed};
+use crate::bed::{PATIENCE, TOKEN_TTL};
 
 /// The commands that the page has after this prompt: `$` at an operator's desk, `#` on a node.
 pub fn commands(prompt: char) -> Vec<String> {

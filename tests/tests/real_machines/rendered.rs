@@ -1,9 +1,10 @@
 //! The output of `render` is accepted by Cluster API.
 
 use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_tests::image::render;
 use serde_json::{Value, json};
 
-use crate::bed::{SITE, render};
+use crate::bed::SITE;
 
 #[test]
 fn the_rendered_configuration_is_accepted_by_cluster_api_in_both_versions_and_formats() {

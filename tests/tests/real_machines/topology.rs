@@ -5,9 +5,10 @@ use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::condition_of;
+use kubelet_authenticator_tests::image::render;
 use serde_json::{Value, json};
 
-use crate::bed::{PATIENCE, SITE, render};
+use crate::bed::{PATIENCE, SITE};
 
 const DRIVES: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
 const CONTROLS: &str = "controlplane.cluster.x-k8s.io/v1beta2";

@@ -1,0 +1,145 @@
+//! The image of machines with systemd, cloud-init, kubeadm and the plugin, and what Cluster API's
+//! objects say of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use serde_json::{Map, Value, json};
+
+use crate::management::{Boot, WorkloadCluster};
+use crate::program;
+use crate::tpm::endorsement_key;
+
+/// The directory of the plugins in the image.
+const PROGRAMS: &str = "/usr/bin";
+
+/// The drop-in that names the TPM of a machine that has it otherwise than as a device.
+const TPM: &str = "/etc/systemd/system/kubelet.service.d/30-tpm.conf";
+
+/// The ConfigMap that has the endorsement keys of the hosts.
+pub const HOSTS: &str = "hosts";
+
+/// Hosts with TPMs, by their provider IDs, and the digests of their endorsement keys.
+pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
+
+/// Makes hosts of these names, which no other test has.
+///
+/// No two clusters have one host, nor one name of a host: Cluster API looks for a Node's Machine in all
+/// of them, by both.
+pub fn hosts_with_tpms(names: &[impl Display]) -> Hosts {
+    names
+        .iter()
+        .map(|name| {
+            let tpm = Arc::new(Swtpm::start());
+            let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+            let digest = endorsement_key(&keys);
+            (format!("metal:///rack-1/{name}"), (digest, tpm))
+        })
+        .collect()
+}
+
+/// Lists the endorsement keys of hosts in the ConfigMap [`HOSTS`] of the Cluster's namespace.
+pub fn list(kubectl: &Kubectl, namespace: &str, hosts: &Hosts) {
+    let listed: Map<_, _> = hosts
+        .iter()
+        .map(|(id, (digest, _))| (digest.clone(), json!(id)))
+        .collect();
+    kubectl.create_object(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": HOSTS, "namespace": namespace },
+        "data": listed,
+    }));
+}
+
+/// The plugin's path in the image.
+fn plugin(attestor: &Attestor) -> String {
+    format!("{PROGRAMS}/kubelet-authenticator-{attestor}")
+}
+
+/// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM
+/// of its provider ID, if there are any.
+pub fn machine(
+    cluster: &WorkloadCluster,
+    attestor: Attestor,
+    tpms: BTreeMap<String, Arc<Swtpm>>,
+) -> impl Fn(&Boot) -> Machine + Send + 'static {
+    let plane = cluster.control_plane().clone();
+    let tpms = Mutex::new(tpms);
+    move |boot| {
+        let mut builder = Machine::builder(&plane, &boot.name);
+        let mut programs = vec![format!("kubelet-authenticator-{attestor}")];
+        let mut metadata = vec![("provider_id", boot.provider_id.clone())];
+        let tpms = tpms.lock().unwrap();
+        if let Some(tpm) = tpms.get(&boot.provider_id) {
+            programs.push("kubelet-authenticator-tpm-device".to_owned());
+            metadata.push(("tcti", tpm.tcti()));
+            // Where a machine has its TPM otherwise than as a device, its image says so.
+            let environment = format!(
+                "[Service]\nEnvironment=KUBELET_AUTHENTICATOR_TPM_TCTI={}\n",
+                tpm.tcti()
+            );
+            builder = builder.file(TPM, 0o644, environment);
+            // The machine is switched on: it may have been another's before.
+            tpm.reset(Reset::Orderly);
+            let (address, mut beside) = (tpm.address(), tpm.address());
+            beside.set_port(address.port() + 1);
+            builder = builder.reaches(address).reaches(beside);
+        }
+        for name in &programs {
+            builder = builder.program(&format!("{PROGRAMS}/{name}"), &program(name));
+        }
+        let metadata: Vec<_> = metadata
+            .iter()
+            .map(|(key, value)| (*key, &**value))
+            .collect();
+        builder.cloud_init(&boot.data, &metadata).boot()
+    }
+}
+
+/// The output of the plugin's `render`, for its path in the image.
+#[track_caller]
+pub fn render(attestor: &Attestor, words: &[&str]) -> String {
+    let output = Command::new(program(&format!("kubelet-authenticator-{attestor}")))
+        .args(["render", "--command", &plugin(attestor)])
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The KubeadmConfigSpec that the plugin renders with these options, and what the machines of the tests
+/// need, whoever gives them a certificate.
+pub fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
+    let rendered = render(attestor, &[&["kubeadm-config"], options].concat());
+    let template: Value = serde_saphyr::from_str(&rendered).unwrap();
+    let mut config = template["spec"]["template"]["spec"].clone();
+    for (field, value) in needed() {
+        config["joinConfiguration"]["nodeRegistration"][field] = value;
+    }
+    config
+}
+
+/// The settings that kubeadm needs on the machines of the tests.
+pub fn needed() -> [(&'static str, Value); 2] {
+    [
+        ("criSocket", json!("unix:///run/fakecri.sock")),
+        ("ignorePreflightErrors", json!(["SystemVerification"])),
+    ]
+}
+
+/// The options for machines that take their names and their provider IDs from the metadata of their
+/// instances.
+pub const TOLD_BY_METADATA: [&str; 4] = [
+    "--provider-id-template",
+    "{{ ds.meta_data.provider_id }}",
+    "--node-name-template",
+    "{{ ds.meta_data.local_hostname }}",
+];
