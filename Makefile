@@ -20,15 +20,15 @@ BUILD = $(CARGO) build --locked --workspace
 # Lints and documents what it compiles. A warning is an error, in the words of clippy's driver.
 LINT = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/lint CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 CONTROL_PLANE ?= embedded
-PROVIDER ?= aws
+PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
 # help
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## demo: nodes join and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes;
-##       PROVIDER=tpm is of machines with TPMs; PROVIDER=insecure tells what is not stopped where machines
-##       prove nothing
+##       CONTROL_PLANE=cluster-api with machines that Cluster API makes; PROVIDER=tpm is of machines with TPMs;
+##       PROVIDER=insecure tells what is not stopped where machines prove nothing
 demo: prerequisites-$(CONTROL_PLANE) dependencies
 	@$(BUILD) --quiet --bins --test demo
 	@target/debug/demo --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)

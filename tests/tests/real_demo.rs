@@ -25,3 +25,8 @@ fn the_demo_of_machines_that_prove_nothing_ends_as_told() {
     assert!(story.contains("the attacker's now"), "{story}");
     assert!(story.contains("node/control-plane-1   Ready"), "{story}");
 }
+
+#[test]
+fn the_demo_of_a_cluster_of_cluster_api_ends_as_told() {
+    demo::tell("tpm", "cluster-api");
+}

@@ -140,7 +140,16 @@ pub struct Attacker {
 impl Attacker {
     /// Speaks to the cluster with the bootstrap token of this machine.
     pub fn holding(cluster: &Cluster, machine: &str) -> Self {
-        let ca = reqwest::Certificate::from_pem(cluster.ca_pem().as_bytes()).unwrap();
+        Self::new(
+            &cluster.server(),
+            &cluster.ca_pem(),
+            &cluster::token(machine),
+        )
+    }
+
+    /// Speaks to the API server with this CA, with a bootstrap token.
+    pub fn new(server: &str, ca_pem: &str, token: &str) -> Self {
+        let ca = reqwest::Certificate::from_pem(ca_pem.as_bytes()).unwrap();
         let client = reqwest::blocking::Client::builder()
             .tls_certs_only([ca])
             .no_proxy()
@@ -148,8 +157,8 @@ impl Attacker {
             .unwrap();
         Self {
             client,
-            server: cluster.server(),
-            token: cluster::token(machine),
+            server: server.to_owned(),
+            token: token.to_owned(),
         }
     }
 

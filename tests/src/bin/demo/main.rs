@@ -1,13 +1,15 @@
 //! The main job as a story: a node joins, attackers do not.
 //!
-//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real]`. Embedded is an API server
-//! in this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl. The
-//! controller and the plugin are the real programs in both. Exit code 1 says that something did not end as it should.
+//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API
+//! server in this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl;
+//! cluster-api is that with Cluster API's managers and machines, which have TPMs. The controller and the
+//! plugin are the real programs in all. Exit code 1 says that something did not end as it should.
 
 mod attacker;
 mod attacks;
 mod aws;
 mod cluster;
+mod cluster_api;
 mod controller;
 mod plugin;
 mod story;
@@ -28,8 +30,12 @@ fn main() -> ExitCode {
         Some(("tpm", "real")) => tpm::real(),
         Some(("insecure", "embedded")) => story::embedded(),
         Some(("insecure", "real")) => story::real(),
+        Some(("tpm", "cluster-api")) => cluster_api::story(),
         _ => {
-            eprintln!("usage: demo [--provider aws|tpm|insecure] [--control-plane embedded|real]");
+            eprintln!(
+                "usage: demo [--provider aws|tpm|insecure] [--control-plane embedded|real]\n       \
+                 demo --provider tpm --control-plane cluster-api"
+            );
             return ExitCode::from(2);
         }
     };

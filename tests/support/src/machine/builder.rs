@@ -135,7 +135,7 @@ impl MachineBuilder {
 
     /// Makes a symbolic link at this absolute path.
     #[track_caller]
-    pub(super) fn link(self, path: &str, to: &str) -> Self {
+    pub fn link(self, path: &str, to: &str) -> Self {
         self.place(path, "link".to_owned(), PathBuf::from(to))
     }
 

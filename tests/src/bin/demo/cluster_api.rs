@@ -1,0 +1,390 @@
+//! The story of a cluster of Cluster API: its objects are applied, and machines with TPMs come up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl, User};
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
+use kubelet_authenticator_tests::fleet::{Manager, condition_of, grant};
+use kubelet_authenticator_tests::management::{Management, Order, Provider, WorkloadCluster};
+use kubelet_authenticator_tests::{image, program, tpm};
+use serde_json::{Value, json};
+
+use crate::attacker::{Attacker, BUILT_IN, Verdict, Wish};
+
+/// The deadline for machines to boot and join.
+const PATIENCE: Duration = Duration::from_secs(480);
+
+/// Longer than the story takes.
+const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
+
+const NAMESPACE: &str = "tenant-a";
+
+/// The hosts; a rollout needs one more than there are Machines.
+const HOSTS: [&str; 3] = ["worker-1", "worker-2", "worker-3"];
+
+const AUTHENTICATION: &str = "\
+apiVersion: attestation.cluster.x-k8s.io/v1alpha1
+kind: KubeletAuthentication
+metadata: {name: prod-1, namespace: tenant-a}
+spec:
+  clusterName: prod-1
+  authorizedAttestors: [tpm]
+  autoApproveBindings: Remove
+  tpm: {endorsementKeys: {configMaps: [hosts]}}
+";
+
+const DEPLOYMENT: &str = "\
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {name: workers, namespace: tenant-a}
+spec:
+  clusterName: prod-1
+  replicas: 2
+  template:
+    spec:
+      clusterName: prod-1
+      version: v1.36.3
+      bootstrap: {configRef: {apiGroup: bootstrap.cluster.x-k8s.io, kind: KubeadmConfigTemplate, name: workers}}
+      infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: GenericMachineTemplate, name: workers}
+";
+
+/// The story; `false` if it went another way.
+pub fn story() -> bool {
+    println!(
+        "Real Cluster API, kubeadm, cloud-init, systemd and kubelets; each machine is a set of namespaces with a TPM."
+    );
+    let management = Management::managed(TOKEN_TTL);
+    grant(&management);
+    let keys = Scratch::new("challenge-keys");
+    keys.write("current", "0f".repeat(32));
+    let keys = keys.path().display().to_string();
+    let arguments = ["--tpm-challenge-keys", &keys];
+    let _manager = Manager::start(&management, "node-attestation-controller", &arguments);
+    let cluster = management.cluster("prod-1").namespace(NAMESPACE);
+    let cluster = cluster.apiserver_arg("--anonymous-auth=true").create();
+    cluster.control_plane().prepare_for_joins();
+    let hosts = image::hosts_with_tpms(&HOSTS);
+    image::list(management.kubectl(), NAMESPACE, &hosts);
+    let order = Order::Hosts(hosts.keys().cloned().collect());
+    let tpms = hosts
+        .iter()
+        .map(|(id, (_, tpm))| (id.clone(), Arc::clone(tpm)));
+    let boot = image::machine(&cluster, Attestor::TPM, tpms.collect());
+    let _provider = Provider::start(&cluster, order, boot);
+    let mut story = Story {
+        management: management.kubectl(),
+        cluster: &cluster,
+        start: Instant::now(),
+        told: BTreeSet::new(),
+    };
+
+    println!("\n== Three hosts, by the SHA-256 of their TPMs' endorsement keys ==");
+    for (provider_id, (digest, _)) in &hosts {
+        println!("  {provider_id}  {digest:.16}...");
+    }
+    let joined = story.two_machines_join();
+    let answered = joined && story.logs_are_answered();
+    let refused = joined && story.attacks_are_refused();
+    joined && answered && refused && story.the_machines_are_rolled()
+}
+
+/// The clusters, and the changes that have been told of.
+struct Story<'a> {
+    management: &'a Kubectl,
+    cluster: &'a WorkloadCluster,
+    start: Instant,
+    told: BTreeSet<String>,
+}
+
+impl Story<'_> {
+    fn plane(&self) -> &ControlPlane {
+        self.cluster.control_plane()
+    }
+
+    /// Applies a manifest, shows it, and tells what kubectl says.
+    fn apply(&self, file: &str, manifest: &str) {
+        println!("$ cat {file}");
+        print!("{manifest}");
+        self.apply_silently(file, manifest);
+    }
+
+    fn apply_silently(&self, file: &str, manifest: &str) {
+        println!("$ kubectl apply -f {file}");
+        let words = ["apply", "-f", "-"];
+        let output = self.management.run_with_input(words, manifest);
+        print!("{}{}", text(&output.stdout), text(&output.stderr));
+    }
+
+    /// Shows what kubectl prints.
+    fn show(&self, kubectl: &Kubectl, words: &[&str]) -> Output {
+        println!("$ kubectl {}", words.join(" "));
+        let output = kubectl.run(words);
+        print!("{}{}", text(&output.stdout), text(&output.stderr));
+        output
+    }
+
+    /// Tells each change until this is so.
+    fn tell_until(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
+        let found = poll(PATIENCE, || {
+            self.tell_changes();
+            is_so(self).then_some(())
+        });
+        self.tell_changes();
+        if found.is_none() {
+            println!("  this did not come about in {} s", PATIENCE.as_secs());
+        }
+        found.is_some()
+    }
+
+    fn tell_changes(&mut self) {
+        for machine in self.machines() {
+            let phase = machine["status"]["phase"].as_str().unwrap_or("Pending");
+            self.tell("Machine", name(&machine), &phase.to_lowercase());
+        }
+        for csr in self.plane().csrs() {
+            let asked = format!(
+                "asks {} as {}",
+                csr["spec"]["signerName"].as_str().unwrap_or_default(),
+                csr["spec"]["username"].as_str().unwrap_or_default()
+            );
+            self.tell("request", name(&csr), &asked);
+            for condition in csr["status"]["conditions"].as_array().into_iter().flatten() {
+                let text = |field: &str| condition[field].as_str().unwrap_or_default();
+                let kind = text("type").to_lowercase();
+                self.tell(
+                    "request",
+                    name(&csr),
+                    &format!("{kind}: {}", text("reason")),
+                );
+            }
+        }
+        for node in items(self.plane().kubectl(), &["get", "nodes"]) {
+            if condition_of(&node, "Ready")["status"] == "True" {
+                self.tell("Node", name(&node), "ready");
+            }
+        }
+    }
+
+    fn tell(&mut self, kind: &str, name: &str, what: &str) {
+        let line = format!("{kind:<8} {name:<32} {what}");
+        if self.told.insert(line.clone()) {
+            println!("  {:>6.1} s  {line}", self.start.elapsed().as_secs_f64());
+        }
+    }
+
+    fn machines(&self) -> Vec<Value> {
+        items(self.management, &["get", "machines", "-n", NAMESPACE])
+    }
+
+    /// Whether there are two Machines, none of them with one of these names, and both run.
+    fn two_run_besides(&self, former: &[String]) -> bool {
+        let machines = self.machines();
+        machines.len() == 2
+            && machines.iter().all(|machine| {
+                machine["status"]["phase"] == "Running"
+                    && !former.iter().any(|former| former == name(machine))
+            })
+    }
+
+    /// The names of the Nodes of the Machines.
+    fn nodes(&self) -> Vec<String> {
+        let of = |machine: &Value| {
+            machine["status"]["nodeRef"]["name"]
+                .as_str()
+                .map(str::to_owned)
+        };
+        self.machines().iter().filter_map(of).collect()
+    }
+
+    fn two_machines_join(&mut self) -> bool {
+        println!("\n== A Cluster, who may join it, and a MachineDeployment of two ==");
+        self.show(
+            self.management,
+            &["get", "cluster,configmap/hosts", "-n", NAMESPACE],
+        );
+        self.apply("authentication.yaml", AUTHENTICATION);
+        let options = image::TOLD_BY_METADATA;
+        println!(
+            "$ kubelet-authenticator-tpm render kubeadm-config --name workers ... > workers.yaml"
+        );
+        let config = json!({
+            "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+            "kind": "KubeadmConfigTemplate",
+            "metadata": { "name": "workers", "namespace": NAMESPACE },
+            "spec": { "template": { "spec": image::rendered(&Attestor::TPM, &options) } },
+        });
+        let template = json!({
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
+            "kind": "GenericMachineTemplate",
+            "metadata": { "name": "workers", "namespace": NAMESPACE },
+            "spec": { "template": { "spec": {} } },
+        });
+        let templates = json!({ "apiVersion": "v1", "kind": "List", "items": [config, template] });
+        self.apply_silently("workers.yaml", &templates.to_string());
+        self.apply("deployment.yaml", DEPLOYMENT);
+        self.start = Instant::now();
+        let joined = self.tell_until(|story| {
+            let words = ["get", "kubeletauthentication", "prod-1", "-n", NAMESPACE];
+            let authentication = story.management.json(words);
+            let serves = |csr: &Value| {
+                csr["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
+                    && csr["status"]["certificate"].is_string()
+            };
+            story.two_run_besides(&[])
+                && condition_of(&authentication, "AutoApprovePathsClosed")["status"] == "True"
+                && story
+                    .plane()
+                    .csrs()
+                    .iter()
+                    .filter(|csr| serves(csr))
+                    .count()
+                    >= 2
+        });
+        self.tables();
+        joined
+    }
+
+    /// What an operator looks at.
+    fn tables(&self) {
+        let kinds = "kubeletauthentications,machines,nodeidentities";
+        self.show(self.management, &["get", kinds, "-n", NAMESPACE]);
+        self.show(self.plane().kubectl(), &["get", "nodes"]);
+    }
+
+    fn logs_are_answered(&self) -> bool {
+        println!("\n== The API server reaches a kubelet over its serving certificate ==");
+        let nodes = self.nodes();
+        let Some(node) = nodes.first() else {
+            return false;
+        };
+        let kubectl = self.plane().kubectl();
+        kubectl.apply_object(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "greets", "namespace": "default" },
+            "spec": {
+                "nodeName": node, "hostNetwork": true,
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main", "image": "every-image-is-there",
+                    "command": ["sh", "-c", "echo it runs on $(uname -n); exec sleep 3600"],
+                }],
+            },
+        }));
+        let answered = poll(PATIENCE, || {
+            let output = kubectl.run(["logs", "greets"]);
+            (!output.stdout.is_empty()).then_some(())
+        });
+        let output = self.show(kubectl, &["logs", "greets"]);
+        answered.is_some() && text(&output.stdout) == format!("it runs on {node}\n")
+    }
+
+    fn attacks_are_refused(&self) -> bool {
+        println!(
+            "\n== Attacks: a Machine's bootstrap token is known to somebody with a TPM of her own =="
+        );
+        let machines = self.machines();
+        let nodes = self.nodes();
+        let (Some(machine), Some(victim)) = (machines.first(), nodes.get(1)) else {
+            return false;
+        };
+        let words = ["get", "kubeadmconfig", name(machine), "-n", NAMESPACE];
+        let config = self.management.json(words);
+        let discovery = &config["spec"]["joinConfiguration"]["discovery"];
+        let token = discovery["bootstrapToken"]["token"]
+            .as_str()
+            .unwrap_or_default();
+        println!("  She asks Kubernetes' own signer for a certificate as another node:");
+        let plane = self.plane();
+        let attacker = Attacker::new(plane.server(), plane.ca().certificate_pem(), token);
+        let verdict = attacker.ask(&Wish::node("worker-2", BUILT_IN));
+        let forbidden = match &verdict {
+            Verdict::Refused { kind, message, .. } => {
+                println!("      {kind}: {message}");
+                kind == "HTTP 403" || kind == "HTTP 422"
+            }
+            Verdict::Issued(_) | Verdict::Undecided => {
+                println!("      NOT REFUSED: {}", verdict.summary());
+                false
+            }
+        };
+        println!("  She runs the plugin as {victim}, with her TPM:");
+        let own = Arc::new(Swtpm::start());
+        let digest = tpm::endorsement_key(&TpmMachine::new(Arc::clone(&own), EndorsementKey::P384));
+        println!("      her endorsement key: {digest:.16}...");
+        let run = self.plugin(victim, token, &own.tcti());
+        println!("$ kubelet-authenticator-tpm renew; echo $?");
+        let code = run.status.code();
+        print!("{}{}", text(&run.stdout), text(&run.stderr));
+        println!("{}", code.map_or_else(String::new, |code| code.to_string()));
+        forbidden && code == Some(12)
+    }
+
+    /// A run of the plugin, on no machine of the cluster.
+    fn plugin(&self, node_name: &str, token: &str, tcti: &str) -> Output {
+        let state = Scratch::new("attacker");
+        let plane = self.plane();
+        let settings = [
+            ("NODE_NAME", node_name.to_owned()),
+            ("PROVIDER_ID", format!("metal:///rack-1/{node_name}")),
+            ("TPM_TCTI", tcti.to_owned()),
+            ("STATE_DIRECTORY", state.join("state").display().to_string()),
+            (
+                "BOOTSTRAP_KUBECONFIG",
+                plane
+                    .kubeconfig(User::Token(token.to_owned()))
+                    .display()
+                    .to_string(),
+            ),
+        ];
+        let settings: BTreeMap<_, _> = settings
+            .into_iter()
+            .map(|(name, value)| (format!("KUBELET_AUTHENTICATOR_{name}"), value))
+            .collect();
+        Command::new(program("kubelet-authenticator-tpm"))
+            .arg("renew")
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .envs(settings)
+            .output()
+            .expect("the plugin can be started")
+    }
+
+    fn the_machines_are_rolled(&mut self) -> bool {
+        println!("\n== The Machines are rolled: each is replaced, and so is its node's record ==");
+        let former: Vec<String> = self
+            .machines()
+            .iter()
+            .map(|one| name(one).to_owned())
+            .collect();
+        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
+        let patch = format!(r#"{{"spec": {{"rollout": {{"after": "{now}"}}}}}}"#);
+        let target = ["patch", "machinedeployment", "workers", "-n", NAMESPACE];
+        let words = [&target[..], &["--type", "merge", "-p", &patch]].concat();
+        let kubectl = self.management;
+        self.show(kubectl, &words);
+        self.start = Instant::now();
+        let rolled = self.tell_until(|story| story.two_run_besides(&former));
+        self.tables();
+        rolled
+    }
+}
+
+fn items(kubectl: &Kubectl, words: &[&str]) -> Vec<Value> {
+    let list = kubectl.json(words);
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

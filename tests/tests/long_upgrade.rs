@@ -1,0 +1,182 @@
+//! `kubeadm upgrade` from the minor version before today's, in a cluster whose nodes join by the plugin.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::binaries::{build_part, control_plane_binary};
+use kubelet_authenticator_test_support::control_plane::{KubeadmBinding, Kubectl, has_condition};
+use kubelet_authenticator_test_support::machine::{Machine, Role};
+use kubelet_authenticator_tests::controller::{Machine as Member, Setup};
+use kubelet_authenticator_tests::node::NULL;
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+/// The minor version before today's.
+const FORMER: &str = "1.35";
+
+/// The plugin on the machines.
+const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
+
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
+
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// What an upgrade brings in another version.
+const UPGRADED: [&str; 5] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubeadm",
+    "kubelet",
+];
+
+/// It wants control groups of version 2, and CoreDNS.
+const IGNORED: &str =
+    "--ignore-preflight-errors=SystemVerification,CoreDNSUnsupportedPlugins,CoreDNSMigration";
+
+const FIRST: Member = Member {
+    name: "upgraded-first",
+    token: "first1",
+};
+const WORKER: Member = Member {
+    name: "upgraded-worker",
+    token: "worker",
+};
+
+/// The directory of this version's programs on the machines.
+fn directory(version: &str) -> String {
+    format!("/opt/kubernetes/{version}")
+}
+
+/// A machine of no cluster yet that has the programs of both versions, runs those of the former one, and has the
+/// plugin and its drop-in.
+fn boot(member: Member, former: &Path) -> Machine {
+    let rendered = Command::new(program(NULL))
+        .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
+        .output()
+        .unwrap();
+    assert!(rendered.status.success(), "{rendered:?}");
+    let mut builder = Machine::of_no_cluster(member.name)
+        .program(PLUGIN, &program(NULL))
+        .file(DROP_IN, 0o644, rendered.stdout);
+    for name in UPGRADED {
+        let (old, new) = (directory("former"), directory("today"));
+        builder = builder
+            .program(&format!("{old}/{name}"), &former.join(name))
+            .program(&format!("{new}/{name}"), &control_plane_binary(name))
+            .link(&format!("/usr/bin/{name}"), &format!("{old}/{name}"));
+    }
+    builder.boot()
+}
+
+/// Installs today's version of these programs, as a package manager does.
+fn install(machine: &Machine, programs: &[&str]) {
+    for name in programs {
+        let source = format!("{}/{name}", directory("today"));
+        machine.ok(&["ln", "-sfn", &source, &format!("/usr/bin/{name}")]);
+    }
+}
+
+/// Waits until the Node is ready with a kubelet of this version.
+#[track_caller]
+fn wait_for_kubelet(kubectl: &Kubectl, member: Member, version: &str) {
+    let selector = format!("metadata.name={}", member.name);
+    let nodes = ["nodes", "--field-selector", &selector];
+    kubectl.wait_for(
+        &nodes,
+        &format!("with a kubelet of {version}"),
+        PATIENCE,
+        |node| {
+            has_condition(node, "Ready") && node["status"]["nodeInfo"]["kubeletVersion"] == version
+        },
+    );
+}
+
+/// The requests of the worker's, by their signers.
+fn signers(kubectl: &Kubectl) -> Vec<String> {
+    let requests = kubectl.json(["get", "certificatesigningrequests"]);
+    let of_the_worker = |csr: &&Value| {
+        let user = csr["spec"]["username"].as_str().unwrap();
+        user == format!("system:bootstrap:{}", WORKER.token)
+            || user == format!("system:node:{}", WORKER.name)
+    };
+    let requests = requests["items"].as_array().unwrap().iter();
+    requests
+        .filter(of_the_worker)
+        .map(|csr| csr["spec"]["signerName"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn version(machine: &Machine) -> String {
+    let version = machine.ok(&["kubeadm", "version", "-o", "short"]);
+    version.trim().to_owned()
+}
+
+#[test]
+fn a_node_that_joined_by_the_plugin_is_upgraded_to_the_next_minor_version_and_renews() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("older-kubernetes/build");
+    let former: PathBuf = build_part(&script, FORMER);
+    let first = boot(FIRST, &former);
+    let cluster = first.kubeadm_init();
+    let kubectl = cluster.kubectl();
+    for binding in [
+        KubeadmBinding::NodeAutoapproveBootstrap,
+        KubeadmBinding::NodeAutoapproveCertificateRotation,
+    ] {
+        kubectl.ok(["delete", "clusterrolebinding", binding.name()]);
+    }
+    let ca = (&*cluster.ca_cert_path(), &*cluster.ca_key_path());
+    let controller = program("null-attestation-controller");
+    let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[]);
+    let inventory = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineInventory",
+        "machines": [{
+            "name": WORKER.name, "providerID": WORKER.provider_id(), "tokenID": WORKER.token,
+        }],
+    });
+    setup.write_inventory(&inventory.to_string());
+    let mut controller = setup.start_with(&["--deny-built-in"]);
+    controller.wait_until_it_watches();
+    let token = format!("{}.0123456789abcdef", WORKER.token);
+    first.ok(&["kubeadm", "token", "create", &token]);
+    let worker = boot(WORKER, &former);
+    let provider_id = WORKER.provider_id();
+    let arguments = [("provider-id", &*provider_id)];
+    let joined = worker.kubeadm_join_to(&cluster, Role::Worker, &token, &arguments);
+    assert!(joined.status.success(), "{joined:?}\n{}", worker.journal());
+    let before = version(&worker);
+    assert!(before.starts_with(&format!("v{FORMER}.")), "{before}");
+    wait_for_kubelet(kubectl, WORKER, &before);
+
+    // As Kubernetes' documentation has it: the control plane, then its kubelet, then the worker.
+    install(&first, &UPGRADED[..4]);
+    let after = version(&first);
+    first.ok(&["kubeadm", "upgrade", "apply", &after, "--yes", IGNORED]);
+    install(&first, &UPGRADED[4..]);
+    first.ok(&["systemctl", "restart", "kubelet"]);
+    wait_for_kubelet(kubectl, FIRST, &after);
+    install(&worker, &UPGRADED[..4]);
+    worker.ok(&["kubeadm", "upgrade", "node", IGNORED]);
+    install(&worker, &UPGRADED[4..]);
+    worker.ok(&["systemctl", "restart", "kubelet"]);
+    wait_for_kubelet(kubectl, WORKER, &after);
+    // `kubeadm upgrade` made what it binds again.
+    for binding in [
+        KubeadmBinding::NodeAutoapproveBootstrap,
+        KubeadmBinding::NodeAutoapproveCertificateRotation,
+    ] {
+        kubectl.ok(["delete", "clusterrolebinding", binding.name()]);
+    }
+
+    worker.ok(&[PLUGIN, "renew", "--force"]);
+
+    assert_ne!(before, after);
+    let conf = worker.read("/etc/kubernetes/kubelet.conf").unwrap();
+    let conf = String::from_utf8(conf).unwrap();
+    assert!(conf.contains(PLUGIN), "{conf}");
+    let signer = Provider::NULL.client_signer();
+    assert_eq!(signers(kubectl), [&*signer, &*signer]);
+}
