@@ -46,6 +46,7 @@
 //! | 2 | usage |
 //! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
 
+mod access;
 mod aws;
 mod clusters;
 mod file;

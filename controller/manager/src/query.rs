@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use node_attestation_controller::cluster_states::ClusterStatesError;
-use node_attestation_controller::clusters::{
-    ClusterAccess, ClusterAccessError, InClusterAccessError,
-};
+use node_attestation_controller::clusters::ClusterAccess;
 use node_attestation_controller::identities::IdentitiesError;
+
+use crate::access::{AccessError, access, persons_kubeconfig};
 
 /// Between two columns of a table.
 const GAP: usize = 3;
@@ -16,7 +16,8 @@ const GAP: usize = 3;
 /// The options of every command about a management cluster.
 #[derive(Debug, Args)]
 pub(crate) struct QueryOptions {
-    /// Kubeconfig of the management cluster, where this does not run in it
+    /// Kubeconfig of the management cluster; without it that of KUBECONFIG or ~/.kube/config, or the
+    /// cluster that this runs in
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<PathBuf>,
     /// The namespace of the Cluster; for lists: of all, if none is given
@@ -39,12 +40,9 @@ pub(crate) enum Format {
 /// There is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueryError {
-    /// The management cluster's kubeconfig.
+    /// The management cluster.
     #[error(transparent)]
-    Kubeconfig(#[from] ClusterAccessError),
-    /// There is none either.
-    #[error("--kubeconfig of the management cluster is not given")]
-    NoCluster(#[from] InClusterAccessError),
+    Access(#[from] AccessError),
     /// The API server, of records.
     #[error(transparent)]
     Identities(#[from] IdentitiesError),
@@ -59,10 +57,10 @@ pub(crate) enum QueryError {
 impl QueryOptions {
     /// The management cluster.
     pub(crate) async fn access(&self) -> Result<ClusterAccess, QueryError> {
-        Ok(match &self.kubeconfig {
-            Some(file) => ClusterAccess::from_kubeconfig(file).await?,
-            None => ClusterAccess::in_cluster()?,
-        })
+        let file = self.kubeconfig.clone().or_else(persons_kubeconfig);
+        let missing = "--kubeconfig of the management cluster is not given, and neither KUBECONFIG nor \
+                       ~/.kube/config has one";
+        Ok(access(file.as_deref(), missing).await?)
     }
 }
 

@@ -10,13 +10,13 @@ use std::io;
 
 use node_attestation_aws::caller::InvalidStsSettings;
 use node_attestation_aws::inventory::InvalidInventory;
-use node_attestation_controller::clusters::{ClusterAccessError, InClusterAccessError};
 use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::attestors::Attestors;
 use self::standalone_tpm::TpmSettingsError;
+use crate::access::AccessError;
 use crate::aws::{Aws, AwsArguments, AwsArgumentsError};
 use crate::file::FileError;
 use crate::tpm::{NoTpm, TpmArguments, TpmArgumentsError};
@@ -75,14 +75,9 @@ pub(crate) enum RunError {
     /// A file, or what is in it.
     #[error(transparent)]
     Standalone(#[from] StandaloneError),
-    /// The management cluster's kubeconfig.
+    /// The management cluster.
     #[error(transparent)]
-    Management(#[from] ClusterAccessError),
-    /// There is no kubeconfig either.
-    #[error(
-        "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one cluster) is given"
-    )]
-    NoCluster(#[source] InClusterAccessError),
+    Management(#[from] AccessError),
     /// Signals.
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),

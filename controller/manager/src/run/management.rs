@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgAction;
-use node_attestation_controller::clusters::{ClusterAccess, Reach};
+use node_attestation_controller::clusters::Reach;
 use node_attestation_controller::fleet::{Fleet, Settings};
 
 use super::RunError;
 use super::attestors::Attestors;
+use crate::access::access;
 use crate::tpm::ConfigMapReader;
 
 /// Where Linux keeps a host's name; a Pod's is its own.
@@ -53,10 +54,9 @@ pub(super) async fn run(
     mut attestors: Attestors,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let access = match &arguments.kubeconfig {
-        Some(file) => ClusterAccess::from_kubeconfig(file).await?,
-        None => ClusterAccess::in_cluster().map_err(RunError::NoCluster)?,
-    };
+    let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
+                   cluster) is given";
+    let access = access(arguments.kubeconfig.as_deref(), missing).await?;
     let server = access.server();
     tracing::info!(server, "the management cluster");
     attestors.config_maps = Some(ConfigMapReader::new(&access));

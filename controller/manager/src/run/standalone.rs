@@ -21,6 +21,7 @@ use super::RunError;
 use super::attestors::Attestors;
 use super::standalone_aws::StandaloneAwsArguments;
 use super::standalone_tpm::StandaloneTpmArguments;
+use crate::access::AccessError;
 use crate::aws::Aws;
 use crate::file;
 use crate::tpm::ConfigMapReader;
@@ -300,8 +301,9 @@ pub(super) async fn run(
             Standalone::load(settings, Verifiers::from_iter([verifier])).await?
         }
         Choice::Cluster(settings) => {
-            let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig);
-            attestors.config_maps = Some(ConfigMapReader::new(&management.await?));
+            let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
+            let management = management.map_err(AccessError::from)?;
+            attestors.config_maps = Some(ConfigMapReader::new(&management));
             Standalone::of_cluster(settings, &attestors).await?
         }
     };
