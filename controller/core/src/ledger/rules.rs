@@ -196,8 +196,12 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the Node that asks is taken over; without evidence, one that is there.
+    /// Checks that the Node that asks is taken over. Without evidence it is one that is there, and the
+    /// first of its machine: another that the machine has a record of would be given up for it.
     fn may_be_adopted(&self) -> Checked<()> {
+        if self.is_certificate_alone() && !self.facts.others.is_empty() {
+            return Err(Denial::RequesterUidMissing.into());
+        }
         let is_there = || match self.node(&self.claim.node_name)? {
             NodeState::Present(_) => Ok(true),
             NodeState::Absent => Ok::<_, Step>(false),

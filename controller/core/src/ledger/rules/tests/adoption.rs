@@ -73,6 +73,21 @@ fn a_certificate_alone_opens_one_generation_and_no_other() {
 }
 
 #[test]
+fn a_certificate_alone_opens_no_record_of_a_machine_that_has_one_by_another_name() {
+    let world = adopting(Adoption::AllowWithoutEvidence);
+    world.claims(&bare("m1", 1, 0), 0).unwrap();
+    world.node("n2", true, 0);
+    let other = |hour| insecure(by_node(claim("m1", "n2", 2, hour)));
+    let refused = Denial::RequesterUidMissing;
+
+    // Its certificates have ended.
+    assert_eq!(world.denied(&other(11), 11), refused);
+    world.reset("n1");
+    assert_eq!(world.denied(&other(1), 1), refused);
+    assert!(world.record("n1").is_live());
+}
+
+#[test]
 fn a_certificate_alone_does_not_undo_a_revocation() {
     let world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
