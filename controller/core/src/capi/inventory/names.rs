@@ -13,10 +13,11 @@ pub(super) enum Ground {
     Written,
     /// The `InfraMachine` has it, or the infrastructure's list of a pool's members.
     InfraMachine,
-    /// Cluster API has found the Node of that name to be this machine's.
-    Node,
     /// The Machine has it.
     Machine,
+    /// Cluster API has found the Node of that name to be this machine's: by the provider ID that the Node
+    /// gives itself.
+    Node,
     /// The infrastructure reports it of the machine's host: by the word of the guest, with some
     /// providers.
     Reported,
