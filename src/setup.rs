@@ -30,7 +30,7 @@ use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, repla
 
 pub use wiring::{DropIn, exec_kubeconfig, is_plain};
 
-/// Where kubeadm leaves the bootstrap credential.
+/// The bootstrap kubeconfig of kubeadm.
 pub const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 
 /// The kubelet's kubeconfig on a node of kubeadm's.
@@ -39,7 +39,7 @@ pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 /// The file that systemd reads the kubelet's arguments from.
 pub const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
 
-/// Where the kubelet keeps certificates that it got by itself.
+/// The directory of certificates that the kubelet gets by itself.
 pub const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
 /// The beginning of our programs' names.
@@ -79,7 +79,7 @@ pub enum Done {
     Undone(PathBuf),
 }
 
-/// Where a kubelet's credential comes from.
+/// The source of a kubelet's credential.
 enum Current {
     /// It has no kubeconfig.
     Missing,
@@ -152,8 +152,9 @@ impl Setup {
         command: &str,
         adopts: bool,
     ) -> Result<Done, Failure> {
-        // One that was moved. What else a person has written there stays.
-        if !Path::new(command).exists() {
+        // A plugin that was moved. A name without directories is looked up by the kubelet itself.
+        let command = Path::new(command);
+        if command.is_absolute() && !command.exists() {
             let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
             let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
             let kubeconfig = exec_kubeconfig(&endpoint.to_fields(), &self.program);

@@ -107,6 +107,22 @@ fn a_plugin_that_was_moved_is_what_the_kubelet_runs_from_its_next_start_on() {
 }
 
 #[test]
+fn a_kubeconfig_that_names_the_plugin_without_its_directory_stays_as_a_person_wrote_it() {
+    let server = issuing();
+    let host = Host::joining(&server);
+    host.setup().succeeded();
+    let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
+    let own = program(NULL).display().to_string();
+    let named = conf.replace(&own, NULL);
+    assert_ne!(named, conf);
+    fs::write(host.kubelet_conf(), &named).unwrap();
+
+    host.setup().succeeded();
+
+    assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), named);
+}
+
+#[test]
 fn a_machine_that_joins_again_and_was_revoked_enrols_with_its_new_token() {
     let server = issuing();
     let host = Host::joining(&server);
