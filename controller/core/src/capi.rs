@@ -17,9 +17,9 @@ pub use known::Objects;
 pub use kubeconfig::{
     Credential, FileField, Impersonation, KubeconfigRefused, Listed, TenantKubeconfig, UrlPart,
 };
-pub(crate) use objects::are_same;
 pub use objects::{
     Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, ObjectKey, OwnAttestors, Reference,
 };
+pub(crate) use objects::{are_same, is_paused};
 pub(crate) use served::cluster_resource;
 pub use watch::{Selection, Watches};

@@ -64,9 +64,6 @@ use leader::{Candidate, KubeLeases};
 /// The default of [`Settings::sync_period`].
 pub const SYNC_PERIOD: Duration = Duration::from_mins(1);
 
-/// Cluster API's annotation on what is not to be touched.
-const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
-
 /// Which part of a management cluster is looked after, and how.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -154,7 +151,7 @@ pub struct Fleet {
     verifiers: Arc<dyn VerifierFactory>,
 }
 
-/// What all clusters are looked after with.
+/// The parts that all clusters share.
 struct Shared {
     management: Client,
     objects: Objects,

@@ -278,7 +278,8 @@ fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
     })
 }
 
-fn is_paused(metadata: &ObjectMeta) -> bool {
+/// Whether the object has Cluster API's annotation that leaves it alone.
+pub(crate) fn is_paused(metadata: &ObjectMeta) -> bool {
     let annotations = metadata.annotations.as_ref();
     annotations.is_some_and(|annotations| annotations.contains_key(PAUSED_ANNOTATION))
 }

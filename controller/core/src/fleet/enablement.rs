@@ -56,7 +56,7 @@ pub(super) struct Enablement {
     look_at: Instant,
     /// Whether there was no room for some steps.
     is_behind: bool,
-    /// By Cluster, the last step.
+    /// The last step for each Cluster.
     last: HashMap<ObjectKey, Last>,
     tasks: JoinSet<Outcome>,
     started: HashMap<Id, ObjectKey>,

@@ -8,15 +8,15 @@ use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::names::Audience;
 use sha2::{Digest as _, Sha256};
 
-use crate::capi::{Cluster, ClusterCa, TenantKubeconfig};
+use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
 use crate::clusters::Reach;
 use crate::crd::{AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec};
 use crate::decide::Verifiers;
 
+use super::VerifierFactory;
 use super::ca_keys::{CaKey, CaKeyHolder};
 use super::follow::Seen;
 use super::obstacle::Obstacle;
-use super::{PAUSED_ANNOTATION, VerifierFactory};
 
 /// The key of the kubeconfig in its Secret (Cluster API's contract).
 const KUBECONFIG_KEY: &str = "value";
@@ -98,7 +98,7 @@ fn service(
         }),
     };
     let shared = ca_key.hold(ca.as_ref().ok().map(CaKey::of));
-    if is_paused(authentication) {
+    if is_paused(&authentication.metadata) {
         return Err(Obstacle::Paused);
     }
     let cluster = match &sources.cluster {
@@ -144,11 +144,6 @@ fn service(
         audiences,
         fingerprint,
     }))
-}
-
-fn is_paused(authentication: &KubeletAuthentication) -> bool {
-    let annotations = authentication.metadata.annotations.as_ref();
-    annotations.is_some_and(|annotations| annotations.contains_key(PAUSED_ANNOTATION))
 }
 
 fn audiences(

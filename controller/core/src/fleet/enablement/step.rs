@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::capi::{
-    Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, are_same, cluster_resource,
+    Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, are_same, cluster_resource, is_paused,
 };
 use crate::crd::{
     CLUSTER_NAME_LABEL, ENABLED_BY_ANNOTATION, KubeletAuthentication, KubeletAuthenticationSpec,
@@ -19,7 +19,7 @@ use crate::events;
 use crate::fleet::Shared;
 use crate::logs::error_chain;
 
-/// For the writes of one step.
+/// Deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The name under which the API server remembers which fields are ours.
@@ -85,6 +85,7 @@ pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> 
     };
     if are_same(&known.spec.authorized_attestors, &attestors)
         || known.metadata.deletion_timestamp.is_some()
+        || is_paused(&known.metadata)
     {
         return None;
     }
@@ -319,6 +320,14 @@ pub(super) mod tests {
         assert_eq!(step(&names, Some(&leaving)), Some(change(&["aws"])));
         leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         assert_eq!(step(&names, Some(&leaving)), None);
+        let mut paused = made_here(&["tpm"]);
+        let mark = ("cluster.x-k8s.io/paused".to_owned(), String::new());
+        paused
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .extend([mark]);
+        assert_eq!(step(&names, Some(&paused)), None);
     }
 
     #[test]

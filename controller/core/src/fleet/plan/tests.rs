@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::*;
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey, OwnAttestors};
+use crate::fleet::NoVerifiers;
 use crate::fleet::ca_keys::CaKeys;
-use crate::fleet::{NoVerifiers, PAUSED_ANNOTATION};
 use crate::signer::InvalidCa;
 use crate::verifier::InsecureVerifier;
 
@@ -137,7 +137,7 @@ impl World {
         let annotations = &mut self.authentication.metadata.annotations;
         annotations
             .get_or_insert_default()
-            .insert(PAUSED_ANNOTATION.to_owned(), String::new());
+            .insert("cluster.x-k8s.io/paused".to_owned(), String::new());
     }
 }
 
