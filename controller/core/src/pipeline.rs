@@ -192,21 +192,23 @@ impl Pipeline {
         Ok(next)
     }
 
-    /// Tells the Machine of a request that goes on waiting for Cluster API; also where the request is known
-    /// by its token alone, since its provider ID is nobody's yet.
+    /// Tells the Machine of a request that goes on waiting for what a person may have to do: for Cluster
+    /// API, or for what appraises its evidence. Also where the request is known by its token alone, since
+    /// its provider ID is nobody's yet.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,
         decided: &Decided,
         deferral: &Deferral,
     ) {
-        let waits_for_cluster_api = matches!(
+        let may_wait_for_a_person = matches!(
             deferral,
             Deferral::MachineNotFound
                 | Deferral::MachineNotReady { .. }
                 | Deferral::NodeNameShared { .. }
+                | Deferral::VerifierUnavailable { .. }
         );
-        if !waits_for_cluster_api {
+        if !may_wait_for_a_person {
             return;
         }
         let machine = match &decided.machine {

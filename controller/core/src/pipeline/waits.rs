@@ -1,15 +1,23 @@
 //! Requests that wait: what is told of them, and when they are looked at again.
 
+use std::sync::LazyLock;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, ready};
 use k8s_openapi::api::events::v1::Event;
-use kubelet_attestation::names::BUILT_IN_CLIENT_SIGNER;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
+use kubelet_attestation::version::EvidenceVersion;
 
 use super::tests::{filed_at, later, pipeline, processed, reason, without_machines, work};
 use super::*;
+use crate::decide::Verifiers;
 use crate::duties::BuiltIn;
 use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::refusal::{Refusal, Unavailable};
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::MemoryStore;
+use crate::verifier::{Appraisal, Assurance, Verifier};
 
 /// The tries, of forty, at which this context's Machine is told that a request goes on waiting, and the
 /// last Event.
@@ -34,8 +42,32 @@ async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
     (told, last)
 }
 
+/// A verifier whose list of endorsement keys is not there.
+#[derive(Debug)]
+struct Unread;
+
+impl Verifier for Unread {
+    fn provider(&self) -> &Provider {
+        &Provider::NULL
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        static V1: LazyLock<[EvidenceVersion; 1]> = LazyLock::new(|| [EvidenceVersion::v1()]);
+        &*V1
+    }
+
+    fn verify<'a>(
+        &'a self,
+        _appraisal: Appraisal<'a>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        let source = Unavailable::new("no ConfigMap metal/hosts");
+        ready(Err(Deferral::VerifierUnavailable { source }.into())).boxed()
+    }
+}
+
 #[tokio::test]
-async fn a_machine_is_told_of_a_request_that_waits_for_cluster_api_again_and_again_but_seldom() {
+async fn a_machine_is_told_of_a_request_that_waits_for_a_person_again_and_again_but_seldom() {
     let object = ObjectReference {
         kind: Some("Machine".to_owned()),
         namespace: Some("prod".to_owned()),
@@ -51,12 +83,20 @@ async fn a_machine_is_told_of_a_request_that_waits_for_cluster_api_again_and_aga
             ..cluster()
         }
     };
+    let unread: Arc<dyn Verifier> = Arc::new(Unread);
     for (context, reason) in [
         (of(|machine| machine.provider_id = None), "MachineNotFound"),
         (of(|machine| machine.node_name = None), "MachineNotReady"),
         (
             of(|machine| machine.state = MachineState::Pending),
             "MachineNotReady",
+        ),
+        (
+            Context {
+                verifiers: Verifiers::from_iter([unread]),
+                ..of(|_| {})
+            },
+            "VerifierUnavailable",
         ),
     ] {
         let (told, last) = told_of(context).await;
