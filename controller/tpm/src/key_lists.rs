@@ -15,8 +15,9 @@ use node_attestation_controller::refusal::Unavailable;
 
 use crate::hosts::Hosts;
 
-/// Malformed entries of one `ConfigMap` that are named; of more there is the number.
-const MAX_NAMED: usize = 3;
+/// Malformed entries of one `ConfigMap` that are named; of more there is the number. An Event's note has room
+/// for so many digests.
+const MAX_NAMED: usize = 2;
 
 /// Lists of hosts and their endorsement keys.
 ///
@@ -42,7 +43,7 @@ pub struct KeyList {
 
 /// Entries of a `ConfigMap` that are not an endorsement key and a host.
 ///
-/// Its `Display` names them within the length of an Event's note.
+/// Its `Display` names the first two.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("ConfigMap {config_map} has {count} malformed entries: {}", named.join(", "))]
 pub struct MalformedEntries {

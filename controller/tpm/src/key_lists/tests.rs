@@ -18,7 +18,7 @@ fn malformed_entries_are_counted_and_a_few_of_them_named() {
     let list = list("rack-1", &bad);
 
     let said = list.malformed().unwrap().to_string();
-    let expected = "ConfigMap metal/rack-1 has 4 malformed entries: a, b, c";
+    let expected = "ConfigMap metal/rack-1 has 4 malformed entries: a, b";
     assert_eq!(said, expected);
 }
 
