@@ -14,7 +14,7 @@ use kubelet_authenticator_tests::cloud::Cloud;
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
 use kubelet_authenticator_tests::image;
 use kubelet_authenticator_tests::management::{
-    Boot, ClusterBuilder, Management, Order, Provider, WorkloadCluster,
+    ClusterBuilder, Management, Order, Provider, WorkloadCluster,
 };
 use serde_json::{Value, json};
 

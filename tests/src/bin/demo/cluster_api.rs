@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kubelet_attestation::names::Provider as Attestor;
-use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl, User};
+use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_test_support::control_plane::{
+    ControlPlane, Kubectl, User, has_condition,
+};
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
@@ -24,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(480);
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 const NAMESPACE: &str = "tenant-a";
+
+/// The length of a request's name that tells it from others.
+const NAME: usize = 30;
 
 /// The hosts; a rollout needs one more than there are Machines.
 const HOSTS: [&str; 3] = ["worker-1", "worker-2", "worker-3"];
@@ -147,21 +153,21 @@ impl Story<'_> {
             let phase = machine["status"]["phase"].as_str().unwrap_or("Pending");
             self.tell("Machine", name(&machine), &phase.to_lowercase());
         }
-        for csr in self.plane().csrs() {
-            let asked = format!(
-                "asks {} as {}",
-                csr["spec"]["signerName"].as_str().unwrap_or_default(),
-                csr["spec"]["username"].as_str().unwrap_or_default()
-            );
-            self.tell("request", name(&csr), &asked);
+        let mut requests = self.plane().csrs();
+        // The first of two within a second is the one that has its challenge.
+        requests.sort_by_key(|csr| {
+            let created = csr["metadata"]["creationTimestamp"].as_str();
+            (created.map(str::to_owned), !has_condition(csr, "Failed"))
+        });
+        for csr in requests {
+            let words = |field: &str| csr["spec"][field].as_str().unwrap_or_default().to_owned();
+            let name: String = name(&csr).chars().take(NAME).collect();
+            let asked = format!("of {} to {}", words("username"), words("signerName"));
+            self.tell("request", &name, &asked);
             for condition in csr["status"]["conditions"].as_array().into_iter().flatten() {
                 let text = |field: &str| condition[field].as_str().unwrap_or_default();
                 let kind = text("type").to_lowercase();
-                self.tell(
-                    "request",
-                    name(&csr),
-                    &format!("{kind}: {}", text("reason")),
-                );
+                self.tell("request", &name, &format!("{kind}: {}", text("reason")));
             }
         }
         for node in items(self.plane().kubectl(), &["get", "nodes"]) {
@@ -172,7 +178,7 @@ impl Story<'_> {
     }
 
     fn tell(&mut self, kind: &str, name: &str, what: &str) {
-        let line = format!("{kind:<8} {name:<32} {what}");
+        let line = format!("{kind:<8} {name:<NAME$} {what}");
         if self.told.insert(line.clone()) {
             println!("  {:>6.1} s  {line}", self.start.elapsed().as_secs_f64());
         }
@@ -206,7 +212,12 @@ impl Story<'_> {
         println!("\n== A Cluster, who may join it, and a MachineDeployment of two ==");
         self.show(
             self.management,
-            &["get", "cluster,configmap/hosts", "-n", NAMESPACE],
+            &[
+                "get",
+                "clusters.cluster.x-k8s.io,configmaps",
+                "-n",
+                NAMESPACE,
+            ],
         );
         self.apply("authentication.yaml", AUTHENTICATION);
         let options = image::TOLD_BY_METADATA;
@@ -291,7 +302,7 @@ impl Story<'_> {
         );
         let machines = self.machines();
         let nodes = self.nodes();
-        let (Some(machine), Some(victim)) = (machines.first(), nodes.get(1)) else {
+        let (Some(machine), Some(victim)) = (machines.first(), nodes.first()) else {
             return false;
         };
         let words = ["get", "kubeadmconfig", name(machine), "-n", NAMESPACE];
@@ -300,7 +311,7 @@ impl Story<'_> {
         let token = discovery["bootstrapToken"]["token"]
             .as_str()
             .unwrap_or_default();
-        println!("  She asks Kubernetes' own signer for a certificate as another node:");
+        println!("  She asks Kubernetes' own signer for a certificate as a node:");
         let plane = self.plane();
         let attacker = Attacker::new(plane.server(), plane.ca().certificate_pem(), token);
         let verdict = attacker.ask(&Wish::node("worker-2", BUILT_IN));
@@ -314,7 +325,7 @@ impl Story<'_> {
                 false
             }
         };
-        println!("  She runs the plugin as {victim}, with her TPM:");
+        println!("  She runs the plugin as {victim}, whose token it is, with her TPM:");
         let own = Arc::new(Swtpm::start());
         let digest = tpm::endorsement_key(&TpmMachine::new(Arc::clone(&own), EndorsementKey::P384));
         println!("      her endorsement key: {digest:.16}...");
@@ -363,14 +374,19 @@ impl Story<'_> {
             .iter()
             .map(|one| name(one).to_owned())
             .collect();
-        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
-        let patch = format!(r#"{{"spec": {{"rollout": {{"after": "{now}"}}}}}}"#);
+        let after = humantime::format_rfc3339_seconds(now());
+        let patch = format!(r#"{{"spec": {{"rollout": {{"after": "{after}"}}}}}}"#);
         let target = ["patch", "machinedeployment", "workers", "-n", NAMESPACE];
         let words = [&target[..], &["--type", "merge", "-p", &patch]].concat();
         let kubectl = self.management;
         self.show(kubectl, &words);
         self.start = Instant::now();
-        let rolled = self.tell_until(|story| story.two_run_besides(&former));
+        let rolled = self.tell_until(|story| {
+            let words = ["get", "nodeidentities", "-n", NAMESPACE];
+            let live = |record: &Value| record["spec"]["tombstone"].is_null();
+            let records = items(story.management, &words);
+            story.two_run_besides(&former) && records.iter().filter(|one| live(one)).count() == 2
+        });
         self.tables();
         rolled
     }
