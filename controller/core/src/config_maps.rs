@@ -51,7 +51,7 @@ pub struct ConfigMaps<T> {
     client: Client,
     keys: Vec<ObjectKey>,
     share: Share,
-    /// Locked for as long as somebody reads.
+    /// The lock is held during a reading.
     kept: tokio::sync::Mutex<HashMap<ObjectKey, Kept<T>>>,
     last: Mutex<Option<(Instant, Outcome<T>)>>,
 }

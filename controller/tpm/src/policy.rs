@@ -1,4 +1,4 @@
-//! What a cluster accepts of TPMs.
+//! The policy of a cluster on TPMs.
 
 use node_attestation_controller::crd::TpmSettings;
 
@@ -6,7 +6,7 @@ use crate::chain::Authorities;
 use crate::pcr_policy::PcrPolicy;
 use crate::trusted_ek::AllowList;
 
-/// What a cluster accepts of TPMs.
+/// The policy of a cluster on TPMs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TpmPolicy {
     pub(crate) authorities: Authorities,
@@ -26,7 +26,7 @@ pub enum InvalidTpmSettings {
     Authority {
         /// The index.
         index: usize,
-        /// By which rule.
+        /// The rule.
         detail: &'static str,
     },
     /// An entry of the list of machines and their endorsement keys.
@@ -34,7 +34,7 @@ pub enum InvalidTpmSettings {
     EndorsementKey {
         /// The index.
         index: usize,
-        /// By which rule.
+        /// The rule.
         detail: &'static str,
     },
     /// A state that names no register, or one that no PC has, or no digest.

@@ -1,4 +1,4 @@
-//! Which endorsement key a machine has, by the word of those who gave it to the machine.
+//! A machine's endorsement key, by the word of those who gave it to the machine.
 //!
 //! Nothing of a request takes part: the machine is the one that the inventory found.
 
@@ -78,7 +78,7 @@ impl AllowList {
     }
 }
 
-/// What a machine is called by that has no name but its TPM's.
+/// The scheme of the provider ID of a machine that only its TPM names.
 const SCHEME: &str = "tpm://";
 
 /// The endorsement key that the provider ID `tpm://<digest>` names.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use kubelet_attestation::names::NodeName;
 
-/// As many names are written out, of the dozens that a machine may be reported to have.
+/// The limit of names in a message, of the dozens that a machine may be reported to have.
 const MAX_LISTED: usize = 4;
 
 /// Whether a machine's Node may have a certain name.

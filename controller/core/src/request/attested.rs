@@ -85,7 +85,7 @@ impl AttestedCsr {
         self.csr.machine()
     }
 
-    /// The identity that was proved or, without evidence, taken from the token.
+    /// The identity, proved or only claimed.
     pub fn identity(&self) -> &Identity {
         match &self.standing {
             Standing::Claiming(assurance, _) => assurance.identity(),

@@ -1,4 +1,4 @@
-//! What the objects of one Cluster say at one moment.
+//! The objects of one Cluster at one moment.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ pub(super) struct View<'a> {
     pub(super) members: &'a Members,
 }
 
-/// Whom a provider ID leads to.
+/// The owner of a provider ID.
 pub(super) enum Found {
     /// A Machine.
     Machine(Machine),
@@ -114,7 +114,7 @@ impl View<'_> {
         }
     }
 
-    /// Whom the token was made for, if it was for one; of a machine, its `InfraMachine` too.
+    /// The owner of the token, if it has one; of a machine, its `InfraMachine` too.
     pub(super) fn owner(self, token: &TokenId) -> Option<(TokenOwner, Option<Reference>)> {
         let holders = self.store.token_holders(self.cluster, token);
         let mut machines = holders.machines.iter();
@@ -235,7 +235,7 @@ fn state(deleting: bool, has_bootstrap_data: bool) -> MachineState {
     }
 }
 
-/// What an infrastructure that has no name for a machine calls it: the last part of its ID.
+/// The name of a machine whose infrastructure gives it none: the last part of its ID.
 fn last_segment(id: &ProviderId) -> Option<NodeName> {
     let (_, segment) = id.as_str().rsplit_once('/')?;
     NodeName::parse(segment).ok()

@@ -59,7 +59,7 @@ pub(in crate::capi) struct Topology {
 #[derive(Debug, Clone, Deserialize)]
 struct Variable {
     name: Option<String>,
-    /// Whatever the class lets it be; only ours is looked into.
+    /// Any JSON; only the value of our variable is parsed.
     value: Option<Box<RawValue>>,
 }
 
