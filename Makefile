@@ -48,11 +48,13 @@ test: prerequisites-all dependencies
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
-## test-long: real Cluster API Provider AWS, whose manager takes ten minutes to build, once; control planes that
-##            Cluster API makes
+## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
+##            and the plugins and controllers of the version before this one; builds an hour's worth, once
 test-long: prerequisites-all dependencies
-	@$(MAKE) --jobs=3 build capa moto
+	@$(MAKE) --jobs=3 build capa moto cloud-init
 	$(LINT) tests/suites --long
+	$(LINT) tests/suites --previous
+	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
 
 ## test-fast: the tests that need no real Kubernetes, and so no Go
 test-fast: moto build

@@ -86,7 +86,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     let hosts = hosts_with_tpms(&["worker-7", "worker-8"]);
     let lines: String = hosts
         .iter()
-        .map(|(id, (digest, _))| format!("{digest} {id}\n"))
+        .map(|(id, (digest, _))| format!("{id} {digest}\n"))
         .collect();
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
