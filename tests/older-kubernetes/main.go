@@ -5,7 +5,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -18,7 +17,6 @@ import (
 	kubecontrollermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	kubescheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
 	// What Kubernetes' own mains register by import: log formats and client metrics.
 	_ "k8s.io/component-base/logs/json/register"
@@ -34,9 +32,7 @@ var applets = map[string]func() int{
 		return kubescheduler.NewSchedulerCommand()
 	}),
 	"kubeadm": runKubeadm,
-	"kubelet": command(func() *cobra.Command {
-		return kubelet.NewKubeletCommand(context.Background())
-	}),
+	"kubelet": command(newKubelet),
 }
 
 func main() {
