@@ -39,6 +39,11 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// One of this name, whose bootstrap token has this public half.
+    pub const fn new(name: &'static str, token: &'static str) -> Self {
+        Self { name, token }
+    }
+
     /// What the infrastructure calls it.
     pub fn provider_id(self) -> String {
         format!("test:///{}", self.name)

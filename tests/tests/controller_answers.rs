@@ -6,18 +6,9 @@ use kubelet_authenticator_tests::controller::{
 };
 use serde_json::Value;
 
-const ONE: Machine = Machine {
-    name: "worker-1",
-    token: "token1",
-};
-const TWO: Machine = Machine {
-    name: "worker-2",
-    token: "token2",
-};
-const UNKNOWN: Machine = Machine {
-    name: "worker-3",
-    token: "token3",
-};
+const ONE: Machine = Machine::new("worker-1", "token1");
+const TWO: Machine = Machine::new("worker-2", "token2");
+const UNKNOWN: Machine = Machine::new("worker-3", "token3");
 
 #[test]
 fn a_machine_with_its_own_token_gets_its_certificate_and_the_log_says_how() {

@@ -25,13 +25,7 @@ impl Files {
         let server = ApiServer::start();
         server.write_admin_kubeconfig(scratch.path());
         server.write_ca(scratch.path());
-        scratch.write(
-            "machines.yaml",
-            inventory(&[Machine {
-                name: "n1",
-                token: "token1",
-            }]),
-        );
+        scratch.write("machines.yaml", inventory(&[Machine::new("n1", "token1")]));
         Self { scratch, server }
     }
 

@@ -11,14 +11,8 @@ use kubelet_authenticator_tests::controller::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-const ONE: Machine = Machine {
-    name: "worker-1",
-    token: "token1",
-};
-const TWO: Machine = Machine {
-    name: "worker-2",
-    token: "token2",
-};
+const ONE: Machine = Machine::new("worker-1", "token1");
+const TWO: Machine = Machine::new("worker-2", "token2");
 
 /// Whether somebody said yes, and nobody followed it up.
 fn is_left_open(csr: &Value) -> bool {
@@ -276,9 +270,9 @@ fn a_stop_waits_for_what_is_being_answered() {
 fn in_a_flood_the_api_server_is_asked_a_few_times_at_once() {
     const AT_ONCE: usize = 16;
     let machines: Vec<Machine> = (10..50)
-        .map(|number| Machine {
-            name: format!("worker-{number}").leak(),
-            token: format!("flood{}", char::from(b'a' + number % 26)).leak(),
+        .map(|number| {
+            let token = format!("flood{}", char::from(b'a' + number % 26));
+            Machine::new(format!("worker-{number}").leak(), token.leak())
         })
         .take(24)
         .collect();

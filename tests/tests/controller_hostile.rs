@@ -11,14 +11,8 @@ use kubelet_authenticator_tests::controller::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-const ONE: Machine = Machine {
-    name: "worker-1",
-    token: "token1",
-};
-const TWO: Machine = Machine {
-    name: "worker-2",
-    token: "token2",
-};
+const ONE: Machine = Machine::new("worker-1", "token1");
+const TWO: Machine = Machine::new("worker-2", "token2");
 
 /// More than the largest answer that is read.
 const HUGE: usize = 80 * 1024 * 1024;
@@ -96,9 +90,11 @@ fn answers_that_trickle_are_given_up_and_hold_nobody_up() {
     let every = Duration::from_secs(1);
     let machines: Vec<Machine> = ["a", "b", "c", "d"]
         .iter()
-        .map(|letter| Machine {
-            name: format!("worker-{letter}").leak(),
-            token: format!("token{letter}").leak(),
+        .map(|letter| {
+            Machine::new(
+                format!("worker-{letter}").leak(),
+                format!("token{letter}").leak(),
+            )
         })
         .chain([ONE])
         .collect();

@@ -36,14 +36,8 @@ const UPGRADED: [&str; 5] = [
 const IGNORED: &str =
     "--ignore-preflight-errors=SystemVerification,CoreDNSUnsupportedPlugins,CoreDNSMigration";
 
-const FIRST: Member = Member {
-    name: "upgraded-first",
-    token: "first1",
-};
-const WORKER: Member = Member {
-    name: "upgraded-worker",
-    token: "worker",
-};
+const FIRST: Member = Member::new("upgraded-first", "first1");
+const WORKER: Member = Member::new("upgraded-worker", "worker");
 
 /// The directory of this version's programs on the machines.
 fn directory(version: &str) -> String {

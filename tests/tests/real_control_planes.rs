@@ -22,18 +22,9 @@ const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const FIRST: Member = Member {
-    name: "first",
-    token: "first1",
-};
-const SECOND: Member = Member {
-    name: "second",
-    token: "second",
-};
-const WORKER: Member = Member {
-    name: "worker",
-    token: "worker",
-};
+const FIRST: Member = Member::new("first", "first1");
+const SECOND: Member = Member::new("second", "second");
+const WORKER: Member = Member::new("worker", "worker");
 
 /// A machine of no cluster yet, whose image has the plugin and its drop-in.
 fn boot(member: Member) -> Machine {

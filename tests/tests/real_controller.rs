@@ -25,10 +25,7 @@ fn complaints(controller: &Controller) -> Vec<String> {
 
 #[test]
 fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
-    const MACHINE: Machine = Machine {
-        name: "issued",
-        token: "issue1",
-    };
+    const MACHINE: Machine = Machine::new("issued", "issue1");
     let mut controller = BED.insecure(&[MACHINE]).start();
     let application = Application::insecure(MACHINE);
     let name = BED.file(&application);
@@ -57,14 +54,8 @@ fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
 
 #[test]
 fn a_request_with_a_time_that_kube_cannot_read_keeps_nobody_from_joining() {
-    const HOSTILE: Machine = Machine {
-        name: "timeless",
-        token: "time01",
-    };
-    const MACHINE: Machine = Machine {
-        name: "timely",
-        token: "time02",
-    };
+    const HOSTILE: Machine = Machine::new("timeless", "time01");
+    const MACHINE: Machine = Machine::new("timely", "time02");
     const TIME: &str = "9999-12-31T23:59:59Z";
     let hostile = Application::insecure(HOSTILE);
     let mut object = hostile.to_json();
@@ -94,14 +85,8 @@ fn a_request_with_a_time_that_kube_cannot_read_keeps_nobody_from_joining() {
 
 #[test]
 fn a_denial_stays_the_only_answer_beside_kube_controller_manager() {
-    const MINE: Machine = Machine {
-        name: "denied",
-        token: "deny01",
-    };
-    const OTHER: Machine = Machine {
-        name: "denied-other",
-        token: "deny02",
-    };
+    const MINE: Machine = Machine::new("denied", "deny01");
+    const OTHER: Machine = Machine::new("denied-other", "deny02");
     let _controller = BED.insecure(&[MINE, OTHER]).start();
 
     let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
@@ -113,10 +98,7 @@ fn a_denial_stays_the_only_answer_beside_kube_controller_manager() {
 
 #[test]
 fn evidence_of_another_version_fails_with_the_annotation() {
-    const MACHINE: Machine = Machine {
-        name: "failed",
-        token: "fail01",
-    };
+    const MACHINE: Machine = Machine::new("failed", "fail01");
     let _controller = BED.null(&[MACHINE]).start();
     let evidence = br#"{"version":"v2","audience":"a"}"#.to_vec();
 
@@ -137,10 +119,7 @@ fn evidence_of_another_version_fails_with_the_annotation() {
 
 #[test]
 fn what_must_wait_is_not_touched_and_is_served_in_the_end() {
-    const MACHINE: Machine = Machine {
-        name: "waiting",
-        token: "wait01",
-    };
+    const MACHINE: Machine = Machine::new("waiting", "wait01");
     let setup = BED.null(&[]);
     let mut controller = setup.start();
     let name = BED.file(&BED.stamped(MACHINE));
@@ -155,14 +134,8 @@ fn what_must_wait_is_not_touched_and_is_served_in_the_end() {
 
 #[test]
 fn an_approval_by_an_administrator_does_not_get_a_bad_request_signed() {
-    const MINE: Machine = Machine {
-        name: "approved",
-        token: "appr01",
-    };
-    const OTHER: Machine = Machine {
-        name: "approved-other",
-        token: "appr02",
-    };
+    const MINE: Machine = Machine::new("approved", "appr01");
+    const OTHER: Machine = Machine::new("approved-other", "appr02");
     let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
     BED.cluster.kubectl().ok(["certificate", "approve", &name]);
 
@@ -176,30 +149,9 @@ fn an_approval_by_an_administrator_does_not_get_a_bad_request_signed() {
 #[test]
 fn approve_and_sign_are_done_by_two_lives_of_the_controller() {
     for (point, machine, approved) in [
-        (
-            "claim",
-            Machine {
-                name: "crash-claim",
-                token: "crash1",
-            },
-            false,
-        ),
-        (
-            "approve",
-            Machine {
-                name: "crash-approve",
-                token: "crash2",
-            },
-            true,
-        ),
-        (
-            "publish",
-            Machine {
-                name: "crash-publish",
-                token: "crash3",
-            },
-            true,
-        ),
+        ("claim", Machine::new("crash-claim", "crash1"), false),
+        ("approve", Machine::new("crash-approve", "crash2"), true),
+        ("publish", Machine::new("crash-publish", "crash3"), true),
     ] {
         let setup = BED.null(&[machine]);
         let application = BED.stamped(machine);
@@ -222,10 +174,7 @@ fn approve_and_sign_are_done_by_two_lives_of_the_controller() {
 
 #[test]
 fn an_api_server_that_restarts_is_found_again() {
-    const MACHINE: Machine = Machine {
-        name: "restarted",
-        token: "rest01",
-    };
+    const MACHINE: Machine = Machine::new("restarted", "rest01");
     let mut bed = RealBed::start(Controllers::None);
     let mut controller = bed.null(&[MACHINE]).start();
     controller.wait_until_it_watches();
@@ -238,10 +187,7 @@ fn an_api_server_that_restarts_is_found_again() {
 
 #[test]
 fn a_missing_right_is_named_and_what_hung_on_it_is_done_once_it_is_granted() {
-    const MACHINE: Machine = Machine {
-        name: "rights",
-        token: "right1",
-    };
+    const MACHINE: Machine = Machine::new("rights", "right1");
     const USER: &str = "controller-without-sign";
     let bed = &*BED;
     bed.grant(USER, &["approve"]);
@@ -272,10 +218,7 @@ fn a_missing_right_is_named_and_what_hung_on_it_is_done_once_it_is_granted() {
 
 #[test]
 fn a_controller_that_comes_second_changes_nothing() {
-    const MACHINE: Machine = Machine {
-        name: "second",
-        token: "second",
-    };
+    const MACHINE: Machine = Machine::new("second", "second");
     let _first = BED.null(&[MACHINE]).start();
     let name = BED.file(&BED.stamped(MACHINE));
     let answered = BED.wait_for_answer(&name);
@@ -290,10 +233,7 @@ fn a_controller_that_comes_second_changes_nothing() {
 
 #[test]
 fn a_node_renews_its_certificate_with_another_key_and_keeps_its_uid() {
-    const MACHINE: Machine = Machine {
-        name: "renewed",
-        token: "renew1",
-    };
+    const MACHINE: Machine = Machine::new("renewed", "renew1");
     // Shorter than a request can ask for.
     let setup = BED
         .null(&[MACHINE])
@@ -317,14 +257,8 @@ fn a_node_renews_its_certificate_with_another_key_and_keeps_its_uid() {
 
 #[test]
 fn a_node_gets_no_certificate_of_another_node() {
-    const MINE: Machine = Machine {
-        name: "thief",
-        token: "thief1",
-    };
-    const OTHER: Machine = Machine {
-        name: "victim",
-        token: "victi1",
-    };
+    const MINE: Machine = Machine::new("thief", "thief1");
+    const OTHER: Machine = Machine::new("victim", "victi1");
     let _controller = BED.null(&[MINE, OTHER]).start();
     let own = BED.stamped(MINE);
     let csr = BED.wait_for_answer(&BED.file(&own));
@@ -337,10 +271,7 @@ fn a_node_gets_no_certificate_of_another_node() {
 
 #[test]
 fn a_node_that_proved_nothing_renews_nothing() {
-    const MACHINE: Machine = Machine {
-        name: "unproved",
-        token: "unpro1",
-    };
+    const MACHINE: Machine = Machine::new("unproved", "unpro1");
     let _controller = BED.insecure(&[MACHINE]).start();
     let first = Application::insecure(MACHINE);
     let csr = BED.wait_for_answer(&BED.file(&first));

@@ -23,10 +23,7 @@ const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenti
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-const MEMBER: Member = Member {
-    name: "pods-1",
-    token: "podsof",
-};
+const MEMBER: Member = Member::new("pods-1", "podsof");
 
 /// A pod of the node that says something and stays.
 fn pod() -> Value {

@@ -109,10 +109,7 @@ fn wait_until_decided(bed: &RealBed, name: &str) -> Value {
 
 #[test]
 fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
-    const MACHINE: Machine = Machine {
-        name: "serves-1",
-        token: "serve1",
-    };
+    const MACHINE: Machine = Machine::new("serves-1", "serve1");
     let bed = start();
     let setup = bed.null(&[MACHINE]).args(&["--serving"]);
     let _controller = setup.start();
@@ -145,10 +142,7 @@ fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
 
 #[test]
 fn an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
-    const MACHINE: Machine = Machine {
-        name: "steals-1",
-        token: "steal1",
-    };
+    const MACHINE: Machine = Machine::new("steals-1", "steal1");
     let bed = start();
     let setup = bed.null(&[MACHINE]).args(&["--serving"]);
     let _controller = setup.start();
@@ -169,10 +163,7 @@ fn an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
 
 #[test]
 fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
-    const MACHINE: Machine = Machine {
-        name: "insecure-1",
-        token: "insec1",
-    };
+    const MACHINE: Machine = Machine::new("insecure-1", "insec1");
     let bed = start();
     let setup = bed.insecure(&[MACHINE]).args(&["--serving"]);
     let _controller = setup.start();
@@ -188,10 +179,7 @@ fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
 
 #[test]
 fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
-    const MACHINE: Machine = Machine {
-        name: "unattested-1",
-        token: "unatt1",
-    };
+    const MACHINE: Machine = Machine::new("unattested-1", "unatt1");
     let bed = start();
     let setup = bed.null(&[MACHINE]).args(&["--deny-built-in"]);
     let _controller = setup.start();
@@ -232,10 +220,7 @@ fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
 
 #[test]
 fn in_approve_only_mode_kube_controller_manager_signs_what_passed_every_check() {
-    const MACHINE: Machine = Machine {
-        name: "approved-1",
-        token: "appro1",
-    };
+    const MACHINE: Machine = Machine::new("approved-1", "appro1");
     let bed = start();
     let setup = bed.null(&[MACHINE]).args(&["--approve-only"]);
     let _controller = setup.start();

@@ -32,18 +32,9 @@ const SECRET: &str = "0123456789abcdef";
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-const JOINS: Member = Member {
-    name: "joins-1",
-    token: "joins1",
-};
-const REFUSED: Member = Member {
-    name: "refused-1",
-    token: "refus1",
-};
-const KILLED: Member = Member {
-    name: "killed-1",
-    token: "killed",
-};
+const JOINS: Member = Member::new("joins-1", "joins1");
+const REFUSED: Member = Member::new("refused-1", "refus1");
+const KILLED: Member = Member::new("killed-1", "killed");
 
 /// A cluster that kubeadm set up, where nothing but our controller approves, and that knows all
 /// machines but [`REFUSED`] at first.

@@ -49,10 +49,7 @@ fn desired(auto_approve_bindings: AutoApproveBindings) -> Desired {
 
 #[test]
 fn a_stock_cluster_is_hardened_and_our_nodes_join_with_the_rights_of_the_manifest() {
-    const MACHINE: Machine = Machine {
-        name: "ours",
-        token: "ourown",
-    };
+    const MACHINE: Machine = Machine::new("ours", "ourown");
     let bed = Bed::start(Controllers::Certificates, &KubeadmBinding::ALL);
     let mut hardening = Hardening::new(bed.client().clone(), Duration::from_mins(10));
     let mut reconcile = |about| bed.run(hardening.reconcile(&desired(about), now()));

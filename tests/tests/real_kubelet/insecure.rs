@@ -14,26 +14,11 @@ use crate::node::{Cluster, Machine, Node, conditions};
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-const JOINS: Machine = Machine {
-    name: "joins-1",
-    token: "joins1",
-};
-const RESTARTS: Machine = Machine {
-    name: "restarts-1",
-    token: "resta1",
-};
-const PERSON: Machine = Machine {
-    name: "person-1",
-    token: "perso1",
-};
-const SHARED: Machine = Machine {
-    name: "shared-1",
-    token: "share1",
-};
-const BESIDE: Machine = Machine {
-    name: "beside-1",
-    token: "besid1",
-};
+const JOINS: Machine = Machine::new("joins-1", "joins1");
+const RESTARTS: Machine = Machine::new("restarts-1", "resta1");
+const PERSON: Machine = Machine::new("person-1", "perso1");
+const SHARED: Machine = Machine::new("shared-1", "share1");
+const BESIDE: Machine = Machine::new("beside-1", "besid1");
 
 /// One cluster and one controller for all tests here; each has a machine of its own.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {

@@ -20,10 +20,7 @@ const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_late() {
-    const RENEWS: Machine = Machine {
-        name: "renews-1",
-        token: "renew1",
-    };
+    const RENEWS: Machine = Machine::new("renews-1", "renew1");
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[RENEWS]).args(&["--certificate-duration", SHORT]);
@@ -83,10 +80,7 @@ fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_la
 #[test]
 fn a_node_whose_certificate_has_expired_comes_back_with_its_bootstrap_token() {
     const CALLS: &str = "rest_client_exec_plugin_call_total";
-    const EXPIRES: Machine = Machine {
-        name: "expires-1",
-        token: "expir1",
-    };
+    const EXPIRES: Machine = Machine::new("expires-1", "expir1");
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[EXPIRES]).args(&["--certificate-duration", "20s"]);
@@ -122,10 +116,7 @@ fn a_node_whose_certificate_has_expired_comes_back_with_its_bootstrap_token() {
 
 #[test]
 fn approval_and_certificate_come_from_two_runs_that_both_crashed() {
-    const CRASHES: Machine = Machine {
-        name: "crashes-1",
-        token: "crash1",
-    };
+    const CRASHES: Machine = Machine::new("crashes-1", "crash1");
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[CRASHES]);

@@ -37,10 +37,7 @@ static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
 
 #[test]
 fn a_node_that_lost_its_disk_is_back_in_the_next_generation() {
-    const MACHINE: Machine = Machine {
-        name: "lost-disk-1",
-        token: "lostd1",
-    };
+    const MACHINE: Machine = Machine::new("lost-disk-1", "lostd1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
     let mut controller = started(&setup);
     let node = Node::new(&PLANE, PLUGIN, MACHINE);
@@ -65,10 +62,7 @@ fn a_node_that_lost_its_disk_is_back_in_the_next_generation() {
 
 #[test]
 fn a_machine_that_was_imaged_anew_is_back_in_the_next_generation() {
-    const MACHINE: Machine = Machine {
-        name: "imaged-1",
-        token: "image1",
-    };
+    const MACHINE: Machine = Machine::new("imaged-1", "image1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
     let _controller = started(&setup);
     let node = Node::new(&PLANE, PLUGIN, MACHINE);
@@ -86,10 +80,7 @@ fn a_machine_that_was_imaged_anew_is_back_in_the_next_generation() {
 
 #[test]
 fn a_node_that_was_off_past_its_certificates_end_is_back() {
-    const MACHINE: Machine = Machine {
-        name: "was-off-1",
-        token: "wasof1",
-    };
+    const MACHINE: Machine = Machine::new("was-off-1", "wasof1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]).args(&["--certificate-duration", "20s"]);
     let _controller = started(&setup);
     let node = Node::new(&PLANE, PLUGIN, MACHINE);
@@ -117,10 +108,7 @@ fn a_node_that_was_off_past_its_certificates_end_is_back() {
 
 #[test]
 fn a_node_that_lost_the_answer_to_its_renewal_renews_again() {
-    const MACHINE: Machine = Machine {
-        name: "lost-answer-1",
-        token: "losta1",
-    };
+    const MACHINE: Machine = Machine::new("lost-answer-1", "losta1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]).args(&["--certificate-duration", "3m"]);
     let _controller = started(&setup);
     let node = Node::new(&PLANE, PLUGIN, MACHINE);
@@ -155,10 +143,7 @@ fn a_node_that_lost_the_answer_to_its_renewal_renews_again() {
 
 #[test]
 fn a_node_that_is_cut_off_while_it_waits_gets_the_answer_to_its_first_request() {
-    const MACHINE: Machine = Machine {
-        name: "cut-off-1",
-        token: "cutof1",
-    };
+    const MACHINE: Machine = Machine::new("cut-off-1", "cutof1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
     let controller = started(&setup);
     controller.process.signal(Signal::STOP);

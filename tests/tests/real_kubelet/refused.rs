@@ -9,19 +9,10 @@ use crate::node::{Cluster, Machine, Node, conditions, wait_for_exit_code};
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-const DENIED: Machine = Machine {
-    name: "denied-1",
-    token: "denie1",
-};
+const DENIED: Machine = Machine::new("denied-1", "denie1");
 // These are not in the inventory, so that nobody decides.
-const FAILED: Machine = Machine {
-    name: "failed-1",
-    token: "faile1",
-};
-const UNDECIDED: Machine = Machine {
-    name: "undecided-1",
-    token: "undec1",
-};
+const FAILED: Machine = Machine::new("failed-1", "faile1");
+const UNDECIDED: Machine = Machine::new("undecided-1", "undec1");
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let plane = ControlPlane::start();

@@ -15,10 +15,7 @@ fn pair(condition: &str, reason: &str) -> (String, String) {
 
 #[test]
 fn a_newer_plugin_joins_with_one_new_request_in_the_version_that_the_controller_reads() {
-    const NEWER: Machine = Machine {
-        name: "newer-1",
-        token: "newer1",
-    };
+    const NEWER: Machine = Machine::new("newer-1", "newer1");
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[NEWER]);
@@ -43,10 +40,7 @@ fn a_newer_plugin_joins_with_one_new_request_in_the_version_that_the_controller_
 
 #[test]
 fn a_plugin_without_a_version_in_common_is_exit_code_16_in_the_kubelets_metric() {
-    const TOO_NEW: Machine = Machine {
-        name: "too-new-1",
-        token: "toonew",
-    };
+    const TOO_NEW: Machine = Machine::new("too-new-1", "toonew");
     let plane = ControlPlane::start();
     prepare(&plane);
     let setup = controller(&plane, CONTROLLER, &[TOO_NEW]);

@@ -93,7 +93,7 @@ fn file(
     name: &'static str,
     machine: &ClusterMachine,
 ) {
-    let applicant = Machine { name, token: "" };
+    let applicant = Machine::new(name, "");
     let application = Application::null(applicant, plane.ca().certificate_pem());
     let kubectl = plane.kubectl_with(machine.bootstrap_kubeconfig());
     kubectl.apply_object(&application.to_json());
