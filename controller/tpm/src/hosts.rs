@@ -59,47 +59,51 @@ mod tests {
         hosts.keys_of(&provider_id).collect()
     }
 
-    #[test]
-    fn a_beginning_is_of_machines_that_have_all_its_segments() {
-        let hosts = hosts(&[("metal3://metal/host-7/", 7)]);
-
-        for machine in [
-            "metal3://metal/host-7/prod-1-md-0-x7f2p",
-            "metal3://metal/host-7/a/b",
-            "metal3://metal/host-7/",
-        ] {
-            assert_eq!(keys(&hosts, machine), [key(7)], "{machine}");
-        }
-        for machine in [
-            "metal3://metal/host-70/prod-1-md-0-x7f2p",
-            "metal3://metal/host-7",
-            "metal3://metal/host",
-            "metal3://metal/Host-7/prod-1-md-0-x7f2p",
-            "Metal3://metal/host-7/prod-1-md-0-x7f2p",
-            "metal3:///metal/host-7/prod-1-md-0-x7f2p",
-            "metal3://other/metal3://metal/host-7/x",
-        ] {
-            assert_eq!(keys(&hosts, machine), [], "{machine}");
+    /// Asserts that, with these entries, each machine has this key or none.
+    #[track_caller]
+    fn assert_keys(entries: &[(&str, u8)], machines: &[(&str, Option<u8>)]) {
+        let hosts = hosts(entries);
+        for (machine, byte) in machines {
+            let expected: Vec<_> = byte.map(key).into_iter().collect();
+            assert_eq!(keys(&hosts, machine), expected, "{machine}");
         }
     }
 
     #[test]
-    fn a_whole_provider_id_is_of_one_machine() {
-        let hosts = hosts(&[
-            ("tinkerbell://metal/host-7", 7),
-            ("maas:///zone-1/abc123", 1),
-        ]);
+    fn a_beginning_is_of_machines_that_have_all_its_segments() {
+        assert_keys(
+            &[("metal3://metal/host-7/", 7)],
+            &[
+                ("metal3://metal/host-7/prod-1-md-0-x7f2p", Some(7)),
+                ("metal3://metal/host-7/a/b", Some(7)),
+                ("metal3://metal/host-7/", Some(7)),
+                ("metal3://metal/host-70/prod-1-md-0-x7f2p", None),
+                ("metal3://metal/host-7", None),
+                ("metal3://metal/host", None),
+                ("metal3://metal/Host-7/prod-1-md-0-x7f2p", None),
+                ("Metal3://metal/host-7/prod-1-md-0-x7f2p", None),
+                ("metal3:///metal/host-7/prod-1-md-0-x7f2p", None),
+                ("metal3://other/metal3://metal/host-7/x", None),
+            ],
+        );
+    }
 
-        assert_eq!(keys(&hosts, "tinkerbell://metal/host-7"), [key(7)]);
-        assert_eq!(keys(&hosts, "maas:///zone-1/abc123"), [key(1)]);
-        for machine in [
-            "tinkerbell://metal/host-70",
-            "tinkerbell://metal/host-7/x",
-            "tinkerbell://metal/host-7/",
-            "maas:///zone-1/ABC123",
-        ] {
-            assert_eq!(keys(&hosts, machine), [], "{machine}");
-        }
+    #[test]
+    fn a_whole_provider_id_is_of_one_machine() {
+        assert_keys(
+            &[
+                ("tinkerbell://metal/host-7", 7),
+                ("maas:///zone-1/abc123", 1),
+            ],
+            &[
+                ("tinkerbell://metal/host-7", Some(7)),
+                ("maas:///zone-1/abc123", Some(1)),
+                ("tinkerbell://metal/host-70", None),
+                ("tinkerbell://metal/host-7/x", None),
+                ("tinkerbell://metal/host-7/", None),
+                ("maas:///zone-1/ABC123", None),
+            ],
+        );
     }
 
     #[test]

@@ -43,6 +43,16 @@ fn cluster(contract: Contract) -> (Objects, CapiInventory) {
     (objects, inventory)
 }
 
+/// Cluster `prod-1` with Machine `m1`, whose `KubeadmConfig` is not known.
+fn unconfigured() -> (Objects, CapiInventory) {
+    let objects = objects();
+    seen::<Cluster>(&objects, V2.cluster());
+    seen::<objects::Machine>(&objects, V2.machine("m1"));
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    (objects, inventory)
+}
+
 fn id(text: &str) -> ProviderId {
     ProviderId::parse(text).unwrap()
 }
@@ -274,11 +284,7 @@ fn with_label(machine: Value) -> Value {
 
 #[test]
 fn a_node_has_no_name_while_its_configuration_is_not_known() {
-    let objects = objects();
-    seen::<Cluster>(&objects, V2.cluster());
-    seen::<objects::Machine>(&objects, V2.machine("m1"));
-    listed(&objects);
-    let inventory = inventory_of(&objects);
+    let (objects, inventory) = unconfigured();
     let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
     assert_eq!((machine.node_name, machine.token_id), (None, None));
 

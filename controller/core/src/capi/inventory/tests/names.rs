@@ -76,12 +76,8 @@ fn a_name_that_is_written_out_is_the_only_one() {
 
 #[test]
 fn no_name_is_known_before_the_configuration_is() {
-    let objects = objects();
-    seen::<Cluster>(&objects, V2.cluster());
-    seen::<objects::Machine>(&objects, V2.machine("m1"));
-    listed(&objects);
+    let (_, inventory) = unconfigured();
 
-    let inventory = inventory_of(&objects);
     assert_eq!(naming(&inventory, "m1", "m1-infra"), Naming::Unknown);
 }
 
