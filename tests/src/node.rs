@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};
+use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN, Verb};
 use kubelet_authenticator_test_support::process::Scratch;
 use serde_json::Value;
 
@@ -24,6 +24,9 @@ pub const UNDER_TEST: &str = "plugin_under_test";
 
 /// What the nodes of the suites are called.
 pub const NODE: &str = "n1";
+
+/// The user of the nodes' bootstrap token.
+pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
 /// Longer than anything that is waited for in a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
@@ -51,6 +54,13 @@ pub struct Run {
     pub stderr: String,
     /// How long it took.
     pub took: Duration,
+}
+
+/// The users that created requests since the first one, as far as they were let through.
+pub fn requesters(server: &ApiServer) -> Vec<String> {
+    let requests = server.requests().into_iter();
+    let creates = requests.filter(|request| request.verb == Verb::Create);
+    creates.skip(1).filter_map(|request| request.user).collect()
 }
 
 impl Node {

@@ -14,7 +14,9 @@ use kubelet_authenticator_test_support::api_server::{
 };
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
-use kubelet_authenticator_tests::node::{INSECURE, NODE, NULL, Node, Run, UNDER_TEST, is_pair};
+use kubelet_authenticator_tests::node::{
+    BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, Run, UNDER_TEST, is_pair,
+};
 use serde_json::Value;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -231,10 +233,7 @@ fn a_renewal_authenticates_with_the_certificate_and_takes_a_new_key() {
     assert_eq!(server.creates(), 2);
     assert_eq!(
         users(&server),
-        [
-            "system:bootstrap:abcdef".to_owned(),
-            format!("system:node:{NODE}")
-        ]
+        [BOOTSTRAP_USER.to_owned(), format!("system:node:{NODE}")]
     );
     assert!(is_pair(&node.file("kubelet-client.pem")));
 }
@@ -255,7 +254,7 @@ fn a_certificate_that_the_server_no_longer_accepts_is_replaced_with_the_bootstra
     assert_eq!(bodies.len(), 3);
     assert_eq!(bodies.get(1), bodies.get(2), "the same request");
     // Whom the server does not know it does not name.
-    assert_eq!(users(&server), ["system:bootstrap:abcdef"]);
+    assert_eq!(users(&server), [BOOTSTRAP_USER]);
 }
 
 #[test]
@@ -345,7 +344,7 @@ fn after_its_end_a_credential_is_replaced_with_the_bootstrap_credential() {
         let run = node.run().succeeded();
 
         assert_ne!(run.pair().0, expired.certificate_pem);
-        assert_eq!(users(&server), ["system:bootstrap:abcdef"]);
+        assert_eq!(users(&server), [BOOTSTRAP_USER]);
         assert_eq!(server.creates(), 2);
     }
 }

@@ -9,11 +9,12 @@ use kubelet_authenticator_test_support::api_server::{
 };
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::node::{INSECURE, NODE, NULL, Node, PATIENCE, Run};
+use kubelet_authenticator_tests::node::{
+    BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, PATIENCE, Run, requesters,
+};
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
-const BOOTSTRAP: &str = "system:bootstrap:abcdef";
 
 /// A node whose certificate is due for renewal, and what it printed.
 fn due() -> (ApiServer, Node, (String, String)) {
@@ -78,12 +79,6 @@ fn creates(server: &ApiServer) -> Vec<Request> {
     requests
 }
 
-/// Who created requests since the join, as far as they were let through.
-fn requesters(server: &ApiServer) -> Vec<String> {
-    let creates = creates(server).into_iter().skip(1);
-    creates.filter_map(|request| request.user).collect()
-}
-
 /// The key in the certification request of each create since the join.
 fn keys(server: &ApiServer) -> Vec<Vec<u8>> {
     use base64::Engine as _;
@@ -112,7 +107,7 @@ fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
     let run = node.run().succeeded().saying("is not accepted");
 
     assert_ne!(run.pair().1, old.1);
-    assert_eq!(requesters(&server), [BOOTSTRAP]);
+    assert_eq!(requesters(&server), [BOOTSTRAP_USER]);
     let bodies = server.created_bodies();
     assert_eq!(bodies.len(), 3);
     assert_eq!(bodies.get(1), bodies.get(2), "the same request");
@@ -128,7 +123,10 @@ fn a_node_whose_certificate_is_not_its_records_asks_with_its_bootstrap_credentia
         let run = node.run().succeeded().saying(reason);
 
         assert_ne!(run.pair().1, old.1, "{reason}");
-        assert_eq!(requesters(&server), [node_user(), BOOTSTRAP.to_owned()]);
+        assert_eq!(
+            requesters(&server),
+            [node_user(), BOOTSTRAP_USER.to_owned()]
+        );
         let keys = keys(&server);
         assert_eq!(keys.first(), keys.last(), "{reason}");
         let bodies = server.created_bodies();
@@ -227,7 +225,7 @@ fn a_fresh_certificate_that_is_refused_is_replaced_within_the_hour() {
         let first = run_until_it_says(&node, &code.to_string());
 
         assert_ne!(first.pair().1, old.1);
-        assert_eq!(requesters(&server).last().unwrap(), BOOTSTRAP);
+        assert_eq!(requesters(&server).last().unwrap(), BOOTSTRAP_USER);
         assert_eq!(node.run().succeeded().pair(), first.pair());
     }
 }
@@ -289,7 +287,7 @@ fn a_refused_certificate_is_tried_again_in_the_next_run_until_it_is_replaced() {
     assert_eq!(waiting.pair(), old);
     assert!(waiting.expires_in(now()) <= Duration::from_secs(30));
     assert!(replaced.is_some());
-    assert_eq!(requesters(&server), [BOOTSTRAP]);
+    assert_eq!(requesters(&server), [BOOTSTRAP_USER]);
 }
 
 #[test]

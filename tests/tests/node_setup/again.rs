@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::api_server::{
     ApiServer, Fault, Route, Signer, Times, Verb,
 };
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::node::{NULL, PATIENCE};
+use kubelet_authenticator_tests::node::{BOOTSTRAP_USER, NULL, PATIENCE, requesters};
 use kubelet_authenticator_tests::program;
 
 use crate::bed::{Host, issuing};
@@ -146,6 +146,8 @@ fn a_machine_that_joins_again_and_was_revoked_enrols_with_its_new_token() {
     });
 
     assert!(replaced.is_some(), "{}", host.node.status());
+    let last = requesters(&server).pop();
+    assert_eq!(last.as_deref(), Some(BOOTSTRAP_USER));
 }
 
 #[test]
