@@ -226,7 +226,7 @@ pub struct WorkloadCluster {
     pub(super) infrastructure: InfraCluster,
     /// The Cluster, as it was created.
     pub(super) object: Value,
-    /// What the status of its objects was before it was moved.
+    /// The statuses of its objects before the move.
     pub(super) statuses: Vec<Value>,
 }
 

@@ -11,13 +11,13 @@ use super::deployment::VERSION;
 use super::managers::BUILT;
 use super::{Management, WorkloadCluster};
 
-/// The label of what clusterctl knows.
+/// The label of the definitions and the providers of clusterctl.
 const CLUSTERCTL: &str = "clusterctl.cluster.x-k8s.io";
 
-/// The label of what says which providers there are.
+/// The label of clusterctl's inventory.
 const INVENTORY: &str = "clusterctl.cluster.x-k8s.io/core";
 
-/// On the definitions of a provider, and on the provider.
+/// The label of a provider's name.
 const PROVIDER: &str = "cluster.x-k8s.io/provider";
 
 /// The providers of this management cluster: name, type, label.

@@ -3,8 +3,7 @@ use serde_json::{Map, Value, json};
 
 use super::aws;
 
-/// Cluster API's contracts with its providers: which versions are served, and what objects of them
-/// look like.
+/// Cluster API's contracts with its providers: versions and forms of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contract {
     /// Up to Cluster API 1.10: v1beta1 and nothing else.
@@ -13,7 +12,7 @@ pub enum Contract {
     V1Beta2,
 }
 
-/// Which infrastructure provider a Cluster has.
+/// The infrastructure provider of a Cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InfraCluster {
     /// One whose InfraCluster has the signers of the kubelet authentication proposal in its status.
@@ -129,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// What kubectl calls it, so that no other group's kind is meant.
+    /// Its name for kubectl, with the group: another group may have the kind.
     pub(super) fn resource(self) -> String {
         format!("{}.{}", self.plural, self.group)
     }
@@ -216,7 +215,7 @@ impl Contract {
         }
     }
 
-    /// What a Machine refers to its Node by.
+    /// A Machine's reference to its Node.
     pub(super) fn node_reference(self, node: &str, uid: &Value) -> Value {
         match self {
             Self::V1Beta1 => {

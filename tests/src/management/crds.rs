@@ -1,4 +1,4 @@
-//! Which custom resources are defined.
+//! Definitions of custom resources.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Contract;
 
-/// What of Cluster API's resources we read; both versions in each file.
+/// Cluster API's resources, reduced to the fields that we read; both versions in each file.
 const CLUSTER_API: &str = "cluster-api";
 
 /// Our own, as they are released.

@@ -10,7 +10,7 @@ use super::WorkloadCluster;
 use super::contract::{GENERIC_MACHINE, KUBEADM_CONFIG, MACHINE};
 use super::place::{Metadata, New, PAUSED, Place};
 
-/// How long Cluster API's bootstrap tokens live.
+/// Lifetime of Cluster API's bootstrap tokens.
 pub(super) const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 /// The secret half of every bootstrap token.
@@ -41,7 +41,7 @@ pub struct MachineBuilder {
     metadata: Metadata,
 }
 
-/// How a Machine's node gets its first credential.
+/// A node's first credential.
 #[derive(Debug)]
 enum Bootstrap {
     /// By a KubeadmConfig and a token of its own.
@@ -84,7 +84,7 @@ impl MachineBuilder {
         }
     }
 
-    /// What the infrastructure calls it; `generic:///<cluster>/<name>` by default.
+    /// Sets the provider ID; `generic:///<cluster>/<name>` by default.
     pub fn provider_id(mut self, id: &str) -> Self {
         self.provider_id = Some(id.to_owned());
         self
@@ -132,7 +132,7 @@ impl MachineBuilder {
         self
     }
 
-    /// How long its bootstrap token is good; zero makes one that is over.
+    /// Sets the lifetime of its bootstrap token; zero makes one that is over.
     pub fn token_ttl(mut self, ttl: Duration) -> Self {
         self.token_ttl = ttl;
         self
@@ -303,7 +303,7 @@ impl Machine {
         &self.node_name
     }
 
-    /// What the infrastructure calls it.
+    /// Its provider ID.
     ///
     /// # Panics
     ///

@@ -25,7 +25,7 @@ const CORE: &str = "core";
 const KUBEADM_BOOTSTRAP: &str = "kubeadm-bootstrap";
 const KUBEADM_CONTROL_PLANE: &str = "kubeadm-control-plane";
 
-/// Those for Clusters whose control planes others make.
+/// The managers for Clusters with control planes of others.
 pub(super) const WITHOUT_CONTROL_PLANES: [&str; 2] = [CORE, KUBEADM_BOOTSTRAP];
 
 /// Each of them.
@@ -231,7 +231,7 @@ pub(super) fn start(
     }
 }
 
-/// Whether the probe says so, which waits for the webhooks.
+/// Whether the readiness probe succeeds, which waits for the webhooks.
 fn is_ready(port: u16) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;

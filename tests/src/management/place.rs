@@ -11,7 +11,7 @@ use super::contract::Kind;
 pub(super) const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
 pub(super) const PAUSED: &str = "cluster.x-k8s.io/paused";
 
-/// Where the objects of a Cluster are.
+/// The place of a Cluster's objects.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) control_plane: Arc<ControlPlane>,
@@ -33,7 +33,7 @@ pub(super) struct New<'a> {
     pub(super) status: Value,
 }
 
-/// What a test adds to an object's metadata.
+/// A test's additions to an object's metadata.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Metadata {
     pub(super) labels: Map<String, Value>,

@@ -43,7 +43,7 @@ impl PoolBuilder {
         }
     }
 
-    /// What the infrastructure calls the pool's instances: `spec.providerIDList`.
+    /// Sets the provider IDs of the pool's instances: `spec.providerIDList`.
     pub fn provider_ids(mut self, ids: &[&str]) -> Self {
         self.provider_ids = ids.iter().map(ToString::to_string).collect();
         self
@@ -55,7 +55,7 @@ impl PoolBuilder {
         self
     }
 
-    /// How long the bootstrap token is good; zero makes one that is over.
+    /// Sets the lifetime of the bootstrap token; zero makes one that is over.
     pub fn token_ttl(mut self, ttl: Duration) -> Self {
         self.token_ttl = ttl;
         self

@@ -39,7 +39,7 @@ impl<T> Rounds<T> {
         self.end = None;
         match self.thread.take()?.join() {
             Ok(state) => Some(state),
-            // What it said is on standard error.
+            // Its message is on standard error.
             Err(_) if thread::panicking() => None,
             Err(_) => panic!("a controller of the test panicked"),
         }

@@ -14,7 +14,7 @@ const CLUSTERCTL: &str = "clusterctl.cluster.x-k8s.io";
 const MOVE: &str = "clusterctl.cluster.x-k8s.io/move";
 const MOVE_HIERARCHY: &str = "clusterctl.cluster.x-k8s.io/move-hierarchy";
 
-/// What the API server writes, and a copy does not keep.
+/// Fields of the API server, not copied.
 const OF_THE_SERVER: [&str; 7] = [
     "uid",
     "resourceVersion",
@@ -29,8 +29,8 @@ impl WorkloadCluster {
     /// Moves its objects to another management cluster as `clusterctl move` does: the Cluster
     /// paused meanwhile, owners first, without status, with new UIDs; then they are gone here.
     ///
-    /// What is moved: the Cluster and what it owns, its Secrets, and what says with its own or its
-    /// definition's label that it is to be.
+    /// Moved are the Cluster, its dependents, its Secrets, and objects with a label for it, their own or
+    /// their definition's.
     #[track_caller]
     pub fn move_to(self, target: &Management) -> Self {
         self.set_paused(true);
@@ -95,7 +95,7 @@ impl WorkloadCluster {
         }
     }
 
-    /// What is moved, owners before what they own; with the resource of each.
+    /// The moved objects, owners before their dependents; with the resource of each.
     #[track_caller]
     fn exported(&self) -> Vec<(String, Value)> {
         let mut waiting = Vec::new();
