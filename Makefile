@@ -37,7 +37,7 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ##       target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-moto stage-cloud-init stage-deny stage-machete
+	@$(MAKE) --jobs=3 stage-fmt stage-build stage-cluster-api stage-metrics-server stage-moto stage-cloud-init stage-deny stage-machete
 	@tests/dependencies save
 	@# Programs that nobody waits for are built while the suites wait for something.
 	@$(MAKE) --jobs=2 stage-suites stage-bench-limits stage-isolation
@@ -51,7 +51,7 @@ stage-%:
 ## test-long: real Cluster API Provider AWS, control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
 ##            and the plugins and controllers of the version before this one; builds an hour's worth, once
 test-long: prerequisites-all dependencies
-	@$(MAKE) --jobs=3 build capa moto cloud-init
+	@$(MAKE) --jobs=3 build capa metrics-server moto cloud-init
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
 	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
@@ -65,7 +65,7 @@ build:
 	$(LINT) $(BUILD) --all-targets
 
 # Everything that is compiled for the tests is there by then.
-suites: cluster-api moto cloud-init
+suites: cluster-api metrics-server moto cloud-init
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
 
@@ -104,6 +104,10 @@ cluster-api: control-plane
 capa: cluster-api
 	@tests/cluster-api/capa/build >/dev/null
 
+## metrics-server: what answers `kubectl top`, built once and cached
+metrics-server: cluster-api
+	@tests/metrics-server/build >/dev/null
+
 ## moto: the simulator of EC2, installed once and cached
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
@@ -137,5 +141,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-long test-fast build suites isolation bench bench-limits musl control-plane cluster-api capa moto \
-	cloud-init dependencies fmt deny advisories machete
+.PHONY: help demo test test-long test-fast build suites isolation bench bench-limits musl control-plane cluster-api capa \
+	metrics-server moto cloud-init dependencies fmt deny advisories machete

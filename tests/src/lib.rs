@@ -6,6 +6,7 @@ pub mod demo;
 pub mod fleet;
 pub mod image;
 pub mod management;
+pub mod metrics_server;
 pub mod node;
 pub mod panics;
 pub mod scene;

@@ -24,7 +24,7 @@ mod crds;
 mod deployment;
 mod kubeadm_control_plane;
 mod machine;
-mod managers;
+pub(crate) mod managers;
 mod place;
 mod pool;
 mod provider;

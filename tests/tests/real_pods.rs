@@ -1,5 +1,6 @@
-//! Logs, exec and usage of pods on a node that joined by the plugin: the API server reaches its kubelet
-//! over the serving certificate that our controller approved, and over nothing else.
+//! `kubectl logs`, `exec` and `top` for pods on a node that joined by the plugin: the API server
+//! and metrics-server reach its kubelet over the serving certificate that our controller approved, and over nothing
+//! else.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Output};
@@ -12,6 +13,7 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Machine as Member, Setup, reason_of};
+use kubelet_authenticator_tests::metrics_server::MetricsServer;
 use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
@@ -25,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 const MEMBER: Member = Member::new("pods-1", "podsof");
 
-/// A pod of the node that says something and stays.
+/// A pod of the node that says something, computes for a moment and stays.
 fn pod() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -37,7 +39,9 @@ fn pod() -> Value {
             "terminationGracePeriodSeconds": 1,
             "containers": [{
                 "name": "main", "image": "every-image-is-there",
-                "command": ["sh", "-c", "echo it runs on $(uname -n); exec sleep 3600"],
+                // metrics-server leaves out containers that have used no processor time.
+                "command": ["sh", "-c", "echo it runs on $(uname -n); i=0; \
+                    while [ $i -lt 100000 ]; do i=$((i + 1)); done; exec sleep 3600"],
             }],
         },
     })
@@ -62,14 +66,21 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The usage that a metrics server reads of the node's kubelet through the API server.
-fn usage(plane: &ControlPlane) -> Result<String, String> {
-    let path = format!("/api/v1/nodes/{}/proxy/metrics/resource", MEMBER.name);
-    plane.kubectl().raw(&path)
+/// What `kubectl top` prints, without the heading, when metrics-server has something to say.
+#[track_caller]
+fn top(plane: &ControlPlane, metrics_server: &MetricsServer, resource: &str) -> String {
+    let printed = poll(PATIENCE, || {
+        let printed = plane.kubectl().run(["top", resource, "--no-headers"]);
+        printed.status.success().then(|| text(&printed.stdout))
+    });
+    printed.unwrap_or_else(|| {
+        let printed = plane.kubectl().run(["top", resource]);
+        panic!("{}{}", text(&printed.stderr), metrics_server.log())
+    })
 }
 
 #[test]
-fn logs_exec_and_usage_of_an_attested_nodes_pods_come_over_its_approved_serving_certificate() {
+fn logs_exec_and_top_of_an_attested_nodes_pods_come_over_its_approved_serving_certificate() {
     let plane = ControlPlane::builder()
         .anonymous_auth()
         .controllers(Controllers::Certificates)
@@ -118,7 +129,8 @@ fn logs_exec_and_usage_of_an_attested_nodes_pods_come_over_its_approved_serving_
     // A kubelet that has no serving certificate yet.
     let stderr = text(&refused.stderr);
     assert!(stderr.contains("tls: internal error"), "{stderr}");
-    assert!(usage(&plane).is_err());
+    let mut metrics_server = MetricsServer::start(&plane);
+    metrics_server.wait_until_it_logs("remote error: tls: internal error");
 
     setup.write_inventory(&inventory(&[machine.address()]));
     // It asks again. What its pods run goes on.
@@ -150,11 +162,13 @@ fn logs_exec_and_usage_of_an_attested_nodes_pods_come_over_its_approved_serving_
         "{}",
         text(&executed.stderr)
     );
-    let usage = poll(PATIENCE, || {
-        let usage = usage(&plane).unwrap();
-        let of_the_pod = r#"container_memory_working_set_bytes{container="main",namespace="default",pod="stays"}"#;
-        usage.contains(of_the_pod).then_some(usage)
-    });
-    let usage = usage.unwrap_or_else(|| panic!("{}", said()));
-    assert!(usage.contains("node_cpu_usage_seconds_total"), "{usage}");
+    let node = top(&plane, &metrics_server, "nodes");
+    assert!(node.starts_with(MEMBER.name), "{node}");
+    assert!(!node.contains("<unknown>"), "{node}");
+    let pod = top(&plane, &metrics_server, "pods");
+    let of_the_pod: Vec<_> = pod.split_whitespace().collect();
+    assert!(
+        matches!(of_the_pod[..], ["stays", cpu, memory] if cpu.ends_with('m') && memory.ends_with("Mi")),
+        "{pod}"
+    );
 }

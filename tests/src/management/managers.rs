@@ -148,7 +148,7 @@ pub(super) fn install(
 
 /// The objects of a manager's manifests.
 #[track_caller]
-pub(super) fn read(manifests: &Path) -> Vec<Value> {
+pub(crate) fn read(manifests: &Path) -> Vec<Value> {
     let list = fs::read(manifests);
     let list = list.unwrap_or_else(|error| panic!("{}: {error}", manifests.display()));
     let mut list: Value = serde_json::from_slice(&list).unwrap();
@@ -204,17 +204,8 @@ pub(super) fn start(
     port: u16,
     webhooks: &Webhooks,
 ) -> Manager {
-    let [account, namespace] = ["name", "namespace"].map(|field| account[field].as_str().unwrap());
-    let words = [
-        "create",
-        "token",
-        account,
-        "-n",
-        namespace,
-        "--duration=24h",
-    ];
-    let token = cluster.kubectl().ok(words).trim().to_owned();
-    let kubeconfig = cluster.kubeconfig(User::Token(token));
+    let kubeconfig = service_account_kubeconfig(cluster, account);
+    let namespace = account["namespace"].as_str().unwrap();
     let health = free_port();
     let launch = program
         .arg("--kubeconfig")
@@ -229,6 +220,22 @@ pub(super) fn start(
         process: launch.spawn(&webhooks.files.join(&format!("{namespace}.log"))),
         health,
     }
+}
+
+/// A kubeconfig with a token of the ServiceAccount whose metadata these are.
+#[track_caller]
+pub(crate) fn service_account_kubeconfig(cluster: &ControlPlane, account: &Value) -> PathBuf {
+    let [account, namespace] = ["name", "namespace"].map(|field| account[field].as_str().unwrap());
+    let words = [
+        "create",
+        "token",
+        account,
+        "-n",
+        namespace,
+        "--duration=24h",
+    ];
+    let token = cluster.kubectl().ok(words).trim().to_owned();
+    cluster.kubeconfig(User::Token(token))
 }
 
 /// Whether the readiness probe succeeds, which waits for the webhooks.

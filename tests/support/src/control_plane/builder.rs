@@ -31,6 +31,9 @@ const SERVER_NAMES: &[&str] = &[
     "kubernetes.default",
 ];
 
+/// The user that the API server is to other API servers to which it forwards requests.
+const FRONT_PROXY: &str = "front-proxy-client";
+
 /// The controllers that decide about certificates, and those that tokens and roots need.
 const CERTIFICATES: &str = "certificatesigningrequest-signing-controller,\
     certificatesigningrequest-approving-controller,\
@@ -171,6 +174,13 @@ impl ControlPlaneBuilder {
             ..Subject::user("kube-apiserver-kubelet-client")
         }));
         let (client_certificate, client_key) = client.write(scratch.path(), "kubelet-client");
+        let front_proxy_ca = CertificateAuthority::new("front-proxy-ca");
+        let (front_proxy_ca_path, _) = front_proxy_ca
+            .pair()
+            .write(scratch.path(), "front-proxy-ca");
+        let front_proxy = Contents::client(Subject::user(FRONT_PROXY));
+        let front_proxy = front_proxy_ca.issue(&front_proxy);
+        let (front_proxy, front_proxy_key) = front_proxy.write(scratch.path(), FRONT_PROXY);
         let accounts = KeyPair::generate().expect("a key can be generated");
         let public = scratch.write("service-accounts.pub", accounts.public_key_pem());
         let accounts = scratch.write("service-accounts.key", accounts.serialize_pem());
@@ -196,6 +206,14 @@ impl ControlPlaneBuilder {
             ))
             .arg(flag("--kubelet-client-certificate", &client_certificate))
             .arg(flag("--kubelet-client-key", &client_key))
+            // As kubeadm has it, for API servers behind an APIService.
+            .arg(flag("--requestheader-client-ca-file", &front_proxy_ca_path))
+            .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
+            .arg("--requestheader-username-headers=X-Remote-User")
+            .arg("--requestheader-group-headers=X-Remote-Group")
+            .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
+            .arg(flag("--proxy-client-cert-file", &front_proxy))
+            .arg(flag("--proxy-client-key-file", &front_proxy_key))
             // The nodes' names mean nothing to a resolver.
             .arg("--kubelet-preferred-address-types=InternalIP")
             .arg(flag("--tls-cert-file", &certificate))

@@ -1,0 +1,101 @@
+//! metrics-server, which answers `kubectl top`, as a process beside a cluster's API server.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use kubelet_authenticator_test_support::binaries;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, DEADLINE};
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, free_port};
+use serde_json::{Value, json};
+
+use crate::management::managers::{read, service_account_kubeconfig};
+
+/// The program and its manifests.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    binaries::build(&tests.join("metrics-server/build"))
+});
+
+/// A running metrics-server, with the ServiceAccount, the rights and the APIService of its manifests.
+///
+/// It accepts only kubelets' serving certificates of the cluster's CA, as its manifests have it.
+#[derive(Debug)]
+pub struct MetricsServer {
+    process: Process,
+    _files: Scratch,
+}
+
+impl MetricsServer {
+    /// Starts it, and waits until the API server forwards requests to it.
+    #[track_caller]
+    pub fn start(plane: &ControlPlane) -> Self {
+        let kubectl = plane.kubectl();
+        let port = free_port();
+        let mut account = Value::Null;
+        let mut service = Value::Null;
+        for mut object in read(&BUILT.join("metrics-server.json")) {
+            match object["kind"].as_str() {
+                Some("ServiceAccount") => account = object["metadata"].clone(),
+                Some("APIService") => {
+                    object["spec"]["service"]["port"] = json!(port);
+                    service = object["spec"]["service"].clone();
+                }
+                _ => {}
+            }
+            kubectl.apply_server_side(&object);
+        }
+        // Endpoints may not be addresses of loopback; a name that resolves to one is accepted.
+        kubectl.apply_server_side(&json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": service["name"], "namespace": service["namespace"] },
+            "spec": {
+                "type": "ExternalName", "externalName": "localhost",
+                "ports": [{ "port": port }],
+            },
+        }));
+        let files = Scratch::new("metrics-server");
+        let kubeconfig = service_account_kubeconfig(plane, &account);
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let mut process = Launch::new("metrics-server", BUILT.join("metrics-server"))
+            .args(
+                [
+                    "kubeconfig",
+                    "authentication-kubeconfig",
+                    "authorization-kubeconfig",
+                ]
+                .map(|name| flag(name, &kubeconfig)),
+            )
+            .arg(flag("kubelet-certificate-authority", &plane.ca_cert_path()))
+            .arg(flag("cert-dir", files.path()))
+            .args(["--bind-address=127.0.0.1", &format!("--secure-port={port}")])
+            .args([
+                "--kubelet-use-node-status-port",
+                "--kubelet-preferred-address-types=InternalIP",
+            ])
+            // The shortest that it accepts, and it has to be longer than a request may take.
+            .args(["--metric-resolution=10s", "--kubelet-request-timeout=5s"])
+            .spawn(&files.join("metrics-server.log"));
+        process.poll_alive("be called by the API server", DEADLINE, |_| {
+            kubectl.raw("/apis/metrics.k8s.io/v1beta1").ok()
+        });
+        Self {
+            process,
+            _files: files,
+        }
+    }
+
+    /// The end of its log.
+    pub fn log(&self) -> String {
+        self.process.log().to_string()
+    }
+
+    /// Waits until its log has a line with `needle`.
+    #[track_caller]
+    pub fn wait_until_it_logs(&mut self, needle: &str) {
+        let what = format!("log {needle:?}");
+        self.process.poll_alive(&what, DEADLINE, |process| {
+            let log = process.log();
+            log.find_after(process.log_start(), needle)
+        });
+    }
+}
