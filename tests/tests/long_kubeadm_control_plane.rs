@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::Kubectl;
-use kubelet_authenticator_test_support::machine::{Endpoint, KUBELET_PATCHES, Machine};
+use kubelet_authenticator_test_support::machine::{
+    Endpoint, IGNORED_PREFLIGHT_ERRORS, KUBELET_PATCHES, Machine,
+};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
 use kubelet_authenticator_tests::management::{Boot, Management, Order, Provider, WorkloadCluster};
@@ -36,7 +38,7 @@ fn config() -> Value {
     let mut config = template["spec"]["template"]["spec"].clone();
     let join = &mut config["joinConfiguration"];
     join["nodeRegistration"]["criSocket"] = json!("unix:///run/fakecri.sock");
-    join["nodeRegistration"]["ignorePreflightErrors"] = json!(["SystemVerification"]);
+    join["nodeRegistration"]["ignorePreflightErrors"] = json!(IGNORED_PREFLIGHT_ERRORS);
     join["patches"] = json!({ "directory": KUBELET_PATCHES });
     config
 }

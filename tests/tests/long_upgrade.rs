@@ -32,10 +32,6 @@ const UPGRADED: [&str; 5] = [
     "kubelet",
 ];
 
-/// It wants control groups of version 2, and CoreDNS.
-const IGNORED: &str =
-    "--ignore-preflight-errors=SystemVerification,CoreDNSUnsupportedPlugins,CoreDNSMigration";
-
 const FIRST: Member = Member::new("upgraded-first", "first1");
 const WORKER: Member = Member::new("upgraded-worker", "worker");
 
@@ -148,12 +144,12 @@ fn a_node_that_joined_by_the_plugin_is_upgraded_to_the_next_minor_version_and_re
     // As Kubernetes' documentation has it: the control plane, then its kubelet, then the worker.
     install(&first, &UPGRADED[..4]);
     let after = version(&first);
-    first.ok(&["kubeadm", "upgrade", "apply", &after, "--yes", IGNORED]);
+    first.kubeadm_upgrade(&["apply", &after, "--yes"]);
     install(&first, &UPGRADED[4..]);
     first.ok(&["systemctl", "restart", "kubelet"]);
     wait_for_kubelet(kubectl, FIRST, &after);
     install(&worker, &UPGRADED[..4]);
-    worker.ok(&["kubeadm", "upgrade", "node", IGNORED]);
+    worker.kubeadm_upgrade(&["node"]);
     install(&worker, &UPGRADED[4..]);
     worker.ok(&["systemctl", "restart", "kubelet"]);
     wait_for_kubelet(kubectl, WORKER, &after);

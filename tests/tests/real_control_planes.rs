@@ -129,16 +129,7 @@ fn in_a_cluster_of_kubeadms_control_planes_and_workers_join_by_the_plugin() {
     assert_eq!(bindings(&cluster), [""; 0]);
 
     let version = first.ok(&["kubeadm", "version", "-o", "short"]);
-    first.ok(&[
-        "kubeadm",
-        "upgrade",
-        "apply",
-        version.trim(),
-        "--yes",
-        "--force",
-        // It wants control groups of version 2, and CoreDNS.
-        "--ignore-preflight-errors=SystemVerification,CoreDNSUnsupportedPlugins,CoreDNSMigration",
-    ]);
+    first.kubeadm_upgrade(&["apply", version.trim(), "--yes", "--force"]);
 
     let back = bindings(&cluster);
     assert_eq!(back.len(), 2, "{back:?}");

@@ -216,9 +216,7 @@ fn a_machine_that_kubeadm_joins_gets_its_certificate_by_the_plugin_until_that_is
     node.runs_by_the_plugin();
 
     // kubeadm's own client is the plugin, and it writes the kubelet's configuration anew.
-    // Its checks want control groups of version 2.
-    let ignore = "--ignore-preflight-errors=SystemVerification";
-    machine.ok(&["kubeadm", "upgrade", "node", ignore]);
+    machine.kubeadm_upgrade(&["node"]);
     let configuration = machine.read("/var/lib/kubelet/config.yaml").unwrap();
     let configuration = String::from_utf8(configuration).unwrap();
     assert!(

@@ -56,7 +56,7 @@ use self::cgroups::ControlGroup;
 pub use self::endpoint::Endpoint;
 use self::forwarder::Forwarder;
 use self::kubeadm::Discovery;
-pub use self::kubeadm::{KUBELET_PATCHES, KubeadmCluster, Role};
+pub use self::kubeadm::{IGNORED_PREFLIGHT_ERRORS, KUBELET_PATCHES, KubeadmCluster, Role};
 use crate::control_plane::{ControlPlane, DEADLINE};
 use crate::process::{Process, Scratch, guarded, poll};
 

@@ -15,6 +15,11 @@ use crate::process::Scratch;
 /// configuration of kubelets that machines need.
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
+/// Preflight checks whose errors kubeadm ignores here: one asks for control groups of version 2, the others
+/// for a container runtime that answers within two seconds, and the machines that tests run on are busy.
+pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
+    ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
+
 /// The key of the certificates that control planes share.
 const CERTIFICATE_KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -96,6 +101,21 @@ impl Machine {
             admin: Kubectl::new(scratch.join("admin.conf"), scratch.path()),
             scratch,
         }
+    }
+
+    /// Runs `kubeadm upgrade` with these words, and without its checks of CoreDNS, which is in no cluster of
+    /// the tests.
+    ///
+    /// # Panics
+    ///
+    /// As [`Machine::kubeadm_init`].
+    #[track_caller]
+    pub fn kubeadm_upgrade(&self, words: &[&str]) {
+        let ignored = IGNORED_PREFLIGHT_ERRORS.join(",");
+        let ignored = format!(
+            "--ignore-preflight-errors={ignored},CoreDNSUnsupportedPlugins,CoreDNSMigration"
+        );
+        self.ok(&[&["kubeadm", "upgrade"], words, &[&ignored]].concat());
     }
 
     /// Runs `kubeadm join` with a bootstrap token, the cluster's certificate authority known by its
@@ -192,8 +212,7 @@ impl Machine {
         json!({
             "name": self.name(),
             "criSocket": format!("unix://{RUNTIME}"),
-            // It wants control groups of version 2.
-            "ignorePreflightErrors": ["SystemVerification"],
+            "ignorePreflightErrors": IGNORED_PREFLIGHT_ERRORS,
             "kubeletExtraArgs": arguments,
         })
     }
