@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::moto::Network;
 use kubelet_authenticator_test_support::process::{HeldAddress, poll};
 use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, REGION};
-use kubelet_authenticator_tests::controller::{Application, is_answered, is_issued, reason_of};
+use kubelet_authenticator_tests::controller::{Application, is_issued, reason_of};
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant, kubelet_of_instance};
 use kubelet_authenticator_tests::management::{
     Capa, InfraCluster, Instances, MachineDeployment, Maker, Management, WorkloadCluster, network,
@@ -127,30 +127,20 @@ impl Tenant {
         reason_of(&csr, "Denied").unwrap().to_owned()
     }
 
-    /// Starts a kubelet with the plugin on this instance, with the token of that Machine: its request
-    /// has to wait for a Machine that is this instance, and the Machine's Events say so.
-    fn has_it_wait(&self, joined: &Joined, instance: &Instance) {
+    /// Starts a kubelet with the plugin on this instance, with the token of that Machine; gives the
+    /// reason for which its request is denied.
+    fn joins(&self, joined: &Joined, instance: &Instance) -> String {
         let before: BTreeSet<_> = self.plane().csrs().iter().map(name_of).collect();
         let token = &joined.token;
         let _kubelet = kubelet_of_instance(self.plane(), token, &SITE.cloud, instance).start();
         let user = format!("system:bootstrap:{}", token.split_once('.').unwrap().0);
         let csr = self.plane().wait_for_csr("of the instance", |csr| {
-            csr["spec"]["username"] == *user && !before.contains(&name_of(csr))
+            csr["spec"]["username"] == *user
+                && !before.contains(&name_of(csr))
+                && reason_of(csr, "Denied").is_some()
         });
-        let name = name_of(&csr);
-        let about = format!(
-            "involvedObject.name={},reason=MachineNotFound",
-            joined.machine
-        );
-        let namespace = self.cluster.namespace();
-        let events = ["events", "-n", namespace, "--field-selector", &about];
-        let kubectl = SITE.management.kubectl();
-        let event = kubectl.wait_for(&events, &name, PATIENCE, |event| {
-            event["related"]["name"] == *name
-        });
-        assert_eq!(event["type"], "Warning", "{event:#}");
-        let csr = self.plane().wait_for_csr(&name, |csr| name_of(csr) == name);
-        assert!(!is_answered(&csr), "{csr:#}");
+        assert!(!is_issued(&csr), "{csr:#}");
+        reason_of(&csr, "Denied").unwrap().to_owned()
     }
 
     /// The only Machine, once it is running.
@@ -160,15 +150,12 @@ impl Tenant {
         Joined {
             instance: SITE.cloud.boot(ec2.instance(instance_id(&machine))),
             token: self.deployment.bootstrap_token(&name_of(&machine)),
-            machine: name_of(&machine),
         }
     }
 }
 
 /// A Machine whose Node is there.
 struct Joined {
-    /// Its name.
-    machine: String,
     /// Its bootstrap token.
     token: String,
     /// The objects that were made for it.
@@ -263,7 +250,8 @@ fn an_instance_of_the_account_that_is_no_machine_of_the_cluster_waits_and_as_one
     // Whoever may start instances gives them what tags he likes.
     let other = SITE.cloud.launch(&[(&owned(CLUSTER), "owned")]);
 
-    tenant.has_it_wait(&joined, &other);
+    let reason = tenant.joins(&joined, &other);
+    assert_eq!(reason, "ProviderIdOfAnotherMachine");
     assert_eq!(tenant.claim(&joined, &other), "AnotherMachine");
     let own = BTreeSet::from([joined.instance.node_name().to_owned()]);
     assert_eq!(tenant.nodes(), own);
@@ -283,7 +271,8 @@ fn of_two_clusters_of_one_name_in_one_account_no_instance_joins_the_other() {
 
     for (own, other) in [(0, 1), (1, 0)] {
         let instance = &joined[own].instance;
-        tenants[other].has_it_wait(&joined[other], instance);
+        let reason = tenants[other].joins(&joined[other], instance);
+        assert_eq!(reason, "ProviderIdOfAnotherMachine");
         let reason = tenants[other].claim(&joined[other], instance);
         assert_eq!(reason, "AnotherMachine");
     }

@@ -41,8 +41,8 @@ pub use revoked_node_credentials::{
     RevokedNodeCredentialsSpec,
 };
 pub use tpm::{
-    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, PcrBank, PcrMode, PcrPolicy,
-    PcrSet, TpmSettings,
+    AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, PcrBank,
+    PcrMode, PcrPolicy, PcrSet, TpmSettings,
 };
 
 /// The API group of our resources and annotations.

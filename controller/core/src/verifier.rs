@@ -39,6 +39,13 @@ pub trait Verifier: Debug + Send + Sync {
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>>;
 
+    /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its
+    /// provider ID yet ([`Machine::unnamed`]). Its Machine is then the one of the bootstrap token, with the
+    /// provider ID that the request claims; the record is retired if the infrastructure sets another.
+    fn accepts_late_provider_ids(&self) -> bool {
+        false
+    }
+
     /// The names and addresses of the machine with this provider ID, by the word of its platform:
     /// for serving certificates, where the inventory does not report them. `None` where the platform
     /// has no say; then what the node reports may count.

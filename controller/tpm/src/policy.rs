@@ -1,6 +1,6 @@
 //! The policy of a cluster on TPMs.
 
-use node_attestation_controller::crd::TpmSettings;
+use node_attestation_controller::crd::{LateProviderIds, TpmSettings};
 
 use crate::chain::Authorities;
 use crate::pcr_policy::PcrPolicy;
@@ -14,6 +14,8 @@ pub struct TpmPolicy {
     pub(crate) registers: PcrPolicy,
     /// Whether `ConfigMaps` have more of `allowed`.
     pub(crate) has_key_lists: bool,
+    /// Whether machines join whose infrastructure has not set their provider IDs yet.
+    pub(crate) late_provider_ids: bool,
 }
 
 /// Settings that mean nothing. The API server's schema refuses all but the contents of
@@ -70,6 +72,7 @@ impl TpmPolicy {
             allowed: AllowList::new(&keys.allow_list)?,
             registers: PcrPolicy::new(&settings.pcr_policy)?,
             has_key_lists: !keys.config_maps.is_empty(),
+            late_provider_ids: settings.late_provider_ids == LateProviderIds::Allow,
         })
     }
 }

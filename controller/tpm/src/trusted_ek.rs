@@ -63,18 +63,14 @@ impl AllowList {
         })
     }
 
-    /// Every key that is known of the machine without asking anybody: they must all be the one that
-    /// it presents.
-    pub(crate) fn known<'a>(
+    /// Every key that is listed for the machine: they must all be the one that it presents.
+    pub(crate) fn keys_of<'a>(
         &'a self,
         machine: &'a Machine,
         provider_id: &'a ProviderId,
     ) -> impl Iterator<Item = KeyDigest> {
         let named = self.machines.get(&machine.name).into_iter().flatten();
-        of_provider_id(provider_id)
-            .into_iter()
-            .chain(named.copied())
-            .chain(self.hosts.keys_of(provider_id))
+        named.copied().chain(self.hosts.keys_of(provider_id))
     }
 }
 
@@ -82,7 +78,7 @@ impl AllowList {
 const SCHEME: &str = "tpm://";
 
 /// The endorsement key that the provider ID `tpm://<digest>` names.
-fn of_provider_id(provider_id: &ProviderId) -> Option<KeyDigest> {
+pub(crate) fn of_provider_id(provider_id: &ProviderId) -> Option<KeyDigest> {
     let digest = provider_id.as_str().strip_prefix(SCHEME)?;
     KeyDigest::parse(digest).ok()
 }

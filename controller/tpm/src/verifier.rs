@@ -44,6 +44,7 @@ use crate::credential::{Credential, NoCredential};
 use crate::key_lists::{KeyLists, NoKeyLists, NotReadHere};
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
+use crate::trusted_ek::of_provider_id;
 
 /// Appraises the evidence of machines with TPMs, for one cluster.
 #[derive(Debug)]
@@ -218,7 +219,12 @@ impl TpmVerifier {
             .into());
         }
         let mut is_known = false;
-        for trusted in self.policy.allowed.known(machine, provider_id) {
+        if let Some(trusted) = of_provider_id(provider_id) {
+            must_be(trusted, keys, appraisal)?;
+            // One that only the request claims says nothing: whoever has a TPM can claim its own.
+            is_known = !machine.unnamed;
+        }
+        for trusted in self.policy.allowed.keys_of(machine, provider_id) {
             must_be(trusted, keys, appraisal)?;
             is_known = true;
         }
@@ -250,6 +256,11 @@ impl TpmVerifier {
         // Any of them may be about this machine.
         if let Some(malformed) = lists.iter().find_map(|list| list.malformed()) {
             return Err(unavailable(Unavailable::new(malformed.clone())).into());
+        }
+        if appraisal.machine.unnamed {
+            // The platform knows the TPM of the claimed machine, which need not be the token's.
+            let machine = appraisal.machine.name.clone();
+            return Err(Deferral::MachineNotReady { machine }.into());
         }
         let asked = Asked {
             machine: appraisal.machine,
@@ -304,6 +315,10 @@ impl Verifier for TpmVerifier {
         now: SystemTime,
     ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
         self.appraise(appraisal, now).boxed()
+    }
+
+    fn accepts_late_provider_ids(&self) -> bool {
+        self.policy.late_provider_ids
     }
 
     fn serving_names<'a>(

@@ -18,6 +18,22 @@ pub struct TpmSettings {
     pub endorsement_keys: EndorsementKeys,
     /// In what state a machine must have booted.
     pub pcr_policy: PcrPolicy,
+    /// Whether a machine may join before its infrastructure provider sets its provider ID.
+    #[serde(rename = "lateProviderIDs")]
+    pub late_provider_ids: LateProviderIds,
+}
+
+/// Whether a machine may join before its infrastructure provider sets its provider ID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[non_exhaustive]
+pub enum LateProviderIds {
+    /// It waits.
+    #[default]
+    Refuse,
+    /// Its bootstrap token says which Machine it is. Its endorsement key has to be listed for that
+    /// Machine, or for the provider ID that it claims. If the provider sets another provider ID, its
+    /// record is retired and its certificate revoked.
+    Allow,
 }
 
 /// Which TPM a machine has.

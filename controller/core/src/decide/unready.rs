@@ -252,11 +252,64 @@ fn without_evidence_a_machine_that_has_no_provider_id_yet_is_the_one_of_its_toke
 
     let decision = decided(&insecure(), &alone);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
+    // Evidence has to be accepted for such machines.
     assert!(matches!(
         retried(&valid(), &alone),
-        Deferral::MachineNotFound
+        Deferral::MachineNotReady { .. }
     ));
     let Decision::Deny(denial) = decided(&insecure(), &with_machines(vec![unnamed, other])) else {
+        panic!("not denied");
+    };
+    assert_eq!(denial.reason(), "ProviderIdOfAnotherMachine");
+}
+
+/// Finds machines by their tokens alone, as while only their `InfraMachine`s have provider IDs.
+#[derive(Debug)]
+struct ByToken(StaticInventory);
+
+impl Inventory for ByToken {
+    fn by_provider_id<'a>(
+        &'a self,
+        _: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        ready(Ok(None)).boxed()
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+        self.0.by_token(token)
+    }
+
+    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        self.0.by_address(address)
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        self.0.by_name(name)
+    }
+}
+
+#[test]
+fn a_machine_whose_infra_machine_alone_has_a_provider_id_joins_with_that_and_no_other() {
+    let own = machine("m1", "n1", Some("abcdef"));
+    let other = Machine {
+        provider_id: machine("m2", "n2", None).provider_id,
+        ..own.clone()
+    };
+    let decision = |machine| {
+        let inventory = ByToken(StaticInventory::new(vec![machine]).unwrap());
+        let context = Context {
+            inventory: Arc::new(inventory),
+            ..cluster()
+        };
+        decided(&valid(), &context)
+    };
+
+    let joins = decision(own);
+    assert!(matches!(joins, Decision::Issue(_)), "{joins:?}");
+    let Decision::Deny(denial) = decision(other) else {
         panic!("not denied");
     };
     assert_eq!(denial.reason(), "ProviderIdOfAnotherMachine");

@@ -85,7 +85,7 @@ async fn a_machine_is_told_of_a_request_that_waits_for_a_person_again_and_again_
     };
     let unread: Arc<dyn Verifier> = Arc::new(Unread);
     for (context, reason) in [
-        (of(|machine| machine.provider_id = None), "MachineNotFound"),
+        (of(|machine| machine.provider_id = None), "MachineNotReady"),
         (of(|machine| machine.node_name = None), "MachineNotReady"),
         (
             of(|machine| machine.state = MachineState::Pending),

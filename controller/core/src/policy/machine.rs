@@ -78,6 +78,14 @@ pub(crate) fn may_have_provider_id(
     }
 }
 
+/// Checks that the machine's infrastructure has set its provider ID.
+pub(crate) fn is_named(machine: &Machine) -> Result<(), Deferral> {
+    if machine.unnamed {
+        return Err(not_ready(machine));
+    }
+    Ok(())
+}
+
 /// Checks that the evidence is about the machine that was located, which is the one claimed.
 pub(crate) fn is_attested(
     machine: &Machine,

@@ -38,6 +38,9 @@ impl LocatedCsr {
     ) -> Result<AttestedCsr, Refusal> {
         let request = self.request();
         evidence::of_signer(request.provider(), Some(request.provider()), verifier)?;
+        if request.evidence().is_some() && !verifier.accepts_late_provider_ids() {
+            machine::is_named(self.machine())?;
+        }
         let appraisal = Appraisal {
             evidence: request.evidence(),
             audiences,
@@ -110,14 +113,17 @@ mod tests {
     use kubelet_attestation::names::Provider;
     use kubelet_attestation::version::EvidenceVersion;
 
-    use crate::refusal::{Denial, Failure, Refusal};
+    use crate::refusal::{Deferral, Denial, Failure, Refusal};
     use crate::request::forge::{cluster, now, valid};
     use crate::request::{LocatedCsr, RawRequest};
     use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
 
     /// Remembers when the request was made that it appraised last.
     #[derive(Debug, Default)]
-    struct Clerk(Mutex<Option<SystemTime>>);
+    struct Clerk {
+        asked: Mutex<Option<SystemTime>>,
+        accepts_late_provider_ids: bool,
+    }
 
     impl Verifier for Clerk {
         fn provider(&self) -> &Provider {
@@ -133,8 +139,12 @@ mod tests {
             appraisal: Appraisal<'a>,
             _now: SystemTime,
         ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
-            *self.0.lock().unwrap() = Some(appraisal.asked);
+            *self.asked.lock().unwrap() = Some(appraisal.asked);
             ready(Err(Failure::EvidenceExpired.into())).boxed()
+        }
+
+        fn accepts_late_provider_ids(&self) -> bool {
+            self.accepts_late_provider_ids
         }
     }
 
@@ -144,12 +154,31 @@ mod tests {
         let asked = |created| {
             let refused = block_on(located_at(created).attest(&clerk, &[], now()));
             assert!(refused.is_err());
-            clerk.0.lock().unwrap().unwrap()
+            clerk.asked.lock().unwrap().unwrap()
         };
         let earlier = now() - Duration::from_mins(7);
 
         assert_eq!(asked(Some(earlier)), earlier);
         assert_eq!(asked(None), now());
+    }
+
+    #[test]
+    fn a_machine_without_a_provider_id_waits_unless_the_verifier_accepts_that() {
+        for accepts_late_provider_ids in [false, true] {
+            let clerk = Clerk {
+                accepts_late_provider_ids,
+                ..Clerk::default()
+            };
+            let mut csr = located();
+            csr.machine.unnamed = true;
+
+            let refused = block_on(csr.attest(&clerk, &[], now())).unwrap_err();
+
+            let waits = matches!(&refused, Refusal::Retry(Deferral::MachineNotReady { .. }));
+            assert_eq!(waits, !accepts_late_provider_ids, "{refused:?}");
+            let appraised = clerk.asked.lock().unwrap().is_some();
+            assert_eq!(appraised, accepts_late_provider_ids);
+        }
     }
 
     fn located() -> LocatedCsr {

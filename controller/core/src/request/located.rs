@@ -10,20 +10,26 @@ use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 #[derive(Debug)]
 pub struct LocatedCsr {
     csr: ConformantClientCsr,
-    machine: Machine,
+    pub(super) machine: Machine,
 }
 
 impl ConformantClientCsr {
     /// Finds the machine: by the provider ID that the evidence will have to prove, or, where there
-    /// is no evidence, by the bootstrap token. A node that asks with another signer's certificate, and
+    /// is no evidence or no Machine has this provider ID, by the bootstrap token. A node that asks with another signer's certificate, and
     /// without evidence, claims its machine: then the name has to be that machine's.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
         let machine = match (self.requester(), self.evidence()) {
             (Requester::First { token }, Some(_)) => {
-                let machine = found(inventory.by_provider_id(self.provider_id()).await)?;
-                let owner = inventory.by_token(token).await.map_err(unavailable)?;
-                machine::owns_token(&machine, token, owner.as_ref())?;
-                machine
+                let claimed = inventory.by_provider_id(self.provider_id()).await;
+                match claimed.map_err(unavailable)? {
+                    Some(machine) => {
+                        let owner = inventory.by_token(token).await.map_err(unavailable)?;
+                        machine::owns_token(&machine, token, owner.as_ref())?;
+                        machine
+                    }
+                    // The InfraMachine has its provider ID before the Machine does, or later than the Node.
+                    None => self.of_token(token, inventory).await?,
+                }
             }
             (Requester::First { token }, None) => self.of_token(token, inventory).await?,
             (Requester::Renewal { .. }, Some(_)) | (Requester::Unmarked, _) => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use node_attestation_controller::capi::ObjectKey;
 use node_attestation_controller::config_maps::Content as _;
+use node_attestation_controller::crd::LateProviderIds;
 use node_attestation_controller::crd::conditions::{Holds, Report};
 
 use super::*;
@@ -266,4 +267,53 @@ fn a_fleet_of_thousands_is_listed_in_a_few_config_maps() {
         assert_eq!(keys, [format!("{rack:032x}{host:032x}")]);
     }
     assert!(lists.iter().all(|list| list.malformed().is_none()));
+}
+
+#[test]
+fn a_machine_without_a_provider_id_needs_a_listed_key() {
+    let own = digest(&machine());
+    let platform: Arc<dyn Platform> = Arc::new(FakePlatform::Knows(own));
+    let unnamed = |mut case: Case| {
+        case.settings.late_provider_ids = LateProviderIds::Allow;
+        case.machine.unnamed = true;
+        // It would vouch for the TPM of the machine that the request claims to be.
+        case.platform = platform.clone();
+        case
+    };
+    let mut by_name = unnamed(Case::of_nobody().called(ID));
+    by_name.allow("m1", own);
+    let mut by_host = unnamed(Case::of_nobody().called(ID));
+    by_host.allow_host(HOST, own);
+    let by_list = unnamed(case(&[list("rack-1", &[(&self::own(), HOST)])]));
+    for case in [by_name, by_host, by_list] {
+        let proved = case.proves(&Good::of(&machine(), &case).response);
+
+        assert_eq!(proved.identity().provider_id.as_str(), ID);
+    }
+
+    let itself = format!("tpm://{own}").leak();
+    for case in [
+        unnamed(case(&[])),
+        unnamed(Case::of_nobody().called(itself)),
+    ] {
+        let waits = case.enrol(&GOOD.enrolment);
+
+        assert!(
+            matches!(&waits, Err(Refusal::Retry(Deferral::MachineNotReady { machine })) if machine == "m1"),
+            "{waits:?}"
+        );
+    }
+    let mut of_another_host = unnamed(Case::of_nobody().called(ID));
+    of_another_host.allow_host(HOST, digest(&machine().with_endorsement_key(Kind::P384)));
+    assert_eq!(denied(of_another_host.enrol(&GOOD.enrolment)), of_another());
+}
+
+#[test]
+fn provider_ids_that_come_late_are_accepted_where_the_settings_say_so() {
+    let mut case = Case::valid();
+    assert!(!case.verifier().accepts_late_provider_ids());
+
+    case.settings.late_provider_ids = LateProviderIds::Allow;
+
+    assert!(case.verifier().accepts_late_provider_ids());
 }

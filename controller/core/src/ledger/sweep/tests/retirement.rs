@@ -52,30 +52,33 @@ fn what_proved_nothing_holds_no_record_once_another_machine_has_its_provider_id(
 }
 
 #[test]
-fn what_proved_nothing_holds_no_record_once_its_machine_has_another_provider_id() {
-    let mut world = World::with(policy());
-    let unnamed = Machine {
-        provider_id: None,
-        ..machine("m1", MachineState::Ready)
-    };
-    world.machines = vec![unnamed];
-    world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
-    swept_again(&world, 1);
-    assert!(world.record("n1").is_live());
+fn a_record_is_retired_once_its_machine_has_another_provider_id() {
+    let claimed = claim("m1", "n1", 1, 0);
+    for claimed in [insecure(claimed.clone()), claimed] {
+        let mut world = World::with(policy());
+        let unnamed = Machine {
+            provider_id: None,
+            ..machine("m1", MachineState::Ready)
+        };
+        world.machines = vec![unnamed];
+        world.claims(&claimed, 0).unwrap();
+        swept_again(&world, 1);
+        assert!(world.record("n1").is_live());
 
-    world.machines = vec![Machine {
-        provider_id: Some(provider_id("m9")),
-        ..machine("m1", MachineState::Ready)
-    }];
-    let swept = swept_again(&world, 2);
+        world.machines = vec![Machine {
+            provider_id: Some(provider_id("m9")),
+            ..machine("m1", MachineState::Ready)
+        }];
+        let swept = swept_again(&world, 2);
 
-    assert!(!world.record("n1").is_live());
-    let buried = Done::Buried {
-        node_name: name("n1"),
-        generation: 1,
-        contradicted: true,
-    };
-    assert_eq!(swept.done, [buried]);
+        assert!(!world.record("n1").is_live());
+        let buried = Done::Buried {
+            node_name: name("n1"),
+            generation: 1,
+            contradicted: true,
+        };
+        assert_eq!(swept.done, [buried]);
+    }
 }
 
 #[test]
