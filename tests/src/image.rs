@@ -2,13 +2,12 @@
 //! objects say of them.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
-use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::machine::{IGNORED_PREFLIGHT_ERRORS, Machine};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use serde_json::{Map, Value, json};
@@ -29,20 +28,18 @@ pub const HOSTS: &str = "hosts";
 /// Hosts with TPMs, by their provider IDs, and the digests of their endorsement keys.
 pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
-/// Makes hosts of these names, which no other test has.
+/// Makes hosts with these provider IDs, or beginnings of them, which no other test has.
 ///
 /// No two clusters have one host, nor one name of a host: Cluster API looks for a Node's Machine in all
 /// of them, by both.
-pub fn hosts_with_tpms(names: &[impl Display]) -> Hosts {
-    names
-        .iter()
-        .map(|name| {
-            let tpm = Arc::new(Swtpm::start());
-            let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
-            let digest = endorsement_key(&keys);
-            (format!("metal:///rack-1/{name}"), (digest, tpm))
-        })
-        .collect()
+pub fn hosts_with_tpms(provider_ids: impl IntoIterator<Item = String>) -> Hosts {
+    let hosts = provider_ids.into_iter().map(|provider_id| {
+        let tpm = Arc::new(Swtpm::start());
+        let keys = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
+        let digest = endorsement_key(&keys);
+        (provider_id, (digest, tpm))
+    });
+    hosts.collect()
 }
 
 /// Lists the endorsement keys of hosts in the ConfigMap [`HOSTS`] of the Cluster's namespace.
@@ -77,7 +74,8 @@ pub fn machine(
         let mut programs = vec![format!("kubelet-authenticator-{attestor}")];
         let mut metadata = vec![("provider_id", boot.provider_id.clone())];
         let tpms = tpms.lock().unwrap();
-        if let Some(tpm) = tpms.get(&boot.provider_id) {
+        let mut hosts = tpms.iter();
+        if let Some((_, tpm)) = hosts.find(|(host, _)| is_of(&boot.provider_id, host)) {
             programs.push("kubelet-authenticator-tpm-device".to_owned());
             metadata.push(("tcti", tpm.tcti()));
             // Where a machine has its TPM otherwise than as a device, its image says so.
@@ -101,6 +99,11 @@ pub fn machine(
             .collect();
         builder.cloud_init(&boot.data, &metadata).boot()
     }
+}
+
+/// Whether a machine with this provider ID is the host, or has it.
+fn is_of(provider_id: &str, host: &str) -> bool {
+    provider_id == host || host.ends_with('/') && provider_id.starts_with(host)
 }
 
 /// The output of the plugin's `render`, for its path in the image.
@@ -131,7 +134,7 @@ pub fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
 pub fn needed() -> [(&'static str, Value); 2] {
     [
         ("criSocket", json!("unix:///run/fakecri.sock")),
-        ("ignorePreflightErrors", json!(["SystemVerification"])),
+        ("ignorePreflightErrors", json!(IGNORED_PREFLIGHT_ERRORS)),
     ]
 }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, ControlPlaneBuilder, Controllers, KubeadmBinding,
+    ControlPlane, ControlPlaneBuilder, Controllers, DEADLINE, KubeadmBinding,
 };
 use kubelet_authenticator_test_support::pki::traditional_key;
 use serde_json::{Value, json};
@@ -29,6 +29,7 @@ pub struct ClusterBuilder {
     paused: bool,
     ca_key: bool,
     managed: bool,
+    topology: Option<Value>,
 }
 
 impl ClusterBuilder {
@@ -49,6 +50,7 @@ impl ClusterBuilder {
             paused: false,
             ca_key: true,
             managed: false,
+            topology: None,
         }
     }
 
@@ -113,6 +115,12 @@ impl ClusterBuilder {
         self
     }
 
+    /// Has Cluster API's topology controller create its InfraCluster and its control plane.
+    pub fn topology(mut self, topology: Value) -> Self {
+        self.topology = Some(topology);
+        self
+    }
+
     /// Leaves the key out of `<cluster>-ca`, as where others run the control plane.
     pub fn without_ca_key(mut self) -> Self {
         self.ca_key = false;
@@ -148,15 +156,17 @@ impl ClusterBuilder {
         let mut spec = json!({
             "controlPlaneEndpoint": endpoint,
             "clusterNetwork": { "services": { "cidrBlocks": ["10.96.0.0/24"] } },
-            "infrastructureRef":
-                place.contract.reference(infrastructure, &place.namespace, &name),
         });
         if self.paused {
             spec["paused"] = json!(true);
         }
-        if self.managed {
-            let reference = &mut spec["controlPlaneRef"];
-            *reference = (place.contract).reference(GENERIC_CONTROL_PLANE, &place.namespace, &name);
+        let reference = |kind| place.contract.reference(kind, &place.namespace, &name);
+        match &self.topology {
+            Some(topology) => spec["topology"] = topology.clone(),
+            None => spec["infrastructureRef"] = reference(infrastructure),
+        }
+        if self.managed && self.topology.is_none() {
+            spec["controlPlaneRef"] = reference(GENERIC_CONTROL_PLANE);
         }
         let cluster = New {
             kind: CLUSTER,
@@ -174,18 +184,22 @@ impl ClusterBuilder {
         } else {
             place.create(&cluster)
         };
-        place.create(&New {
-            kind: infrastructure,
-            name: &name,
-            owner: Some(&object),
-            metadata: Metadata {
-                annotations: self.infrastructure.annotations(),
-                ..Metadata::default()
-            },
-            spec: self.infrastructure.spec(&endpoint),
-            status: self.infrastructure.status(place.contract),
-        });
-        if self.managed {
+        if self.topology.is_some() {
+            provide(&place, &self.infrastructure, &endpoint);
+        } else {
+            place.create(&New {
+                kind: infrastructure,
+                name: &name,
+                owner: Some(&object),
+                metadata: Metadata {
+                    annotations: self.infrastructure.annotations(),
+                    ..Metadata::default()
+                },
+                spec: self.infrastructure.spec(&endpoint),
+                status: self.infrastructure.status(place.contract),
+            });
+        }
+        if self.managed && self.topology.is_none() {
             place.create(&New {
                 kind: GENERIC_CONTROL_PLANE,
                 name: &name,
@@ -208,6 +222,31 @@ impl ClusterBuilder {
         cluster.write_ca(&ca.certificate_pem, self.ca_key.then_some(&key));
         cluster
     }
+}
+
+/// Writes what providers do into the InfraCluster and the control plane that the topology controller creates.
+#[track_caller]
+fn provide(place: &Place, infrastructure: &InfraCluster, endpoint: &Value) {
+    let clusters = [&CLUSTER.resource(), "-n", &place.namespace];
+    let cluster = place
+        .kubectl()
+        .wait_for(&clusters, "with its references", DEADLINE, |cluster| {
+            let spec = &cluster["spec"];
+            cluster["metadata"]["name"] == *place.cluster
+                && spec["infrastructureRef"].is_object()
+                && spec["controlPlaneRef"].is_object()
+        });
+    let name = |reference: &str| cluster["spec"][reference]["name"].as_str().unwrap();
+    let (kind, infra_cluster) = (infrastructure.kind(), name("infrastructureRef"));
+    let spec = infrastructure.spec(endpoint);
+    place.patch(kind, infra_cluster, &json!({ "spec": spec }));
+    place.patch_status(kind, infra_cluster, &infrastructure.status(place.contract));
+    let control_plane = name("controlPlaneRef");
+    place.patch_status(
+        GENERIC_CONTROL_PLANE,
+        control_plane,
+        &control_plane_status(),
+    );
 }
 
 #[track_caller]

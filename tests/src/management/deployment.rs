@@ -16,6 +16,9 @@ use super::place::{CLUSTER_NAME, Metadata, New, Place};
 /// The label of what a MachineDeployment made.
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 
+/// The label of a MachineDeployment with its name in the Cluster's topology.
+const TOPOLOGY_NAME: &str = "topology.cluster.x-k8s.io/deployment-name";
+
 /// The label of what a control plane made.
 const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 
@@ -63,6 +66,25 @@ impl WorkloadCluster {
             place,
             kind: MACHINE_DEPLOYMENT,
             name,
+        }
+    }
+
+    /// The MachineDeployment that the topology controller creates for this one of the Cluster's topology.
+    #[track_caller]
+    pub fn machine_deployment_of_topology(&self, name: &str) -> MachineDeployment {
+        let place = self.place.clone();
+        let deployments = [&MACHINE_DEPLOYMENT.resource(), "-n", &place.namespace];
+        let labels = [(CLUSTER_NAME, self.name()), (TOPOLOGY_NAME, name)];
+        let deployment = place
+            .kubectl()
+            .wait_for(&deployments, name, RUNNING, |one| {
+                let has = |(key, value): &(&str, &str)| one["metadata"]["labels"][key] == *value;
+                labels.iter().all(has)
+            });
+        MachineDeployment {
+            name: deployment["metadata"]["name"].as_str().unwrap().to_owned(),
+            kind: MACHINE_DEPLOYMENT,
+            place,
         }
     }
 

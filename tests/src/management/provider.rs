@@ -23,6 +23,9 @@ pub enum Order {
     /// One of these hosts that is free, by their provider IDs, as on bare metal: a host has its name and
     /// its provider ID before there is a Machine.
     Hosts(Vec<String>),
+    /// One of these hosts that is free, by the beginnings of their provider IDs, and the provider ID once the
+    /// Node is there, as Metal3.
+    HostsNodeFirst(Vec<String>),
 }
 
 /// A machine to be started.

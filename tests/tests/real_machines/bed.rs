@@ -10,6 +10,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_tests::cloud::Cloud;
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
 use kubelet_authenticator_tests::image;
@@ -70,6 +71,20 @@ pub enum Machines {
     Insecure(Order),
     /// They have TPMs, on as many hosts as that, named like the namespace with a number.
     Tpm(usize),
+    /// The same, with a provider ID that is set once the Node is there, as by Metal3.
+    TpmNodeFirst(usize),
+}
+
+/// Hosts with these provider IDs, or beginnings of them, whose endorsement keys are listed in the namespace.
+fn listed(
+    namespace: &str,
+    ids: impl Iterator<Item = String>,
+) -> (Vec<String>, BTreeMap<String, Arc<Swtpm>>) {
+    let hosts = image::hosts_with_tpms(ids);
+    image::list(SITE.management.kubectl(), namespace, &hosts);
+    let ids = hosts.keys().cloned().collect();
+    let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm));
+    (ids, tpms.collect())
 }
 
 /// A Cluster, its machines and what is said of them.
@@ -78,6 +93,7 @@ pub struct Scene {
     pub authentication: Authentication,
     pub provider: Provider,
     attestor: Attestor,
+    provider_ids_come_late: bool,
     config: Value,
 }
 
@@ -97,12 +113,15 @@ impl Scene {
             Machines::Insecure(order) => (Attestor::INSECURE, order, BTreeMap::new()),
             Machines::Tpm(hosts) => {
                 let namespace = cluster.namespace();
-                let names: Vec<_> = (0..hosts).map(|n| format!("{namespace}-{n}")).collect();
-                let hosts = image::hosts_with_tpms(&names);
-                image::list(SITE.management.kubectl(), namespace, &hosts);
-                let order = Order::Hosts(hosts.keys().cloned().collect());
-                let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
-                (Attestor::TPM, order, tpms)
+                let ids = (0..hosts).map(|n| format!("metal:///rack-1/{namespace}-{n}"));
+                let (ids, tpms) = listed(namespace, ids);
+                (Attestor::TPM, Order::Hosts(ids), tpms)
+            }
+            Machines::TpmNodeFirst(hosts) => {
+                let namespace = cluster.namespace();
+                let ids = (0..hosts).map(|n| format!("metal3://metal/{namespace}-{n}/"));
+                let (ids, tpms) = listed(namespace, ids);
+                (Attestor::TPM, Order::HostsNodeFirst(ids), tpms)
             }
         };
         let config = if order == Order::NodeFirst {
@@ -111,6 +130,7 @@ impl Scene {
             image::rendered(&attestor, &image::TOLD_BY_METADATA)
         };
         let boot = image::machine(&cluster, attestor.clone(), tpms);
+        let provider_ids_come_late = matches!(order, Order::HostsNodeFirst(_));
         Self {
             authentication: Authentication {
                 namespace: cluster.namespace().to_owned(),
@@ -119,6 +139,7 @@ impl Scene {
             provider: Provider::start(&cluster, order, boot),
             cluster,
             attestor,
+            provider_ids_come_late,
             config,
         }
     }
@@ -128,6 +149,9 @@ impl Scene {
         let mut whole = json!({});
         if self.attestor == Attestor::TPM {
             whole["tpm"] = json!({ "endorsementKeys": { "configMaps": [image::HOSTS] } });
+            if self.provider_ids_come_late {
+                whole["tpm"]["lateProviderIDs"] = json!("Allow");
+            }
         }
         for (key, value) in spec.as_object().unwrap() {
             whole[key] = value.clone();
@@ -217,28 +241,37 @@ impl Scene {
         name.to_owned()
     }
 
-    /// Waits until the node has renewed its certificate, by another request than it joined by.
-    #[track_caller]
-    pub fn wait_for_renewal(&self, node_name: &str) {
+    /// The signer of certificates for clients with the cluster's attestor.
+    pub fn signer(&self) -> String {
+        self.attestor.client_signer()
+    }
+
+    /// The number of certificates for clients that this signer has issued to the node itself.
+    pub fn renewals(&self, signer: &str, node_name: &str) -> usize {
         let user = format!("system:node:{node_name}");
-        let signer = self.attestor.client_signer();
-        let renewals = || {
-            let mut requests = self.plane().csrs();
-            requests.retain(|csr| {
-                csr["spec"]["signerName"] == *signer
-                    && csr["spec"]["username"] == *user
-                    && csr["status"]["certificate"].is_string()
-            });
-            requests.len()
+        let requests = self.plane().csrs();
+        let is_one = |csr: &&Value| {
+            csr["spec"]["signerName"] == *signer
+                && csr["spec"]["username"] == *user
+                && csr["status"]["certificate"].is_string()
         };
-        let before = renewals();
-        let renewed = poll(PATIENCE, || (renewals() > before).then_some(()));
-        let journal = || self.provider.on(node_name, Machine::journal);
-        assert!(
-            renewed.is_some(),
-            "{node_name} does not renew: {}",
-            journal()
-        );
+        requests.iter().filter(is_one).count()
+    }
+
+    /// Waits until each node has renewed its certificate with this signer, and is ready.
+    #[track_caller]
+    pub fn wait_for_renewals(&self, signer: &str, nodes: &[String]) {
+        // All of them are counted first: certificates of one lifetime are renewed side by side.
+        let before = nodes.iter().map(|node| self.renewals(signer, node));
+        let before: Vec<_> = before.collect();
+        for (node, before) in nodes.iter().zip(before) {
+            let renewed = poll(PATIENCE, || {
+                (self.renewals(signer, node) > before).then_some(())
+            });
+            let journal = || self.provider.on(node, Machine::journal);
+            assert!(renewed.is_some(), "{node} does not renew: {}", journal());
+            self.plane().wait_for_node_ready(node);
+        }
     }
 
     /// Waits until the name's record is a tombstone.
@@ -295,6 +328,7 @@ pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Va
     assert!(!requests.iter().any(denied), "{requests:#?}");
     requests
 }
+
 /// The record of this node's name.
 pub fn record(site: &Site, cluster: &WorkloadCluster, node_name: &str) -> Value {
     let name = format!("{}.{node_name}", cluster.name());

@@ -85,3 +85,8 @@ fn machines_whose_node_comes_before_their_provider_id_join_leave_and_are_rolled(
 fn machines_on_hosts_with_tpms_join_leave_and_are_rolled() {
     lives(&Scene::attended("metal", Machines::Tpm(4)), 2);
 }
+
+#[test]
+fn machines_on_hosts_whose_node_comes_before_their_provider_id_join_by_their_tpms() {
+    lives(&Scene::attended("metal-late", Machines::TpmNodeFirst(4)), 2);
+}

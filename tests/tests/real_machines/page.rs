@@ -83,7 +83,8 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     let cluster = cluster.apiserver_arg("--anonymous-auth=true").create();
     let plane = cluster.control_plane();
     plane.prepare_for_joins();
-    let hosts = hosts_with_tpms(&["worker-7", "worker-8"]);
+    let hosts =
+        hosts_with_tpms(["worker-7", "worker-8"].map(|host| format!("metal:///rack-1/{host}")));
     let lines: String = hosts
         .iter()
         .map(|(id, (digest, _))| format!("{id} {digest}\n"))

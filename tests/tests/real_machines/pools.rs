@@ -5,6 +5,17 @@ use kubelet_authenticator_tests::management::Order;
 
 use crate::bed::{Machines, PATIENCE, Scene};
 
+/// Each of these nodes is ready, and has a record with its member's provider ID.
+#[track_caller]
+fn have_records(scene: &Scene, nodes: &[String]) {
+    for node in nodes {
+        scene.plane().wait_for_node_ready(node);
+        let record = scene.record(node);
+        let provider_id = format!("generic:///pooled/{node}");
+        assert_eq!(record["spec"]["providerID"], provider_id, "{record:#}");
+    }
+}
+
 #[test]
 fn a_pool_grows_with_its_first_token_and_after_cluster_api_has_replaced_that() {
     let scene = Scene::attended("pooled", Machines::Insecure(Order::ProviderIdFirst));
@@ -14,13 +25,7 @@ fn a_pool_grows_with_its_first_token_and_after_cluster_api_has_replaced_that() {
     pool.scale(3);
 
     let three = pool.wait_until_running(3);
-    for node in &three {
-        scene.plane().wait_for_node_ready(node);
-        assert_eq!(
-            scene.record(node)["spec"]["providerID"],
-            format!("generic:///pooled/{node}")
-        );
-    }
+    have_records(&scene, &three);
     let replaced = || poll(PATIENCE, || pool.token_id().filter(|id| *id != first));
     let second = replaced().unwrap_or_else(|| panic!("{first} stays: {:#}", pool.get()));
     let gone = poll(PATIENCE, || {
@@ -33,9 +38,7 @@ fn a_pool_grows_with_its_first_token_and_after_cluster_api_has_replaced_that() {
     pool.scale(5);
 
     let five = pool.wait_until_running(5);
-    for node in &five {
-        scene.plane().wait_for_node_ready(node);
-    }
+    have_records(&scene, &five);
     assert_eq!(scene.client_requests().len(), 5);
     let third = poll(PATIENCE, || pool.token_id().filter(|id| *id != second));
     assert!(third.is_some(), "{second} stays: {:#}", pool.get());

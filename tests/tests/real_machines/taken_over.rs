@@ -1,43 +1,19 @@
 //! A cluster whose nodes joined before: they renew as they did, are taken over one by one, attestation
 //! is enforced, and all of it is taken back.
 
-use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::allow_short_certificates;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
+use crate::bed::{Machines, SITE, Scene, joinable};
 use crate::page::commands;
 
-/// The life of certificates here, of kubeadm's and of ours: a renewal can be waited for.
+/// The lifetime of certificates here, of kubeadm's and of ours: a renewal can be waited for.
 const SECONDS: u32 = 120;
 
+/// Kubernetes' own signer.
 const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
-
-/// The number of a node's renewals with Kubernetes' own signer.
-fn built_in_renewals(scene: &Scene, node: &str) -> usize {
-    let is_one = |csr: &Value| {
-        csr["spec"]["signerName"] == BUILT_IN
-            && csr["spec"]["username"] == format!("system:node:{node}")
-            && csr["status"]["certificate"].is_string()
-    };
-    let requests = scene.plane().csrs();
-    requests.iter().filter(|csr| is_one(csr)).count()
-}
-
-#[track_caller]
-fn wait_for_built_in_renewals(scene: &Scene, nodes: &[String]) {
-    for node in nodes {
-        let before = built_in_renewals(scene, node);
-        let renewed = poll(PATIENCE, || {
-            (built_in_renewals(scene, node) > before).then_some(())
-        });
-        let journal = || scene.provider.on(node, |machine| machine.journal());
-        assert!(renewed.is_some(), "{node} does not renew: {}", journal());
-        scene.plane().wait_for_node_ready(node);
-    }
-}
 
 #[test]
 fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
@@ -61,7 +37,7 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
     // Nothing is enforced at first.
     let lifetimes = json!({ "expirationSeconds": SECONDS });
     scene.attend(&json!({ "certificate": lifetimes }));
-    wait_for_built_in_renewals(&scene, &nodes);
+    scene.wait_for_renewals(BUILT_IN, &nodes);
     let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
     assert!(ways.contains("3 Nodes have no record"), "{ways}");
 
@@ -84,21 +60,13 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
 
     scene.change(&json!({ "autoApproveBindings": "Remove" }));
     scene.wait_for_paths("True", "Closed");
-    let renewals: Vec<_> = nodes
-        .iter()
-        .map(|node| built_in_renewals(&scene, node))
-        .collect();
-    for node in &nodes {
-        scene.wait_for_renewal(node);
-    }
-
-    assert_eq!(
-        renewals,
-        nodes
-            .iter()
-            .map(|node| built_in_renewals(&scene, node))
-            .collect::<Vec<_>>()
-    );
+    let built_in = || -> Vec<_> {
+        let nodes = nodes.iter();
+        nodes.map(|node| scene.renewals(BUILT_IN, node)).collect()
+    };
+    let before = built_in();
+    scene.wait_for_renewals(&scene.signer(), &nodes);
+    assert_eq!(before, built_in());
 
     // And back: kubeadm's own bindings again, and nobody who looks after the cluster.
     scene.change(&json!({ "autoApproveBindings": "Report" }));
@@ -127,7 +95,7 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
         "before-us",
     ];
     SITE.management.kubectl().ok(words);
-    wait_for_built_in_renewals(&scene, &nodes);
+    scene.wait_for_renewals(BUILT_IN, &nodes);
     for node in &nodes {
         let left = scene.provider.on(node, |machine| {
             machine.read("/etc/kubernetes/kubelet.conf").unwrap()

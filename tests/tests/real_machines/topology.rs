@@ -5,10 +5,10 @@ use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::condition_of;
-use kubelet_authenticator_tests::image::render;
+use kubelet_authenticator_tests::image::{self, render};
 use serde_json::{Value, json};
 
-use crate::bed::{PATIENCE, SITE};
+use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
 
 const DRIVES: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
 const CONTROLS: &str = "controlplane.cluster.x-k8s.io/v1beta2";
@@ -71,21 +71,10 @@ impl Class {
     /// Creates a Cluster with these values of the variable.
     #[track_caller]
     fn cluster(&self, name: &str, values: &[Value]) -> Value {
-        let variables = values.iter();
-        let variables: Vec<_> = variables
-            .map(|value| json!({ "name": "kubeletAuthentication", "value": value }))
-            .collect();
         self.kubectl.create_object(&json!({
             "apiVersion": CORE, "kind": "Cluster",
             "metadata": { "name": name, "namespace": self.namespace },
-            "spec": { "topology": {
-                "classRef": { "name": "class" },
-                "version": "v1.36.3",
-                "variables": variables,
-                "workers": { "machineDeployments": [
-                    { "class": "worker", "name": "md-0", "replicas": 0 },
-                ] },
-            } },
+            "spec": { "topology": topology(0, values) },
         }))
     }
 
@@ -116,6 +105,22 @@ impl Class {
         let list = self.kubectl.json(words);
         list["items"].as_array().unwrap().clone()
     }
+}
+
+/// The topology of a Cluster of the class, with so many workers and these values of the variable.
+fn topology(workers: u32, values: &[Value]) -> Value {
+    let variables = values.iter();
+    let variables: Vec<_> = variables
+        .map(|value| json!({ "name": "kubeletAuthentication", "value": value }))
+        .collect();
+    json!({
+        "classRef": { "name": "class" },
+        "version": "v1.36.3",
+        "variables": variables,
+        "workers": { "machineDeployments": [
+            { "class": "worker", "name": "md-0", "replicas": workers },
+        ] },
+    })
 }
 
 /// A drop-in as a file of a configuration.
@@ -169,6 +174,32 @@ fn a_cluster_that_enables_the_class_has_workers_with_the_drop_in_and_a_resource(
         class.authentications().is_empty().then_some(())
     });
     assert!(gone.is_some(), "{:#}", json!(class.authentications()));
+}
+
+#[test]
+fn a_worker_of_a_class_that_enables_joins_with_its_tpm() {
+    let namespace = "class-joins";
+    let mut config = image::rendered(&Attestor::TPM, &image::TOLD_BY_METADATA);
+    // What the patches add, a template may not have already: then Cluster API makes none of it.
+    let files = config["files"].as_array_mut().unwrap();
+    files.retain(|one| one["path"] != file()["path"]);
+    let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
+    let arguments = arguments.as_array_mut().unwrap();
+    arguments.retain(|one| one["name"] != "rotate-server-certificates");
+    let _class = Class::new(namespace, "v1beta2", &config, &[]);
+    let topology = topology(1, &[json!({ "enabled": true })]);
+
+    let scene = Scene::unattended(joinable(namespace).topology(topology), Machines::Tpm(1));
+
+    let created = |one: &Value| one["metadata"]["name"] == *scene.cluster.name();
+    let authentications = ["kubeletauthentications", "-n", namespace];
+    let kubectl = SITE.management.kubectl();
+    kubectl.wait_for(&authentications, "of the Cluster", PATIENCE, created);
+    scene.change(&json!({ "tpm": { "endorsementKeys": { "configMaps": [image::HOSTS] } } }));
+    let deployment = scene.cluster.machine_deployment_of_topology("md-0");
+    let machines = deployment.wait_until_running(1);
+    let node = scene.wait_for_node_of(&machines[0]);
+    assert_eq!(scene.record(&node)["spec"]["attestor"], "tpm");
 }
 
 #[test]

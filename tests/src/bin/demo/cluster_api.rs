@@ -75,7 +75,7 @@ pub fn story() -> bool {
     let cluster = management.cluster("prod-1").namespace(NAMESPACE);
     let cluster = cluster.apiserver_arg("--anonymous-auth=true").create();
     cluster.control_plane().prepare_for_joins();
-    let hosts = image::hosts_with_tpms(&HOSTS);
+    let hosts = image::hosts_with_tpms(HOSTS.map(|host| format!("metal:///rack-1/{host}")));
     image::list(management.kubectl(), NAMESPACE, &hosts);
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts

@@ -13,6 +13,9 @@ use super::{Boot, Order, lock};
 
 const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 
+/// The annotation with the host of a machine whose provider ID comes late.
+const HOST: &str = "infrastructure.cluster.x-k8s.io/host";
+
 /// Machines that run, by the names of their InfraMachines, or of the instances in their pools.
 pub(super) type Instances = BTreeMap<String, Machine>;
 
@@ -61,7 +64,7 @@ impl Infrastructure {
         };
         let is_turn = match self.order {
             Order::ProviderIdFirst | Order::Hosts(_) => true,
-            Order::NodeFirst => self.name_node(name, &provider_id),
+            Order::NodeFirst | Order::HostsNodeFirst(_) => self.name_node(name, &provider_id),
         };
         if named.is_none() && is_turn {
             let patch = json!({ "spec": { "providerID": provider_id } });
@@ -84,7 +87,8 @@ impl Infrastructure {
         self.place.patch_status(GENERIC_MACHINE, name, &status);
     }
 
-    /// The provider ID that this InfraMachine is to have; `None` while there is no free host.
+    /// The provider ID that this InfraMachine is to have; `None` while there is no free host, and until one
+    /// is noted for it.
     fn provider_id(&self, object: &Value) -> Option<String> {
         match &self.order {
             Order::ProviderIdFirst => {
@@ -101,6 +105,19 @@ impl Infrastructure {
                     |host: &&String| !all.iter().any(|one| one["spec"]["providerID"] == **host);
                 hosts.iter().find(is_free).cloned()
             }
+            Order::HostsNodeFirst(hosts) => {
+                let name = object["metadata"]["name"].as_str().unwrap();
+                let noted = |one: &Value| one["metadata"]["annotations"][HOST].clone();
+                if let Some(host) = noted(object).as_str() {
+                    return Some(format!("{host}{name}"));
+                }
+                let all = self.objects(GENERIC_MACHINE);
+                let is_free = |host: &&String| !all.iter().any(|one| noted(one) == **host);
+                let host = hosts.iter().find(is_free)?;
+                let patch = json!({ "metadata": { "annotations": { HOST: host } } });
+                self.place.patch(GENERIC_MACHINE, name, &patch);
+                None
+            }
         }
     }
 
@@ -108,7 +125,7 @@ impl Infrastructure {
     pub(super) fn start(&self, name: &str, provider_id: &str, secret: &str) {
         let host = match self.order {
             Order::Hosts(_) => provider_id.rsplit('/').next().unwrap(),
-            Order::ProviderIdFirst | Order::NodeFirst => name,
+            Order::ProviderIdFirst | Order::NodeFirst | Order::HostsNodeFirst(_) => name,
         };
         let boot = Boot {
             name: host.to_owned(),
