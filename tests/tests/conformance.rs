@@ -115,6 +115,20 @@ fn every_statement_names_a_test_or_says_what_is_missing() {
 }
 
 #[test]
+fn every_row_of_the_test_plan_names_a_test() {
+    let page = page("conformance.md");
+    let (_, plan) = page.split_once("\n## The test plan\n").unwrap();
+    let plan = plan.split("\n## ").next().unwrap();
+    // Behind the heading and the line below it.
+    let rows: Vec<&str> = plan.lines().filter(|line| line.starts_with('|')).collect();
+    let rows = &rows[2..];
+
+    assert!(rows.len() > 10, "{rows:?}");
+    let bare: Vec<_> = rows.iter().filter(|row| named(row).is_empty()).collect();
+    assert_eq!(bare, Vec::<&&str>::new());
+}
+
+#[test]
 fn every_attack_says_what_stops_it_and_names_a_test() {
     let page = page("attacks.md");
 

@@ -243,7 +243,7 @@ fn instances_of_cluster_api_provider_aws_join_as_ec2_names_them_and_serve() {
 }
 
 #[test]
-fn an_instance_of_the_account_that_is_no_machine_of_the_cluster_waits_and_as_one_is_denied() {
+fn an_instance_of_the_account_that_is_no_machine_of_the_cluster_is_denied() {
     let tenant = Tenant::start("alone", 1);
     let joined = tenant.joined();
 
