@@ -166,14 +166,28 @@ impl Scene {
     /// Waits for an Event with this reason on the object of this name.
     #[track_caller]
     pub fn wait_for_event(&self, object: &str, reason: &str) -> Value {
-        let field = format!("involvedObject.name={object},reason={reason}");
+        self.wait_for_event_with(
+            reason,
+            &format!("involvedObject.name={object},reason={reason}"),
+        )
+    }
+
+    /// Waits for an Event of the type Warning with this reason on an object of that name; gives it.
+    #[track_caller]
+    pub fn wait_for_warning(&self, object: &str, reason: &str) -> Value {
+        let fields = format!("involvedObject.name={object},reason={reason},type=Warning");
+        self.wait_for_event_with(reason, &fields)
+    }
+
+    #[track_caller]
+    fn wait_for_event_with(&self, reason: &str, fields: &str) -> Value {
         let namespace = self.cluster.namespace();
         let events = [
             "events",
             "--namespace",
             namespace,
             "--field-selector",
-            &field,
+            fields,
         ];
         self.management().wait_for(&events, reason, SWEPT, |_| true)
     }
