@@ -156,8 +156,12 @@ fn in_a_cluster_of_kubeadms_control_planes_and_workers_join_by_the_plugin() {
     assert!(conf.contains(&own) && conf.contains(PLUGIN), "{conf}");
     let journal = second.journal();
     assert!(journal.contains("kubelet set up: "), "{journal}");
-    let etcd = kubectl.json(["get", "pods", "-n", "kube-system", "-l", "component=etcd"]);
-    assert_eq!(etcd["items"].as_array().unwrap().len(), 2, "{etcd:#}");
+    // It runs the static pods of a control plane; the API server has them once its kubelet says so.
+    let pods = ["pods", "-n", "kube-system", "-l", "component=etcd"];
+    let etcd = format!("etcd-{}", SECOND.name);
+    kubectl.wait_for(&pods, &etcd, PATIENCE, |pod| {
+        pod["metadata"]["name"] == *etcd
+    });
 
     // The certificate that kubeadm gave the first one is renewed as that of a stock kubelet.
     first.ok(&["systemctl", "stop", "kubelet"]);

@@ -36,7 +36,13 @@ pub struct MachineDeployment {
     name: String,
 }
 
-/// A MachinePool without Machines.
+/// The label of the Machines and the InfraMachines of a MachinePool.
+pub(super) const POOL_NAME: &str = "cluster.x-k8s.io/pool-name";
+
+/// The field of a GenericMachinePool's spec that has its provider create InfraMachines.
+pub(super) const HAS_MACHINES: &str = "hasMachines";
+
+/// A MachinePool.
 #[derive(Debug)]
 pub struct MachinePool {
     place: Place,
@@ -88,14 +94,31 @@ impl WorkloadCluster {
         }
     }
 
-    /// Creates a MachinePool and its templates; its machines have this KubeadmConfigSpec.
+    /// Creates a MachinePool without Machines and its templates; its instances have this
+    /// KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_pool_of(&self, name: &str, replicas: u32, config: Value) -> MachinePool {
+        self.pool_of(name, replicas, config, json!({}))
+    }
+
+    /// The same with Machines, which Cluster API creates for the InfraMachines of the pool.
+    #[track_caller]
+    pub fn machine_pool_with_machines_of(
+        &self,
+        name: &str,
+        replicas: u32,
+        config: Value,
+    ) -> MachinePool {
+        self.pool_of(name, replicas, config, json!({ HAS_MACHINES: true }))
+    }
+
+    #[track_caller]
+    fn pool_of(&self, name: &str, replicas: u32, config: Value, infra: Value) -> MachinePool {
         let place = self.place.clone();
         let name = name.to_owned();
         let create = |kind, spec| place.create_without_statuses(&[&new(kind, &name, spec)]);
         create(KUBEADM_CONFIG, config);
-        create(GENERIC_MACHINE_POOL, json!({}));
+        create(GENERIC_MACHINE_POOL, infra);
         let mut spec = template(&place, &name, KUBEADM_CONFIG, GENERIC_MACHINE_POOL);
         spec["replicas"] = json!(replicas);
         create(MACHINE_POOL, spec);
@@ -174,13 +197,7 @@ impl MachineDeployment {
             let name = machine["metadata"]["name"].as_str().unwrap();
             machine["status"]["phase"] == "Running" && !former.contains(&name)
         };
-        let found = poll(RUNNING, || {
-            let machines = self.machines();
-            let all = machines.iter().all(is_as_wanted);
-            (all && machines.len() == count).then_some(machines)
-        });
-        found
-            .unwrap_or_else(|| panic!("not {count} Machines running: {:#}", json!(self.machines())))
+        wait_for_machines(|| self.machines(), count, is_as_wanted)
     }
 
     /// The bootstrap token of this Machine of it.
@@ -197,23 +214,41 @@ impl MachineDeployment {
     /// Its Machines, as they are now.
     #[track_caller]
     pub fn machines(&self) -> Vec<Value> {
-        let Place {
-            namespace, cluster, ..
-        } = &self.place;
         let label = if self.kind == MACHINE_DEPLOYMENT {
             format!("{DEPLOYMENT_NAME}={}", self.name)
         } else {
             CONTROL_PLANE.to_owned()
         };
-        let labels = format!("{CLUSTER_NAME}={cluster},{label}");
-        let resource = MACHINE.resource();
-        let words = ["get", &resource, "-n", namespace, "-l", &labels];
-        let list = self.place.kubectl().json(words);
-        list["items"].as_array().cloned().unwrap_or_default()
+        self.place.machines(&label)
     }
 }
 
+/// Waits until there are so many Machines, each of them as `is_as_wanted` has it; gives them.
+#[track_caller]
+fn wait_for_machines(
+    machines: impl Fn() -> Vec<Value>,
+    count: usize,
+    is_as_wanted: impl Fn(&Value) -> bool,
+) -> Vec<Value> {
+    let found = poll(RUNNING, || {
+        let machines = machines();
+        let all = machines.iter().all(&is_as_wanted);
+        (all && machines.len() == count).then_some(machines)
+    });
+    found.unwrap_or_else(|| panic!("not {count} Machines running: {:#}", json!(machines())))
+}
+
 impl Place {
+    /// The Machines of the Cluster with this label.
+    #[track_caller]
+    fn machines(&self, label: &str) -> Vec<Value> {
+        let labels = format!("{CLUSTER_NAME}={},{label}", self.cluster);
+        let resource = MACHINE.resource();
+        let words = ["get", &resource, "-n", &self.namespace, "-l", &labels];
+        let list = self.kubectl().json(words);
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
     /// The bootstrap token in the KubeadmConfig of this name, if it is there.
     #[track_caller]
     fn bootstrap_token(&self, config: &str) -> Option<String> {
@@ -242,6 +277,14 @@ impl MachinePool {
             (nodes.len() == count).then(|| nodes.iter().map(name).collect())
         });
         found.unwrap_or_else(|| panic!("not {count} Nodes: {:#}", self.get()))
+    }
+
+    /// Waits until it has so many Machines, and all of them are running; gives them.
+    #[track_caller]
+    pub fn wait_for_machines(&self, count: usize) -> Vec<Value> {
+        let label = format!("{POOL_NAME}={}", self.name);
+        let is_running = |machine: &Value| machine["status"]["phase"] == "Running";
+        wait_for_machines(|| self.place.machines(&label), count, is_running)
     }
 
     /// The id of the bootstrap token that its bootstrap data have now, if they are there.

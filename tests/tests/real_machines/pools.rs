@@ -1,4 +1,4 @@
-//! MachinePools without Machines.
+//! MachinePools, with Machines and without.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;
@@ -42,4 +42,21 @@ fn a_pool_grows_with_its_first_token_and_after_cluster_api_has_replaced_that() {
     assert_eq!(scene.client_requests().len(), 5);
     let third = poll(PATIENCE, || pool.token_id().filter(|id| *id != second));
     assert!(third.is_some(), "{second} stays: {:#}", pool.get());
+}
+
+#[test]
+fn members_of_a_pool_with_machines_join_by_their_tpms_and_serve() {
+    let scene = Scene::attended("pool-of-tpms", Machines::Tpm(2));
+    let pool = (scene.cluster).machine_pool_with_machines_of("pool-m", 0, scene.config());
+
+    pool.scale(2);
+
+    let machines = pool.wait_for_machines(2);
+    let nodes = machines.iter().map(|one| scene.wait_for_node_of(one));
+    for (node, machine) in nodes.zip(&machines) {
+        let record = scene.record(&node);
+        let name = &machine["metadata"]["name"];
+        assert_eq!(record["spec"]["machineName"], *name, "{record:#}");
+    }
+    assert_eq!(pool.wait_until_running(2).len(), 2);
 }

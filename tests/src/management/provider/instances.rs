@@ -52,7 +52,7 @@ impl Infrastructure {
             return self.set_finalizers(name, &[FINALIZER]);
         }
         let machine = self.place.get(MACHINE, machine);
-        let Some(secret) = machine["spec"]["bootstrap"]["dataSecretName"].as_str() else {
+        let Some(secret) = self.secret(object, &machine) else {
             return;
         };
         let named = object["spec"]["providerID"].as_str();
@@ -71,7 +71,7 @@ impl Infrastructure {
             return self.place.patch(GENERIC_MACHINE, name, &patch);
         }
         if !lock(&self.running).contains_key(name) {
-            self.start(name, &provider_id, secret);
+            self.start(name, &provider_id, &secret);
             return;
         }
         let is_provisioned = object["status"]["initialization"]["provisioned"] == true;

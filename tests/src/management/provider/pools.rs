@@ -1,8 +1,10 @@
-//! The instances of InfraMachinePools, for which there are no Machines.
+//! The instances of InfraMachinePools, with Machines or without.
 
 use serde_json::{Value, json};
 
-use super::super::contract::{GENERIC_MACHINE_POOL, MACHINE_POOL};
+use super::super::contract::{GENERIC_MACHINE, GENERIC_MACHINE_POOL, MACHINE_POOL};
+use super::super::deployment::{HAS_MACHINES, POOL_NAME};
+use super::super::place::{Metadata, New};
 use super::instances::{Infrastructure, owner};
 use super::lock;
 
@@ -23,16 +25,15 @@ impl Infrastructure {
             return;
         };
         let name = object["metadata"]["name"].as_str().unwrap();
-        let namespace = &self.place.namespace;
-        let mut ids = Vec::new();
-        for number in 0..pool["spec"]["replicas"].as_u64().unwrap() {
-            let instance = format!("{name}-{number}");
-            let id = format!("generic:///{namespace}/{instance}");
-            if !lock(&self.running).contains_key(&instance) {
-                self.start(&instance, &id, secret);
-            }
-            ids.push(id);
-        }
+        let replicas = pool["spec"]["replicas"].as_u64().unwrap();
+        let instances = (0..replicas).map(|number| format!("{name}-{number}"));
+        let has_machines = object["spec"][HAS_MACHINES] == true;
+        let ids = if has_machines {
+            self.infra_machines(pool, object, instances)
+        } else {
+            let ids = instances.map(|instance| self.instance(&instance, secret));
+            ids.collect()
+        };
         if object["spec"]["providerIDList"] == json!(ids) && object["status"]["ready"] == true {
             return;
         }
@@ -42,6 +43,67 @@ impl Infrastructure {
         status["replicas"] = json!(ids.len());
         // Of a pool, Cluster API 1.14 reads what it was called in v1beta1.
         status["ready"] = json!(true);
+        if has_machines {
+            status["infrastructureMachineKind"] = json!(GENERIC_MACHINE.kind);
+        }
         self.place.patch_status(GENERIC_MACHINE_POOL, name, &status);
+    }
+
+    /// The provider ID of this instance, which is started if it is not running.
+    fn instance(&self, instance: &str, secret: &str) -> String {
+        let id = format!("generic:///{}/{instance}", self.place.namespace);
+        if !lock(&self.running).contains_key(instance) {
+            self.start(instance, &id, secret);
+        }
+        id
+    }
+
+    /// The provider IDs of the pool's InfraMachines, as far as they have some; those that are missing are
+    /// created, and Cluster API creates a Machine for each.
+    fn infra_machines(
+        &self,
+        pool: &Value,
+        object: &Value,
+        names: impl Iterator<Item = String>,
+    ) -> Vec<String> {
+        let pool = pool["metadata"]["name"].as_str().unwrap();
+        let all = self.objects(GENERIC_MACHINE);
+        let mut ids = Vec::new();
+        for name in names {
+            let mut named = all.iter().filter(|one| one["metadata"]["name"] == *name);
+            let Some(machine) = named.next() else {
+                let labels = [(POOL_NAME.to_owned(), json!(pool))];
+                self.place.create_without_statuses(&[&New {
+                    kind: GENERIC_MACHINE,
+                    name: &name,
+                    owner: Some(object),
+                    metadata: Metadata {
+                        labels: labels.into_iter().collect(),
+                        ..Metadata::default()
+                    },
+                    spec: json!({}),
+                    status: Value::Null,
+                }]);
+                continue;
+            };
+            ids.extend(
+                machine["spec"]["providerID"]
+                    .as_str()
+                    .map(ToOwned::to_owned),
+            );
+        }
+        ids
+    }
+
+    /// The Secret with the bootstrap data of this machine: its own, or its pool's.
+    pub(super) fn secret(&self, object: &Value, machine: &Value) -> Option<String> {
+        let bootstrap = match object["metadata"]["labels"][POOL_NAME].as_str() {
+            Some(pool) => {
+                let pool = self.place.get(MACHINE_POOL, pool);
+                pool["spec"]["template"]["spec"]["bootstrap"].clone()
+            }
+            None => machine["spec"]["bootstrap"].clone(),
+        };
+        bootstrap["dataSecretName"].as_str().map(ToOwned::to_owned)
     }
 }

@@ -17,6 +17,9 @@ pub(crate) const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 /// The token of the configuration, which the bootstrap-token phase creates.
 const TOKEN: &str = "kubead.0123456789abcdef";
 
+/// The name of the control plane's Node.
+const CONTROL_PLANE: &str = "control-plane";
+
 impl ControlPlaneBuilder {
     /// Lets anyone ask, as kubeadm's clusters do: `kubeadm join` reads the ConfigMap `cluster-info`
     /// before it has a token that it trusts the server with.
@@ -37,7 +40,12 @@ impl ControlPlane {
     /// If kubeadm fails, or no controller signs.
     #[track_caller]
     pub fn prepare_for_joins(&self) -> BootstrapToken {
+        // Older versions of kubeadm annotate the control plane's Node, which there is none of here.
+        self.kubectl().create_object(&json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": CONTROL_PLANE },
+        }));
         self.kubeadm_phase(&["init", "phase", "upload-config", "all"]);
+        self.kubectl().ok(["delete", "node", CONTROL_PLANE]);
         self.kubeadm_bootstrap_token_phase();
         let token = self.add_bootstrap_token("joiner", "0123456789abcdef");
         self.wait_for_discovery(&token);
@@ -115,7 +123,7 @@ impl ControlPlane {
             "kind": "InitConfiguration",
             "bootstrapTokens": [{ "token": TOKEN }],
             "localAPIEndpoint": { "advertiseAddress": ADVERTISED },
-            "nodeRegistration": { "name": "control-plane", "criSocket": "unix:///run/none.sock" },
+            "nodeRegistration": { "name": CONTROL_PLANE, "criSocket": "unix:///run/none.sock" },
         });
         let cluster = json!({
             "apiVersion": API_VERSION,
