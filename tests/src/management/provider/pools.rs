@@ -29,7 +29,7 @@ impl Infrastructure {
         let instances = (0..replicas).map(|number| format!("{name}-{number}"));
         let has_machines = object["spec"][HAS_MACHINES] == true;
         let ids = if has_machines {
-            self.infra_machines(pool, object, instances)
+            self.infra_machines(pool, instances)
         } else {
             let ids = instances.map(|instance| self.instance(&instance, secret));
             ids.collect()
@@ -60,12 +60,7 @@ impl Infrastructure {
 
     /// The provider IDs of the pool's InfraMachines, as far as they have some; those that are missing are
     /// created, and Cluster API creates a Machine for each.
-    fn infra_machines(
-        &self,
-        pool: &Value,
-        object: &Value,
-        names: impl Iterator<Item = String>,
-    ) -> Vec<String> {
+    fn infra_machines(&self, pool: &Value, names: impl Iterator<Item = String>) -> Vec<String> {
         let pool = pool["metadata"]["name"].as_str().unwrap();
         let all = self.objects(GENERIC_MACHINE);
         let mut ids = Vec::new();
@@ -76,7 +71,8 @@ impl Infrastructure {
                 self.place.create_without_statuses(&[&New {
                     kind: GENERIC_MACHINE,
                     name: &name,
-                    owner: Some(object),
+                    // Its controller is to be the Machine.
+                    owner: None,
                     metadata: Metadata {
                         labels: labels.into_iter().collect(),
                         ..Metadata::default()
