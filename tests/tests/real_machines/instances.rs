@@ -10,7 +10,7 @@ use crate::bed::{CLOUD, SITE};
 /// The order is that of Cluster API Provider AWS: the provider ID is on the AWSMachine first, and on
 /// the Machine once the AWSMachine is ready.
 #[test]
-fn an_instance_that_asks_before_its_machine_has_a_provider_id_waits_and_joins() {
+fn an_instance_that_asks_before_its_machine_has_a_provider_id_joins() {
     SITE.management.define_aws();
     let cluster = SITE.management.cluster("prod-1").namespace("instances");
     let infrastructure = InfraCluster::Aws(network(&CLOUD));
