@@ -14,9 +14,10 @@ pub struct LocatedCsr {
 }
 
 impl ConformantClientCsr {
-    /// Finds the machine: by the provider ID that the evidence will have to prove, or, where there
-    /// is no evidence or no Machine has this provider ID, by the bootstrap token. A node that asks with another signer's certificate, and
-    /// without evidence, claims its machine: then the name has to be that machine's.
+    /// Finds the machine: by the provider ID that the evidence will have to prove, or by the bootstrap
+    /// token where there is no evidence, or no Machine with this provider ID. A node that asks with
+    /// another signer's certificate, and without evidence, claims its machine: then the name has to be
+    /// that machine's.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
         let machine = match (self.requester(), self.evidence()) {
             (Requester::First { token }, Some(_)) => {
