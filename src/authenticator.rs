@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use crate::attester::{Attester, Renewal};
 use crate::backoff::{Circumstances, FailureRecord};
 use crate::clock::{self, Deadline};
-use crate::credential::Credential;
+use crate::credential::{Answer, Credential};
 use crate::exec::ExecCluster;
 use crate::failure::{self, Code, Failure};
 use crate::kube::ApiError;
@@ -89,16 +89,6 @@ pub struct Authenticator<'a> {
     pub log: Log,
     /// Whom to tell each step that is done.
     pub observer: Option<Observer>,
-}
-
-/// A credential to print, and when client-go shall ask again.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Answer {
-    /// The credential.
-    pub credential: Credential,
-    /// When client-go shall ask again.
-    pub expiration: SystemTime,
 }
 
 impl Authenticator<'_> {

@@ -35,6 +35,16 @@ pub struct Credential {
     leaf: Leaf,
 }
 
+/// A credential to print, and when client-go shall ask again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Answer {
+    /// The credential.
+    pub credential: Credential,
+    /// When client-go shall ask again.
+    pub expiration: SystemTime,
+}
+
 /// What the flow wants to know of a certificate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaf {

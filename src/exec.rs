@@ -10,13 +10,10 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
-use crate::kube::kubeconfig::EndpointFields;
 use crate::secret::Secret;
 
 /// The environment variable in which client-go says what it wants.
@@ -91,20 +88,6 @@ pub struct ExecCluster<'a> {
     /// The cluster's `client.authentication.k8s.io/exec` extension, as it came.
     #[serde(borrow, default, with = "raw")]
     pub config: Option<&'a str>,
-}
-
-impl<'a> ExecCluster<'a> {
-    /// The cluster at this endpoint, as client-go would name it.
-    pub fn of(endpoint: &'a EndpointFields) -> Self {
-        Self {
-            server: Cow::Borrowed(&endpoint.server),
-            tls_server_name: endpoint.tls_server_name.as_deref().map(Cow::Borrowed),
-            insecure_skip_tls_verify: false,
-            certificate_authority_data: Some(Cow::Owned(STANDARD.encode(&endpoint.ca_pem))),
-            proxy_url: endpoint.proxy_url.as_deref().map(Cow::Borrowed),
-            config: None,
-        }
-    }
 }
 
 impl fmt::Debug for ExecCluster<'_> {

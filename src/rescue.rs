@@ -15,8 +15,7 @@ use std::time::SystemTime;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use zeroize::Zeroizing;
 
-use crate::authenticator::Answer;
-use crate::credential::Credential;
+use crate::credential::{Answer, Credential};
 use crate::exec::{ApiVersion, ExecCredential};
 use crate::failure::{Code, Failure};
 use crate::log::Log;

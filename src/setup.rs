@@ -23,7 +23,6 @@ use std::time::{Duration, SystemTime};
 
 use crate::authenticator::{self, Authenticator, Step, kubeconfig_failure, store_failure};
 use crate::clock::{self, Deadline};
-use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
@@ -173,7 +172,7 @@ impl Setup {
             let endpoint = endpoint
                 .map_err(|error| kubeconfig_failure(&error))?
                 .to_fields();
-            let cluster = ExecCluster::of(&endpoint);
+            let cluster = endpoint.exec_cluster();
             let authenticator = Authenticator {
                 cluster: Some(&cluster),
                 ..authenticator
@@ -194,7 +193,7 @@ impl Setup {
     ) -> Result<Done, Failure> {
         forget_other_cluster(&authenticator, &given.endpoint)?;
         let endpoint = given.endpoint.to_fields();
-        let cluster = ExecCluster::of(&endpoint);
+        let cluster = endpoint.exec_cluster();
         let authenticator = Authenticator {
             cluster: Some(&cluster),
             ..authenticator

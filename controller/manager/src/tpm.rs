@@ -12,8 +12,9 @@ use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::verifier::Verifier;
 use node_attestation_controller::verifier::platform::{NoPlatform, Platform};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
+use node_attestation_tpm::invalid_settings::InvalidTpmSettings;
 use node_attestation_tpm::key_lists::KeyLists;
-use node_attestation_tpm::policy::{InvalidTpmSettings, TpmPolicy};
+use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 use zeroize::Zeroizing;
 

@@ -23,7 +23,7 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use self::authority::{Authority, Validity, issued};
-use crate::policy::InvalidTpmSettings;
+use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{EndorsementKey, Key};
 
 /// `tcg-kp-EKCertificate`.

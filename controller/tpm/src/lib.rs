@@ -21,6 +21,7 @@ mod credential;
 #[cfg(test)]
 mod fixture;
 mod hosts;
+pub mod invalid_settings;
 mod kdf;
 pub mod key_lists;
 mod pcr_policy;

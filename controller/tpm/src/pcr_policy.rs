@@ -7,7 +7,7 @@ use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Registers};
 use node_attestation_controller::crd;
 use node_attestation_controller::refusal::TpmDenial;
 
-use crate::policy::InvalidTpmSettings;
+use crate::invalid_settings::InvalidTpmSettings;
 
 /// Registers that any program on the machine sets back to zero and extends as it likes (`TPM2_PCR_Reset`
 /// from locality 0: "PC Client Platform TPM Profile", PCR attributes). The others from 17 on take a

@@ -10,7 +10,7 @@ use node_attestation_controller::inventory::Machine;
 use node_attestation_controller::ledger::KeyDigest;
 
 use crate::hosts::Hosts;
-use crate::policy::InvalidTpmSettings;
+use crate::invalid_settings::InvalidTpmSettings;
 
 /// Machines and their endorsement keys, as an operator listed them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

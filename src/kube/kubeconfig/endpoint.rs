@@ -1,5 +1,6 @@
 //! An API server and how to know it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine as _;
@@ -35,6 +36,20 @@ pub struct EndpointFields {
     /// The proxy to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_url: Option<String>,
+}
+
+impl EndpointFields {
+    /// The cluster at this endpoint, as client-go names it to a plugin.
+    pub fn exec_cluster(&self) -> ExecCluster<'_> {
+        ExecCluster {
+            server: Cow::Borrowed(&self.server),
+            tls_server_name: self.tls_server_name.as_deref().map(Cow::Borrowed),
+            insecure_skip_tls_verify: false,
+            certificate_authority_data: Some(Cow::Owned(STANDARD.encode(&self.ca_pem))),
+            proxy_url: self.proxy_url.as_deref().map(Cow::Borrowed),
+            config: None,
+        }
+    }
 }
 
 impl fmt::Debug for EndpointFields {

@@ -7,7 +7,7 @@ use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
 use node_attestation_controller::verifier::platform::KeyKind;
 
 use super::*;
-use crate::policy::InvalidTpmSettings;
+use crate::invalid_settings::InvalidTpmSettings;
 
 fn of(kind: Kind) -> TpmMachine {
     machine().with_endorsement_key(kind)
