@@ -1,6 +1,8 @@
 //! Who may import whom, as docs/architecture.md has it: read off the manifests, and `use` lines
 //! where a package is too coarse.
 
+mod modules;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

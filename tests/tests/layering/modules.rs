@@ -1,0 +1,207 @@
+//! The modules of each package, and which of them import each other in a circle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{Workspace, rust_files};
+
+/// Modules at the top of a package, and those that each of them imports.
+type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// The packages' sources.
+const SOURCES: [&str; 10] = [
+    "attestation/src",
+    "src",
+    "controller/core/src",
+    "controller/aws/src",
+    "controller/tpm/src",
+    "controller/manager/src",
+    "providers/aws/src",
+    "providers/insecure/src",
+    "providers/null/src",
+    "providers/tpm/src",
+];
+
+/// The modules of `controller/core` that import each other in a circle. It may only become shorter.
+const CIRCLE_OF_CORE: [&str; 18] = [
+    "clusters",
+    "crd",
+    "decide",
+    "duties",
+    "events",
+    "hardening",
+    "inventory",
+    "ledger",
+    "logs",
+    "nodes",
+    "pipeline",
+    "policy",
+    "refusal",
+    "request",
+    "serving",
+    "signer",
+    "status",
+    "verifier",
+];
+
+/// The imports of the package with these sources, those of tests left out.
+fn imports(sources: &Path) -> Imports {
+    let files: Vec<(String, PathBuf)> = rust_files(sources)
+        .into_iter()
+        .filter(|file| !is_of_tests(sources, file))
+        .map(|file| (module(sources, &file), file))
+        .collect();
+    let names: BTreeSet<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    let mut imports = Imports::new();
+    for (name, file) in &files {
+        let text = fs::read_to_string(file).unwrap();
+        let used = used(&text).into_iter();
+        let used = used.filter(|used| used != name && names.contains(used.as_str()));
+        imports.entry(name.clone()).or_default().extend(used);
+    }
+    // The root names every module, to declare it.
+    imports.retain(|name, _| name != "lib" && name != "main");
+    imports
+}
+
+/// The module at the top of the package that has this file.
+fn module(sources: &Path, file: &Path) -> String {
+    let first = file.strip_prefix(sources).unwrap().iter().next().unwrap();
+    let first = first.to_str().unwrap();
+    first.strip_suffix(".rs").unwrap_or(first).to_owned()
+}
+
+/// Whether the file is compiled for tests alone: it, or a module that it is in, is declared so.
+fn is_of_tests(sources: &Path, file: &Path) -> bool {
+    let within = file.strip_prefix(sources).unwrap();
+    within.ancestors().any(|path| {
+        let Some(name) = path.file_stem().and_then(|name| name.to_str()) else {
+            return false;
+        };
+        let parent = sources.join(path.parent().unwrap());
+        let declaring = [
+            parent.with_extension("rs"),
+            parent.join("mod.rs"),
+            parent.join("lib.rs"),
+            parent.join("main.rs"),
+        ];
+        declaring.iter().any(|declaring| {
+            let text = fs::read_to_string(declaring).unwrap_or_default();
+            declared_for_tests(&text, name)
+        })
+    })
+}
+
+/// Whether the text declares the module for tests alone.
+fn declared_for_tests(text: &str, module: &str) -> bool {
+    let mut lines = text.lines();
+    let mut for_tests = false;
+    lines.any(|line| {
+        let declared = line
+            .trim_start_matches("pub ")
+            .trim_start_matches("pub(crate) ");
+        let found = for_tests && declared == format!("mod {module};");
+        for_tests = line == "#[cfg(test)]" || for_tests && line.starts_with("#[");
+        found
+    })
+}
+
+/// The modules at the top of the package that the text names behind `crate::`, its tests and its comments
+/// left out.
+fn used(text: &str) -> BTreeSet<String> {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let lines = text.lines().map(|line| line.split("//").next().unwrap());
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let mut used = BTreeSet::new();
+    for behind in text.split("crate::").skip(1) {
+        match behind.strip_prefix('{') {
+            Some(group) => used.extend(members(group)),
+            None => used.extend(identifier(behind)),
+        }
+    }
+    used
+}
+
+/// The first names of the members of a group of imports, which begins behind its brace.
+fn members(group: &str) -> Vec<String> {
+    let (mut depth, mut members, mut member) = (0, Vec::new(), String::new());
+    for character in group.chars() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => members.push(std::mem::take(&mut member)),
+            _ => {}
+        }
+        if depth == 0 && character != ',' {
+            member.push(character);
+        }
+    }
+    members.push(member);
+    let members = members.iter();
+    members.filter_map(|one| identifier(one.trim())).collect()
+}
+
+fn identifier(text: &str) -> Option<String> {
+    let end = text.find(|c: char| c != '_' && !c.is_ascii_alphanumeric());
+    let name = &text[..end.unwrap_or(text.len())];
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// The modules from which a way leads back to themselves.
+fn circular(imports: &Imports) -> BTreeSet<&str> {
+    let leads_back = |name: &&String| {
+        let mut reached = BTreeSet::new();
+        let mut next = vec![*name];
+        while let Some(module) = next.pop() {
+            let fresh = imports[module].iter().filter(|one| reached.insert(*one));
+            next.extend(fresh);
+        }
+        reached.contains(*name)
+    };
+    let names = imports.keys().filter(leads_back);
+    names.map(String::as_str).collect()
+}
+
+#[test]
+fn modules_of_a_package_import_each_other_in_no_circle() {
+    let root = Workspace::read().root;
+    for sources in SOURCES {
+        let imports = imports(&root.join(sources));
+
+        let expected = match sources {
+            "controller/core/src" => CIRCLE_OF_CORE.into(),
+            _ => BTreeSet::new(),
+        };
+        assert_eq!(circular(&imports), expected, "{sources}: {imports:#?}");
+    }
+}
+
+#[test]
+fn a_circle_is_found_through_groups_and_paths_and_not_through_tests() {
+    let direct = used("use crate::{a::{X, y}, b};\nfn f(it: crate::c::D) {} // crate::d\n");
+    assert_eq!(direct, ["a", "b", "c"].map(str::to_owned).into());
+    let tested = used("use crate::a;\n\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n");
+    assert_eq!(tested, ["a".to_owned()].into());
+    assert!(declared_for_tests(
+        "#[cfg(test)]\npub(crate) mod forge;\n",
+        "forge"
+    ));
+    assert!(!declared_for_tests(
+        "#[cfg(test)]\nmod forge;\nmod kept;\n",
+        "kept"
+    ));
+
+    let imports = [
+        ("a", vec!["b"]),
+        ("b", vec!["c"]),
+        ("c", vec!["b"]),
+        ("d", vec!["a"]),
+    ];
+    let owned = |(name, used): (&str, Vec<&str>)| {
+        let used = used.into_iter().map(str::to_owned);
+        (name.to_owned(), used.collect())
+    };
+    assert_eq!(circular(&imports.map(owned).into()), ["b", "c"].into());
+}
