@@ -193,9 +193,15 @@ impl TpmVerifier {
         allowed.map_err(Denial::from)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
 
-        let node_name = self.platform.node_name(machine.provider_id).await;
+        let node_name = if appraisal.machine.unnamed {
+            // The platform would name the machine that the request claims to be.
+            None
+        } else {
+            let node_name = self.platform.node_name(machine.provider_id).await;
+            node_name.map_err(|source| Deferral::VerifierUnavailable { source })?
+        };
         let identity = Identity {
-            node_name: node_name.map_err(|source| Deferral::VerifierUnavailable { source })?,
+            node_name,
             endorsement_key: Some(keys.endorsement.digest()),
             boot: Some(quote.boot()),
             ..Identity::of(machine.provider_id.clone())

@@ -57,7 +57,7 @@ fn a_machine_that_has_no_provider_id_is_told_that_its_request_waits_and_how_long
 
     let name = scene.file(&machine.bootstrap_kubeconfig(), &claims);
 
-    let event = scene.wait_for_warning("late", "MachineNotReady");
+    let event = scene.wait_for_warning("late", "MachineNotFound");
     let message = event["message"].as_str().unwrap();
     assert!(message.contains("it has waited for 3"), "{message}");
     assert!(!is_answered(&scene.request(&name)));

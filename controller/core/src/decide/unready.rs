@@ -255,7 +255,7 @@ fn without_evidence_a_machine_that_has_no_provider_id_yet_is_the_one_of_its_toke
     // Evidence has to be accepted for such machines.
     assert!(matches!(
         retried(&valid(), &alone),
-        Deferral::MachineNotReady { .. }
+        Deferral::MachineNotFound
     ));
     let Decision::Deny(denial) = decided(&insecure(), &with_machines(vec![unnamed, other])) else {
         panic!("not denied");

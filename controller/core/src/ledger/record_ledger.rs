@@ -302,25 +302,23 @@ impl RecordLedger {
         if let Some(machine) = &found
             && self.can_be(holder, &machine.name).await?
         {
-            return Ok(match machine.state {
-                MachineState::Deleting => HolderState::Leaving,
-                MachineState::Pending | MachineState::Ready => HolderState::Alive,
-            });
+            return Ok(present(machine));
         }
         let Some(own) = self.recorded_machine(holder).await? else {
             return Ok(HolderState::Gone);
         };
         // One that joined by its token may have no provider ID yet.
         Ok(if own.provider_id.is_none() && found.is_none() {
-            HolderState::Alive
+            present(&own)
         } else {
             HolderState::Contradicted
         })
     }
 
     /// Whether the Machine of this name, which has the holder's provider ID, can be the holder. What proved
-    /// nothing is the Machine of its token, whatever provider ID it gave. A member of a pool that no Machine
-    /// stands for has its provider ID for a name, and keeps its record when that changes.
+    /// nothing is the Machine of its token, whatever provider ID it gave. So is what proved its TPM before
+    /// its Machine had a provider ID: that Machine may not have another one now. A member of a pool that no
+    /// Machine stands for has its provider ID for a name, and keeps its record when that changes.
     pub(super) async fn can_be(
         &self,
         holder: &RecordHolder,
@@ -329,10 +327,10 @@ impl RecordLedger {
         let provider_id = holder.provider_id.as_str();
         let own = holder.machine_name.as_deref();
         let same = |own: &str| own == machine || own == provider_id;
-        if holder.is_attested() || own.is_none_or(same) {
+        if own.is_none_or(same) {
             return Ok(true);
         }
-        if machine != provider_id {
+        if !holder.is_attested() && machine != provider_id {
             return Ok(false);
         }
         let own = self.recorded_machine(holder).await?;
@@ -444,5 +442,13 @@ impl fmt::Debug for RecordLedger {
             .field("records", &self.records)
             .field("policy", &self.policy)
             .finish_non_exhaustive()
+    }
+}
+
+/// The state of a holder whose Machine this is.
+fn present(machine: &Machine) -> HolderState {
+    match machine.state {
+        MachineState::Deleting => HolderState::Leaving,
+        MachineState::Pending | MachineState::Ready => HolderState::Alive,
     }
 }

@@ -78,10 +78,11 @@ pub(crate) fn may_have_provider_id(
     }
 }
 
-/// Checks that the machine's infrastructure has set its provider ID.
+/// Checks that the machine's infrastructure has set its provider ID: until then no machine has the one that
+/// the request claims, and a request that goes on waiting for that fails.
 pub(crate) fn is_named(machine: &Machine) -> Result<(), Deferral> {
     if machine.unnamed {
-        return Err(not_ready(machine));
+        return Err(Deferral::MachineNotFound);
     }
     Ok(())
 }

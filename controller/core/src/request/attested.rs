@@ -174,7 +174,7 @@ mod tests {
 
             let refused = block_on(csr.attest(&clerk, &[], now())).unwrap_err();
 
-            let waits = matches!(&refused, Refusal::Retry(Deferral::MachineNotReady { .. }));
+            let waits = matches!(&refused, Refusal::Retry(Deferral::MachineNotFound));
             assert_eq!(waits, !accepts_late_provider_ids, "{refused:?}");
             let appraised = clerk.asked.lock().unwrap().is_some();
             assert_eq!(appraised, accepts_late_provider_ids);

@@ -58,12 +58,18 @@ impl RecordLedger {
             }) else {
                 continue;
             };
-            // What proved nothing and joined as another Machine only said that it has this provider ID.
+            // What joined as another Machine, without a proof or before that had a provider ID, only said that it
+            // has this one.
             let is_own = match &claim.machine_name {
                 Some(machine) => self.can_be(&fresh.record.holder, machine).await?,
                 None => true,
             };
-            live.extend(is_own.then_some(fresh));
+            if is_own {
+                live.push(fresh);
+            } else if fresh.record.holder.has_tpm_of(identity) && !fresh.record.is_reset() {
+                let state = self.holder_state(&fresh.record.holder).await?;
+                tpm_of.push((fresh, state));
+            }
         }
         Ok(Others {
             live,

@@ -272,7 +272,7 @@ fn a_fleet_of_thousands_is_listed_in_a_few_config_maps() {
 #[test]
 fn a_machine_without_a_provider_id_needs_a_listed_key() {
     let own = digest(&machine());
-    let platform: Arc<dyn Platform> = Arc::new(FakePlatform::Knows(own));
+    let platform: Arc<dyn Platform> = Arc::new(FakePlatform::Names(own, "n9"));
     let unnamed = |mut case: Case| {
         case.settings.late_provider_ids = LateProviderIds::Allow;
         case.machine.unnamed = true;
@@ -289,6 +289,7 @@ fn a_machine_without_a_provider_id_needs_a_listed_key() {
         let proved = case.proves(&Good::of(&machine(), &case).response);
 
         assert_eq!(proved.identity().provider_id.as_str(), ID);
+        assert_eq!(proved.identity().node_name, None);
     }
 
     let itself = format!("tpm://{own}").leak();

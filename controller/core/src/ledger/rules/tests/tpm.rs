@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::executor::block_on;
 
-use crate::inventory::MachineState;
+use crate::inventory::{Machine, MachineState};
 use crate::ledger::rules_world::{World, at, claim, name, provider_id};
 use crate::ledger::*;
 use crate::refusal::{Denial, Failure, Refusal};
@@ -265,4 +265,33 @@ fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
     assert_eq!(world.denied(&again, 3), denial);
     world.reset("n1");
     assert_eq!(world.granted(&again, 3), 2);
+}
+
+#[test]
+fn a_tpm_opens_no_second_machine_by_the_provider_id_of_the_first() {
+    let machine = |name: &str| Machine {
+        provider_id: None,
+        ..Machine::new(name)
+    };
+    for (other, is_denied) in [("m2", true), ("m1", false)] {
+        // Neither of them has a provider ID yet.
+        let mut world = World::new();
+        world.machines = vec![machine("m1"), machine("m2")];
+        let first = by_tpm(claim("m1", "n1", 1, 0), "m1", b"ek", boot(1, 0, 100));
+        world.claims(&first, 0).unwrap();
+
+        let second = by_tpm(claim("m1", "n2", 2, 1), "m1", b"ek", boot(1, 0, 200));
+        let second = Claim {
+            machine_name: Some(other.to_owned()),
+            ..second
+        };
+        let claimed = world.claims(&second, 1);
+
+        let reason = claimed.as_ref().err().and_then(|refusal| match refusal {
+            Refusal::Deny(denial) => Some(denial.reason()),
+            Refusal::Fail(_) | Refusal::Retry(_) => None,
+        });
+        let expected = is_denied.then_some("TpmOfAnotherMachine");
+        assert_eq!(reason, expected, "{claimed:?}");
+    }
 }
