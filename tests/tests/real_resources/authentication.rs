@@ -65,6 +65,7 @@ fn settings_of_which_nothing_is_said_have_the_defaults() {
         &json!({
             "endorsementKeys": {"platform": "none", "requireCA": [], "allowList": [], "configMaps": []},
             "pcrPolicy": {"mode": "Record", "bank": "sha256", "allowed": []},
+            "lateProviderIDs": "Refuse",
         })
     );
 }
@@ -335,6 +336,12 @@ fn a_choice_is_one_of_its_words() {
             json!("sha1"),
             "spec.tpm.pcrPolicy.bank",
             "supported values: \"sha256\"",
+        ),
+        (
+            "/spec/tpm/lateProviderIDs",
+            json!("allow"),
+            "spec.tpm.lateProviderIDs",
+            "\"Refuse\", \"Allow\"",
         ),
     ]);
 }

@@ -162,6 +162,7 @@ fn authentication(name: &str) -> Subject {
                     ],
                     "configMaps": ["rack-1", "rack-2.metal"],
                 },
+                "lateProviderIDs": "Allow",
                 "pcrPolicy": {
                     "mode": "Enforce", "bank": "sha256",
                     "allowed": [{"0": "a".repeat(64), "23": "b".repeat(64)}],
