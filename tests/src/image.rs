@@ -50,7 +50,11 @@ pub fn list(kubectl: &Kubectl, namespace: &str, hosts: &Hosts) {
         .collect();
     kubectl.create_object(&json!({
         "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": HOSTS, "namespace": namespace },
+        "metadata": {
+            "name": HOSTS, "namespace": namespace,
+            // Or it stays behind: nothing of the Cluster owns it.
+            "labels": { "clusterctl.cluster.x-k8s.io/move": "" },
+        },
         "data": listed,
     }));
 }

@@ -19,6 +19,8 @@ use kubelet_authenticator_tests::management::{
 };
 use serde_json::{Value, json};
 
+const GROUP: &str = "attestation.cluster.x-k8s.io";
+
 /// How long a bootstrap token of Cluster API lives here: a rotation can be waited for.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 
@@ -34,7 +36,7 @@ pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start(
 /// A management cluster with Cluster API and our controller.
 pub struct Site {
     pub management: Management,
-    _manager: Manager,
+    pub manager: Manager,
     _challenge_keys: Scratch,
 }
 
@@ -49,7 +51,7 @@ impl Site {
         let manager = Manager::aws(&management, &CLOUD, &arguments);
         Self {
             management,
-            _manager: manager,
+            manager,
             _challenge_keys: challenge_keys,
         }
     }
@@ -248,14 +250,7 @@ impl Scene {
 
     /// The number of certificates for clients that this signer has issued to the node itself.
     pub fn renewals(&self, signer: &str, node_name: &str) -> usize {
-        let user = format!("system:node:{node_name}");
-        let requests = self.plane().csrs();
-        let is_one = |csr: &&Value| {
-            csr["spec"]["signerName"] == *signer
-                && csr["spec"]["username"] == *user
-                && csr["status"]["certificate"].is_string()
-        };
-        requests.iter().filter(is_one).count()
+        renewals(self.plane(), signer, node_name)
     }
 
     /// Waits until each node has renewed its certificate with this signer, and is ready.
@@ -309,11 +304,46 @@ impl Scene {
             .concat()
     }
 
+    /// Asserts what an operator sees: the cluster Ready, and of each of these nodes a running Machine, a record
+    /// and a Node that is Ready.
+    #[track_caller]
+    pub fn reads_well(&self, nodes: &[String]) {
+        let kinds = "kubeletauthentications,machines.cluster.x-k8s.io,nodeidentities";
+        let management = SITE.management.kubectl();
+        let objects = management.ok(["get", kinds, "-n", self.cluster.namespace()]);
+        let objects = rows(&objects);
+        let name = format!("kubeletauthentication.{GROUP}/{}", self.cluster.name());
+        let of_cluster = objects.iter().find(|row| row[0] == name).unwrap();
+        assert_eq!(of_cluster[1..3], ["True", "Ready"], "{objects:#?}");
+        let all = self.plane().kubectl().ok(["get", "nodes"]);
+        let all = rows(&all);
+        for node in nodes {
+            let is_machine = |row: &&Vec<&str>| {
+                row[0].starts_with("machine.cluster.x-k8s.io/") && row.contains(&&**node)
+            };
+            let machine = objects.iter().find(is_machine);
+            assert!(machine.unwrap().contains(&"Running"), "{objects:#?}");
+            let name = format!("nodeidentity.{GROUP}/{}.{node}", self.cluster.name());
+            let record = objects.iter().find(|row| row[0] == name).unwrap();
+            assert_eq!(record[1..3], [self.cluster.name(), node], "{objects:#?}");
+            let node = all.iter().find(|row| row[0] == *node).unwrap();
+            assert_eq!(node[1], "Ready", "{all:#?}");
+        }
+    }
+
     /// The requests for client certificates, none of which may have been denied.
     #[track_caller]
     pub fn client_requests(&self) -> Vec<Value> {
         client_requests(&self.cluster, &self.attestor)
     }
+}
+
+/// The rows of what kubectl prints, and their columns.
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    let lines = table.lines().filter(|line| !line.is_empty());
+    lines
+        .map(|line| line.split_whitespace().collect())
+        .collect()
 }
 
 /// The requests of the cluster for client certificates, none of which may have been denied.
@@ -327,6 +357,18 @@ pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Va
     };
     assert!(!requests.iter().any(denied), "{requests:#?}");
     requests
+}
+
+/// The number of certificates for clients that this signer has issued to the node itself.
+pub fn renewals(plane: &ControlPlane, signer: &str, node_name: &str) -> usize {
+    let user = format!("system:node:{node_name}");
+    let requests = plane.csrs();
+    let is_one = |csr: &&Value| {
+        csr["spec"]["signerName"] == *signer
+            && csr["spec"]["username"] == *user
+            && csr["status"]["certificate"].is_string()
+    };
+    requests.iter().filter(is_one).count()
 }
 
 /// The record of this node's name.

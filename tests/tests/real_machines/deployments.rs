@@ -28,6 +28,7 @@ fn lives(scene: &Scene, requests_of_a_join: usize) {
         .iter()
         .map(|name| (name.clone(), scene.stolen(name)))
         .collect();
+    scene.reads_well(&nodes);
     for (name, kubeconfig) in &stolen {
         let said = scene.label(kubeconfig, name, "lives");
         assert!(said.contains("labeled"), "{said}");
@@ -45,7 +46,8 @@ fn lives(scene: &Scene, requests_of_a_join: usize) {
     deployment.roll_out();
 
     let after = deployment.wait_until_replaced(1, &names(&one));
-    scene.wait_for_node_of(&after[0]);
+    let node = scene.wait_for_node_of(&after[0]);
+    scene.reads_well(&[node]);
     let requests = scene.client_requests();
     assert_eq!(requests.len(), 4 * requests_of_a_join, "{requests:#?}");
 }

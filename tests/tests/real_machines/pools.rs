@@ -58,5 +58,6 @@ fn members_of_a_pool_with_machines_join_by_their_tpms_and_serve() {
         let name = &machine["metadata"]["name"];
         assert_eq!(record["spec"]["machineName"], *name, "{record:#}");
     }
-    assert_eq!(pool.wait_until_running(2).len(), 2);
+    let nodes = pool.wait_until_running(2);
+    scene.reads_well(&nodes);
 }
