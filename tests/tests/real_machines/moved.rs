@@ -82,11 +82,11 @@ fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
     assert_eq!(joins(&cluster), 2);
     assert_eq!(decisions(&there, &cluster), decided);
     // Another manager owns what was moved, and the Cluster's annotation counts all the same.
-    annotate(&SITE, "insecure");
+    annotate(&SITE, "tpm,insecure");
     let kubectl = SITE.management.kubectl();
     let authentications = ["kubeletauthentications", "-n", "moved"];
-    kubectl.wait_for(&authentications, "insecure alone", PATIENCE, |one| {
-        one["spec"]["authorizedAttestors"] == json!(["insecure"])
+    kubectl.wait_for(&authentications, "two attestors", PATIENCE, |one| {
+        one["spec"]["authorizedAttestors"] == json!(["tpm", "insecure"])
     });
 }
 
