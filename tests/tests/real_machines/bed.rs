@@ -36,7 +36,7 @@ pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start(
 /// A management cluster with Cluster API and our controller.
 pub struct Site {
     pub management: Management,
-    pub manager: Manager,
+    _manager: Manager,
     _challenge_keys: Scratch,
 }
 
@@ -51,7 +51,7 @@ impl Site {
         let manager = Manager::aws(&management, &CLOUD, &arguments);
         Self {
             management,
-            manager,
+            _manager: manager,
             _challenge_keys: challenge_keys,
         }
     }
