@@ -88,31 +88,40 @@ impl Verifier for Down {
     }
 }
 
-/// Says this of the names of its machines; an outage where there is nothing to say.
+/// Machines whose names are this; an outage where there is nothing to say.
 #[derive(Debug)]
-struct Named(StaticInventory, Option<Naming>);
+struct Named {
+    machines: StaticInventory,
+    naming: Option<Naming>,
+    /// Whether they are found by their provider IDs too, and not only by their tokens.
+    has_provider_ids: bool,
+}
 
 impl Inventory for Named {
     fn by_provider_id<'a>(
         &'a self,
         provider_id: &'a ProviderId,
     ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
-        self.0.by_provider_id(provider_id)
+        if self.has_provider_ids {
+            self.machines.by_provider_id(provider_id)
+        } else {
+            ready(Ok(None)).boxed()
+        }
     }
 
     fn by_token<'a>(
         &'a self,
         token: &'a TokenId,
     ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
-        self.0.by_token(token)
+        self.machines.by_token(token)
     }
 
     fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
-        self.0.by_address(address)
+        self.machines.by_address(address)
     }
 
     fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
-        self.0.by_name(name)
+        self.machines.by_name(name)
     }
 
     fn naming<'a>(
@@ -120,7 +129,7 @@ impl Inventory for Named {
         _: &'a Machine,
         _: &'a NodeName,
     ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
-        ready(self.1.clone().ok_or_else(down)).boxed()
+        ready(self.naming.clone().ok_or_else(down)).boxed()
     }
 }
 
@@ -164,7 +173,11 @@ fn a_name_that_cannot_be_settled_is_retried() {
     ] {
         let machines = vec![machine("m1", "n1", Some("abcdef"))];
         let context = Context {
-            inventory: Arc::new(Named(StaticInventory::new(machines).unwrap(), naming)),
+            inventory: Arc::new(Named {
+                machines: StaticInventory::new(machines).unwrap(),
+                naming,
+                has_provider_ids: true,
+            }),
             ..cluster()
         };
 
@@ -263,34 +276,6 @@ fn without_evidence_a_machine_that_has_no_provider_id_yet_is_the_one_of_its_toke
     assert_eq!(denial.reason(), "ProviderIdOfAnotherMachine");
 }
 
-/// Finds machines by their tokens alone, as while only their `InfraMachine`s have provider IDs.
-#[derive(Debug)]
-struct ByToken(StaticInventory);
-
-impl Inventory for ByToken {
-    fn by_provider_id<'a>(
-        &'a self,
-        _: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
-        ready(Ok(None)).boxed()
-    }
-
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
-        self.0.by_token(token)
-    }
-
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
-        self.0.by_address(address)
-    }
-
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
-        self.0.by_name(name)
-    }
-}
-
 #[test]
 fn a_machine_whose_infra_machine_alone_has_a_provider_id_joins_with_that_and_no_other() {
     let own = machine("m1", "n1", Some("abcdef"));
@@ -299,7 +284,12 @@ fn a_machine_whose_infra_machine_alone_has_a_provider_id_joins_with_that_and_no_
         ..own.clone()
     };
     let decision = |machine| {
-        let inventory = ByToken(StaticInventory::new(vec![machine]).unwrap());
+        // As while only the InfraMachine has a provider ID.
+        let inventory = Named {
+            machines: StaticInventory::new(vec![machine]).unwrap(),
+            naming: Some(Naming::Own),
+            has_provider_ids: false,
+        };
         let context = Context {
             inventory: Arc::new(inventory),
             ..cluster()

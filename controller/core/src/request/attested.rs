@@ -113,7 +113,9 @@ mod tests {
     use kubelet_attestation::names::Provider;
     use kubelet_attestation::version::EvidenceVersion;
 
+    use crate::inventory::{Inventory, Machine, StaticInventory};
     use crate::refusal::{Deferral, Denial, Failure, Refusal};
+    use crate::request::forge::cluster::machine;
     use crate::request::forge::{cluster, now, valid};
     use crate::request::{LocatedCsr, RawRequest};
     use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
@@ -169,8 +171,13 @@ mod tests {
                 accepts_late_provider_ids,
                 ..Clerk::default()
             };
-            let mut csr = located();
-            csr.machine.unnamed = true;
+            let unnamed = Machine {
+                provider_id: None,
+                unnamed: true,
+                ..machine("m1", "n1", Some("abcdef"))
+            };
+            let inventory = StaticInventory::new(vec![unnamed]).unwrap();
+            let csr = located_in(&inventory, None);
 
             let refused = block_on(csr.attest(&clerk, &[], now())).unwrap_err();
 
@@ -186,6 +193,10 @@ mod tests {
     }
 
     fn located_at(created: Option<SystemTime>) -> LocatedCsr {
+        located_in(cluster().inventory.as_ref(), created)
+    }
+
+    fn located_in(inventory: &dyn Inventory, created: Option<SystemTime>) -> LocatedCsr {
         let cluster = cluster();
         let verifier = cluster.verifiers.of(&Provider::NULL).unwrap();
         let mut request = valid();
@@ -197,7 +208,7 @@ mod tests {
             .unwrap()
             .conform_client(verifier, &cluster.lifetimes)
             .unwrap();
-        block_on(csr.locate(cluster.inventory.as_ref())).unwrap()
+        block_on(csr.locate(inventory)).unwrap()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 #[derive(Debug)]
 pub struct LocatedCsr {
     csr: ConformantClientCsr,
-    pub(super) machine: Machine,
+    machine: Machine,
 }
 
 impl ConformantClientCsr {
