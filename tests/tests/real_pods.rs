@@ -66,7 +66,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What `kubectl top` prints, without the heading, when metrics-server has something to say.
+/// The output of `kubectl top` without its heading, as soon as metrics-server has usage to report.
 #[track_caller]
 fn top(plane: &ControlPlane, metrics_server: &MetricsServer, resource: &str) -> String {
     let printed = poll(PATIENCE, || {

@@ -1,4 +1,4 @@
-//! What is wrong with settings.
+//! Errors of the settings.
 
 /// Settings that mean nothing. The API server's schema refuses all but the contents of
 /// certificates.

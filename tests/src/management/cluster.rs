@@ -115,7 +115,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Has Cluster API's topology controller create its InfraCluster and its control plane.
+    /// The topology, for which Cluster API's topology controller creates the InfraCluster and the control plane.
     pub fn topology(mut self, topology: Value) -> Self {
         self.topology = Some(topology);
         self
