@@ -138,6 +138,41 @@ fn a_token_that_was_extended_ends_when_its_machine_has_been_gone_for_a_while() {
 }
 
 #[test]
+fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
+    let bed = Bed::start(Controllers::None, &[]);
+    for token in ["leaves", "stays1", "theirs"] {
+        add(&bed, token, Some(now()));
+    }
+    let wanted = |tokens: &[&str]| -> BTreeMap<_, _> {
+        let until = now() + 100 * TTL;
+        tokens.iter().map(|token| (id(token), until)).collect()
+    };
+    let both = wanted(&["leaves", "stays1"]);
+    let mut former = Tokens::new(GRACE);
+    bed.run(former.keep(bed.client(), &both, now())).unwrap();
+    let theirs = secret(&bed, "theirs");
+    let mut tokens = Tokens::new(GRACE);
+    let mut keep = |wanted, now| bed.run(tokens.keep(bed.client(), wanted, now)).unwrap();
+    let second = Duration::from_secs(1);
+
+    let stays = wanted(&["stays1"]);
+    assert_eq!(keep(&stays, now() + second).ended, []);
+    let later = now() + GRACE + second;
+    let kept = keep(&stays, later);
+
+    assert_eq!(kept.ended, [id("leaves")]);
+    assert_eq!(kept.extended, []);
+    let ended = secret(&bed, "leaves");
+    assert_eq!(expiration(&ended), Some(text(later)));
+    assert!(ended["metadata"]["labels"].is_null(), "{ended:#}");
+    // And it is its successor's from here on.
+    let none = wanted(&[]);
+    assert_eq!(keep(&none, later).ended, []);
+    assert_eq!(keep(&none, later + GRACE).ended, [id("stays1")]);
+    assert_eq!(secret(&bed, "theirs"), theirs);
+}
+
+#[test]
 fn a_token_that_a_person_deleted_stays_away() {
     let bed = Bed::start(Controllers::None, &[]);
     add(&bed, "delete", Some(now()));

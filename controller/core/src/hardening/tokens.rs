@@ -6,9 +6,8 @@
 //! gone for a while. A pool's is not for here: the provider replaces it, and only when it is about
 //! to end.
 //!
-//! The extended tokens are in memory: a restart of the controller, or a new start for the cluster,
-//! forgets them. A forgotten token whose Machine is deleted before the next extension expires within
-//! [`TTL`]. Until then it can do what every token can: file requests that prove nothing, and read.
+//! The Secret of an extended token has the label [`EXTENDED`], by which a controller that has just started
+//! finds those of Machines that were deleted meanwhile.
 //!
 //! # Guarantees
 //!
@@ -17,7 +16,7 @@
 //! - The secret half is in the answer of a read, as in every read of a Secret, and is not taken out
 //!   of it: the type that it is read into has no field for it. Writes are answered with metadata.
 //! - A token is read when it is first wanted, when half of its time has passed, and when it is to
-//!   end, and not between.
+//!   end, and not between. Labelled ones are listed once, without their contents.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -25,9 +24,10 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, GetParams, Patch, PatchParams, Request};
+use kube::api::{Api, GetParams, ListParams, Patch, PatchParams, Request};
 use kube::{Client, Error as KubeError, Resource as _};
 use serde::Deserialize;
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::access::{FIELD_MANAGER, HardeningError, NOT_FOUND, call};
@@ -37,7 +37,19 @@ use crate::inventory::TokenId;
 /// update, shorter than a night.
 pub const TTL: Duration = Duration::from_hours(6);
 
+/// The label of a Secret whose token was extended, and is not ended yet.
+pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
+
+/// The Secrets in one page of a list.
+const PAGE: u32 = 500;
+
+/// More extended tokens than that are not looked for: as many as a cluster has Machines.
+const MAX_PAGES: usize = 20;
+
 const NAMESPACE: &str = "kube-system";
+
+/// What the name of a token's Secret begins with.
+const NAME_PREFIX: &str = "bootstrap-token-";
 
 /// The type of a Secret that is a bootstrap token.
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -49,6 +61,8 @@ pub struct Tokens {
     grace: Duration,
     /// Those that are wanted, and those that were extended and are not ended yet.
     known: BTreeMap<TokenId, Known>,
+    /// Whether those are among them that were extended before.
+    has_former: bool,
 }
 
 #[derive(Debug)]
@@ -89,6 +103,7 @@ impl Tokens {
         Self {
             grace,
             known: BTreeMap::new(),
+            has_former: false,
         }
     }
 
@@ -132,6 +147,10 @@ impl Tokens {
                 outcome => outcome?,
             }
         }
+        if !self.has_former {
+            self.find_former(client, now).await?;
+            self.has_former = true;
+        }
         let grace = self.grace;
         let over = |since: Timestamp| since.saturating_add(grace).is_ok_and(|end| end <= now);
         let due = self.known.iter();
@@ -152,6 +171,35 @@ impl Tokens {
         Ok(kept)
     }
 
+    /// Finds the tokens that were extended before this began.
+    async fn find_former(&mut self, client: &Client, now: Timestamp) -> Result<(), HardeningError> {
+        let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        let mut page = ListParams::default().labels(EXTENDED).limit(PAGE);
+        for _ in 0..MAX_PAGES {
+            let listed = api.list_metadata(&page);
+            let listed = call("list", format!("secrets with the label {EXTENDED}"), listed).await?;
+            for secret in listed.items {
+                let name = secret.metadata.name.unwrap_or_default();
+                let token = name.strip_prefix(NAME_PREFIX).map(TokenId::parse);
+                let Some(Ok(token)) = token else {
+                    continue;
+                };
+                let known = self.known.entry(token).or_insert(Known {
+                    life: Life::Extended(now),
+                    unwanted_since: Some(now),
+                });
+                if let Life::Ends(end) = known.life {
+                    known.life = Life::Extended(end);
+                }
+            }
+            match listed.metadata.continue_.filter(|rest| !rest.is_empty()) {
+                Some(rest) => page.continue_token = Some(rest),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
     async fn extend(
         &mut self,
         client: &Client,
@@ -160,7 +208,7 @@ impl Tokens {
         now: Timestamp,
         kept: &mut Kept,
     ) -> Result<(), HardeningError> {
-        let name = format!("bootstrap-token-{token}");
+        let name = format!("{NAME_PREFIX}{token}");
         let Some(text) = read(client, &name).await? else {
             kept.missing.push(token.clone());
             return Ok(());
@@ -171,7 +219,7 @@ impl Tokens {
         };
         let life = match life.extended(until, now) {
             Some(end) => {
-                write(client, &name, &found.ending(end)).await?;
+                write(client, &name, &found.extended_to(end)).await?;
                 kept.extended.push(token.clone());
                 Life::Extended(end)
             }
@@ -192,7 +240,7 @@ impl Tokens {
 /// Ends the token now, if it is there, and would live on: for no longer than it could by an
 /// extension of ours, for what ends later somebody else prolonged.
 async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
-    let name = format!("bootstrap-token-{token}");
+    let name = format!("{NAME_PREFIX}{token}");
     let found = read(client, &name).await?;
     let found = found.and_then(|text| TokenSecret::parse(&text));
     // Seconds are what the Secret says.
@@ -201,7 +249,7 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
     if let Some((found, Life::Ends(end))) = found
         && ours.contains(&end)
     {
-        write(client, &name, &found.ending(ends)).await?;
+        write(client, &name, &found.ended_at(ends)).await?;
     }
     Ok(())
 }
@@ -225,11 +273,7 @@ async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, 
     }
 }
 
-async fn write(
-    client: &Client,
-    name: &str,
-    patch: &serde_json::Value,
-) -> Result<(), HardeningError> {
+async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), HardeningError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let options = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -296,10 +340,22 @@ impl TokenSecret {
         (secret.kind == SECRET_TYPE).then_some((secret, life))
     }
 
-    /// The patch that has it end then, if it is still as it was read.
-    fn ending(&self, end: Timestamp) -> serde_json::Value {
-        serde_json::json!({
-            "metadata": {"resourceVersion": self.metadata.resource_version},
+    /// The patch that has it end then by our word, if it is still as it was read.
+    fn extended_to(&self, end: Timestamp) -> Value {
+        self.ending(end, &json!("true"))
+    }
+
+    /// The patch that has it end now.
+    fn ended_at(&self, end: Timestamp) -> Value {
+        self.ending(end, &Value::Null)
+    }
+
+    fn ending(&self, end: Timestamp, label: &Value) -> Value {
+        json!({
+            "metadata": {
+                "resourceVersion": self.metadata.resource_version,
+                "labels": {EXTENDED: label},
+            },
             "data": {"expiration": ByteString(end.to_string().into_bytes())},
         })
     }
