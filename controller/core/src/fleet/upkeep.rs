@@ -65,8 +65,8 @@ pub(super) struct Upkeep {
     /// Whether the operator wants attestation enforced, once every Node has a record.
     to_be_enforced: bool,
     enforcement: Enforcement,
-    /// The Nodes without a record, with how many records there were, and when.
-    counted: Option<(Instant, usize, BTreeSet<String>)>,
+    /// The Nodes without a record, with how many records and Nodes of Machines there were, and when.
+    counted: Option<(Instant, (usize, usize), BTreeSet<String>)>,
     bootstrap_tokens: BootstrapTokens,
     inventory: CapiInventory,
     tokens: Tokens,
@@ -320,8 +320,8 @@ impl Upkeep {
         })
     }
 
-    /// The same as [`without_record`](Self::without_record), unless that was found out lately and no
-    /// record has come or gone since: a large cluster has many Nodes.
+    /// The same as [`without_record`](Self::without_record), unless that was found out lately and since then
+    /// no record has come or gone, nor a Machine's Node: a large cluster has many Nodes.
     async fn without_record_lately(&mut self) -> Result<BTreeSet<String>, String> {
         let records = self.ledger.records().all().await;
         let records = records.map_err(|error| cut(error_chain(&error)))?;
@@ -329,14 +329,16 @@ impl Upkeep {
             .iter()
             .filter(|stored| stored.record.is_live())
             .count();
+        let of_machines = self.inventory.nodes_without(|_| true);
+        let now = (live, of_machines.map_or(0, |nodes| nodes.len()));
         if let Some((at, then, nodes)) = &self.counted
-            && *then == live
+            && *then == now
             && at.elapsed() < COUNTED_AGAIN
         {
             return Ok(nodes.clone());
         }
         let nodes = self.without_record().await?;
-        self.counted = Some((Instant::now(), live, nodes.clone()));
+        self.counted = Some((Instant::now(), now, nodes.clone()));
         Ok(nodes)
     }
 
