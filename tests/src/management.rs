@@ -40,7 +40,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 
 pub use self::aws::{Instances, Maker, network, owned};
 pub use self::capa::Capa;
-pub use self::cluster::{ClusterBuilder, WorkloadCluster};
+pub use self::cluster::{AwaitedCluster, ClusterBuilder, WorkloadCluster};
 pub use self::contract::{Contract, InfraCluster};
 pub use self::deployment::{MachineDeployment, MachinePool};
 pub use self::machine::{Machine, MachineBuilder};

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, ControlPlaneBuilder, Controllers, DEADLINE, KubeadmBinding,
 };
@@ -10,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::clusterctl::control_plane_status;
 use super::contract::{CLUSTER, Contract, GENERIC_CONTROL_PLANE, InfraCluster};
-use super::deployment::VERSION;
 use super::place::{Metadata, New, Place};
 use super::secrets::{ca_data, workload_kubeconfig};
 use super::{MachineBuilder, PoolBuilder, crds};
@@ -130,29 +130,83 @@ impl ClusterBuilder {
     /// Starts the workload cluster, in which bootstrap tokens may file requests, and creates the
     /// Cluster, its InfraCluster and its Secrets.
     #[track_caller]
-    pub fn create(self) -> WorkloadCluster {
-        let workload = self.workload.unwrap_or_else(|| {
-            let builder = self.apiserver_args.into_iter();
-            let builder = builder.fold(
-                ControlPlane::builder().controllers(self.controllers),
-                ControlPlaneBuilder::apiserver_arg,
-            );
-            let arguments = self.controller_manager_args.into_iter();
-            let builder = arguments.fold(builder, ControlPlaneBuilder::controller_manager_arg);
-            let workload = builder.start();
-            workload.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
-            crds::install_on_workload(workload.kubectl());
-            Arc::new(workload)
-        });
-        let place = self.place;
-        make_namespace(&place);
-        let authority = workload.server().trim_start_matches("https://");
-        let (host, port) = authority.split_once(':').expect("it has a port");
-        let port: u16 = port.parse().expect("a port");
-        let endpoint = json!({ "host": host, "port": port });
+    pub fn create(mut self) -> WorkloadCluster {
+        let workload = self.workload_cluster();
+        make_namespace(&self.place);
+        let endpoint = endpoint(&workload);
+        let cluster = New {
+            kind: CLUSTER,
+            name: &self.place.cluster,
+            owner: None,
+            metadata: Metadata {
+                finalizer: Some("cluster.cluster.x-k8s.io"),
+                ..self.metadata.clone()
+            },
+            spec: self.spec(&endpoint),
+            status: self.place.contract.cluster_status(),
+        };
+        let object = if self.managed {
+            self.place.create_without_statuses(&[&cluster]).remove(0)
+        } else {
+            self.place.create(&cluster)
+        };
+        if self.topology.is_some() {
+            provide(&self.place, &self.infrastructure, &endpoint);
+        } else {
+            let mut parts = self.parts(&endpoint);
+            for part in &mut parts {
+                part.owner = Some(&object);
+                self.place.create(part);
+            }
+        }
+        self.created(workload, object)
+    }
 
-        let infrastructure = self.infrastructure.kind();
-        let name = place.cluster.clone();
+    /// Starts the workload cluster, and gives the manifests of its namespace and its Cluster, whose
+    /// objects somebody else then creates.
+    #[track_caller]
+    pub fn manifests(mut self) -> (Vec<Value>, AwaitedCluster) {
+        let workload = self.workload_cluster();
+        let endpoint = endpoint(&workload);
+        let parts = self.parts(&endpoint);
+        let mut manifests = vec![namespace(&self.place)];
+        manifests.extend(parts.iter().map(|part| self.place.object(part)));
+        manifests.push(self.place.object(&New {
+            kind: CLUSTER,
+            name: &self.place.cluster,
+            owner: None,
+            metadata: self.metadata.clone(),
+            spec: self.spec(&endpoint),
+            status: Value::Null,
+        }));
+        let awaited = AwaitedCluster {
+            builder: self,
+            workload,
+        };
+        (manifests, awaited)
+    }
+
+    #[track_caller]
+    fn workload_cluster(&mut self) -> Arc<ControlPlane> {
+        if let Some(workload) = self.workload.take() {
+            return workload;
+        }
+        let arguments = std::mem::take(&mut self.apiserver_args).into_iter();
+        let builder = arguments.fold(
+            ControlPlane::builder().controllers(self.controllers),
+            ControlPlaneBuilder::apiserver_arg,
+        );
+        let arguments = std::mem::take(&mut self.controller_manager_args).into_iter();
+        let builder = arguments.fold(builder, ControlPlaneBuilder::controller_manager_arg);
+        let workload = builder.start();
+        workload.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
+        crds::install_on_workload(workload.kubectl());
+        Arc::new(workload)
+    }
+
+    /// The Cluster's spec.
+    fn spec(&self, endpoint: &Value) -> Value {
+        let place = &self.place;
         let mut spec = json!({
             "controlPlaneEndpoint": endpoint,
             "clusterNetwork": { "services": { "cidrBlocks": ["10.96.0.0/24"] } },
@@ -160,68 +214,98 @@ impl ClusterBuilder {
         if self.paused {
             spec["paused"] = json!(true);
         }
-        let reference = |kind| place.contract.reference(kind, &place.namespace, &name);
+        let reference = |kind| {
+            place
+                .contract
+                .reference(kind, &place.namespace, &place.cluster)
+        };
         match &self.topology {
             Some(topology) => spec["topology"] = topology.clone(),
-            None => spec["infrastructureRef"] = reference(infrastructure),
+            None => spec["infrastructureRef"] = reference(self.infrastructure.kind()),
         }
         if self.managed && self.topology.is_none() {
             spec["controlPlaneRef"] = reference(GENERIC_CONTROL_PLANE);
         }
-        let cluster = New {
-            kind: CLUSTER,
-            name: &name,
+        spec
+    }
+
+    /// The objects that the Cluster refers to.
+    fn parts(&self, endpoint: &Value) -> Vec<New<'_>> {
+        let mut parts = vec![New {
+            kind: self.infrastructure.kind(),
+            name: &self.place.cluster,
             owner: None,
             metadata: Metadata {
-                finalizer: Some("cluster.cluster.x-k8s.io"),
-                ..self.metadata
+                annotations: self.infrastructure.annotations(),
+                ..Metadata::default()
             },
-            spec,
-            status: place.contract.cluster_status(),
-        };
-        let object = if self.managed {
-            place.create_without_statuses(&[&cluster]).remove(0)
-        } else {
-            place.create(&cluster)
-        };
-        if self.topology.is_some() {
-            provide(&place, &self.infrastructure, &endpoint);
-        } else {
-            place.create(&New {
-                kind: infrastructure,
-                name: &name,
-                owner: Some(&object),
-                metadata: Metadata {
-                    annotations: self.infrastructure.annotations(),
-                    ..Metadata::default()
-                },
-                spec: self.infrastructure.spec(&endpoint),
-                status: self.infrastructure.status(place.contract),
-            });
-        }
-        if self.managed && self.topology.is_none() {
-            place.create(&New {
+            spec: self.infrastructure.spec(endpoint),
+            status: self.infrastructure.status(self.place.contract),
+        }];
+        if self.managed {
+            parts.push(New {
                 kind: GENERIC_CONTROL_PLANE,
-                name: &name,
-                owner: Some(&object),
+                name: &self.place.cluster,
+                owner: None,
                 metadata: Metadata::default(),
-                spec: json!({ "version": VERSION }),
+                spec: json!({ "version": *KUBERNETES_VERSION }),
                 status: control_plane_status(),
             });
         }
+        parts
+    }
+
+    /// The Cluster whose objects are there, with its Secrets.
+    #[track_caller]
+    fn created(self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
+        let ca_key = self.ca_key;
         let cluster = WorkloadCluster {
-            place,
+            place: self.place,
             workload: Some(workload),
             infrastructure: self.infrastructure,
             object,
             statuses: Vec::new(),
         };
-        cluster.write_kubeconfig(&workload_kubeconfig(&name, cluster.control_plane()));
+        let kubeconfig = workload_kubeconfig(cluster.name(), cluster.control_plane());
+        cluster.write_kubeconfig(&kubeconfig);
         let ca = cluster.control_plane().ca().pair();
         let key = traditional_key(&ca.key_pem);
-        cluster.write_ca(&ca.certificate_pem, self.ca_key.then_some(&key));
+        cluster.write_ca(&ca.certificate_pem, ca_key.then_some(&key));
         cluster
     }
+}
+
+/// A workload cluster whose Cluster somebody else creates.
+#[derive(Debug)]
+#[must_use = "nobody provides for the Cluster before `wait`"]
+pub struct AwaitedCluster {
+    builder: ClusterBuilder,
+    workload: Arc<ControlPlane>,
+}
+
+impl AwaitedCluster {
+    /// The workload cluster itself.
+    pub fn control_plane(&self) -> &Arc<ControlPlane> {
+        &self.workload
+    }
+
+    /// Waits until the Cluster's objects are there, and writes what its providers would.
+    #[track_caller]
+    pub fn wait(self) -> WorkloadCluster {
+        let Self { builder, workload } = self;
+        let place = &builder.place;
+        provide(place, &builder.infrastructure, &endpoint(&workload));
+        let object = place.get(CLUSTER, &place.cluster);
+        builder.created(workload, object)
+    }
+}
+
+/// The API server's address, as objects have it.
+fn endpoint(workload: &ControlPlane) -> Value {
+    let authority = workload.server().trim_start_matches("https://");
+    let (host, port) = authority.split_once(':').expect("it has a port");
+    let port: u16 = port.parse().expect("a port");
+    json!({ "host": host, "port": port })
 }
 
 /// Writes what providers do into the InfraCluster and the control plane that the topology controller creates.
@@ -251,9 +335,13 @@ fn provide(place: &Place, infrastructure: &InfraCluster, endpoint: &Value) {
 
 #[track_caller]
 pub(super) fn make_namespace(place: &Place) {
-    place.kubectl().apply_object(&json!({
+    place.kubectl().apply_object(&namespace(place));
+}
+
+fn namespace(place: &Place) -> Value {
+    json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": place.namespace },
-    }));
+    })
 }
 
 /// A workload cluster, and the Cluster that stands for it on the management cluster.

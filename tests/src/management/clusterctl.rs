@@ -2,12 +2,12 @@
 
 use std::fs;
 
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, Kubectl};
 use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
 use serde_json::{Value, json};
 
 use super::contract::{CLUSTER, GENERIC_CONTROL_PLANE};
-use super::deployment::VERSION;
 use super::managers::BUILT;
 use super::{Management, WorkloadCluster};
 
@@ -108,6 +108,6 @@ pub(super) fn control_plane_status() -> Value {
     json!({
         "initialization": { "controlPlaneInitialized": true },
         "externalManagedControlPlane": true,
-        "version": VERSION,
+        "version": *KUBERNETES_VERSION,
     })
 }

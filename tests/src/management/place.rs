@@ -74,7 +74,7 @@ impl Place {
         self.kubectl().apply_statuses(&objects);
     }
 
-    fn object(&self, new: &New<'_>) -> Value {
+    pub(super) fn object(&self, new: &New<'_>) -> Value {
         let mut labels = new.metadata.labels.clone();
         labels.insert(CLUSTER_NAME.to_owned(), json!(self.cluster));
         let finalizers: Vec<_> = new.metadata.finalizer.into_iter().collect();

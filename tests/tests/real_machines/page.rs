@@ -11,7 +11,7 @@ use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::image::{hosts_with_tpms, machine, needed};
 use kubelet_authenticator_tests::management::{Management, Order, Provider};
 use kubelet_authenticator_tests::program;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use crate::bed::{PATIENCE, TOKEN_TTL};
 
@@ -47,18 +47,19 @@ fn repository() -> PathBuf {
 }
 
 /// An operator's desk: the repository's files, the programs, and what the page asks for.
-fn desk(hosts: &str, kubeconfig: &Path) -> Scratch {
+fn desk(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
     let desk = Scratch::new("desk");
     symlink(kubeconfig, desk.directory(".kube").join("config")).unwrap();
     symlink(repository().join("packaging"), desk.join("packaging")).unwrap();
     desk.write("hosts.txt", hosts);
-    let template = json!({
+    let workers = json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
         "kind": "GenericMachineTemplate",
         "metadata": { "name": "workers", "namespace": "tenant-a" },
         "spec": { "template": { "spec": {} } },
     });
-    desk.write("cluster.yaml", template.to_string());
+    let objects = cluster.iter().chain([&workers]).map(Value::to_string);
+    desk.write("cluster.yaml", objects.collect::<Vec<_>>().join("\n---\n"));
     let programs = desk.directory("bin");
     symlink(control_plane_binary("kubectl"), programs.join("kubectl")).unwrap();
     for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
@@ -80,9 +81,9 @@ fn desk(hosts: &str, kubeconfig: &Path) -> Scratch {
 fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
     let management = Management::managed(TOKEN_TTL);
     let cluster = management.cluster("prod-1").namespace("tenant-a");
-    let cluster = cluster.apiserver_arg("--anonymous-auth=true").create();
-    let plane = cluster.control_plane();
-    plane.prepare_for_joins();
+    let cluster = cluster.apiserver_arg("--anonymous-auth=true");
+    let (manifests, cluster) = cluster.manifests();
+    cluster.control_plane().prepare_for_joins();
     let hosts =
         hosts_with_tpms(["worker-7", "worker-8"].map(|host| format!("metal:///rack-1/{host}")));
     let lines: String = hosts
@@ -91,8 +92,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
         .collect();
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
-    let _provider = Provider::start(&cluster, order, machine(&cluster, Attestor::TPM, tpms));
-    let desk = desk(&lines, management.admin_kubeconfig());
+    let desk = desk(&lines, &manifests, management.admin_kubeconfig());
     let registration: Map<_, _> = needed()
         .into_iter()
         .map(|(field, value)| (field.to_owned(), value))
@@ -119,11 +119,13 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
         .env("HOME", desk.path())
         .spawn(&log);
 
+    let cluster = cluster.wait();
+    let _provider = Provider::start(&cluster, order, machine(&cluster, Attestor::TPM, tpms));
     let ended = poll(2 * PATIENCE, || shell.exit_status());
     let said = fs::read_to_string(&log).unwrap_or_default();
     assert!(ended.is_some_and(|status| status.success()), "{said}");
     for node in ["worker-7", "worker-8"] {
-        plane.wait_for_node_ready(node);
+        cluster.control_plane().wait_for_node_ready(node);
         let record = format!("prod-1.{node}");
         let words = ["get", "nodeidentity", &record, "-n", "tenant-a"];
         let record = management.kubectl().json(words);

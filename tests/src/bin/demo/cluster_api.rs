@@ -73,8 +73,16 @@ pub fn story() -> bool {
     let arguments = ["--tpm-challenge-keys", &keys];
     let _manager = Manager::start(&management, "node-attestation-controller", &arguments);
     let cluster = management.cluster("prod-1").namespace(NAMESPACE);
-    let cluster = cluster.apiserver_arg("--anonymous-auth=true").create();
+    let (manifests, cluster) = cluster.apiserver_arg("--anonymous-auth=true").manifests();
     cluster.control_plane().prepare_for_joins();
+    println!("\n== A Cluster of Cluster API, whose control plane others run ==");
+    let manifests: Vec<_> = manifests.iter().map(Value::to_string).collect();
+    apply(
+        management.kubectl(),
+        "cluster.yaml",
+        &manifests.join("\n---\n"),
+    );
+    let cluster = cluster.wait();
     let hosts = image::hosts_with_tpms(HOSTS.map(|host| format!("metal:///rack-1/{host}")));
     image::list(management.kubectl(), NAMESPACE, &hosts);
     let order = Order::Hosts(hosts.keys().cloned().collect());
@@ -108,6 +116,13 @@ struct Story<'a> {
     told: BTreeSet<String>,
 }
 
+/// Applies a manifest, and tells what kubectl says.
+fn apply(kubectl: &Kubectl, file: &str, manifest: &str) {
+    println!("$ kubectl apply -f {file}");
+    let output = kubectl.run_with_input(["apply", "-f", "-"], manifest);
+    print!("{}{}", text(&output.stdout), text(&output.stderr));
+}
+
 impl Story<'_> {
     fn plane(&self) -> &ControlPlane {
         self.cluster.control_plane()
@@ -117,14 +132,7 @@ impl Story<'_> {
     fn apply(&self, file: &str, manifest: &str) {
         println!("$ cat {file}");
         print!("{manifest}");
-        self.apply_silently(file, manifest);
-    }
-
-    fn apply_silently(&self, file: &str, manifest: &str) {
-        println!("$ kubectl apply -f {file}");
-        let words = ["apply", "-f", "-"];
-        let output = self.management.run_with_input(words, manifest);
-        print!("{}{}", text(&output.stdout), text(&output.stderr));
+        apply(self.management, file, manifest);
     }
 
     /// Shows what kubectl prints.
@@ -209,7 +217,7 @@ impl Story<'_> {
     }
 
     fn two_machines_join(&mut self) -> bool {
-        println!("\n== A Cluster, who may join it, and a MachineDeployment of two ==");
+        println!("\n== Who may join it, and a MachineDeployment of two ==");
         self.show(
             self.management,
             &[
@@ -237,7 +245,7 @@ impl Story<'_> {
             "spec": { "template": { "spec": {} } },
         });
         let templates = json!({ "apiVersion": "v1", "kind": "List", "items": [config, template] });
-        self.apply_silently("workers.yaml", &templates.to_string());
+        apply(self.management, "workers.yaml", &templates.to_string());
         self.apply("deployment.yaml", DEPLOYMENT);
         self.start = Instant::now();
         let joined = self.tell_until(|story| {
@@ -247,7 +255,10 @@ impl Story<'_> {
                 csr["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
                     && csr["status"]["certificate"].is_string()
             };
+            let nodes = items(story.plane().kubectl(), &["get", "nodes"]);
+            let ready = |node: &&Value| condition_of(node, "Ready")["status"] == "True";
             story.two_run_besides(&[])
+                && nodes.iter().filter(ready).count() == 2
                 && condition_of(&authentication, "AutoApprovePathsClosed")["status"] == "True"
                 && story
                     .plane()
