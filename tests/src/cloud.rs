@@ -312,16 +312,23 @@ impl Instance {
 
     /// What the plugin is told in its environment.
     pub fn plugin_environment(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
+        let [metadata, sts] = self.services(cloud);
+        let node_name = self.node_name().to_owned();
+        [
+            metadata,
+            sts,
+            ("KUBELET_AUTHENTICATOR_NODE_NAME", node_name),
+        ]
+    }
+
+    /// Where the plugin finds the cloud.
+    pub fn services(&self, cloud: &Cloud) -> [(&'static str, String); 2] {
         [
             (
                 "KUBELET_AUTHENTICATOR_AWS_METADATA_ENDPOINT",
                 self.imds.url(),
             ),
             ("KUBELET_AUTHENTICATOR_AWS_STS_ENDPOINT", cloud.sts.host()),
-            (
-                "KUBELET_AUTHENTICATOR_NODE_NAME",
-                self.node_name().to_owned(),
-            ),
         ]
     }
 }

@@ -7,11 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
-use kubelet_authenticator_test_support::machine::{IGNORED_PREFLIGHT_ERRORS, Machine};
+use kubelet_authenticator_test_support::machine::{
+    IGNORED_PREFLIGHT_ERRORS, Machine, MachineBuilder,
+};
+use kubelet_authenticator_test_support::moto::NitroTpm;
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use serde_json::{Map, Value, json};
 
+use crate::cloud::{Cloud, Instance};
 use crate::management::{Boot, WorkloadCluster};
 use crate::program;
 use crate::tpm::endorsement_key;
@@ -19,8 +23,9 @@ use crate::tpm::endorsement_key;
 /// The directory of the plugins in the image.
 const PROGRAMS: &str = "/usr/bin";
 
-/// The drop-in that names the TPM of a machine that has it otherwise than as a device.
-const TPM: &str = "/etc/systemd/system/kubelet.service.d/30-tpm.conf";
+/// The drop-in of an image whose machines have their TPM otherwise than as a device, or their metadata
+/// service at another address.
+const ENVIRONMENT: &str = "/etc/systemd/system/kubelet.service.d/30-environment.conf";
 
 /// The ConfigMap that has the endorsement keys of the hosts.
 pub const HOSTS: &str = "hosts";
@@ -59,9 +64,13 @@ pub fn list(kubectl: &Kubectl, namespace: &str, hosts: &Hosts) {
     }));
 }
 
+fn name_of_plugin(attestor: &Attestor) -> String {
+    format!("kubelet-authenticator-{attestor}")
+}
+
 /// The plugin's path in the image.
 fn plugin(attestor: &Attestor) -> String {
-    format!("{PROGRAMS}/kubelet-authenticator-{attestor}")
+    format!("{PROGRAMS}/{}", name_of_plugin(attestor))
 }
 
 /// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM
@@ -74,28 +83,16 @@ pub fn machine(
     let plane = cluster.control_plane().clone();
     let tpms = Mutex::new(tpms);
     move |boot| {
-        let mut builder = Machine::builder(&plane, &boot.name);
-        let mut programs = vec![format!("kubelet-authenticator-{attestor}")];
+        let mut builder = Machine::builder(&plane, &boot.name)
+            .program(&plugin(&attestor), &program(&name_of_plugin(&attestor)));
         let mut metadata = vec![("provider_id", boot.provider_id.clone())];
         let tpms = tpms.lock().unwrap();
         let mut hosts = tpms.iter();
         if let Some((_, tpm)) = hosts.find(|(host, _)| is_of(&boot.provider_id, host)) {
-            programs.push("kubelet-authenticator-tpm-device".to_owned());
             metadata.push(("tcti", tpm.tcti()));
-            // Where a machine has its TPM otherwise than as a device, its image says so.
-            let environment = format!(
-                "[Service]\nEnvironment=KUBELET_AUTHENTICATOR_TPM_TCTI={}\n",
-                tpm.tcti()
-            );
-            builder = builder.file(TPM, 0o644, environment);
             // The machine is switched on: it may have been another's before.
             tpm.reset(Reset::Orderly);
-            let (address, mut beside) = (tpm.address(), tpm.address());
-            beside.set_port(address.port() + 1);
-            builder = builder.reaches(address).reaches(beside);
-        }
-        for name in &programs {
-            builder = builder.program(&format!("{PROGRAMS}/{name}"), &program(name));
+            builder = environment(with_tpm(builder, tpm), &[tpm_environment(tpm)]);
         }
         let metadata: Vec<_> = metadata
             .iter()
@@ -103,6 +100,66 @@ pub fn machine(
             .collect();
         builder.cloud_init(&boot.data, &metadata).boot()
     }
+}
+
+/// An instance with the plugin in its image, whose user data cloud-init carries out; with a NitroTPM if
+/// that is what the plugin proves itself by.
+pub fn instance(
+    cluster: &WorkloadCluster,
+    attestor: Attestor,
+    cloud: &Arc<Cloud>,
+) -> impl Fn(&Instance, &str) -> Machine + Send + 'static {
+    let plane = cluster.control_plane().clone();
+    let cloud = cloud.clone();
+    let tpms = Mutex::new(Vec::new());
+    move |instance, data| {
+        let ec2 = &instance.ec2;
+        let mut builder = Machine::builder(&plane, instance.node_name())
+            .program(&plugin(&attestor), &program(&name_of_plugin(&attestor)))
+            .at(ec2.private_ip.parse().unwrap())
+            .reaches(instance.imds.address());
+        let mut variables = instance.services(&cloud).to_vec();
+        if attestor == Attestor::TPM {
+            let tpm = Arc::new(Swtpm::start());
+            cloud.moto().give_tpm(&ec2.id, NitroTpm::of(&tpm));
+            tpm.reset(Reset::Orderly);
+            builder = with_tpm(builder, &tpm);
+            variables.push(tpm_environment(&tpm));
+            tpms.lock().unwrap().push(tpm);
+        }
+        let metadata = [
+            ("instance-id", &*ec2.id),
+            ("availability-zone", &*ec2.zone),
+            ("local-ipv4", &*ec2.private_ip),
+        ];
+        environment(builder, &variables)
+            .cloud_init(data, &metadata)
+            .boot()
+    }
+}
+
+/// What the plugin needs of a machine with this TPM.
+fn with_tpm(builder: MachineBuilder, tpm: &Swtpm) -> MachineBuilder {
+    let device = "kubelet-authenticator-tpm-device";
+    let (address, mut beside) = (tpm.address(), tpm.address());
+    beside.set_port(address.port() + 1);
+    builder
+        .program(&format!("{PROGRAMS}/{device}"), &program(device))
+        .reaches(address)
+        .reaches(beside)
+}
+
+fn tpm_environment(tpm: &Swtpm) -> (&'static str, String) {
+    ("KUBELET_AUTHENTICATOR_TPM_TCTI", tpm.tcti())
+}
+
+/// The environment of the kubelet, and so of the plugin.
+fn environment(builder: MachineBuilder, variables: &[(&'static str, String)]) -> MachineBuilder {
+    let lines = variables.iter();
+    let lines: String = lines
+        .map(|(name, value)| format!("Environment={name}={value}\n"))
+        .collect();
+    builder.file(ENVIRONMENT, 0o644, format!("[Service]\n{lines}"))
 }
 
 /// Whether a machine with this provider ID is the host, or has it.
@@ -113,7 +170,7 @@ fn is_of(provider_id: &str, host: &str) -> bool {
 /// The output of the plugin's `render`, for its path in the image.
 #[track_caller]
 pub fn render(attestor: &Attestor, words: &[&str]) -> String {
-    let output = Command::new(program(&format!("kubelet-authenticator-{attestor}")))
+    let output = Command::new(program(&name_of_plugin(attestor)))
         .args(["render", "--command", &plugin(attestor)])
         .args(words)
         .output()
@@ -147,6 +204,15 @@ pub fn needed() -> [(&'static str, Value); 2] {
 pub const TOLD_BY_METADATA: [&str; 4] = [
     "--provider-id-template",
     "{{ ds.meta_data.provider_id }}",
+    "--node-name-template",
+    "{{ ds.meta_data.local_hostname }}",
+];
+
+/// The options for instances of EC2, as Cluster API Provider AWS has them in its templates: nodes are
+/// called as their private DNS names.
+pub const TOLD_BY_EC2: [&str; 4] = [
+    "--provider-id-template",
+    "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
     "--node-name-template",
     "{{ ds.meta_data.local_hostname }}",
 ];

@@ -9,6 +9,7 @@ pub mod management;
 pub mod metrics_server;
 pub mod node;
 pub mod panics;
+pub mod pods;
 pub mod scene;
 pub mod tpm;
 

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::binaries;
-use kubelet_authenticator_test_support::control_plane::{ControlPlane, DEADLINE};
-use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, free_port};
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, DEADLINE, Kubectl};
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, free_port, poll};
 use serde_json::{Value, json};
 
 use crate::management::managers::{read, service_account_kubeconfig};
+use crate::pods::text;
 
 /// The program and its manifests.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -84,9 +85,19 @@ impl MetricsServer {
         }
     }
 
-    /// The end of its log.
-    pub fn log(&self) -> String {
-        self.process.log().to_string()
+    /// The output of `kubectl top` without its heading, as soon as there is usage of `count` objects to
+    /// report.
+    #[track_caller]
+    pub fn top(&self, kubectl: &Kubectl, resource: &str, count: usize) -> Vec<String> {
+        let mut said = String::new();
+        let printed = poll(DEADLINE, || {
+            let printed = kubectl.run(["top", resource, "--no-headers"]);
+            said = text(&[printed.stdout, printed.stderr].concat());
+            let lines: Vec<_> = said.lines().map(ToOwned::to_owned).collect();
+            let are_all = lines.len() == count && !said.contains("<unknown>");
+            (printed.status.success() && are_all).then_some(lines)
+        });
+        printed.unwrap_or_else(|| panic!("{said}{}", self.process.log()))
     }
 
     /// Waits until its log has a line with `needle`.

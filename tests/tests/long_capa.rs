@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use kubelet_attestation::names::{Audience, BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
-use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::moto::Network;
-use kubelet_authenticator_test_support::process::{HeldAddress, poll};
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, REGION};
 use kubelet_authenticator_tests::controller::{Application, is_issued, reason_of};
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant, kubelet_of_instance};
+use kubelet_authenticator_tests::image;
 use kubelet_authenticator_tests::management::{
     Capa, InfraCluster, Instances, MachineDeployment, Maker, Management, WorkloadCluster, network,
     owned,
@@ -63,18 +63,25 @@ struct Tenant {
 impl Tenant {
     fn start(namespace: &str, replicas: u32) -> Self {
         let cluster = SITE.management.cluster(CLUSTER).namespace(namespace);
+        let cluster = cluster.apiserver_arg("--anonymous-auth=true");
         let cluster = cluster.infrastructure(InfraCluster::Aws(SITE.network.clone()));
         let cluster = cluster.create();
+        cluster.control_plane().prepare_for_joins();
         let authentication = authorize(&SITE.management, &cluster, &["aws"], json!({}));
         authentication.wait_until_ready(SITE.management.kubectl());
-        let boot = node(cluster.control_plane().clone());
+        let boot = image::instance(&cluster, Provider::AWS, &SITE.cloud);
         let instances = Instances::start(&cluster, &SITE.cloud, Maker::Capa, boot);
-        // As Cluster API Provider AWS has it in its templates.
-        let registration = json!({
-            "name": "{{ ds.meta_data.local_hostname }}",
-            "kubeletExtraArgs": [{ "name": "cloud-provider", "value": "external" }],
-        });
-        let config = json!({ "joinConfiguration": { "nodeRegistration": registration } });
+        let mut config = image::rendered(&Provider::AWS, &image::TOLD_BY_EC2);
+        let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
+        let arguments = arguments.as_array_mut().unwrap();
+        // As Cluster API Provider AWS has it in its templates. What says then which addresses a node has
+        // would be a cloud provider in the cluster.
+        for (name, value) in [
+            ("cloud-provider", "external"),
+            ("node-ip", "{{ ds.meta_data.local_ipv4 }}"),
+        ] {
+            arguments.push(json!({ "name": name, "value": value }));
+        }
         Self {
             deployment: cluster.machine_deployment_of("workers", replicas, config),
             cluster,
@@ -167,20 +174,6 @@ impl Drop for Tenant {
         if std::thread::panicking() {
             eprintln!("{}", SITE.capa.log());
         }
-    }
-}
-
-/// A node is a kubelet with the plugin, at the address of its instance. What says who it is to
-/// Kubernetes would come from the cloud provider in the cluster.
-fn node(plane: Arc<ControlPlane>) -> impl Fn(&Instance, &str) -> Kubelet + Send + 'static {
-    move |instance, token| {
-        let address = HeldAddress::take_this(instance.ec2.private_ip.parse().unwrap());
-        kubelet_of_instance(&plane, token, &SITE.cloud, instance)
-            .server_tls_bootstrap()
-            .reachable_at(address)
-            .arg("--cloud-provider=external")
-            .arg(format!("--provider-id={}", instance.provider_id()))
-            .start()
     }
 }
 

@@ -3,49 +3,26 @@
 //! else.
 
 use std::net::Ipv4Addr;
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::Command;
 
 use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, KubeadmBinding,
 };
 use kubelet_authenticator_test_support::machine::Machine;
-use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Machine as Member, Setup, reason_of};
 use kubelet_authenticator_tests::metrics_server::MetricsServer;
 use kubelet_authenticator_tests::node::NULL;
+use kubelet_authenticator_tests::pods::{self, text};
 use kubelet_authenticator_tests::program;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The plugin on the machine.
 const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
-const PATIENCE: Duration = Duration::from_secs(90);
-
 const MEMBER: Member = Member::new("pods-1", "podsof");
-
-/// A pod of the node that says something, computes for a moment and stays.
-fn pod() -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "stays", "namespace": "default" },
-        "spec": {
-            "nodeName": MEMBER.name,
-            "hostNetwork": true,
-            "automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": "main", "image": "every-image-is-there",
-                // metrics-server leaves out containers that have used no processor time.
-                "command": ["sh", "-c", "echo it runs on $(uname -n); i=0; \
-                    while [ $i -lt 100000 ]; do i=$((i + 1)); done; exec sleep 3600"],
-            }],
-        },
-    })
-}
 
 /// The machine's inventory, where the infrastructure reports these addresses of it.
 fn inventory(addresses: &[Ipv4Addr]) -> String {
@@ -60,23 +37,6 @@ fn inventory(addresses: &[Ipv4Addr]) -> String {
         }],
     })
     .to_string()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The output of `kubectl top` without its heading, as soon as metrics-server has usage to report.
-#[track_caller]
-fn top(plane: &ControlPlane, metrics_server: &MetricsServer, resource: &str) -> String {
-    let printed = poll(PATIENCE, || {
-        let printed = plane.kubectl().run(["top", resource, "--no-headers"]);
-        printed.status.success().then(|| text(&printed.stdout))
-    });
-    printed.unwrap_or_else(|| {
-        let printed = plane.kubectl().run(["top", resource]);
-        panic!("{}{}", text(&printed.stderr), metrics_server.log())
-    })
 }
 
 #[test]
@@ -114,11 +74,7 @@ fn logs_exec_and_top_of_an_attested_nodes_pods_come_over_its_approved_serving_ce
     let said = || format!("{}\n{}", text(&joined.stderr), machine.journal());
     assert!(joined.status.success(), "{}", said());
     plane.wait_for_node_ready(MEMBER.name);
-    // A pod's ServiceAccount is made a moment after its namespace.
-    let created = poll(PATIENCE, || kubectl.try_create(&pod()).ok());
-    assert!(created.is_some(), "{:?}", kubectl.try_create(&pod()));
-    let runs = |pod: &Value| pod["status"]["phase"] == "Running";
-    kubectl.wait_for(&["pods"], "that runs", PATIENCE, runs);
+    pods::run(kubectl, "stays", MEMBER.name);
     plane.wait_for_csr("for serving that is denied", |csr| {
         csr["spec"]["signerName"] == BUILT_IN_SERVING_SIGNER
             && reason_of(csr, "Denied") == Some("ServingNameNotReported")
@@ -135,37 +91,17 @@ fn logs_exec_and_top_of_an_attested_nodes_pods_come_over_its_approved_serving_ce
     setup.write_inventory(&inventory(&[machine.address()]));
     // It asks again. What its pods run goes on.
     machine.ok(&["systemctl", "restart", "kubelet"]);
-    let logs = poll(PATIENCE, || {
-        let logs = kubectl.run(["logs", "stays"]);
-        logs.status.success().then(|| text(&logs.stdout))
-    });
+    let logs = pods::logs(kubectl, "stays");
 
-    assert_eq!(logs.as_deref(), Some("it runs on pods-1\n"), "{}", said());
+    assert_eq!(logs, "it runs on pods-1\n", "{}", said());
     plane.wait_for_csr("for serving that is approved", |csr| {
         csr["spec"]["signerName"] == BUILT_IN_SERVING_SIGNER
             && reason_of(csr, "Approved") == Some("ServingNamesCorroborated")
     });
-    let words = [
-        "exec",
-        "-i",
-        "stays",
-        "--",
-        "sh",
-        "-c",
-        "cat; uname -n; exit 7",
-    ];
-    let executed: Output = kubectl.run_with_input(words, "from the client\n");
-    assert_eq!(text(&executed.stdout), "from the client\npods-1\n");
-    assert_eq!(
-        executed.status.code(),
-        Some(7),
-        "{}",
-        text(&executed.stderr)
-    );
-    let node = top(&plane, &metrics_server, "nodes");
+    pods::exec(kubectl, "stays");
+    let node = metrics_server.top(kubectl, "nodes", 1).remove(0);
     assert!(node.starts_with(MEMBER.name), "{node}");
-    assert!(!node.contains("<unknown>"), "{node}");
-    let pod = top(&plane, &metrics_server, "pods");
+    let pod = metrics_server.top(kubectl, "pods", 1).remove(0);
     let of_the_pod: Vec<_> = pod.split_whitespace().collect();
     assert!(
         matches!(of_the_pod[..], ["stays", cpu, memory] if cpu.ends_with('m') && memory.ends_with("Mi")),

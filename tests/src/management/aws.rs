@@ -3,8 +3,8 @@
 
 mod instances;
 
+use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::moto::Network;
-use kubelet_authenticator_test_support::process::HeldAddress;
 use serde_json::{Map, Value, json};
 
 pub use self::instances::{Instances, Maker, owned};
@@ -38,11 +38,11 @@ impl Management {
     }
 }
 
-/// Makes a network for AWSClusters, whose addresses this machine can have.
+/// Makes a network for AWSClusters, whose addresses machines of this process can have: there is one.
 #[track_caller]
 pub fn network(cloud: &Cloud) -> Network {
     let ec2 = cloud.moto().ec2(ACCOUNT, REGION);
-    ec2.create_network(&HeldAddress::network(), &SECURITY_GROUPS)
+    ec2.create_network(&Machine::network(), &SECURITY_GROUPS)
 }
 
 pub(super) fn cluster_annotations() -> Map<String, Value> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
@@ -24,9 +25,6 @@ const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 
 /// The deadline for Machines to be Running.
 pub(super) const RUNNING: Duration = Duration::from_secs(480);
-
-/// The Kubernetes version of control planes and machines.
-pub(super) const VERSION: &str = "v1.36.3";
 
 /// A MachineDeployment; or a KubeadmControlPlane, which is told the same.
 #[derive(Debug)]
@@ -143,7 +141,7 @@ fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) ->
         "clusterName": place.cluster,
         "template": { "spec": {
             "clusterName": place.cluster,
-            "version": VERSION,
+            "version": *KUBERNETES_VERSION,
             "bootstrap": { "configRef": reference(bootstrap) },
             "infrastructureRef": reference(infrastructure),
         } },
@@ -172,6 +170,15 @@ impl MachineDeployment {
     pub fn roll_out(&self) {
         let now = humantime::format_rfc3339_seconds(now()).to_string();
         let patch = json!({ "spec": { "rollout": { "after": now } } });
+        self.place.patch(self.kind, &self.name, &patch);
+    }
+
+    /// Takes the bootstrap configuration of another MachineDeployment for its Machines from now on.
+    #[track_caller]
+    pub fn bootstrap_as(&self, other: &Self) {
+        let config = json!({ "configRef": { "name": other.name } });
+        let template = json!({ "spec": { "bootstrap": config } });
+        let patch = json!({ "spec": { "template": template } });
         self.place.patch(self.kind, &self.name, &patch);
     }
 

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
 use super::cluster::make_namespace;
 use super::contract::{CLUSTER, KUBEADM_CONTROL_PLANE};
-use super::deployment::{MachineDeployment, RUNNING, VERSION, new};
+use super::deployment::{MachineDeployment, RUNNING, new};
 use super::place::{Metadata, New};
 use super::{ClusterBuilder, WorkloadCluster, crds};
 
@@ -33,7 +34,7 @@ impl ClusterBuilder {
         let machines = json!({ "infrastructureRef": reference(template) });
         let control_plane = json!({
             "replicas": 1,
-            "version": VERSION,
+            "version": *KUBERNETES_VERSION,
             "machineTemplate": { "spec": machines },
             "kubeadmConfigSpec": config,
         });

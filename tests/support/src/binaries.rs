@@ -32,6 +32,16 @@ pub fn control_plane_binary(name: &str) -> PathBuf {
     path
 }
 
+/// The version of Kubernetes of these programs, such as `v1.36.3`.
+pub static KUBERNETES_VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mut kubeadm = Command::new(control_plane_binary("kubeadm"));
+    let output = kubeadm.args(["version", "--output", "short"]).output();
+    let output = output.expect("kubeadm can be started");
+    assert!(output.status.success(), "{output:?}");
+    let version = String::from_utf8_lossy(&output.stdout);
+    version.trim_end().to_owned()
+});
+
 fn control_plane() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build"))
 }

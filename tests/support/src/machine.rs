@@ -57,6 +57,7 @@ pub use self::endpoint::Endpoint;
 use self::forwarder::Forwarder;
 use self::kubeadm::Discovery;
 pub use self::kubeadm::{IGNORED_PREFLIGHT_ERRORS, KUBELET_PATCHES, KubeadmCluster, Role};
+use self::network::Network;
 use crate::control_plane::{ControlPlane, DEADLINE};
 use crate::process::{Process, Scratch, guarded, poll};
 
@@ -102,6 +103,17 @@ impl Machine {
     /// A machine for a cluster that machines alone make, to be booted; `name` is its host name.
     pub fn of_no_cluster(name: &str) -> MachineBuilder {
         MachineBuilder::new(None, name)
+    }
+
+    /// Addresses for an infrastructure to choose from for its machines ([`MachineBuilder::at`]), in CIDR
+    /// notation.
+    ///
+    /// # Panics
+    ///
+    /// Where machines can have no network.
+    #[track_caller]
+    pub fn network() -> String {
+        Network::of_this_process().assigned()
     }
 
     /// Its host name, and the name of its Node.

@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Once};
 use std::time::Duration;
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::moto::Network;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_tests::cloud::Cloud;
-use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
+use kubelet_authenticator_tests::fleet::{
+    self, Authentication, Manager, authorize, condition_of, grant,
+};
 use kubelet_authenticator_tests::image;
 use kubelet_authenticator_tests::management::{
-    ClusterBuilder, Management, Order, Provider, WorkloadCluster,
+    ClusterBuilder, InfraCluster, Instances, Maker, Management, Order, Provider, WorkloadCluster,
+    network,
 };
 use serde_json::{Value, json};
 
@@ -33,16 +37,21 @@ const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 /// The cloud of the machines that are instances.
 pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start()));
 
+/// The network of all of them: no two machines have one address.
+static NETWORK: LazyLock<Network> = LazyLock::new(|| network(&CLOUD));
+
 /// A management cluster with Cluster API and our controller.
 pub struct Site {
     pub management: Management,
-    _manager: Manager,
+    pub manager: Manager,
+    allows_short_certificates: Once,
     _challenge_keys: Scratch,
 }
 
 impl Site {
     pub fn start() -> Self {
         let management = Management::managed(TOKEN_TTL);
+        management.define_aws();
         grant(&management);
         let challenge_keys = Scratch::new("challenge-keys");
         challenge_keys.write("current", "0f".repeat(32));
@@ -51,9 +60,16 @@ impl Site {
         let manager = Manager::aws(&management, &CLOUD, &arguments);
         Self {
             management,
-            _manager: manager,
+            manager,
+            allows_short_certificates: Once::new(),
             _challenge_keys: challenge_keys,
         }
+    }
+
+    /// Lets a KubeletAuthentication grant certificates of seconds.
+    pub fn allow_short_certificates(&self) {
+        let allow = || fleet::allow_short_certificates(&self.management);
+        self.allows_short_certificates.call_once(allow);
     }
 }
 
@@ -75,6 +91,14 @@ pub enum Machines {
     Tpm(usize),
     /// The same, with a provider ID that is set once the Node is there, as by Metal3.
     TpmNodeFirst(usize),
+    /// They are instances of EC2 that prove it to this attestor.
+    Ec2(Attestor),
+}
+
+/// Who makes the machines, and has those that run.
+pub enum Infrastructure {
+    Generic(Provider),
+    Ec2(Instances),
 }
 
 /// Hosts with these provider IDs, or beginnings of them, whose endorsement keys are listed in the namespace.
@@ -93,9 +117,10 @@ fn listed(
 pub struct Scene {
     pub cluster: WorkloadCluster,
     pub authentication: Authentication,
-    pub provider: Provider,
+    pub infrastructure: Infrastructure,
     attestor: Attestor,
-    provider_ids_come_late: bool,
+    /// The settings of their KubeletAuthentication for TPMs.
+    tpm: Option<Value>,
     config: Value,
 }
 
@@ -109,22 +134,26 @@ impl Scene {
 
     /// A Cluster without a KubeletAuthentication.
     pub fn unattended(cluster: ClusterBuilder, machines: Machines) -> Self {
+        let cluster = match &machines {
+            Machines::Ec2(_) => cluster.infrastructure(InfraCluster::Aws(NETWORK.clone())),
+            _ => cluster,
+        };
         let cluster = cluster.create();
         cluster.control_plane().prepare_for_joins();
+        let namespace = cluster.namespace();
         let (attestor, order, tpms) = match machines {
             Machines::Insecure(order) => (Attestor::INSECURE, order, BTreeMap::new()),
             Machines::Tpm(hosts) => {
-                let namespace = cluster.namespace();
                 let ids = (0..hosts).map(|n| format!("metal:///rack-1/{namespace}-{n}"));
                 let (ids, tpms) = listed(namespace, ids);
                 (Attestor::TPM, Order::Hosts(ids), tpms)
             }
             Machines::TpmNodeFirst(hosts) => {
-                let namespace = cluster.namespace();
                 let ids = (0..hosts).map(|n| format!("metal3://metal/{namespace}-{n}/"));
                 let (ids, tpms) = listed(namespace, ids);
                 (Attestor::TPM, Order::HostsNodeFirst(ids), tpms)
             }
+            Machines::Ec2(attestor) => return Self::on_ec2(cluster, attestor),
         };
         let config = if order == Order::NodeFirst {
             told_by_host_name(image::rendered(&attestor, &[]))
@@ -132,28 +161,43 @@ impl Scene {
             image::rendered(&attestor, &image::TOLD_BY_METADATA)
         };
         let boot = image::machine(&cluster, attestor.clone(), tpms);
-        let provider_ids_come_late = matches!(order, Order::HostsNodeFirst(_));
+        let tpm = match order {
+            _ if attestor != Attestor::TPM => None,
+            Order::HostsNodeFirst(_) => Some(json!({
+                "endorsementKeys": { "configMaps": [image::HOSTS] },
+                "lateProviderIDs": "Allow",
+            })),
+            _ => Some(json!({ "endorsementKeys": { "configMaps": [image::HOSTS] } })),
+        };
         Self {
-            authentication: Authentication {
-                namespace: cluster.namespace().to_owned(),
-                name: cluster.name().to_owned(),
-            },
-            provider: Provider::start(&cluster, order, boot),
+            infrastructure: Infrastructure::Generic(Provider::start(&cluster, order, boot)),
+            authentication: authentication_of(&cluster),
             cluster,
             attestor,
-            provider_ids_come_late,
+            tpm,
             config,
+        }
+    }
+
+    fn on_ec2(cluster: WorkloadCluster, attestor: Attestor) -> Self {
+        let boot = image::instance(&cluster, attestor.clone(), &CLOUD);
+        let instances = Instances::start(&cluster, &CLOUD, Maker::Test, boot);
+        let is_tpm = attestor == Attestor::TPM;
+        Self {
+            infrastructure: Infrastructure::Ec2(instances),
+            authentication: authentication_of(&cluster),
+            cluster,
+            config: image::rendered(&attestor, &image::TOLD_BY_EC2),
+            attestor,
+            tpm: is_tpm.then(|| json!({ "endorsementKeys": { "platform": "aws" } })),
         }
     }
 
     /// Creates its KubeletAuthentication; `spec` is merged into what its machines need.
     pub fn attend(&self, spec: &Value) {
         let mut whole = json!({});
-        if self.attestor == Attestor::TPM {
-            whole["tpm"] = json!({ "endorsementKeys": { "configMaps": [image::HOSTS] } });
-            if self.provider_ids_come_late {
-                whole["tpm"]["lateProviderIDs"] = json!("Allow");
-            }
+        if let Some(tpm) = &self.tpm {
+            whole["tpm"] = tpm.clone();
         }
         for (key, value) in spec.as_object().unwrap() {
             whole[key] = value.clone();
@@ -161,6 +205,15 @@ impl Scene {
         let attestors = [self.attestor.as_str()];
         let authentication = authorize(&SITE.management, &self.cluster, &attestors, whole);
         authentication.wait_until_ready(SITE.management.kubectl());
+    }
+
+    /// Calls `act` with the running machine of this node.
+    #[track_caller]
+    pub fn on<R>(&self, node_name: &str, act: impl FnOnce(&Machine) -> R) -> R {
+        match &self.infrastructure {
+            Infrastructure::Generic(provider) => provider.on(node_name, act),
+            Infrastructure::Ec2(instances) => instances.on(node_name, act),
+        }
     }
 
     /// Changes the spec of its KubeletAuthentication.
@@ -199,7 +252,7 @@ impl Scene {
 
     /// The plugin's settings of a machine with a TPM, written by hand.
     pub fn write_settings(&self, node_name: &str) {
-        self.provider.on(node_name, |machine| {
+        self.on(node_name, |machine| {
             let query = |key| {
                 let value = machine.ok(&["cloud-init", "query", &format!("ds.meta_data.{key}")]);
                 value.trim().to_owned()
@@ -231,7 +284,7 @@ impl Scene {
             "{record:#}"
         );
         assert!(record["spec"]["tombstone"].is_null(), "{record:#}");
-        if self.attestor != Attestor::INSECURE {
+        if self.serves() {
             let user = format!("system:node:{name}");
             let what = format!("the serving certificate of {name}");
             self.plane().wait_for_csr(&what, |csr| {
@@ -241,6 +294,11 @@ impl Scene {
             });
         }
         name.to_owned()
+    }
+
+    /// Whether its nodes get serving certificates: not without evidence.
+    pub fn serves(&self) -> bool {
+        self.attestor != Attestor::INSECURE
     }
 
     /// The signer of certificates for clients with the cluster's attestor.
@@ -263,7 +321,7 @@ impl Scene {
             let renewed = poll(PATIENCE, || {
                 (self.renewals(signer, node) > before).then_some(())
             });
-            let journal = || self.provider.on(node, Machine::journal);
+            let journal = || self.on(node, Machine::journal);
             assert!(renewed.is_some(), "{node} does not renew: {}", journal());
             self.plane().wait_for_node_ready(node);
         }
@@ -280,9 +338,7 @@ impl Scene {
 
     /// A kubeconfig with the node's certificate, as somebody copies it from the machine.
     pub fn stolen(&self, node_name: &str) -> PathBuf {
-        let pem = self
-            .provider
-            .on(node_name, |machine| machine.read(CREDENTIAL));
+        let pem = self.on(node_name, |machine| machine.read(CREDENTIAL));
         let pem = String::from_utf8(pem.unwrap()).unwrap();
         let key = pem.find("-----BEGIN PRIVATE KEY").unwrap();
         let end = pem[key..].find("-----END PRIVATE KEY-----\n").unwrap();
@@ -335,6 +391,13 @@ impl Scene {
     #[track_caller]
     pub fn client_requests(&self) -> Vec<Value> {
         client_requests(&self.cluster, &self.attestor)
+    }
+}
+
+fn authentication_of(cluster: &WorkloadCluster) -> Authentication {
+    Authentication {
+        namespace: cluster.namespace().to_owned(),
+        name: cluster.name().to_owned(),
     }
 }
 

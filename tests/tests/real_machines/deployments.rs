@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;
+use kubelet_authenticator_tests::metrics_server::MetricsServer;
+use kubelet_authenticator_tests::pods;
 use serde_json::json;
 
 use crate::bed::{Machines, PATIENCE, Scene, names};
@@ -29,6 +32,9 @@ fn lives(scene: &Scene, requests_of_a_join: usize) {
         .map(|name| (name.clone(), scene.stolen(name)))
         .collect();
     scene.reads_well(&nodes);
+    if scene.serves() {
+        answers_of_pods(scene, &nodes);
+    }
     for (name, kubeconfig) in &stolen {
         let said = scene.label(kubeconfig, name, "lives");
         assert!(said.contains("labeled"), "{said}");
@@ -50,6 +56,23 @@ fn lives(scene: &Scene, requests_of_a_join: usize) {
     scene.reads_well(&[node]);
     let requests = scene.client_requests();
     assert_eq!(requests.len(), 4 * requests_of_a_join, "{requests:#?}");
+}
+
+/// `kubectl logs`, `exec` and `top` have their answers from each of these nodes.
+#[track_caller]
+fn answers_of_pods(scene: &Scene, nodes: &[String]) {
+    let kubectl = scene.plane().kubectl();
+    let metrics_server = MetricsServer::start(scene.plane());
+    for (number, node) in nodes.iter().enumerate() {
+        let pod = format!("pod-{number}");
+        pods::run(kubectl, &pod, node);
+        let logs = pods::logs(kubectl, &pod);
+        assert!(logs.starts_with("it runs on "), "{logs}");
+        pods::exec(kubectl, &pod);
+    }
+    for resource in ["nodes", "pods"] {
+        metrics_server.top(kubectl, resource, nodes.len());
+    }
 }
 
 /// Waits until this certificate may not make the Node that Cluster API has deleted again.
@@ -91,4 +114,18 @@ fn machines_on_hosts_with_tpms_join_leave_and_are_rolled() {
 #[test]
 fn machines_on_hosts_whose_node_comes_before_their_provider_id_join_by_their_tpms() {
     lives(&Scene::attended("metal-late", Machines::TpmNodeFirst(4)), 2);
+}
+
+/// As with Cluster API Provider AWS: the provider ID is on the AWSMachine first, and on the Machine once the
+/// AWSMachine is ready.
+#[test]
+fn instances_that_ask_before_their_machines_have_provider_ids_join_leave_and_are_rolled() {
+    let scene = Scene::attended("ec2", Machines::Ec2(Attestor::AWS));
+    // Each is granted the first that it asks for.
+    lives(&scene, 1);
+}
+
+#[test]
+fn instances_with_nitro_tpms_join_leave_and_are_rolled() {
+    lives(&Scene::attended("nitro", Machines::Ec2(Attestor::TPM)), 2);
 }

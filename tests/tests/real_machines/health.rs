@@ -30,7 +30,7 @@ fn check_health(scene: &Scene) {
 #[track_caller]
 fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> String {
     let former = deployment.machines();
-    scene.provider.on(node, |machine| {
+    scene.on(node, |machine| {
         machine.ok(&["systemctl", "stop", "kubelet"])
     });
     let gone = poll(PATIENCE, || {

@@ -4,7 +4,6 @@
 mod bed;
 mod deployments;
 mod health;
-mod instances;
 mod moved;
 mod page;
 mod pools;

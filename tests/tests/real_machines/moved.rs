@@ -1,34 +1,53 @@
 //! A Cluster is moved to another management cluster, and back.
 
 use kubelet_attestation::names::Provider as Attestor;
-use kubelet_authenticator_tests::management::Order;
-use serde_json::json;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::image::HOSTS;
+use kubelet_authenticator_tests::management::WorkloadCluster;
+use serde_json::{Value, json};
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene, Site, client_requests, joinable, names, record};
+use crate::bed::{
+    Infrastructure, Machines, PATIENCE, SITE, Scene, Site, client_requests, joinable, names,
+    record, renewals,
+};
+
+/// The lifetime of certificates here: a renewal can be waited for.
+const SECONDS: u32 = 120;
 
 #[test]
-fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
+fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
     let there = Site::start();
-    let machines = Machines::Insecure(Order::ProviderIdFirst);
-    let scene = Scene::unattended(joinable("moved"), machines);
-    annotate(&SITE, "insecure");
+    for site in [&*SITE, &there] {
+        site.allow_short_certificates();
+    }
+    let scene = Scene::unattended(joinable("moved"), Machines::Tpm(2));
+    annotate(&SITE, "tpm");
     scene
         .authentication
         .wait_until_ready(SITE.management.kubectl());
+    scene.change(&json!({
+        "tpm": { "endorsementKeys": { "configMaps": [HOSTS] } },
+        "certificate": { "expirationSeconds": SECONDS },
+    }));
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
     let before = deployment.wait_until_running(1);
     let name = scene.wait_for_node_of(&before[0]);
     let record_before = scene.record(&name);
+    assert_eq!(joins(&scene.cluster), 1);
     let Scene {
         cluster,
         authentication,
-        provider,
+        infrastructure: Infrastructure::Generic(provider),
         ..
-    } = scene;
+    } = scene
+    else {
+        panic!("no other is moved");
+    };
 
     let (provider, cluster) = provider.moved(|| cluster.clusterctl_move(&there.management));
 
+    let decided = decisions(&SITE, &cluster);
     let moved = authentication.wait_until_ready(there.management.kubectl());
     let owner = &moved["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], cluster.get()["metadata"]["uid"], "{moved:#}");
@@ -39,13 +58,16 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
         record(&there, &cluster, &name)["spec"],
         record_before["spec"]
     );
-    assert_eq!(client_requests(&cluster, &Attestor::INSECURE).len(), 1);
+    renews(&cluster, &name);
+    assert_eq!(joins(&cluster), 1);
     deployment.scale(2);
     let both = deployment.wait_until_running(2);
-    assert_eq!(client_requests(&cluster, &Attestor::INSECURE).len(), 2);
+    assert_eq!(joins(&cluster), 2);
+    assert_eq!(decisions(&SITE, &cluster), decided);
 
     let (_provider, cluster) = provider.moved(|| cluster.clusterctl_move(&SITE.management));
 
+    let decided = decisions(&there, &cluster);
     authentication.wait_until_ready(SITE.management.kubectl());
     let deployment = deployment.moved_with(&cluster);
     let back = deployment.wait_until_running(2);
@@ -59,13 +81,15 @@ fn after_clusterctl_move_and_back_no_node_joins_again_and_others_join() {
         record(&SITE, &cluster, &name)["spec"],
         record_before["spec"]
     );
-    assert_eq!(client_requests(&cluster, &Attestor::INSECURE).len(), 2);
-    // Another manager owns what was moved, and the Cluster's word counts all the same.
-    annotate(&SITE, "tpm");
+    renews(&cluster, &name);
+    assert_eq!(joins(&cluster), 2);
+    assert_eq!(decisions(&there, &cluster), decided);
+    // Another manager owns what was moved, and the Cluster's annotation counts all the same.
+    annotate(&SITE, "tpm,aws");
     let kubectl = SITE.management.kubectl();
     let authentications = ["kubeletauthentications", "-n", "moved"];
-    kubectl.wait_for(&authentications, "tpm alone", PATIENCE, |one| {
-        one["spec"]["authorizedAttestors"] == json!(["tpm"])
+    kubectl.wait_for(&authentications, "another attestor", PATIENCE, |one| {
+        one["spec"]["authorizedAttestors"] == json!(["tpm", "aws"])
     });
 }
 
@@ -75,4 +99,36 @@ fn annotate(site: &Site, attestors: &str) {
     let patch = json!({ "metadata": { "annotations": { annotation: attestors } } });
     let target = ["clusters.cluster.x-k8s.io", "prod-1", "-n", "moved"];
     site.management.kubectl().patch(&target, &patch);
+}
+
+/// The number of certificates that were issued to bootstrap tokens; no request may have been denied.
+#[track_caller]
+fn joins(cluster: &WorkloadCluster) -> usize {
+    let requests = client_requests(cluster, &Attestor::TPM);
+    let is_join = |csr: &&Value| {
+        let user = csr["spec"]["username"].as_str().unwrap();
+        user.starts_with("system:bootstrap:") && csr["status"]["certificate"].is_string()
+    };
+    requests.iter().filter(is_join).count()
+}
+
+/// Waits until the node has renewed its certificate.
+#[track_caller]
+fn renews(cluster: &WorkloadCluster, node: &str) {
+    let signer = Attestor::TPM.client_signer();
+    let count = || renewals(cluster.control_plane(), &signer, node);
+    let before = count();
+    let renewed = poll(PATIENCE, || (count() > before).then_some(()));
+    assert!(renewed.is_some(), "{node} does not renew");
+}
+
+/// The number of decisions of the site's controller about requests of the Cluster.
+fn decisions(site: &Site, cluster: &WorkloadCluster) -> usize {
+    let requests = cluster.control_plane().csrs();
+    let of_cluster = |line: &&str| {
+        let mut names = requests.iter().map(|csr| &csr["metadata"]["name"]);
+        line.contains(r#""decided""#) && names.any(|name| line.contains(name.as_str().unwrap()))
+    };
+    let log = site.manager.process.log().text();
+    log.lines().filter(of_cluster).count()
 }

@@ -1,10 +1,10 @@
 //! A cluster whose nodes joined before: they renew as they did, are taken over one by one, attestation
 //! is enforced, and all of it is taken back.
 
-use kubelet_authenticator_tests::fleet::allow_short_certificates;
+use kubelet_authenticator_test_support::process::poll;
 use serde_json::json;
 
-use crate::bed::{Machines, SITE, Scene, joinable};
+use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable, names};
 use crate::page::commands;
 
 /// The lifetime of certificates here, of kubeadm's and of ours: a renewal can be waited for.
@@ -17,7 +17,7 @@ const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenti
 
 #[test]
 fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
-    allow_short_certificates(&SITE.management);
+    SITE.allow_short_certificates();
     let lifetime = format!("--cluster-signing-duration={SECONDS}s");
     let cluster = joinable("before-us").controller_manager_arg(lifetime);
     let scene = Scene::unattended(cluster, Machines::Tpm(3));
@@ -47,7 +47,7 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
     scene.change(&json!({ "adoption": "Allow" }));
     for node in &nodes {
         scene.write_settings(node);
-        scene.provider.on(node, |machine| {
+        scene.on(node, |machine| {
             machine.ok(&["sh", "-euc", &take_over]);
         });
         let record = scene.record(node);
@@ -73,7 +73,7 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
     scene.plane().kubeadm_bootstrap_token_phase();
     scene.wait_for_paths("False", "AutoApproveBindingFound");
     for node in &nodes {
-        scene.provider.on(node, |machine| {
+        scene.on(node, |machine| {
             machine.ok(&[
                 "sh",
                 "-euc",
@@ -97,10 +97,40 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
     SITE.management.kubectl().ok(words);
     scene.wait_for_renewals(BUILT_IN, &nodes);
     for node in &nodes {
-        let left = scene.provider.on(node, |machine| {
+        let left = scene.on(node, |machine| {
             machine.read("/etc/kubernetes/kubelet.conf").unwrap()
         });
         let left = String::from_utf8(left).unwrap();
         assert!(!left.contains("exec:"), "{left}");
     }
+}
+
+#[test]
+fn machine_deployments_are_migrated_one_by_one_while_others_join_as_before() {
+    let scene = Scene::attended("beside", Machines::Tpm(3));
+    let deployment = |name, config| scene.cluster.machine_deployment_of(name, 1, config);
+    let ours = deployment("ours", scene.config());
+    scene.wait_for_node_of(&ours.wait_until_running(1)[0]);
+
+    // One that nobody has changed yet gets one more Machine.
+    let stock = deployment("stock", scene.stock_config());
+
+    let before = stock.wait_until_running(1);
+    let node = before[0]["status"]["nodeRef"]["name"].as_str().unwrap();
+    scene.plane().wait_for_node_ready(node);
+    let ways = poll(PATIENCE, || {
+        let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
+        ways.contains("1 Nodes have no record").then_some(ways)
+    });
+    assert!(
+        ways.as_ref().is_some_and(|ways| ways.contains(node)),
+        "{ways:?}"
+    );
+
+    stock.bootstrap_as(&ours);
+
+    let after = stock.wait_until_replaced(1, &names(&before));
+    scene.wait_for_node_of(&after[0]);
+    scene.change(&json!({ "autoApproveBindings": "Remove" }));
+    scene.wait_for_paths("True", "Closed");
 }

@@ -2,6 +2,7 @@
 //! controller.
 
 use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::condition_of;
@@ -115,7 +116,7 @@ fn topology(workers: u32, values: &[Value]) -> Value {
         .collect();
     json!({
         "classRef": { "name": "class" },
-        "version": "v1.36.3",
+        "version": *KUBERNETES_VERSION,
         "variables": variables,
         "workers": { "machineDeployments": [
             { "class": "worker", "name": "md-0", "replicas": workers },

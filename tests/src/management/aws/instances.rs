@@ -1,14 +1,16 @@
 //! The machines of a Cluster on AWS.
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_test_support::machine::Machine;
+use kubelet_authenticator_test_support::moto::Network;
 use serde_json::{Value, json};
 
 use super::super::WorkloadCluster;
-use super::super::contract::{AWS_MACHINE, MACHINE};
+use super::super::contract::{AWS_MACHINE, InfraCluster, MACHINE};
 use super::super::place::Place;
 use super::super::rounds::Rounds;
 use crate::cloud::{ACCOUNT, Cloud, Instance, REGION};
@@ -30,50 +32,90 @@ pub enum Maker {
 /// at most until this is dropped.
 #[derive(Debug)]
 pub struct Instances {
-    _rounds: Rounds<State>,
+    rounds: Rounds<State>,
+    running: Arc<Mutex<Running>>,
 }
 
-impl Instances {
-    /// Starts to boot them: `boot` is given an instance and the bootstrap token in its user data,
-    /// and starts what ends when it is dropped.
-    pub fn start<M: Send + 'static>(
-        cluster: &WorkloadCluster,
-        cloud: &Arc<Cloud>,
-        maker: Maker,
-        boot: impl Fn(&Instance, &str) -> M + Send + 'static,
-    ) -> Self {
-        let state = State {
-            place: cluster.place.clone(),
-            workload: cluster.control_plane().clone(),
-            cloud: cloud.clone(),
-            maker,
-            boot: Box::new(move |instance, token| Box::new(boot(instance, token))),
-            running: BTreeMap::new(),
-        };
-        Self {
-            _rounds: Rounds::start(state, State::look),
-        }
-    }
-}
+/// Machines that run, by the names of their AWSMachines.
+type Running = BTreeMap<String, Booted>;
 
-struct State {
-    place: Place,
-    workload: Arc<ControlPlane>,
-    cloud: Arc<Cloud>,
-    maker: Maker,
-    boot: Box<Boot>,
-    /// By the names of their AWSMachines.
-    running: BTreeMap<String, Booted>,
-}
-
+#[derive(Debug)]
 struct Booted {
-    // First: what an instance runs ends before its metadata service.
-    _running: Box<dyn Any + Send>,
+    // First: it ends before its metadata service.
+    machine: Machine,
     instance: Instance,
     token: String,
 }
 
-type Boot = dyn Fn(&Instance, &str) -> Box<dyn Any + Send> + Send;
+impl Instances {
+    /// Starts to boot them: `boot` is given an instance and its user data.
+    ///
+    /// # Panics
+    ///
+    /// If the Cluster is not on AWS.
+    #[track_caller]
+    pub fn start(
+        cluster: &WorkloadCluster,
+        cloud: &Arc<Cloud>,
+        maker: Maker,
+        boot: impl Fn(&Instance, &str) -> Machine + Send + 'static,
+    ) -> Self {
+        let InfraCluster::Aws(network) = &cluster.infrastructure else {
+            panic!("{} is not on AWS", cluster.name());
+        };
+        let running = Arc::default();
+        let state = State {
+            place: cluster.place.clone(),
+            workload: cluster.control_plane().clone(),
+            network: network.clone(),
+            cloud: cloud.clone(),
+            maker,
+            boot: Box::new(boot),
+            running: Arc::clone(&running),
+        };
+        Self {
+            rounds: Rounds::start(state, State::look),
+            running,
+        }
+    }
+
+    /// Calls `act` with the running machine whose node has this name.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[track_caller]
+    pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
+        let running = lock(&self.running);
+        let mut all = running.values();
+        let booted = all.find(|booted| booted.instance.node_name() == name);
+        let booted = booted.unwrap_or_else(|| panic!("no instance {name} is running"));
+        act(&booted.machine)
+    }
+}
+
+impl Drop for Instances {
+    fn drop(&mut self) {
+        self.rounds.end();
+        if thread::panicking() {
+            for Booted { machine, .. } in lock(&self.running).values() {
+                eprintln!("instance {} said:\n{}", machine.name(), machine.journal());
+            }
+        }
+    }
+}
+
+type Boot = dyn Fn(&Instance, &str) -> Machine + Send;
+
+struct State {
+    place: Place,
+    workload: Arc<ControlPlane>,
+    network: Network,
+    cloud: Arc<Cloud>,
+    maker: Maker,
+    boot: Box<Boot>,
+    running: Arc<Mutex<Running>>,
+}
 
 impl State {
     fn look(&mut self) {
@@ -85,8 +127,12 @@ impl State {
         let (leaving, staying): (Vec<_>, Vec<_>) = objects
             .iter()
             .partition(|object| object["metadata"]["deletionTimestamp"].is_string());
-        self.running
-            .retain(|name, _| staying.iter().any(|object| name_of(object) == name));
+        let is_there = |name: &str| staying.iter().any(|object| name_of(object) == name);
+        let gone: Vec<_> = lock(&self.running)
+            .extract_if(.., |name, _| !is_there(name))
+            .collect();
+        // They take a moment to end: nobody waits for that with the lock.
+        drop(gone);
         for object in staying {
             self.boot(object);
             if self.maker == Maker::Test {
@@ -101,12 +147,12 @@ impl State {
     }
 
     /// Starts what runs on the instance, if there is one that has not been seen yet.
-    fn boot(&mut self, object: &Value) {
+    fn boot(&self, object: &Value) {
         let name = name_of(object);
         let Some(id) = object["spec"]["instanceID"].as_str() else {
             return;
         };
-        if self.running.contains_key(name) {
+        if lock(&self.running).contains_key(name) {
             return;
         }
         let ec2 = self.cloud.moto().ec2(ACCOUNT, REGION);
@@ -120,11 +166,11 @@ impl State {
         let instance = self.cloud.boot(ec2.instance(id));
         let token = token_of(&data);
         let booted = Booted {
-            _running: (self.boot)(&instance, &token),
+            machine: (self.boot)(&instance, &data),
             instance,
             token,
         };
-        self.running.insert(name.to_owned(), booted);
+        lock(&self.running).insert(name.to_owned(), booted);
     }
 
     /// Writes what Cluster API Provider AWS writes next about this AWSMachine, if it is time.
@@ -136,9 +182,10 @@ impl State {
         if object["metadata"]["finalizers"] != json!([FINALIZER]) {
             return self.set_finalizers(name, &[FINALIZER]);
         }
+        let running = lock(&self.running);
         let Some(Booted {
             instance, token, ..
-        }) = self.running.get(name)
+        }) = running.get(name)
         else {
             return self.launch(name);
         };
@@ -163,7 +210,8 @@ impl State {
     fn launch(&self, name: &str) {
         let owned = owned(&self.place.cluster);
         let tags = [(owned.as_str(), "owned"), ("Name", name)];
-        let ec2 = self.cloud.moto().ec2(ACCOUNT, REGION).run(&tags);
+        let ec2 = self.cloud.moto().ec2(ACCOUNT, REGION);
+        let ec2 = ec2.run_in(&self.network, &tags);
         let provider_id = format!("aws:///{}/{}", ec2.zone, ec2.id);
         let patch = json!({ "spec": { "providerID": provider_id, "instanceID": ec2.id } });
         self.place.patch(AWS_MACHINE, name, &patch);
@@ -203,6 +251,11 @@ impl State {
 /// The tag of what Cluster API Provider AWS made for a Cluster of this name, in whatever namespace.
 pub fn owned(cluster: &str) -> String {
     format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
+}
+
+/// The machines, also when another thread has panicked: they are to end all the same.
+fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn name_of(object: &Value) -> &str {

@@ -94,12 +94,8 @@ impl KubeletBuilder {
     ///
     /// As [`HeldAddress::take`].
     #[track_caller]
-    pub fn reachable(self) -> Self {
-        self.reachable_at(HeldAddress::take())
-    }
-
-    /// The same at this address.
-    pub fn reachable_at(mut self, address: HeldAddress) -> Self {
+    pub fn reachable(mut self) -> Self {
+        let address = HeldAddress::take();
         let ip = address.ip().to_string();
         self.address = Some(address);
         self.configuration("address", json!(ip))

@@ -101,6 +101,12 @@ impl MachineBuilder {
         self.address
     }
 
+    /// Gives it this address, of a [`Machine::network`].
+    pub fn at(mut self, address: Ipv4Addr) -> Self {
+        self.address = address;
+        self
+    }
+
     /// Puts a file at this absolute path, its directories too, before systemd starts.
     ///
     /// # Panics

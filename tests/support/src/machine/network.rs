@@ -12,6 +12,9 @@ use crate::process::{draw, spawn};
 /// is that of held addresses. Each test process has one of its 256 networks.
 const NETWORKS: [u8; 2] = [198, 19];
 
+/// The first of the addresses that others assign, the last quarter of a network.
+const ASSIGNED: u8 = 192;
+
 /// A switch in a namespace of its own, which ends with the standard input, and so with the test
 /// process; and with it every cable to it: that to the host, `$2`, which has the address `$3`.
 /// `$1` is the test process.
@@ -56,10 +59,15 @@ impl Network {
         self.address(1)
     }
 
-    /// An address for a machine: no two of 253 have one.
+    /// An address for a machine: no two of 190 have one.
     pub(super) fn next(&self) -> Ipv4Addr {
         let made = self.machines.fetch_add(1, Ordering::Relaxed);
-        self.address(made % 253 + 2)
+        self.address(made % (ASSIGNED - 2) + 2)
+    }
+
+    /// The addresses that [`Network::next`] does not give, in CIDR notation.
+    pub(super) fn assigned(&self) -> String {
+        format!("{}/26", self.address(ASSIGNED))
     }
 
     fn address(&self, last: u8) -> Ipv4Addr {

@@ -72,7 +72,7 @@ impl Ec2 {
     #[track_caller]
     pub fn run_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
         loop {
-            let instances = self.run_at_random(count, tags);
+            let instances = self.start_new(count, None, tags);
             let names: BTreeSet<_> = instances.iter().map(|one| &one.private_dns_name).collect();
             if names.len() == count {
                 return instances;
@@ -84,14 +84,26 @@ impl Ec2 {
         }
     }
 
+    /// Starts one instance with these tags in the network, with an address of it that no other has.
     #[track_caller]
-    fn run_at_random(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
+    pub fn run_in(&self, network: &Network, tags: &[(&str, &str)]) -> Instance {
+        self.start_new(1, Some(network), tags).remove(0)
+    }
+
+    #[track_caller]
+    fn start_new(
+        &self,
+        count: usize,
+        network: Option<&Network>,
+        tags: &[(&str, &str)],
+    ) -> Vec<Instance> {
         let count = count.to_string();
         let mut parameters = vec![
             ("ImageId".to_owned(), "ami-12345678"),
             ("MinCount".to_owned(), &*count),
             ("MaxCount".to_owned(), &*count),
         ];
+        parameters.extend(network.map(|network| ("SubnetId".to_owned(), &*network.subnet)));
         let specification = "TagSpecification.1";
         if !tags.is_empty() {
             parameters.push((format!("{specification}.ResourceType"), "instance"));

@@ -13,9 +13,6 @@ const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 /// How many addresses there are.
 const COUNT: u64 = 1 << 16;
 
-/// The number of addresses in a [`HeldAddress::network`]: the least that EC2 takes for one is 16.
-const NETWORK: u32 = 1 << 8;
-
 /// How often an address that another process holds is drawn before the test fails.
 const ATTEMPTS: usize = 20;
 
@@ -52,25 +49,6 @@ impl HeldAddress {
             }
         }
         panic!("no address for a node, root with CAP_NET_ADMIN may add one: {trouble}");
-    }
-
-    /// Gives the machine this address, of a [`HeldAddress::network`].
-    ///
-    /// # Panics
-    ///
-    /// As [`HeldAddress::take`], and where another process holds it.
-    #[track_caller]
-    pub fn take_this(ip: Ipv4Addr) -> Self {
-        Self::hold(ip).unwrap_or_else(|trouble| {
-            panic!("no address {ip} for a node, root with CAP_NET_ADMIN may add it: {trouble}")
-        })
-    }
-
-    /// Addresses for somebody else to choose from, in CIDR notation. It is not known that none of
-    /// them is held, and unlikely that one is.
-    pub fn network() -> String {
-        let first = u32::from(drawn()) / NETWORK * NETWORK;
-        format!("{}/{}", Ipv4Addr::from(first), NETWORK.leading_zeros() + 1)
     }
 
     /// The address.
@@ -140,19 +118,5 @@ mod tests {
         HeldAddress::hold(held.ip()).unwrap_err();
 
         TcpListener::bind((held.ip(), 0)).unwrap();
-    }
-
-    #[test]
-    fn a_network_is_of_addresses_that_can_be_held() {
-        let network = HeldAddress::network();
-
-        let (first, length) = network.split_once('/').unwrap();
-        assert_eq!(length, "24");
-        let first: Ipv4Addr = first.parse().unwrap();
-        assert_eq!(first.octets()[3], 0);
-        let ip = Ipv4Addr::from(u32::from(first) + 200);
-        let held = HeldAddress::take_this(ip);
-        assert_eq!(held.ip(), ip);
-        TcpListener::bind((ip, 0)).unwrap();
     }
 }

@@ -1,0 +1,61 @@
+//! Pods, and what `kubectl` has of them through the API server and their kubelet.
+
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_test_support::process::poll;
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Runs a pod on this node, which says so, computes for a moment and stays.
+#[track_caller]
+pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "nodeName": node_name,
+            "hostNetwork": true,
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1,
+            "tolerations": [{ "operator": "Exists" }],
+            "containers": [{
+                "name": "main", "image": "every-image-is-there",
+                // metrics-server leaves out containers that have used no processor time.
+                "command": ["sh", "-c", "echo it runs on $(uname -n); i=0; \
+                    while [ $i -lt 100000 ]; do i=$((i + 1)); done; exec sleep 3600"],
+            }],
+        },
+    });
+    // A pod's ServiceAccount is made a moment after its namespace.
+    let created = poll(PATIENCE, || kubectl.try_create(&pod).ok());
+    assert!(created.is_some(), "{:?}", kubectl.try_create(&pod));
+    let runs = |pod: &Value| pod["metadata"]["name"] == name && pod["status"]["phase"] == "Running";
+    kubectl.wait_for(&["pods"], "that runs", PATIENCE, runs);
+}
+
+/// The output of `kubectl logs`, as soon as the kubelet answers.
+#[track_caller]
+pub fn logs(kubectl: &Kubectl, name: &str) -> String {
+    let logs = poll(PATIENCE, || {
+        let logs = kubectl.run(["logs", name]);
+        logs.status.success().then(|| text(&logs.stdout))
+    });
+    logs.unwrap_or_else(|| panic!("{}", text(&kubectl.run(["logs", name]).stderr)))
+}
+
+/// Has `kubectl exec` send something to a command in the pod, which comes back with its exit status.
+#[track_caller]
+pub fn exec(kubectl: &Kubectl, name: &str) {
+    let words = ["exec", "-i", name, "--", "sh", "-c", "cat; exit 7"];
+    let executed = kubectl.run_with_input(words, "from the client\n");
+    let stderr = text(&executed.stderr);
+    assert_eq!(text(&executed.stdout), "from the client\n", "{stderr}");
+    assert_eq!(executed.status.code(), Some(7), "{stderr}");
+}
+
+/// Bytes that a program printed.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
