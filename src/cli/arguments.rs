@@ -200,18 +200,24 @@ pub(super) enum Rendered {
     KubeadmConfig(KubeadmConfigOptions),
     /// The `variables` and `patches` of a `ClusterClass` whose workers get the drop-in in Clusters that
     /// say so.
-    ClusterClass {
-        /// The API version of the class's `KubeadmConfigTemplate`s.
-        #[arg(long, value_enum, default_value_t)]
-        api_version: BootstrapApi,
-        /// The fields that these templates do not have, separated by commas: they are made. To the
-        /// others, which must be there, something is added.
-        #[arg(long, value_enum, value_delimiter = ',', value_name = "FIELDS")]
-        absent: Vec<Absent>,
-        /// Also patch the templates of the class's machinePools, of which there must be some.
-        #[arg(long)]
-        machine_pools: bool,
-    },
+    ClusterClass(ClusterClassOptions),
+}
+
+/// The options of a `ClusterClass`.
+#[derive(Debug, Args)]
+pub(super) struct ClusterClassOptions {
+    /// The API version of the class's `KubeadmConfigTemplate`s.
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) api_version: BootstrapApi,
+    /// The fields that these templates do not have, separated by commas: they are made. To the
+    /// others, which must be there, something is added.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "FIELDS")]
+    pub(super) absent: Vec<Absent>,
+    /// Also patch the templates of the class's machinePools, of which there must be some.
+    #[arg(long)]
+    pub(super) machine_pools: bool,
+    #[command(flatten)]
+    pub(super) templates: Templates,
 }
 
 /// The options of a `KubeadmConfigTemplate`.
@@ -226,6 +232,13 @@ pub(super) struct KubeadmConfigOptions {
     /// The format of the bootstrap data.
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: BootstrapFormat,
+    #[command(flatten)]
+    pub(super) templates: Templates,
+}
+
+/// What machines are told of themselves by their instance metadata.
+#[derive(Debug, Args)]
+pub(super) struct Templates {
     /// The machines' provider IDs, as a template of cloud-init: `{{ ds.meta_data.provider_id }}`. For
     /// plugins that do not find it themselves; the kubelet gives it to the Node.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]

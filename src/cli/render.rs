@@ -6,7 +6,8 @@ use kubelet_attestation::names::Provider;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{
-    Absent, Arguments, BootstrapApi, BootstrapFormat, KubeadmConfigOptions, Rendered,
+    Absent, Arguments, BootstrapApi, BootstrapFormat, ClusterClassOptions, KubeadmConfigOptions,
+    Rendered, Templates,
 };
 use super::setup::{plain, this_program};
 use super::{Session, answer};
@@ -54,13 +55,9 @@ impl Session {
             Rendered::KubeadmConfig(options) => {
                 answer::yaml(&kubeadm_config(options, self.serves(), drop_in))
             }
-            Rendered::ClusterClass {
-                api_version,
-                absent,
-                machine_pools,
-            } => answer::yaml(&json!({
+            Rendered::ClusterClass(options) => answer::yaml(&json!({
                 "variables": [variable(self.attester.provider().as_str())],
-                "patches": [patch(*api_version, self.serves(), absent, *machine_pools, drop_in)],
+                "patches": [patch(options, self.serves(), drop_in)],
             })),
         };
         answer::print(text.as_bytes())
@@ -79,14 +76,10 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<
         BootstrapFormat::CloudConfig => "cloud-config",
         BootstrapFormat::Ignition => "ignition",
     };
-    let mut files = vec![file(drop_in)];
-    let mut arguments: Vec<_> = serves.then_some(FLAG).into_iter().collect();
-    if let Some(id) = &options.provider_id_template {
-        files.push(settings(id));
-        arguments.push(("provider-id", id));
-    }
+    let files = files(&options.templates, drop_in);
+    let arguments = arguments(&options.templates, serves);
     let mut registration = Map::new();
-    if let Some(name) = &options.node_name_template {
+    if let Some(name) = &options.templates.node_name_template {
         registration.insert("name".to_owned(), json!(name));
     }
     if !arguments.is_empty() {
@@ -111,7 +104,24 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<
     })
 }
 
-/// The plugin's settings, where it is told who the machine is.
+/// The files of a machine: the drop-in, and the settings where the plugin is told who the machine is.
+fn files(templates: &Templates, drop_in: DropIn<'_>) -> Vec<Value> {
+    let settings = templates.provider_id_template.as_deref().map(settings);
+    [file(drop_in)].into_iter().chain(settings).collect()
+}
+
+/// The kubelet's arguments.
+fn arguments(templates: &Templates, serves: bool) -> Vec<(&str, &str)> {
+    let provider_id = templates.provider_id_template.as_deref();
+    let provider_id = provider_id.map(|id| ("provider-id", id));
+    serves
+        .then_some(FLAG)
+        .into_iter()
+        .chain(provider_id)
+        .collect()
+}
+
+/// The plugin's settings.
 fn settings(provider_id: &str) -> Value {
     let settings = json!({
         "apiVersion": "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
@@ -187,43 +197,32 @@ fn variable(provider: &str) -> Value {
 /// The patch of a `ClusterClass` that has workers run the plugin.
 ///
 /// Cluster API adds to a list, or to a map, only where there is one, and no patch can ask for that.
-fn patch(
-    api_version: BootstrapApi,
-    serves: bool,
-    absent: &[Absent],
-    machine_pools: bool,
-    drop_in: DropIn<'_>,
-) -> Value {
+fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Value {
     let every = json!({ "names": ["*"] });
-    let workers = if machine_pools {
+    let workers = if options.machine_pools {
         json!({ "machineDeploymentClass": every, "machinePoolClass": every })
     } else {
         json!({ "machineDeploymentClass": every })
     };
-    let item = |field: &str, is_absent: bool, item: &Value| {
-        if is_absent {
-            add(field, &json!([item]))
-        } else {
-            add(&format!("{field}/-"), item)
-        }
-    };
-    let is_absent = |field| absent.contains(&field);
-    let mut patches = vec![
-        item("files", is_absent(Absent::Files), &file(drop_in)),
-        item(
-            "preKubeadmCommands",
-            is_absent(Absent::PreKubeadmCommands),
-            &json!(RELOAD),
-        ),
-    ];
-    patches.extend(serves.then(|| add_argument(api_version, absent)));
+    let is_absent = |field| options.absent.contains(&field);
+    let mut patches = add_items(
+        "files",
+        is_absent(Absent::Files),
+        &files(&options.templates, drop_in),
+    );
+    patches.extend(add_items(
+        "preKubeadmCommands",
+        is_absent(Absent::PreKubeadmCommands),
+        &[json!(RELOAD)],
+    ));
+    patches.extend(add_registration(options, serves));
     json!({
         "name": VARIABLE,
         "description": "Workers get their certificates through kubelet-authenticator.",
         "enabledIf": format!("{{{{ .{VARIABLE}.enabled }}}}"),
         "definitions": [{
             "selector": {
-                "apiVersion": bootstrap_api(api_version),
+                "apiVersion": bootstrap_api(options.api_version),
                 "kind": "KubeadmConfigTemplate",
                 "matchResources": workers,
             },
@@ -232,26 +231,56 @@ fn patch(
     })
 }
 
-fn add_argument(version: BootstrapApi, absent: &[Absent]) -> Value {
-    let all = kubelet_arguments(version, &[FLAG]);
-    let of_node = json!({ "kubeletExtraArgs": all });
-    let (flag, value) = FLAG;
-    if absent.contains(&Absent::JoinConfiguration) {
-        add("joinConfiguration", &json!({ "nodeRegistration": of_node }))
-    } else if absent.contains(&Absent::NodeRegistration) {
-        add("joinConfiguration/nodeRegistration", &of_node)
-    } else if absent.contains(&Absent::KubeletExtraArgs) {
-        add("joinConfiguration/nodeRegistration/kubeletExtraArgs", &all)
-    } else {
-        let arguments = "joinConfiguration/nodeRegistration/kubeletExtraArgs";
-        match version {
-            BootstrapApi::V1beta1 => add(&format!("{arguments}/{flag}"), &json!(value)),
-            BootstrapApi::V1beta2 => {
-                let argument = json!({ "name": flag, "value": value });
-                add(&format!("{arguments}/-"), &argument)
-            }
-        }
+/// The patches that add these items to a list, or make it.
+fn add_items(field: &str, is_absent: bool, items: &[Value]) -> Vec<Value> {
+    if is_absent {
+        return vec![add(field, &json!(items))];
     }
+    let end = format!("{field}/-");
+    items.iter().map(|item| add(&end, item)).collect()
+}
+
+/// The patches that add the kubelet's arguments, and the node's name.
+fn add_registration(options: &ClusterClassOptions, serves: bool) -> Vec<Value> {
+    let arguments = arguments(&options.templates, serves);
+    let name = options.templates.node_name_template.as_deref();
+    let mut fields = Map::new();
+    fields.extend(name.map(|name| ("name".to_owned(), json!(name))));
+    if !arguments.is_empty() {
+        let all = kubelet_arguments(options.api_version, &arguments);
+        fields.insert("kubeletExtraArgs".to_owned(), all);
+    }
+    let is_absent = |field| options.absent.contains(&field);
+    let (join, node) = ("joinConfiguration", "joinConfiguration/nodeRegistration");
+    if fields.is_empty() {
+        return Vec::new();
+    } else if is_absent(Absent::JoinConfiguration) {
+        return vec![add(join, &json!({ "nodeRegistration": fields }))];
+    } else if is_absent(Absent::NodeRegistration) {
+        return vec![add(node, &fields.into())];
+    } else if is_absent(Absent::KubeletExtraArgs) {
+        let fields = fields.iter();
+        return fields
+            .map(|(field, value)| add(&format!("{node}/{field}"), value))
+            .collect();
+    }
+    let mut patches: Vec<_> = name
+        .map(|name| add(&format!("{node}/name"), &json!(name)))
+        .into_iter()
+        .collect();
+    let extra = format!("{node}/kubeletExtraArgs");
+    patches.extend(
+        arguments
+            .iter()
+            .map(|(flag, value)| match options.api_version {
+                BootstrapApi::V1beta1 => add(&format!("{extra}/{flag}"), &json!(value)),
+                BootstrapApi::V1beta2 => {
+                    let argument = json!({ "name": flag, "value": value });
+                    add(&format!("{extra}/-"), &argument)
+                }
+            }),
+    );
+    patches
 }
 
 /// A patch that adds this to the specification of the machines.

@@ -148,6 +148,34 @@ fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
             "{words:?}: {found:?}"
         );
     }
+    let templates = [
+        "--node-name-template",
+        "{{ name }}",
+        "--provider-id-template",
+        "{{ id }}",
+    ];
+    let told = rendered(&templates);
+    let node_name = "joinConfiguration/nodeRegistration/name";
+    let argument = format!("{arguments}/-");
+    assert_eq!(
+        paths(&told),
+        [
+            "files/-",
+            "files/-",
+            "preKubeadmCommands/-",
+            node_name,
+            &argument,
+            &argument
+        ]
+    );
+    let told = rendered(&[&templates[..], &["--absent", "joinConfiguration"]].concat());
+    let patches = &told["patches"][0]["definitions"][0]["jsonPatches"];
+    let registration = &patches[3]["value"]["nodeRegistration"];
+    assert_eq!(registration["name"], "{{ name }}", "{patches:#}");
+    let argument = json!({ "name": "provider-id", "value": "{{ id }}" });
+    assert_eq!(registration["kubeletExtraArgs"][1], argument, "{patches:#}");
+    let content = patches[1]["value"]["content"].as_str().unwrap();
+    assert!(content.contains("{{ id }}"), "{content}");
     let pools = rendered(&["--machine-pools"]);
     let selector = &pools["patches"][0]["definitions"][0]["selector"];
     let pools = &selector["matchResources"]["machinePoolClass"];

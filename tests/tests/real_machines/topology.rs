@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::image::{self, render};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
 
@@ -180,14 +180,15 @@ fn a_cluster_that_enables_the_class_has_workers_with_the_drop_in_and_a_resource(
 #[test]
 fn a_worker_of_a_class_that_enables_joins_with_its_tpm() {
     let namespace = "class-joins";
-    let mut config = image::rendered(&Attestor::TPM, &image::TOLD_BY_METADATA);
-    // What the patches add, a template may not have already: then Cluster API makes none of it.
-    let files = config["files"].as_array_mut().unwrap();
-    files.retain(|one| one["path"] != file()["path"]);
-    let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
-    let arguments = arguments.as_array_mut().unwrap();
-    arguments.retain(|one| one["name"] != "rotate-server-certificates");
-    let _class = Class::new(namespace, "v1beta2", &config, &[]);
+    // All that a worker needs is the patches'.
+    let needed = image::needed().into_iter();
+    let needed: Map<_, _> = needed
+        .map(|(field, value)| (field.to_owned(), value))
+        .collect();
+    let config = json!({ "joinConfiguration": { "nodeRegistration": needed } });
+    let absent = ["--absent", "files,preKubeadmCommands,kubeletExtraArgs"];
+    let words = [&absent[..], &image::TOLD_BY_METADATA].concat();
+    let _class = Class::new(namespace, "v1beta2", &config, &words);
     let topology = topology(1, &[json!({ "enabled": true })]);
 
     let scene = Scene::unattended(joinable(namespace).topology(topology), Machines::Tpm(1));
