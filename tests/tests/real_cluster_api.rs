@@ -170,7 +170,7 @@ fn a_pools_members_are_followed_by_its_list_and_by_its_machines() {
         assert_eq!(member.pool.as_deref(), Some("listed"));
         assert_eq!(member.node_name, NodeName::parse("a").ok());
         let owner = watcher.wait("owner", || by_token(&inventory, listed.token().id()));
-        assert!(matches!(owner, TokenOwner::Pool { name } if name == "listed"));
+        assert!(matches!(owner, TokenOwner::Pool { name, .. } if name == "listed"));
         listed.set_provider_ids(&[b]);
         watcher.wait("other member", || by_id(&inventory, b));
         assert_eq!(by_id(&inventory, a), None);

@@ -68,6 +68,8 @@ pub enum TokenOwner {
     Pool {
         /// The pool's name.
         name: String,
+        /// The object that people look at for it.
+        object: Option<Box<ObjectReference>>,
     },
 }
 

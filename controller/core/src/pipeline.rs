@@ -231,7 +231,7 @@ impl Pipeline {
         let owner = tokio::time::timeout(DECISION_DEADLINE, owner).await;
         match owner.ok()?.ok()?? {
             TokenOwner::Machine(machine) => machine.object,
-            TokenOwner::Pool { .. } => None,
+            TokenOwner::Pool { object, .. } => object.map(|object| *object),
         }
     }
 

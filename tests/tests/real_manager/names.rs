@@ -64,6 +64,27 @@ fn a_machine_that_has_no_provider_id_is_told_that_its_request_waits_and_how_long
 }
 
 #[test]
+fn a_pool_is_told_of_a_request_of_a_member_that_nobody_has_listed_yet() {
+    let scene = Scene::start(&SITE, "pool-waits", json!({}));
+    let pool = scene.cluster.pool("pool-a").create();
+    let claims = scene.stamped("b", "generic:///pool/b");
+
+    let name = scene.file(&pool.bootstrap_kubeconfig(), &claims);
+
+    let event = scene.wait_for_warning("pool-a", "MachineNotFound");
+    let regarding = &event["involvedObject"];
+    assert_eq!(regarding["kind"], "MachinePool", "{event:#}");
+    assert_eq!(regarding["uid"], pool.get()["metadata"]["uid"]);
+    assert!(!is_answered(&scene.request(&name)));
+
+    pool.set_provider_ids(&["generic:///pool/b"]);
+    let answered = poll(4 * PATIENCE, || {
+        Some(scene.request(&name)).filter(is_answered)
+    });
+    assert!(answered.as_ref().is_some_and(is_issued), "{answered:?}");
+}
+
+#[test]
 fn a_former_holders_node_is_deleted_before_the_name_is_anothers() {
     let scene = Scene::start(&SITE, "stale-deleted", json!({"staleNodes": "Delete"}));
     let (second, stale) = reused(&scene, "again");

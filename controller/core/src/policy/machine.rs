@@ -51,7 +51,7 @@ pub(crate) fn owns_token(
 fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
     match owner {
         TokenOwner::Machine(owner) => owner.name == machine.name,
-        TokenOwner::Pool { name } => machine.pool.as_ref() == Some(name),
+        TokenOwner::Pool { name, .. } => machine.pool.as_ref() == Some(name),
     }
 }
 
@@ -152,6 +152,7 @@ mod tests {
         let token = TokenId::parse("mnopqr").unwrap();
         let pool = |name: &str| TokenOwner::Pool {
             name: name.to_owned(),
+            object: None,
         };
         let of = |name: &str| TokenOwner::Machine(Box::new(machine(name, name, None)));
         let mut member = machine("m3", "n3", None);

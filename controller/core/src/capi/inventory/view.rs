@@ -125,7 +125,14 @@ impl View<'_> {
                 let owner = TokenOwner::Machine(Box::new(self.machine(name, machine)));
                 Some((owner, machine.infrastructure.clone()))
             }
-            (None, None, Some(name), None) => Some((TokenOwner::Pool { name: name.clone() }, None)),
+            (None, None, Some(name), None) => {
+                let pool = self.members.pools.get(name)?;
+                let owner = TokenOwner::Pool {
+                    name: name.clone(),
+                    object: Some(Box::new(self.reference("MachinePool", name, &pool.uid))),
+                };
+                Some((owner, None))
+            }
             // Made for several, it tells nothing of any.
             _ => None,
         }

@@ -41,6 +41,7 @@ fn a_pools_member_is_found_by_its_list_and_a_pools_token_is_the_pools() {
         assert_eq!(object.kind.as_deref(), Some("MachinePool"));
         let pool = TokenOwner::Pool {
             name: "p1".to_owned(),
+            object: Some(Box::new(object)),
         };
         assert_eq!(by_token(&inventory, "poolp1"), Some(pool));
         assert_eq!(by_id(&inventory, "generic:///pool/c"), None);
