@@ -21,7 +21,7 @@ use kubelet_authenticator_tests::management::{
     ClusterBuilder, InfraCluster, Instances, Maker, Management, Order, Provider, WorkloadCluster,
     network,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const GROUP: &str = "attestation.cluster.x-k8s.io";
 
@@ -107,7 +107,18 @@ fn listed(
     ids: impl Iterator<Item = String>,
 ) -> (Vec<String>, BTreeMap<String, Arc<Swtpm>>) {
     let hosts = image::hosts_with_tpms(ids);
-    image::list(SITE.management.kubectl(), namespace, &hosts);
+    let kubectl = SITE.management.kubectl();
+    image::list(kubectl, namespace, &hosts);
+    // A list of KubeletAuthentication itself has 512 at most.
+    let elsewhere = (0..1000).map(|n| {
+        (
+            format!("{n:064x}"),
+            json!(format!("metal:///elsewhere/{n}")),
+        )
+    });
+    let data: Map<_, _> = elsewhere.collect();
+    let list = ["configmap", image::HOSTS, "-n", namespace];
+    kubectl.patch(&list, &json!({ "data": data }));
     let ids = hosts.keys().cloned().collect();
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm));
     (ids, tpms.collect())

@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::metrics_server::MetricsServer;
 use kubelet_authenticator_tests::pods;
 use serde_json::json;
 
-use crate::bed::{Machines, PATIENCE, Scene, names};
+use crate::bed::{Machines, PATIENCE, SITE, Scene, names};
 
 /// Certificates that were copied from the machines, by the names of their nodes.
 type Stolen = Vec<(String, PathBuf)>;
@@ -114,6 +114,27 @@ fn machines_on_hosts_with_tpms_join_leave_and_are_rolled() {
 #[test]
 fn machines_on_hosts_whose_node_comes_before_their_provider_id_join_by_their_tpms() {
     lives(&Scene::attended("metal-late", Machines::TpmNodeFirst(4)), 2);
+}
+
+#[test]
+fn a_machine_that_said_another_provider_id_than_it_is_given_is_revoked_with_a_warning() {
+    let scene = Scene::attended("differs", Machines::Insecure(Order::NodeFirst));
+    let config = scene.config().to_string();
+    let config = config.replace("docker:////", "docker:////not-");
+    let config = serde_json::from_str(&config).unwrap();
+
+    scene.cluster.machine_deployment_of("pool-a", 1, config);
+
+    let warnings = "reason=ProviderIdDiffers,type=Warning";
+    let events = ["events", "-n", "differs", "--field-selector", warnings];
+    let kubectl = SITE.management.kubectl();
+    let event = kubectl.wait_for(&events, "of a record", PATIENCE, |_| true);
+    let record = event["involvedObject"]["name"].as_str().unwrap();
+    let node = record.strip_prefix("prod-1.").unwrap();
+    scene.wait_for_tombstone(node);
+    let id = scene.record(node)["spec"]["providerID"].clone();
+    assert!(id.as_str().unwrap().starts_with("docker:////not-"), "{id}");
+    refused(&scene, &scene.stolen(node), node);
 }
 
 /// As with Cluster API Provider AWS: the provider ID is on the AWSMachine first, and on the Machine once the
