@@ -8,6 +8,7 @@ pub mod image;
 pub mod management;
 pub mod metrics_server;
 pub mod node;
+pub mod page;
 pub mod panics;
 pub mod pods;
 pub mod scene;

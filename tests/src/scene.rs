@@ -195,8 +195,13 @@ impl Scene {
     /// Has the machine join; gives a kubeconfig with its certificate.
     #[track_caller]
     pub fn join(&self, machine: &Machine) -> PathBuf {
-        let application = self.rightful(machine);
-        let name = self.file(&machine.bootstrap_kubeconfig(), &application);
+        self.join_by(&machine.bootstrap_kubeconfig(), &self.rightful(machine))
+    }
+
+    /// The same by this kubeconfig, for whatever is asked for.
+    #[track_caller]
+    pub fn join_by(&self, kubeconfig: &Path, application: &Application) -> PathBuf {
+        let name = self.file(kubeconfig, application);
         let csr = self.answer(&name);
         let certificate_pem = certificate_of(&csr).unwrap_or_else(|| panic!("{csr:#}"));
         let pair = KeyAndCertificate {

@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::machine::{
     Endpoint, IGNORED_PREFLIGHT_ERRORS, KUBELET_PATCHES, Machine,
@@ -11,7 +12,7 @@ use kubelet_authenticator_test_support::machine::{
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
 use kubelet_authenticator_tests::management::{Boot, Management, Order, Provider, WorkloadCluster};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
 /// The plugin in the machines' image, and its settings.
@@ -120,7 +121,7 @@ fn a_kubeadm_control_planes_machines_join_by_the_plugin_when_it_grows_and_is_rol
         }
         machine
     };
-    let _provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
+    let provider = Provider::start(&cluster, Order::ProviderIdFirst, boot);
 
     let first = names(&control_plane.wait_until_running(1));
     let kubectl = cluster.wait_for_kubectl();
@@ -143,6 +144,23 @@ fn a_kubeadm_control_planes_machines_join_by_the_plugin_when_it_grows_and_is_rol
         .collect();
     assert_eq!(joined.len(), 2, "{grown:?}");
     wait_for_records(&management, &cluster, &[joined, worker.clone()].concat());
+
+    // The first one has a record once it is taken over.
+    let name = [
+        "kubeletauthentication",
+        cluster.name(),
+        "-n",
+        cluster.namespace(),
+    ];
+    let adoption = json!({ "spec": { "adoption": "AllowWithoutEvidence" } });
+    management.kubectl().patch(&name, &adoption);
+    let insecure = Attestor::INSECURE;
+    provider.on(&first[0], |machine| page::take_over(machine, &insecure));
+    wait_for_records(
+        &management,
+        &cluster,
+        &[grown.clone(), worker.clone()].concat(),
+    );
 
     control_plane.roll_out();
 

@@ -15,7 +15,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, inventory};
 use kubelet_authenticator_tests::node::{NULL, UNDER_TEST};
 use kubelet_authenticator_tests::program;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The plugin on the machines.
 const PLUGIN: &str = "/usr/local/bin/kubelet-authenticator-null";
@@ -35,12 +35,15 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const JOINS: Member = Member::new("joins-1", "joins1");
 const REFUSED: Member = Member::new("refused-1", "refus1");
 const KILLED: Member = Member::new("killed-1", "killed");
+const LATE: Member = Member::new("late-1", "lateon");
+const BARE: Member = Member::new("bare-1", "barepl");
 
-/// A cluster that kubeadm set up, where nothing but our controller approves, and that knows all
-/// machines but [`REFUSED`] at first.
+/// A cluster that kubeadm set up, where nothing but our controller approves, and that knows some of the
+/// machines.
 struct Cluster {
     plane: ControlPlane,
     setup: Setup,
+    known: Mutex<Vec<Member>>,
     _controller: Mutex<Controller>,
 }
 
@@ -54,15 +57,26 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
     let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
     let controller = program("null-attestation-controller");
-    let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &[JOINS, KILLED]);
+    let known = vec![JOINS, KILLED, BARE];
+    let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &known);
     let mut controller = setup.start();
     controller.wait_until_it_watches();
     Cluster {
         plane,
         setup,
+        known: Mutex::new(known),
         _controller: Mutex::new(controller),
     }
 });
+
+impl Cluster {
+    /// Knows this machine too from now on.
+    fn accept(&self, member: Member) {
+        let mut known = self.known.lock().unwrap();
+        known.push(member);
+        self.setup.write_inventory(&inventory(&known));
+    }
+}
 
 /// A machine of the cluster, whose image has the plugin and its drop-in.
 struct Node {
@@ -281,9 +295,7 @@ fn a_refused_machine_says_why_in_its_journal_and_joins_when_it_is_accepted_and_a
     node.runs_by_the_plugin();
     assert_eq!(node.requests().len(), 1);
 
-    CLUSTER
-        .setup
-        .write_inventory(&inventory(&[JOINS, KILLED, REFUSED]));
+    CLUSTER.accept(REFUSED);
     machine.ok(&[PLUGIN, "renew"]);
     plane.wait_for_node_ready(REFUSED.name);
     assert_eq!(node.requests().len(), 2);
@@ -295,6 +307,58 @@ fn a_refused_machine_says_why_in_its_journal_and_joins_when_it_is_accepted_and_a
     node.runs_by_the_plugin();
     // What was stored is good in this cluster.
     assert_eq!(node.requests().len(), 2);
+}
+
+#[test]
+fn a_machine_that_is_not_known_yet_joins_by_a_discovery_file_and_its_kubelet_tries_again() {
+    let plane = &CLUSTER.plane;
+    let node = Node::with(LATE, NULL, PLUGIN, "timeoutSeconds: 10\n");
+    let mut discovery: Value = {
+        let kubeconfig = plane.kubeconfig(User::Token(node.token.bearer()));
+        let text = std::fs::read_to_string(kubeconfig).unwrap();
+        serde_saphyr::from_str(&text).unwrap()
+    };
+    discovery["users"][0]["user"] = json!({});
+
+    let provider_id = LATE.provider_id();
+    let joined = node.machine.kubeadm_join_by_file(
+        &discovery.to_string(),
+        &node.token.bearer(),
+        &[("provider-id", &provider_id)],
+    );
+
+    let said = || node.said(&joined);
+    let journal = node.machine.journal();
+    let waits = "the kubelet is set up, and has no credential yet: ";
+    assert!(journal.contains(waits), "{}", said());
+    CLUSTER.accept(LATE);
+    plane.wait_for_node_ready(LATE.name);
+    node.runs_by_the_plugin();
+}
+
+#[test]
+fn a_kubelet_whose_plugin_was_removed_says_so_at_its_next_start_and_goes_on_when_it_is_back() {
+    let node = Node::boot(BARE);
+    let machine = &node.machine;
+    node.joins();
+    // The program is a mount of its own.
+    let remove = format!("cp {PLUGIN} /root/kept && umount {PLUGIN} && rm {PLUGIN}");
+    machine.ok(&["sh", "-euc", &remove]);
+
+    machine.ok(&["systemctl", "restart", "kubelet"]);
+
+    let said = poll(PATIENCE, || {
+        let journal = machine.journal();
+        let mut lines = journal.lines().filter(|line| line.contains("kubelet["));
+        let missing = format!("{PLUGIN}: no such file or directory");
+        let missing = lines.any(|line| line.contains(&missing));
+        missing.then_some(())
+    });
+    assert!(said.is_some(), "{}", machine.journal());
+    machine.ok(&["mv", "/root/kept", PLUGIN]);
+    node.restart();
+    node.runs_by_the_plugin();
+    assert_eq!(node.requests().len(), 1);
 }
 
 #[test]

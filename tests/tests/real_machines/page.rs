@@ -2,49 +2,19 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kubelet_attestation::names::Provider as Attestor;
-use kubelet_authenticator_test_support::binaries::control_plane_binary;
+use kubelet_authenticator_test_support::binaries::{KUBERNETES_VERSION, control_plane_binary};
 use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::image::{hosts_with_tpms, machine, needed};
 use kubelet_authenticator_tests::management::{Management, Order, Provider};
+use kubelet_authenticator_tests::page::{commands, repository};
 use kubelet_authenticator_tests::program;
 use serde_json::{Map, Value, json};
 
 use crate::bed::{PATIENCE, TOKEN_TTL};
-
-/// The commands that the page has after this prompt: `$` at an operator's desk, `#` on a node.
-pub fn commands(prompt: char) -> Vec<String> {
-    let page = fs::read_to_string(repository().join("docs/cluster-api.md")).unwrap();
-    let mut commands: Vec<String> = Vec::new();
-    let blocks = page.split("```console\n").skip(1);
-    for block in blocks.map(|block| block.split("```").next().unwrap()) {
-        let mut continues = false;
-        for line in block.lines() {
-            if let Some(command) = line.strip_prefix(&format!("{prompt} ")) {
-                commands.push(command.to_owned());
-                continues = true;
-            } else if line.starts_with("$ ") || line.starts_with("# ") {
-                continues = false;
-            } else if continues {
-                let command = commands.last_mut().unwrap();
-                *command = format!("{command}\n{line}");
-            }
-        }
-    }
-    assert!(
-        !commands.is_empty(),
-        "the page has no command after {prompt}"
-    );
-    commands
-}
-
-fn repository() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    root.unwrap().to_owned()
-}
 
 /// An operator's desk: the repository's files, the programs, and what the page asks for.
 fn desk(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Scratch {
@@ -109,6 +79,8 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
             _ => command + "\n",
         })
         .collect();
+    // The page has today's; Cluster API makes no Machine that is newer than its control plane.
+    let script = script.replace("v1.36.3", &KUBERNETES_VERSION);
 
     let log = desk.join("log");
     let path = std::env::var("PATH").unwrap();

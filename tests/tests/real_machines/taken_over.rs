@@ -1,17 +1,29 @@
 //! A cluster whose nodes joined before: they renew as they did, are taken over one by one, attestation
 //! is enforced, and all of it is taken back.
 
-use kubelet_authenticator_test_support::process::poll;
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_tests::page;
 use serde_json::json;
 
 use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable, names};
-use crate::page::commands;
 
 /// The lifetime of certificates here, of kubeadm's and of ours: a renewal can be waited for.
 const SECONDS: u32 = 120;
 
 /// Kubernetes' own signer.
 const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// The policy by which the API server writes down who asks for certificates.
+const AUDITED: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata, resources: [{group: certificates.k8s.io}]}]
+";
+
+/// The audit annotation of what an admission policy would refuse.
+const VIOLATION: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
@@ -42,14 +54,10 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
     assert!(ways.contains("3 Nodes have no record"), "{ways}");
 
     // What docs/cluster-api.md has, on each node.
-    let take_over = commands('#').join("\n");
-    let take_over = take_over.replace("kubelet-authenticator-aws", "kubelet-authenticator-tpm");
     scene.change(&json!({ "adoption": "Allow" }));
     for node in &nodes {
         scene.write_settings(node);
-        scene.on(node, |machine| {
-            machine.ok(&["sh", "-euc", &take_over]);
-        });
+        scene.on(node, |machine| page::take_over(machine, &Attestor::TPM));
         let record = scene.record(node);
         assert_eq!(record["spec"]["generation"], 1, "{record:#}");
     }
@@ -107,7 +115,14 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
 
 #[test]
 fn machine_deployments_are_migrated_one_by_one_while_others_join_as_before() {
-    let scene = Scene::attended("beside", Machines::Tpm(3));
+    let audit = Scratch::new("audit");
+    let policy = audit.write("policy.yaml", AUDITED);
+    let log = audit.join("log");
+    let cluster = joinable("beside")
+        .apiserver_arg(format!("--audit-policy-file={}", policy.display()))
+        .apiserver_arg(format!("--audit-log-path={}", log.display()));
+    let scene = Scene::unattended(cluster, Machines::Tpm(3));
+    scene.attend(&json!({}));
     let deployment = |name, config| scene.cluster.machine_deployment_of(name, 1, config);
     let ours = deployment("ours", scene.config());
     scene.wait_for_node_of(&ours.wait_until_running(1)[0]);
@@ -125,6 +140,13 @@ fn machine_deployments_are_migrated_one_by_one_while_others_join_as_before() {
     assert!(
         ways.as_ref().is_some_and(|ways| ways.contains(node)),
         "{ways:?}"
+    );
+
+    let log = std::fs::read_to_string(log).unwrap();
+    let mut written = log.lines().filter(|line| line.contains(VIOLATION));
+    assert!(
+        written.any(|line| line.contains("system:bootstrap:")),
+        "{log}"
     );
 
     stock.bootstrap_as(&ours);

@@ -72,3 +72,35 @@ fn a_machine_gets_no_serving_certificate_for_the_address_of_another() {
     let reason = reason_of(&issued, "Approved");
     assert_eq!(reason, Some("ServingNamesCorroborated"));
 }
+
+#[test]
+fn a_pools_member_serves_at_the_address_that_it_reports_where_a_person_allows_it() {
+    let scene = Scene::start(&SITE, "serving-pool", json!({}));
+    let id = "generic:///pool/member";
+    let pool = scene.cluster.pool("pool-a").provider_ids(&[id]).create();
+    let application = scene.stamped("member", id);
+    let credential = scene.join_by(&pool.bootstrap_kubeconfig(), &application);
+    let kubectl = scene.cluster.control_plane().kubectl_with(credential);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "member"}});
+    kubectl.create_object(&node);
+    let addresses = json!([{"type": "InternalIP", "address": "203.0.113.7"}]);
+    let status = ["node", "member", "--subresource=status"];
+    kubectl.patch(&status, &json!({"status": {"addresses": addresses}}));
+
+    kubectl.apply_object(&request("refused", "member", [203, 0, 113, 7]));
+
+    scene.assert_denied("refused", "ServingNameNotReported");
+
+    scene.change(&json!({"guestReportedAddresses": "Allow"}));
+    let mut asked = 0;
+    let issued = poll(SWEPT, || {
+        asked += 1;
+        let name = format!("allowed-{asked}");
+        kubectl.apply_object(&request(&name, "member", [203, 0, 113, 7]));
+        Some(scene.answer(&name)).filter(is_issued)
+    });
+    assert!(issued.is_some(), "{asked} requests are denied");
+    // And none that it does not report.
+    kubectl.apply_object(&request("another", "member", [203, 0, 113, 8]));
+    scene.assert_denied("another", "ServingNameNotReported");
+}

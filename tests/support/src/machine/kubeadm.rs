@@ -30,6 +30,17 @@ pub(super) struct Discovery {
     pub(super) ca_hash: String,
 }
 
+impl Discovery {
+    /// A JoinConfiguration's discovery by ConfigMap, for whom has this token.
+    fn by_token(&self, token: &str) -> Value {
+        json!({ "bootstrapToken": {
+            "token": token,
+            "apiServerEndpoint": self.endpoint,
+            "caCertHashes": [self.ca_hash],
+        } })
+    }
+}
+
 /// The kind of a node that joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -128,7 +139,22 @@ impl Machine {
     #[track_caller]
     pub fn kubeadm_join(&self, token: &str, kubelet_arguments: &[(&str, &str)]) -> Output {
         let discovery = self.discovery.as_ref().expect("it is for a cluster");
-        self.join(discovery, Role::Worker, token, kubelet_arguments)
+        let discovery = discovery.by_token(token);
+        self.join(&discovery, Role::Worker, kubelet_arguments)
+    }
+
+    /// The same, with the cluster known by this kubeconfig, in which there is no credential.
+    #[track_caller]
+    pub fn kubeadm_join_by_file(
+        &self,
+        kubeconfig: &str,
+        token: &str,
+        kubelet_arguments: &[(&str, &str)],
+    ) -> Output {
+        let file = "/run/discovery.conf";
+        self.write(file, 0o644, kubeconfig);
+        let discovery = json!({ "file": { "kubeConfigPath": file }, "tlsBootstrapToken": token });
+        self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
     /// The same, for a cluster that [`Machine::kubeadm_init`] made, and in this role.
@@ -140,29 +166,17 @@ impl Machine {
         token: &str,
         kubelet_arguments: &[(&str, &str)],
     ) -> Output {
-        self.join(&cluster.discovery, role, token, kubelet_arguments)
+        self.join(&cluster.discovery.by_token(token), role, kubelet_arguments)
     }
 
     #[track_caller]
-    fn join(
-        &self,
-        discovery: &Discovery,
-        role: Role,
-        token: &str,
-        kubelet_arguments: &[(&str, &str)],
-    ) -> Output {
+    fn join(&self, discovery: &Value, role: Role, kubelet_arguments: &[(&str, &str)]) -> Output {
         let file = "/run/kubeadm-join.json";
         let deadline = format!("{}s", DEADLINE.as_secs());
         let mut configuration = json!({
             "apiVersion": KUBEADM_API_VERSION,
             "kind": "JoinConfiguration",
-            "discovery": {
-                "bootstrapToken": {
-                    "token": token,
-                    "apiServerEndpoint": discovery.endpoint,
-                    "caCertHashes": [discovery.ca_hash],
-                },
-            },
+            "discovery": discovery,
             "nodeRegistration": self.node_registration(kubelet_arguments),
             "timeouts": {
                 "discovery": deadline,
