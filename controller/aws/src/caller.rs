@@ -31,7 +31,7 @@ use std::time::SystemTime;
 
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
-use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::identifiers::KeyDigest;
 use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal};
 
 pub use self::principal::{CallerRole, InvalidRole, ProfileRole, VerifiedCaller};

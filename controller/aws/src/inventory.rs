@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::ProviderId;
 use node_attestation_controller::crd::AwsNodeName;
+use node_attestation_controller::identifiers::TokenId;
 use node_attestation_controller::inventory::{
-    Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner,
+    Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
 use node_attestation_controller::refusal::Unavailable;
 use tokio::sync::Mutex;

@@ -23,8 +23,8 @@ use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_controller::crd::conditions::Report;
+use node_attestation_controller::identifiers::ServingName;
 use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
-use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
 };

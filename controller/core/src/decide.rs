@@ -9,7 +9,8 @@ use kubelet_attestation::names::{
 };
 
 use crate::duties::{BuiltIn, Issuance};
-use crate::ledger::{CertificateUid, RequestRef};
+use crate::identifiers::CertificateUid;
+use crate::ledger::RequestRef;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
     Approval, Asked, ClaimedCsr, Dismissal, IssuedCertificate, ParsedCsr, RawRequest,

@@ -35,8 +35,9 @@ use kube::Client;
 pub use access::{HardeningError, Put};
 
 use crate::crd::AutoApproveBindings;
-use crate::inventory::TokenId;
-use crate::ledger::{RecordUid, RevokedGenerations};
+use crate::identifiers::RecordUid;
+use crate::identifiers::TokenId;
+use crate::ledger::RevokedGenerations;
 
 /// What a workload cluster should be like.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,18 +1,19 @@
 //! The machines that a cluster has, from a source that no node can write.
 
 use std::collections::HashMap;
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::net::IpAddr;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use crate::identifiers::TokenId;
 use crate::refusal::Unavailable;
 
 mod naming;
 
-pub use naming::{Naming, NodeNames};
+pub use naming::Naming;
 
 /// Finds the machines of one cluster.
 ///
@@ -147,41 +148,6 @@ pub enum MachineState {
     Ready,
     /// It is being deleted.
     Deleting,
-}
-
-/// The public half of a bootstrap token.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TokenId(String);
-
-/// A bootstrap token's ID is not one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a bootstrap token's ID is {TOKEN_ID_LEN} lower-case letters and digits")]
-pub struct InvalidTokenId;
-
-/// Of a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (Kubernetes' bootstrap token format).
-const TOKEN_ID_LEN: usize = 6;
-
-impl TokenId {
-    /// Reads an ID.
-    pub fn parse(id: &str) -> Result<Self, InvalidTokenId> {
-        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-        if id.len() == TOKEN_ID_LEN && id.bytes().all(allowed) {
-            Ok(Self(id.to_owned()))
-        } else {
-            Err(InvalidTokenId)
-        }
-    }
-
-    /// The ID.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for TokenId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// A list of machines that does not change.

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, Provider};
 
+use crate::identifiers::{CertificateUid, KeyDigest};
 use crate::refusal::Refusal;
 use crate::verifier::{Assurance, AttestedIdentity};
 
@@ -21,7 +22,6 @@ mod rules;
 #[cfg(test)]
 mod rules_world;
 mod sweep;
-mod uid;
 
 pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
 pub use opening::{Because, Opening};
@@ -35,7 +35,6 @@ pub use records::{
     BrokenRecord, KubeRecords, LastIssued, MemoryRecords, Records, Stored, Version, WriteError,
 };
 pub use sweep::{Done, Swept};
-pub use uid::{CertificateUid, InvalidCertificateUid, InvalidDigest, KeyDigest, RecordUid};
 
 /// Keeps one record for each node name of one cluster.
 ///

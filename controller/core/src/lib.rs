@@ -22,6 +22,7 @@ pub mod duties;
 pub mod events;
 pub mod fleet;
 pub mod hardening;
+pub mod identifiers;
 pub mod identities;
 pub mod inventory;
 pub mod ledger;

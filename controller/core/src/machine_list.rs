@@ -24,9 +24,8 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::{InvalidName, NodeName, ProviderId};
 use serde::Deserialize;
 
-use crate::inventory::{
-    AmbiguousMachines, InvalidTokenId, Inventory, Machine, StaticInventory, TokenId, TokenOwner,
-};
+use crate::identifiers::{InvalidTokenId, TokenId};
+use crate::inventory::{AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner};
 use crate::logs::error_chain;
 use crate::refusal::Unavailable;
 

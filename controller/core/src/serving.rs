@@ -1,6 +1,6 @@
 //! What a kubelet's serving certificate may be for.
 
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
+use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 
 mod kube_nodes;
@@ -25,25 +26,6 @@ pub struct ServingPolicy {
     /// Takes the addresses that a node reports of itself as its machine's too. `None`: only those
     /// of the infrastructure count.
     pub guest_reported: Option<Arc<dyn GuestReported>>,
-}
-
-/// A name or an address that a certificate is for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(clippy::exhaustive_enums, reason = "kubelets have no other kind")]
-pub enum ServingName {
-    /// A DNS name in its one form: lower-case labels, no final dot, no wildcard.
-    Dns(String),
-    /// An address.
-    Ip(IpAddr),
-}
-
-impl fmt::Display for ServingName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Dns(name) => f.write_str(name),
-            Self::Ip(address) => Debug::fmt(address, f),
-        }
-    }
 }
 
 /// Reads what nodes report of themselves.

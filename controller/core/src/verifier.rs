@@ -8,10 +8,10 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::crd::conditions::Report;
+use crate::identifiers::KeyDigest;
+use crate::identifiers::ServingName;
 use crate::inventory::Machine;
-use crate::ledger::KeyDigest;
 use crate::refusal::{Denial, Refusal, Unavailable};
-use crate::serving::ServingName;
 
 mod insecure;
 pub mod platform;

@@ -15,10 +15,10 @@ use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{self, EndorsementKey, TpmMachine};
 use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
+use node_attestation_controller::identifiers::KeyDigest;
+use node_attestation_controller::identifiers::ServingName;
 use node_attestation_controller::inventory::Machine;
-use node_attestation_controller::ledger::KeyDigest;
 use node_attestation_controller::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
-use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::platform::{Asked, NoPlatform, Platform};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Verifier as _,

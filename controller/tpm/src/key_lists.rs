@@ -10,7 +10,7 @@ use kubelet_attestation::names::ProviderId;
 use node_attestation_controller::capi::ObjectKey;
 use node_attestation_controller::config_maps::{ConfigMaps, Content};
 use node_attestation_controller::crd::conditions::{self, Holds, Report, reason};
-use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::identifiers::KeyDigest;
 use node_attestation_controller::refusal::Unavailable;
 
 use crate::hosts::Hosts;

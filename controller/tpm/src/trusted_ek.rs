@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_attestation::names::ProviderId;
 use node_attestation_controller::crd::AllowedEndorsementKey;
+use node_attestation_controller::identifiers::KeyDigest;
 use node_attestation_controller::inventory::Machine;
-use node_attestation_controller::ledger::KeyDigest;
 
 use crate::hosts::Hosts;
 use crate::invalid_settings::InvalidTpmSettings;

@@ -28,11 +28,11 @@ use kubelet_attestation::evidence::tpm::{
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_controller::crd::conditions::Report;
-use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::identifiers::KeyDigest;
+use node_attestation_controller::identifiers::ServingName;
 use node_attestation_controller::refusal::{
     Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
 };
-use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::platform::{Asked, Platform};
 use node_attestation_controller::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier,

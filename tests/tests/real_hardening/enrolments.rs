@@ -7,10 +7,10 @@ use std::time::Duration;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use node_attestation_controller::hardening::revocation;
+use node_attestation_controller::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use node_attestation_controller::inventory::{Machine, StaticInventory};
 use node_attestation_controller::ledger::{
-    CertificateUid, Claim, Claimant, KeyDigest, Ledger as _, LedgerPolicy, RecordLedger, RecordUid,
-    RequestRef, RevokedGenerations,
+    Claim, Claimant, Ledger as _, LedgerPolicy, RecordLedger, RequestRef, RevokedGenerations,
 };
 use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity};
 

@@ -14,8 +14,9 @@ use node_attestation_controller::hardening::admission::{Settings, Signing};
 use node_attestation_controller::hardening::bindings::KubeadmBinding as Removed;
 use node_attestation_controller::hardening::closure::Closure;
 use node_attestation_controller::hardening::{Desired, Hardening, HardeningError, Put};
-use node_attestation_controller::inventory::TokenId;
-use node_attestation_controller::ledger::{RecordUid, RevokedGenerations};
+use node_attestation_controller::identifiers::RecordUid;
+use node_attestation_controller::identifiers::TokenId;
+use node_attestation_controller::ledger::RevokedGenerations;
 use rustix::process::Signal;
 
 use crate::bed::{Bed, Request, assert_done, assert_refused};

@@ -10,7 +10,8 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::process::poll;
 use node_attestation_controller::hardening::revocation::{self, POLICY_NAME, Revocation};
-use node_attestation_controller::ledger::{CertificateUid, RecordUid, RevokedGenerations};
+use node_attestation_controller::identifiers::{CertificateUid, RecordUid};
+use node_attestation_controller::ledger::RevokedGenerations;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Request, assert_done, assert_refused, said};

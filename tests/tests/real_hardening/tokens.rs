@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use node_attestation_controller::hardening::tokens::{TTL, Tokens};
-use node_attestation_controller::inventory::TokenId;
+use node_attestation_controller::identifiers::TokenId;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, SECRET};

@@ -6,7 +6,7 @@ use aws_lc_rs::signature::{ECDSA_P384_SHA384_ASN1, ParsedPublicKey};
 use aws_sdk_ec2::types::EkPubKeyType;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::identifiers::KeyDigest;
 use node_attestation_controller::verifier::platform::KeyKind;
 
 /// An RSA key has 392 digits.

@@ -12,9 +12,9 @@ use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::EkPubKeyFormat;
 use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::names::{NodeName, ProviderId};
-use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::identifiers::KeyDigest;
+use node_attestation_controller::identifiers::ServingName;
 use node_attestation_controller::refusal::Unavailable;
-use node_attestation_controller::serving::ServingName;
 use node_attestation_controller::verifier::platform::{Asked, Platform};
 use tokio::time::{Instant, sleep_until, timeout};
 

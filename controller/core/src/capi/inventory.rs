@@ -10,7 +10,8 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::known::Objects;
 use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference};
-use crate::inventory::{Inventory, Machine, Naming, TokenId, TokenOwner};
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, Naming, TokenOwner};
 use crate::refusal::Unavailable;
 
 mod names;

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use kubelet_attestation::names::ProviderId;
 
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Reference};
-use crate::inventory::TokenId;
+use crate::identifiers::TokenId;
 
 /// What is known of all clusters.
 #[derive(Debug, Default)]

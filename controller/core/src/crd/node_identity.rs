@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::schema::{self, immutable, rule_at};
-use crate::ledger::{CertificateUid, InvalidCertificateUid};
+use crate::identifiers::{CertificateUid, InvalidCertificateUid};
 
 /// Who holds the name of one node of one Cluster: made when a machine first claims the name.
 ///

@@ -8,11 +8,12 @@ use kubelet_attestation::names::{Audience, Provider, ProviderId};
 
 use crate::crd::conditions::Report;
 use crate::duties::{Duties, Enforcement, Issuance};
+use crate::identifiers::ServingName;
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
 use crate::refusal::Unavailable;
 use crate::request;
-use crate::serving::{ServingName, ServingPolicy};
+use crate::serving::ServingPolicy;
 use crate::verifier::Verifier;
 
 /// All that a decision needs to know about one workload cluster.

@@ -6,8 +6,9 @@ use futures::executor::block_on;
 use kubelet_attestation::names::{NodeName, Provider};
 
 use super::*;
+use crate::identifiers::CertificateUid;
 use crate::inventory::{Machine, MachineState};
-use crate::ledger::{CertificateUid, MemoryRecords, Record, Records as _, Revoked};
+use crate::ledger::{MemoryRecords, Record, Records as _, Revoked};
 use crate::request::Basis;
 use crate::request::forge::cluster::Parts;
 use crate::request::forge::serving::{

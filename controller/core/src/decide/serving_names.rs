@@ -1,6 +1,7 @@
 //! Table A, row 30: names and addresses in a serving request that are not the machine's.
 
 use super::*;
+use crate::identifiers::ServingName;
 use crate::inventory::{Machine, MachineState};
 use crate::refusal::SubjectAltNameKind;
 use crate::request::forge::serving::{
@@ -8,7 +9,6 @@ use crate::request::forge::serving::{
     serving_cluster_of, serving_for, serving_machine, serving_object,
 };
 use crate::request::forge::{Csr, decided, der, extension};
-use crate::serving::ServingName;
 use std::net::{IpAddr, Ipv6Addr};
 
 #[track_caller]

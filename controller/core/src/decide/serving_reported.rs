@@ -8,10 +8,11 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use super::serving::{alone, approved, denied, denied_by};
 use super::*;
+use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 use crate::request::forge::decided;
 use crate::request::forge::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
-use crate::serving::{GuestReported, ServingName};
+use crate::serving::GuestReported;
 use crate::verifier::{Appraisal, Assurance, Verifier};
 
 /// Nodes that report these names, or cannot be read.

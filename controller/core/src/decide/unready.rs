@@ -8,10 +8,10 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::inventory::{
-    Inventory, Machine, MachineState, Naming, StaticInventory, TokenId, TokenOwner,
-};
-use crate::ledger::{CertificateUid, Claim, Grant, Holder, Ledger, Renewal};
+use crate::identifiers::CertificateUid;
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
+use crate::ledger::{Claim, Grant, Holder, Ledger, Renewal};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, decided, insecure, valid};

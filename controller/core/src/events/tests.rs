@@ -4,7 +4,7 @@ use kubelet_attestation::evidence::tpm::{Challenge, ChallengeId, Expiry};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::*;
-use crate::ledger::KeyDigest;
+use crate::identifiers::KeyDigest;
 use crate::refusal::{Deferral, Denial};
 use crate::request::forge::{cluster, now, valid};
 

@@ -25,8 +25,9 @@ use crate::duties::Enforcement;
 use crate::hardening::bindings;
 use crate::hardening::closure::{self, Closure};
 use crate::hardening::tokens::{self, Tokens};
+use crate::identifiers::RecordUid;
 use crate::hardening::{HardeningError, admission, revocation};
-use crate::ledger::{RecordLedger, RecordUid, RevokedGenerations};
+use crate::ledger::{RecordLedger, RevokedGenerations};
 use crate::logs::error_chain;
 use crate::preflight;
 

@@ -45,7 +45,8 @@ use crate::crd::{
     self, MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
     RevokedNodeCredentialsSpec, manifests,
 };
-use crate::ledger::{RecordUid, RevokedGenerations};
+use crate::identifiers::RecordUid;
+use crate::ledger::RevokedGenerations;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
@@ -279,7 +280,7 @@ fn binding() -> ValidatingAdmissionPolicyBinding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::RecordUid;
+    use crate::identifiers::RecordUid;
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)

@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::access::{FIELD_MANAGER, HardeningError, NOT_FOUND, call};
-use crate::inventory::TokenId;
+use crate::identifiers::TokenId;
 
 /// How long a token lives on when nobody extends it: longer than the controller is away for an
 /// update, shorter than a night.

@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::names::NodeName;
 
-use super::{CertificateUid, Claim, KeyDigest, RecordUid};
+use super::Claim;
+use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::{Identity, TpmBoot};
 

@@ -11,9 +11,10 @@ use kubelet_attestation::names::NodeName;
 use super::records::{MemoryRecords, Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
-    Absences, CertificateUid, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening,
-    Record, RecordHolder, RecordUid, Renewal,
+    Absences, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening, Record,
+    RecordHolder, Renewal,
 };
+use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
 use crate::logs::error_chain;
 use crate::nodes::{MemoryNodes, NodeState, Nodes};

@@ -7,7 +7,8 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
 use super::record::whole_seconds;
-use super::{KeyDigest, Record, SeenBoot};
+use super::{Record, SeenBoot};
+use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::executor::block_on;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
+use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::*;
 use crate::nodes::{MemoryNodes, Node};

@@ -9,7 +9,7 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
 use crate::decide::Verifiers;
-use crate::ledger::KeyDigest;
+use crate::identifiers::KeyDigest;
 use crate::refusal::Refusal;
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::{MemoryStore, UID};

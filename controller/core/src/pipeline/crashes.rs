@@ -9,9 +9,10 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::*;
+use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::ledger::{
-    CertificateUid, Claim, Claimant, KeyDigest, LastIssued, MemoryRecords, Record, RecordUid,
-    Records, RequestRef, Stored, Version, WriteError,
+    Claim, Claimant, LastIssued, MemoryRecords, Record, Records, RequestRef, Stored, Version,
+    WriteError,
 };
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::Parts;

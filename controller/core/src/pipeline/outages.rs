@@ -5,10 +5,10 @@ use futures::future::{BoxFuture, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::*;
-use crate::inventory::{Inventory, Machine, TokenId, TokenOwner};
-use crate::ledger::{
-    KeyDigest, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
-};
+use crate::identifiers::KeyDigest;
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, TokenOwner};
+use crate::ledger::{LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::Parts;

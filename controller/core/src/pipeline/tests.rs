@@ -9,7 +9,8 @@ use kubelet_attestation::names::ProviderId;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
 use super::*;
-use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenOwner};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::{Witness, cluster_seen_by, machine};
 use crate::request::forge::{cluster, now, valid};

@@ -2,8 +2,9 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use crate::inventory::{Machine, MachineState, Naming, TokenId, TokenOwner};
-use crate::ledger::KeyDigest;
+use crate::identifiers::KeyDigest;
+use crate::identifiers::TokenId;
+use crate::inventory::{Machine, MachineState, Naming, TokenOwner};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Identity;
 

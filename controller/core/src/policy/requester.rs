@@ -2,8 +2,8 @@
 
 use kubelet_attestation::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 
-use crate::inventory::TokenId;
-use crate::ledger::CertificateUid;
+use crate::identifiers::CertificateUid;
+use crate::identifiers::TokenId;
 use crate::refusal::Denial;
 use crate::request::Requester;
 

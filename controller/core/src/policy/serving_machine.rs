@@ -2,9 +2,9 @@
 
 use kubelet_attestation::names::NodeName;
 
+use crate::identifiers::ServingName;
 use crate::inventory::{Machine, MachineState};
 use crate::refusal::{Deferral, Denial, Refusal};
-use crate::serving::ServingName;
 
 /// Checks that the name is the node's own, or reported of its machine: by the infrastructure, or by
 /// whoever else counts: its platform, and the node itself.

@@ -7,8 +7,9 @@ use x509_cert::der::{Decode as _, Encode as _};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
+use crate::identifiers::ServingName;
 use crate::refusal::{Denial, SubjectAltNameKind};
-use crate::serving::{ServingName, ServingPolicy};
+use crate::serving::ServingPolicy;
 
 /// More than the addresses and names of any machine: each is looked up.
 const MAX_NAMES: usize = 32;

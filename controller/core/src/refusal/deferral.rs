@@ -5,7 +5,7 @@ use std::error::Error;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::catalogue::reasons;
-use crate::serving::ServingName;
+use crate::identifiers::ServingName;
 
 reasons! {
     /// Why a request stays pending.

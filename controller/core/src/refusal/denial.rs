@@ -8,9 +8,9 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
 use super::catalogue::reasons;
-use crate::inventory::{NodeNames, TokenId};
-use crate::ledger::{CertificateUid, KeyDigest};
-use crate::serving::ServingName;
+use crate::identifiers::ServingName;
+use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::identifiers::{NodeNames, TokenId};
 pub use aws::AwsDenial;
 pub use subject_alt_name::SubjectAltNameKind;
 pub use tpm::TpmDenial;

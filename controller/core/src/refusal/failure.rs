@@ -6,7 +6,7 @@ use kubelet_attestation::evidence::tpm::{
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
 
 use super::catalogue::reasons;
-use crate::ledger::KeyDigest;
+use crate::identifiers::KeyDigest;
 use crate::signer::SignError;
 
 reasons! {

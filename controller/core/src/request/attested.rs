@@ -5,8 +5,9 @@ use std::time::SystemTime;
 use kubelet_attestation::names::Audience;
 
 use super::{ConformantClientCsr, LocatedCsr, Requester};
+use crate::identifiers::CertificateUid;
 use crate::inventory::Machine;
-use crate::ledger::{CertificateUid, Claimant};
+use crate::ledger::Claimant;
 use crate::policy::{evidence, machine};
 use crate::refusal::{Denial, Refusal};
 use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};

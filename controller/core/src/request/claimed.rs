@@ -4,9 +4,8 @@ use std::time::SystemTime;
 
 use super::attested::Standing;
 use super::{ConformantClientCsr, SettledCsr};
-use crate::ledger::{
-    CertificateUid, Claim, Grant, KeyDigest, Ledger, Opening, Renewal, RequestRef,
-};
+use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::ledger::{Claim, Grant, Ledger, Opening, Renewal, RequestRef};
 use crate::refusal::Refusal;
 use crate::verifier::Identity;
 

@@ -6,8 +6,8 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::{Asked, ParsedCsr};
 use crate::decide::Lifetimes;
-use crate::inventory::TokenId;
-use crate::ledger::CertificateUid;
+use crate::identifiers::CertificateUid;
+use crate::identifiers::TokenId;
 use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
 use crate::refusal::{Denial, Refusal};
 use crate::verifier::Verifier;

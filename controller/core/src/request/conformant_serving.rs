@@ -7,10 +7,11 @@ use kubelet_attestation::names::NodeName;
 use super::{Asked, ParsedCsr};
 use crate::decide::Lifetimes;
 use crate::duties::Issuance;
-use crate::ledger::CertificateUid;
+use crate::identifiers::CertificateUid;
+use crate::identifiers::ServingName;
 use crate::policy::{extensions, lifetime, requester, serving_names, subject, usages};
 use crate::refusal::{Denial, Refusal};
-use crate::serving::{ServingName, ServingPolicy};
+use crate::serving::ServingPolicy;
 
 /// A request for a kubelet's serving certificate, by the node itself, for names that can be a
 /// machine's.

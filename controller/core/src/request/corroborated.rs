@@ -4,11 +4,13 @@ use std::time::SystemTime;
 
 use super::ConformantServingCsr;
 use crate::decide::Verifiers;
+use crate::identifiers::CertificateUid;
+use crate::identifiers::ServingName;
 use crate::inventory::{Inventory, Machine};
-use crate::ledger::{CertificateUid, Ledger};
+use crate::ledger::Ledger;
 use crate::policy::{machine, serving_machine};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
-use crate::serving::{ServingName, ServingPolicy};
+use crate::serving::ServingPolicy;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 /// A request for a serving certificate by the attested machine whose every name and address in it

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{Asked, Basis, ClaimedCsr, CorroboratedCsr};
-use crate::ledger::{CertificateUid, KeyDigest, Opening};
+use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::ledger::Opening;
 use crate::refusal::{Denial, Refusal};
 use crate::signer::Signer;
 use crate::verifier::TpmBoot;

@@ -1,7 +1,8 @@
 //! A request whose machine is known.
 
 use super::{ConformantClientCsr, Requester};
-use crate::inventory::{Inventory, Machine, TokenId, TokenOwner};
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, TokenOwner};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 

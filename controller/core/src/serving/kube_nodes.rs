@@ -8,8 +8,9 @@ use kube::{Api, Client};
 use kubelet_attestation::names::NodeName;
 use serde::Deserialize;
 
-use super::{GuestReported, ServingName};
+use super::GuestReported;
 use crate::clusters::Lenient;
+use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 
 /// For one look at a Node.

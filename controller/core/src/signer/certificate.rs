@@ -23,9 +23,9 @@ use x509_cert::time::{Time, Validity};
 use super::ca::CaCertificate;
 use super::key::CaKey;
 use super::{SignError, Signed};
-use crate::ledger::CertificateUid;
+use crate::identifiers::CertificateUid;
+use crate::identifiers::ServingName;
 use crate::request::{ClaimedCsr, CorroboratedCsr};
-use crate::serving::ServingName;
 
 /// As kube-controller-manager does, so that clocks need not agree to the second.
 const BACKDATED: Duration = Duration::from_mins(5);

@@ -7,10 +7,10 @@ use std::fmt::Debug;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use crate::identifiers::KeyDigest;
+use crate::identifiers::ServingName;
 use crate::inventory::Machine;
-use crate::ledger::KeyDigest;
 use crate::refusal::Unavailable;
-use crate::serving::ServingName;
 
 /// A platform that makes machines with TPMs.
 ///

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
 use node_attestation_controller::decide::{Context, Decision};
-use node_attestation_controller::ledger::{CertificateUid, Renewal, RequestRef};
+use node_attestation_controller::identifiers::CertificateUid;
+use node_attestation_controller::ledger::{Renewal, RequestRef};
 use node_attestation_controller::request::{
     Approval, AttestedCsr, ClaimedCsr, ConformantClientCsr, ConformantServingCsr,
     ControlPlaneRenewal, CorroboratedCsr, IssuedCertificate, LocatedCsr, ParsedCsr, RawRequest,

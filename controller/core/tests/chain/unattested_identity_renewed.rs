@@ -3,7 +3,8 @@
 use std::time::SystemTime;
 
 use kubelet_attestation::names::NodeName;
-use node_attestation_controller::ledger::{CertificateUid, Renewal};
+use node_attestation_controller::identifiers::CertificateUid;
+use node_attestation_controller::ledger::Renewal;
 use node_attestation_controller::verifier::Identity;
 
 fn renewal(name: NodeName, identity: Identity, uid: CertificateUid, at: SystemTime) -> Renewal {

@@ -1,7 +1,7 @@
 //! Endorsement keys: what a TPM makes of a template of the TCG ("TCG EK Credential Profile", 2.5,
 //! Annex B).
 
-use node_attestation_controller::ledger::KeyDigest;
+use node_attestation_controller::identifiers::KeyDigest;
 use node_attestation_controller::refusal::TpmDenial;
 use node_attestation_controller::verifier::platform::KeyKind;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};

@@ -9,7 +9,8 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::NotNow;
 use crate::capi::objects::{self, BootstrapConfig, MachinePool, ObjectKey, Reference};
 use crate::capi::store::{Holders, Members, NO_MEMBERS, Store};
-use crate::inventory::{Machine, MachineState, TokenId, TokenOwner};
+use crate::identifiers::TokenId;
+use crate::inventory::{Machine, MachineState, TokenOwner};
 
 /// One cluster at one moment.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, Visitor};
 
 use super::{Kept, Reference, Watched};
-use crate::inventory::TokenId;
+use crate::identifiers::TokenId;
 
 /// A `KubeadmConfig`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::capi::fixtures::{BOTH, Contract, kept, with};
-use crate::inventory::TokenId;
+use crate::identifiers::TokenId;
 
 fn id(text: &str) -> ProviderId {
     ProviderId::parse(text).unwrap()

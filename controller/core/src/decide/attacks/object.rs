@@ -9,7 +9,7 @@ use k8s_openapi::api::certificates::v1::{
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use crate::decide::{Decision, Lifetimes};
-use crate::inventory::TokenId;
+use crate::identifiers::TokenId;
 use crate::refusal::{Denial, Ignored};
 use crate::request::forge::{Csr, der, envelope, object};
 use crate::request::forge::{

@@ -3,7 +3,7 @@
 use kubelet_attestation::names::NodeName;
 
 use crate::decide::Decision;
-use crate::ledger::CertificateUid;
+use crate::identifiers::CertificateUid;
 use crate::refusal::Denial;
 use crate::request::forge::{UID, cluster, decided, denied, renewal, texts, valid};
 

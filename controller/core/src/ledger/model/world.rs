@@ -9,6 +9,7 @@ use std::task::Poll;
 use futures::future::{BoxFuture, FutureExt as _, poll_fn};
 use kubelet_attestation::names::NodeName;
 
+use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::inventory::{MachineState, StaticInventory};
 use crate::ledger::rules_world::{at, machine, policy};
 use crate::ledger::*;

@@ -2,7 +2,8 @@
 
 use kubelet_attestation::names::{Provider, ProviderId};
 
-use crate::ledger::{Claim, KeyDigest};
+use crate::identifiers::KeyDigest;
+use crate::ledger::Claim;
 use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 /// The machine that holds a record.

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 
-use super::{KeyDigest, LastIssued, Record, Records, Stored, Version, WriteError};
+use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 

@@ -8,10 +8,10 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::{Stored, Version};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION};
+use crate::identifiers::{KeyDigest, RecordUid};
 use crate::ledger::record::{
     Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Tombstone, TombstoneReason,
 };
-use crate::ledger::{KeyDigest, RecordUid};
 use crate::verifier::TpmBoot;
 
 /// The longest name of a request that is written down.
@@ -252,8 +252,9 @@ pub(super) fn moment(time: SystemTime) -> Result<Time, TimeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identifiers::RecordUid;
+    use crate::ledger::Claim;
     use crate::ledger::rules_world::{at, claim};
-    use crate::ledger::{Claim, RecordUid};
 
     fn written(claim: &Claim) -> NodeIdentitySpec {
         let record = Record::first(claim, RecordUid::new([7; 16]), None, at(0));

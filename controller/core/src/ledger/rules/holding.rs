@@ -2,8 +2,9 @@
 
 use kubelet_attestation::names::NodeName;
 
+use crate::identifiers::CertificateUid;
 use crate::ledger::record::Record;
-use crate::ledger::{CertificateUid, Grant, Holder, Opening, Renewal};
+use crate::ledger::{Grant, Holder, Opening, Renewal};
 use crate::refusal::{Denial, Refusal};
 
 /// What follows from a renewal by this record.

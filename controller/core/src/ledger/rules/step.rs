@@ -5,9 +5,10 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use crate::identifiers::RecordUid;
+use crate::ledger::Grant;
 use crate::ledger::record::Record;
 use crate::ledger::records::Stored;
-use crate::ledger::{Grant, RecordUid};
 use crate::nodes::NodeState;
 use crate::refusal::{Deferral, Denial, Refusal};
 

@@ -4,7 +4,8 @@ use futures::executor::block_on;
 use futures::future::{BoxFuture, FutureExt as _};
 
 use super::*;
-use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenId, TokenOwner};
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenOwner};
 use crate::ledger::record::GRANT_LAG;
 use crate::ledger::rules_world::{
     LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,

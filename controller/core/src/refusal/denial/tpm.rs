@@ -1,7 +1,7 @@
 //! What the attestor `tpm` denies: keys, a certificate or a quote of a TPM that contradict the
 //! request, or each other.
 
-use crate::ledger::KeyDigest;
+use crate::identifiers::KeyDigest;
 use crate::refusal::catalogue::reasons;
 
 reasons! {

@@ -11,7 +11,8 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
 use crate::duties::{Duties, Enforcement, Issuance};
-use crate::inventory::{Inventory, Machine, StaticInventory, TokenId};
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::nodes::{MemoryNodes, Node, Nodes};
 use crate::refusal::{Denial, Refusal};

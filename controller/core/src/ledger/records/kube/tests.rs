@@ -15,9 +15,10 @@ use kube::client::Body;
 use tokio::time::advance;
 
 use super::*;
+use crate::identifiers::RecordUid;
 use crate::inventory::StaticInventory;
 use crate::ledger::rules_world::{World, at, claim, name, renewal};
-use crate::ledger::{Ledger as _, RecordLedger, RecordUid, Revoked, Tombstone, TombstoneReason};
+use crate::ledger::{Ledger as _, RecordLedger, Revoked, Tombstone, TombstoneReason};
 use crate::refusal::Refusal;
 use crate::verifier::TpmBoot;
 

@@ -1,5 +1,6 @@
 //! Claims: the first, the same again, another key, another machine, another name.
 
+use crate::identifiers::RecordUid;
 use crate::inventory::MachineState;
 use crate::ledger::record::GRANT_LAG;
 use crate::ledger::rules_world::*;

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::executor::block_on;
 
+use crate::identifiers::KeyDigest;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::rules_world::{World, at, claim, name, provider_id};
 use crate::ledger::*;

@@ -1,5 +1,6 @@
 //! What speaks against an identity's first record only.
 
+use crate::identifiers::KeyDigest;
 use crate::ledger::rules_world::*;
 use crate::ledger::*;
 use crate::refusal::{AwsDenial, Denial};

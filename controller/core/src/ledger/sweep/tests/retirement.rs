@@ -142,7 +142,7 @@ fn crowd(machines: usize) -> World {
     }
     for n in 0..machines {
         let mut claim = claim(&format!("c{n}"), &format!("c{n}"), 1, 0);
-        claim.key = crate::ledger::KeyDigest::of(&n.to_be_bytes());
+        claim.key = crate::identifiers::KeyDigest::of(&n.to_be_bytes());
         let random = Some(std::array::from_fn(|byte| {
             n.to_be_bytes().get(byte).copied().unwrap_or_default()
         }));

@@ -1,6 +1,9 @@
-//! What tells records, generations and keys apart.
+//! Identifiers: of keys, records, certificates and bootstrap tokens, and the names of nodes.
 
 use std::fmt::{self, Debug};
+use std::net::IpAddr;
+
+use kubelet_attestation::names::NodeName;
 
 /// SHA-256 of the DER of a `SubjectPublicKeyInfo`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +121,99 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
         .ok()
 }
 
+/// The public half of a bootstrap token.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TokenId(String);
+
+/// A bootstrap token's ID is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a bootstrap token's ID is {TOKEN_ID_LEN} lower-case letters and digits")]
+pub struct InvalidTokenId;
+
+/// Of a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (Kubernetes' bootstrap token format).
+const TOKEN_ID_LEN: usize = 6;
+
+impl TokenId {
+    /// Reads an ID.
+    pub fn parse(id: &str) -> Result<Self, InvalidTokenId> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        if id.len() == TOKEN_ID_LEN && id.bytes().all(allowed) {
+            Ok(Self(id.to_owned()))
+        } else {
+            Err(InvalidTokenId)
+        }
+    }
+
+    /// The ID.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The limit of names in a message, of the dozens that a machine may be reported to have.
+const MAX_LISTED: usize = 4;
+
+/// Some names, of which the first few are written out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeNames(Vec<NodeName>);
+
+impl From<NodeName> for NodeNames {
+    fn from(name: NodeName) -> Self {
+        Self(vec![name])
+    }
+}
+
+impl FromIterator<NodeName> for NodeNames {
+    /// In this order, each once.
+    fn from_iter<T: IntoIterator<Item = NodeName>>(names: T) -> Self {
+        let mut all = Vec::new();
+        for name in names {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        Self(all)
+    }
+}
+
+impl fmt::Display for NodeNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, name) in self.0.iter().take(MAX_LISTED).enumerate() {
+            let separator = if index == 0 { "" } else { " or " };
+            write!(f, "{separator}{name}")?;
+        }
+        match self.0.len().saturating_sub(MAX_LISTED) {
+            0 => Ok(()),
+            more => write!(f, " or one of {more} more"),
+        }
+    }
+}
+
+/// A name or an address that a certificate is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "kubelets have no other kind")]
+pub enum ServingName {
+    /// A DNS name in its one form: lower-case labels, no final dot, no wildcard.
+    Dns(String),
+    /// An address.
+    Ip(IpAddr),
+}
+
+impl fmt::Display for ServingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns(name) => f.write_str(name),
+            Self::Ip(address) => Debug::fmt(address, f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +247,35 @@ mod tests {
                 Err(InvalidCertificateUid),
                 "{text:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_few_names_are_written_out_each_once_and_the_others_counted() {
+        let names = |names: &[&str]| {
+            let names = names.iter().map(|name| NodeName::parse(name).unwrap());
+            names.collect::<NodeNames>().to_string()
+        };
+
+        assert_eq!(names(&["a"]), "a");
+        assert_eq!(names(&["a", "b", "a"]), "a or b");
+        let many = ["a", "b", "c", "d", "e", "f"];
+        assert_eq!(names(&many), "a or b or c or d or one of 2 more");
+    }
+
+    #[test]
+    fn a_tokens_id_is_six_lower_case_letters_and_digits() {
+        assert_eq!(TokenId::parse("abc123").unwrap().as_str(), "abc123");
+        for id in [
+            "",
+            "abc12",
+            "abc1234",
+            "ABC123",
+            "abc12.",
+            "abc12\u{e4}",
+            "abc12\n",
+        ] {
+            assert_eq!(TokenId::parse(id), Err(InvalidTokenId), "{id:?}");
         }
     }
 }
