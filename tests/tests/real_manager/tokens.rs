@@ -43,6 +43,17 @@ fn the_token_of_a_machine_outlives_its_term_and_that_of_a_removed_machine_does_n
     for (machine, before) in [leaves, pool] {
         assert_eq!(end(&scene.cluster, &machine), before);
     }
+
+    lives.0.remove();
+
+    // Kubernetes deletes a token that has ended.
+    let name = format!("bootstrap-token-{}", lives.0.token().id());
+    let words = ["get", "secret", &name, "--namespace", "kube-system"];
+    let gone = poll(SWEPT, || {
+        let left = scene.kubectl().run(words);
+        (!left.status.success()).then_some(())
+    });
+    assert!(gone.is_some(), "the token of a removed Machine lives on");
 }
 
 #[test]

@@ -25,8 +25,8 @@ use crate::duties::Enforcement;
 use crate::hardening::bindings;
 use crate::hardening::closure::{self, Closure};
 use crate::hardening::tokens::{self, Tokens};
-use crate::identifiers::RecordUid;
 use crate::hardening::{HardeningError, admission, revocation};
+use crate::identifiers::RecordUid;
 use crate::ledger::{RecordLedger, RevokedGenerations};
 use crate::logs::error_chain;
 use crate::preflight;
@@ -56,6 +56,17 @@ const COUNTED_AGAIN: Duration = Duration::from_mins(10);
 /// HTTP statuses of who is not known, or may not.
 const NOT_LET_IN: [u16; 2] = [401, 403];
 
+/// The Nodes without a record, and what there was when they were found.
+#[derive(Debug)]
+struct Counted {
+    at: Instant,
+    /// The number of live records.
+    live: usize,
+    /// The Nodes that Machines had.
+    of_machines: BTreeSet<String>,
+    without: BTreeSet<String>,
+}
+
 /// The care of one cluster.
 #[derive(Debug)]
 pub(super) struct Upkeep {
@@ -66,8 +77,7 @@ pub(super) struct Upkeep {
     /// Whether the operator wants attestation enforced, once every Node has a record.
     to_be_enforced: bool,
     enforcement: Enforcement,
-    /// The Nodes without a record, with how many records and Nodes of Machines there were, and when.
-    counted: Option<(Instant, (usize, usize), BTreeSet<String>)>,
+    counted: Option<Counted>,
     bootstrap_tokens: BootstrapTokens,
     inventory: CapiInventory,
     tokens: Tokens,
@@ -330,17 +340,22 @@ impl Upkeep {
             .iter()
             .filter(|stored| stored.record.is_live())
             .count();
-        let of_machines = self.inventory.nodes_without(|_| true);
-        let now = (live, of_machines.map_or(0, |nodes| nodes.len()));
-        if let Some((at, then, nodes)) = &self.counted
-            && *then == now
-            && at.elapsed() < COUNTED_AGAIN
+        let of_machines = self.inventory.nodes_without(|_| true).unwrap_or_default();
+        if let Some(counted) = &self.counted
+            && counted.live == live
+            && counted.of_machines == of_machines
+            && counted.at.elapsed() < COUNTED_AGAIN
         {
-            return Ok(nodes.clone());
+            return Ok(counted.without.clone());
         }
-        let nodes = self.without_record().await?;
-        self.counted = Some((Instant::now(), now, nodes.clone()));
-        Ok(nodes)
+        let without = self.without_record().await?;
+        self.counted = Some(Counted {
+            at: Instant::now(),
+            live,
+            of_machines,
+            without: without.clone(),
+        });
+        Ok(without)
     }
 
     /// The Nodes that nobody holds the name of, but for those that renew without a record; also where it
@@ -445,53 +460,4 @@ fn refusal(error: &kube::Error) -> Answers {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use http_body_util::Full;
-    use hyper::body::Bytes;
-    use hyper::{Request, Response};
-    use kube::client::Body;
-    use serde_json::json;
-
-    use super::*;
-
-    /// Has so many pages, of one Node each.
-    fn pages(count: usize) -> Client {
-        let service = tower::service_fn(move |request: Request<Body>| async move {
-            let query = request.uri().query().unwrap_or_default();
-            let token = query
-                .split('&')
-                .find_map(|one| one.strip_prefix("continue="));
-            let page: usize = token.map_or(1, |token| token.parse().unwrap());
-            let next = if page < count {
-                (page + 1).to_string()
-            } else {
-                String::new()
-            };
-            assert!(page <= MAX_PAGES, "page {page} is asked for");
-            let list = json!({
-                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-                "metadata": {"resourceVersion": "1", "continue": next},
-                "items": [{
-                    "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
-                    "metadata": {"name": format!("n{page}")},
-                }],
-            });
-            let body = Full::new(Bytes::from(list.to_string()));
-            Ok::<_, Infallible>(Response::new(body))
-        });
-        Client::new(service, "default")
-    }
-
-    #[tokio::test]
-    async fn a_list_of_nodes_that_does_not_end_is_given_up() {
-        let two = nodes_named(&pages(2), |name| name == "n2").await.unwrap();
-        assert_eq!(two.into_iter().collect::<Vec<_>>(), ["n2"]);
-
-        let error = nodes_named(&pages(usize::MAX), |_| false)
-            .await
-            .unwrap_err();
-        assert_eq!(error, "their list has more than 500 pages");
-    }
-}
+mod tests;

@@ -43,7 +43,7 @@ pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
 /// The Secrets in one page of a list.
 const PAGE: u32 = 500;
 
-/// More extended tokens than that are not looked for: as many as a cluster has Machines.
+/// The pages that are read: more Secrets than a cluster has Machines.
 const MAX_PAGES: usize = 20;
 
 const NAMESPACE: &str = "kube-system";
@@ -147,10 +147,6 @@ impl Tokens {
                 outcome => outcome?,
             }
         }
-        if !self.has_former {
-            self.find_former(client, now).await?;
-            self.has_former = true;
-        }
         let grace = self.grace;
         let over = |since: Timestamp| since.saturating_add(grace).is_ok_and(|end| end <= now);
         let due = self.known.iter();
@@ -168,11 +164,22 @@ impl Tokens {
                 }
             }
         }
+        // Last: whoever may not list Secrets has had all else done.
+        if !self.has_former {
+            self.find_former(client, wanted, now).await?;
+            self.has_former = true;
+        }
         Ok(kept)
     }
 
-    /// Finds the tokens that were extended before this began.
-    async fn find_former(&mut self, client: &Client, now: Timestamp) -> Result<(), HardeningError> {
+    /// Finds the tokens that were extended before this began; they are unwanted from now on, unless they
+    /// are among the `wanted`. Of more than [`MAX_PAGES`] have, the others end by themselves.
+    async fn find_former(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeMap<TokenId, SystemTime>,
+        now: Timestamp,
+    ) -> Result<(), HardeningError> {
         let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
         let mut page = ListParams::default().labels(EXTENDED).limit(PAGE);
         for _ in 0..MAX_PAGES {
@@ -184,9 +191,10 @@ impl Tokens {
                 let Some(Ok(token)) = token else {
                     continue;
                 };
+                let unwanted_since = (!wanted.contains_key(&token)).then_some(now);
                 let known = self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),
-                    unwanted_since: Some(now),
+                    unwanted_since,
                 });
                 if let Life::Ends(end) = known.life {
                     known.life = Life::Extended(end);

@@ -1,0 +1,48 @@
+use std::convert::Infallible;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Response};
+use kube::client::Body;
+use serde_json::json;
+
+use super::*;
+
+/// Has so many pages, of one Node each.
+fn pages(count: usize) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| async move {
+        let query = request.uri().query().unwrap_or_default();
+        let token = query
+            .split('&')
+            .find_map(|one| one.strip_prefix("continue="));
+        let page: usize = token.map_or(1, |token| token.parse().unwrap());
+        let next = if page < count {
+            (page + 1).to_string()
+        } else {
+            String::new()
+        };
+        assert!(page <= MAX_PAGES, "page {page} is asked for");
+        let list = json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+            "metadata": {"resourceVersion": "1", "continue": next},
+            "items": [{
+                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                "metadata": {"name": format!("n{page}")},
+            }],
+        });
+        let body = Full::new(Bytes::from(list.to_string()));
+        Ok::<_, Infallible>(Response::new(body))
+    });
+    Client::new(service, "default")
+}
+
+#[tokio::test]
+async fn a_list_of_nodes_that_does_not_end_is_given_up() {
+    let two = nodes_named(&pages(2), |name| name == "n2").await.unwrap();
+    assert_eq!(two.into_iter().collect::<Vec<_>>(), ["n2"]);
+
+    let error = nodes_named(&pages(usize::MAX), |_| false)
+        .await
+        .unwrap_err();
+    assert_eq!(error, "their list has more than 500 pages");
+}
