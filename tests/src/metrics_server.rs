@@ -23,7 +23,17 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
 #[derive(Debug)]
 pub struct MetricsServer {
     process: Process,
+    kubectl: Kubectl,
+    service: String,
     _files: Scratch,
+}
+
+impl Drop for MetricsServer {
+    /// An APIService without a server would stop the garbage collection of its cluster.
+    fn drop(&mut self) {
+        let words = ["delete", "apiservice", &self.service, "--wait=false"];
+        self.kubectl.run(words);
+    }
 }
 
 impl MetricsServer {
@@ -34,12 +44,14 @@ impl MetricsServer {
         let port = free_port();
         let mut account = Value::Null;
         let mut service = Value::Null;
+        let mut name = String::new();
         for mut object in read(&BUILT.join("metrics-server.json")) {
             match object["kind"].as_str() {
                 Some("ServiceAccount") => account = object["metadata"].clone(),
                 Some("APIService") => {
                     object["spec"]["service"]["port"] = json!(port);
                     service = object["spec"]["service"].clone();
+                    name = object["metadata"]["name"].as_str().unwrap().to_owned();
                 }
                 _ => {}
             }
@@ -81,6 +93,8 @@ impl MetricsServer {
         });
         Self {
             process,
+            kubectl: kubectl.clone(),
+            service: name,
             _files: files,
         }
     }
@@ -92,9 +106,10 @@ impl MetricsServer {
         let mut said = String::new();
         let printed = poll(DEADLINE, || {
             let printed = kubectl.run(["top", resource, "--no-headers"]);
-            said = text(&[printed.stdout, printed.stderr].concat());
-            let lines: Vec<_> = said.lines().map(ToOwned::to_owned).collect();
-            let are_all = lines.len() == count && !said.contains("<unknown>");
+            let table = text(&printed.stdout);
+            let lines: Vec<_> = table.lines().map(ToOwned::to_owned).collect();
+            let are_all = lines.len() == count && !table.contains("<unknown>");
+            said = table + &text(&printed.stderr);
             (printed.status.success() && are_all).then_some(lines)
         });
         printed.unwrap_or_else(|| panic!("{said}{}", self.process.log()))

@@ -14,9 +14,8 @@ use node_attestation_controller::capi::{
     TenantKubeconfig,
 };
 use node_attestation_controller::clusters::{ClusterAccess, Neighbourhood, Reach};
-use node_attestation_controller::inventory::{
-    Inventory as _, Machine, MachineState, TokenId, TokenOwner,
-};
+use node_attestation_controller::identifiers::TokenId;
+use node_attestation_controller::inventory::{Inventory as _, Machine, MachineState, TokenOwner};
 use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::signer::InvalidCa;
 use serde_json::{Value, json};

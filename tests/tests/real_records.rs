@@ -8,10 +8,11 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use node_attestation_controller::clusters::ClusterAccess;
 use node_attestation_controller::crd::{manifests, yaml};
+use node_attestation_controller::identifiers::{CertificateUid, KeyDigest};
 use node_attestation_controller::inventory::{Machine, StaticInventory};
 use node_attestation_controller::ledger::{
-    CertificateUid, Claim, Claimant, KeyDigest, KubeRecords, LastIssued, Ledger as _, LedgerPolicy,
-    Record, RecordLedger, Records, Renewal, RequestRef, Revoked, WriteError,
+    Claim, Claimant, KubeRecords, LastIssued, Ledger as _, LedgerPolicy, Record, RecordLedger,
+    Records, Renewal, RequestRef, Revoked, WriteError,
 };
 use node_attestation_controller::nodes::MemoryNodes;
 use node_attestation_controller::refusal::{Denial, Refusal};

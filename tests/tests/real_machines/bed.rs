@@ -371,31 +371,22 @@ impl Scene {
             .concat()
     }
 
-    /// Asserts what an operator sees: the cluster Ready, and of each of these nodes a running Machine, a record
-    /// and a Node that is Ready.
+    /// As [`reads_well`].
     #[track_caller]
     pub fn reads_well(&self, nodes: &[String]) {
-        let kinds = "kubeletauthentications,machines.cluster.x-k8s.io,nodeidentities";
-        let management = SITE.management.kubectl();
-        let objects = management.ok(["get", kinds, "-n", self.cluster.namespace()]);
-        let objects = rows(&objects);
-        let name = format!("kubeletauthentication.{GROUP}/{}", self.cluster.name());
-        let of_cluster = objects.iter().find(|row| row[0] == name).unwrap();
-        assert_eq!(of_cluster[1..3], ["True", "Ready"], "{objects:#?}");
-        let all = self.plane().kubectl().ok(["get", "nodes"]);
-        let all = rows(&all);
-        for node in nodes {
-            let is_machine = |row: &&Vec<&str>| {
-                row[0].starts_with("machine.cluster.x-k8s.io/") && row.contains(&&**node)
-            };
-            let machine = objects.iter().find(is_machine);
-            assert!(machine.unwrap().contains(&"Running"), "{objects:#?}");
-            let name = format!("nodeidentity.{GROUP}/{}.{node}", self.cluster.name());
-            let record = objects.iter().find(|row| row[0] == name).unwrap();
-            assert_eq!(record[1..3], [self.cluster.name(), node], "{objects:#?}");
-            let node = all.iter().find(|row| row[0] == *node).unwrap();
-            assert_eq!(node[1], "Ready", "{all:#?}");
-        }
+        reads_well(&SITE, &self.cluster, nodes);
+    }
+
+    /// Asserts that an operator sees why nobody has this node's name any more.
+    #[track_caller]
+    pub fn reads_as_gone(&self, node_name: &str) {
+        let records = ["get", "nodeidentities", "-n", self.cluster.namespace()];
+        let records = SITE.management.kubectl().ok(records);
+        let records = rows(&records);
+        let record = format!("{}.{node_name}", self.cluster.name());
+        let record = records.iter().find(|row| row[0] == record).unwrap();
+        let reason = &self.record(node_name)["spec"]["tombstone"]["reason"];
+        assert!(record.contains(&reason.as_str().unwrap()), "{records:#?}");
     }
 
     /// The requests for client certificates, none of which may have been denied.
@@ -418,6 +409,33 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
     lines
         .map(|line| line.split_whitespace().collect())
         .collect()
+}
+
+/// Asserts what an operator sees: the cluster Ready, and of each of these nodes a running Machine, a record
+/// and a Node that is Ready.
+#[track_caller]
+pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
+    let kinds = "kubeletauthentications,machines.cluster.x-k8s.io,nodeidentities";
+    let management = site.management.kubectl();
+    let objects = management.ok(["get", kinds, "-n", cluster.namespace()]);
+    let objects = rows(&objects);
+    let name = format!("kubeletauthentication.{GROUP}/{}", cluster.name());
+    let of_cluster = objects.iter().find(|row| row[0] == name).unwrap();
+    assert_eq!(of_cluster[1..3], ["True", "Ready"], "{objects:#?}");
+    let all = cluster.control_plane().kubectl().ok(["get", "nodes"]);
+    let all = rows(&all);
+    for node in nodes {
+        let is_machine = |row: &&Vec<&str>| {
+            row[0].starts_with("machine.cluster.x-k8s.io/") && row.contains(&&**node)
+        };
+        let machine = objects.iter().find(is_machine);
+        assert!(machine.unwrap().contains(&"Running"), "{objects:#?}");
+        let name = format!("nodeidentity.{GROUP}/{}.{node}", cluster.name());
+        let record = objects.iter().find(|row| row[0] == name).unwrap();
+        assert_eq!(record[1..3], [cluster.name(), node], "{objects:#?}");
+        let node = all.iter().find(|row| row[0] == *node).unwrap();
+        assert_eq!(node[1], "Ready", "{all:#?}");
+    }
 }
 
 /// The requests of the cluster for client certificates, none of which may have been denied.

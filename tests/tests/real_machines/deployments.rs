@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;
 use kubelet_authenticator_tests::metrics_server::MetricsServer;
 use kubelet_authenticator_tests::pods;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::json;
 
 use crate::bed::{Machines, PATIENCE, SITE, Scene, names};
@@ -46,6 +49,7 @@ fn lives(scene: &Scene, requests_of_a_join: usize) {
     let left = scene.wait_for_node_of(&one[0]);
     for (name, kubeconfig) in stolen.iter().filter(|(name, _)| *name != left) {
         scene.wait_for_tombstone(name);
+        scene.reads_as_gone(name);
         refused(scene, kubeconfig, name);
     }
 
@@ -75,7 +79,8 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     }
 }
 
-/// Waits until this certificate may not make the Node that Cluster API has deleted again.
+/// Waits until this certificate may not make the Node that Cluster API has deleted again; by then it may
+/// write nothing else.
 #[track_caller]
 fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
     let mut said = String::new();
@@ -88,6 +93,32 @@ fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
         said.contains("revoked").then_some(())
     });
     assert!(refused.is_some(), "{name} may write: {said}");
+    let metadata = json!({ "name": name, "namespace": "kube-node-lease" });
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata,
+        "spec": { "holderIdentity": name },
+    });
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let subject = &mut params.distinguished_name;
+    subject.push(DnType::OrganizationName, "system:nodes");
+    subject.push(DnType::CommonName, format!("system:node:{name}"));
+    let key = KeyPair::generate().unwrap();
+    let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+    let request = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": { "name": format!("{name}-again") },
+        "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"],
+            "request": BASE64_STANDARD.encode(pem),
+        },
+    });
+    let kubectl = scene.plane().kubectl_with(kubeconfig);
+    for object in [lease, request] {
+        let said = kubectl.try_create(&object).unwrap_err();
+        assert!(said.contains("revoked"), "{said}");
+    }
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_under_another_name() {
 
     assert_ne!(other, node);
     scene.wait_for_tombstone(&node);
+    scene.reads_well(&[other]);
     assert_eq!(scene.client_requests().len(), 2);
 }
 
@@ -91,4 +92,5 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_on_its_host_under_its_name() {
 
     assert_eq!(again, node);
     assert_eq!(scene.record(&node)["spec"]["generation"], 2);
+    scene.reads_well(&[node]);
 }

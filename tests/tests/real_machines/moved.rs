@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{
     Infrastructure, Machines, PATIENCE, SITE, Scene, Site, client_requests, joinable, names,
-    record, renewals,
+    reads_well, record, renewals,
 };
 
 /// The lifetime of certificates here: a renewal can be waited for.
@@ -48,6 +48,7 @@ fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
     let (provider, cluster) = provider.moved(|| cluster.clusterctl_move(&there.management));
 
     let decided = decisions(&SITE, &cluster);
+    assert_ne!(decided, 0);
     let moved = authentication.wait_until_ready(there.management.kubectl());
     let owner = &moved["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], cluster.get()["metadata"]["uid"], "{moved:#}");
@@ -68,6 +69,7 @@ fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
     let (_provider, cluster) = provider.moved(|| cluster.clusterctl_move(&SITE.management));
 
     let decided = decisions(&there, &cluster);
+    assert_ne!(decided, 0);
     authentication.wait_until_ready(SITE.management.kubectl());
     let deployment = deployment.moved_with(&cluster);
     let back = deployment.wait_until_running(2);
@@ -84,6 +86,7 @@ fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
     renews(&cluster, &name);
     assert_eq!(joins(&cluster), 2);
     assert_eq!(decisions(&there, &cluster), decided);
+    reads_well(&SITE, &cluster, std::slice::from_ref(&name));
     // Another manager owns what was moved, and the Cluster's annotation counts all the same.
     annotate(&SITE, "tpm,aws");
     let kubectl = SITE.management.kubectl();

@@ -91,11 +91,21 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
         .env("HOME", desk.path())
         .spawn(&log);
 
+    // Its exit first: what follows is waited for.
+    let applied = poll(PATIENCE, || {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
+    });
+    let said = || fs::read_to_string(&log).unwrap_or_default();
+    assert!(
+        applied.is_some() && shell.exit_status().is_none(),
+        "{}",
+        said()
+    );
     let cluster = cluster.wait();
     let _provider = Provider::start(&cluster, order, machine(&cluster, Attestor::TPM, tpms));
     let ended = poll(2 * PATIENCE, || shell.exit_status());
-    let said = fs::read_to_string(&log).unwrap_or_default();
-    assert!(ended.is_some_and(|status| status.success()), "{said}");
+    assert!(ended.is_some_and(|status| status.success()), "{}", said());
     for node in ["worker-7", "worker-8"] {
         cluster.control_plane().wait_for_node_ready(node);
         let record = format!("prod-1.{node}");

@@ -1,10 +1,21 @@
 //! The output of `render` is accepted by Cluster API.
 
+use std::fs;
+
 use kubelet_attestation::names::Provider as Attestor;
-use kubelet_authenticator_tests::image::render;
+use kubelet_authenticator_tests::image::{self, render};
+use kubelet_authenticator_tests::page::repository;
 use serde_json::{Value, json};
 
 use crate::bed::SITE;
+
+#[test]
+fn the_page_of_aws_renders_what_instances_join_with() {
+    let page = fs::read_to_string(repository().join("docs/aws.md")).unwrap();
+    for option in image::TOLD_BY_EC2 {
+        assert!(page.contains(option), "{option}");
+    }
+}
 
 #[test]
 fn the_rendered_configuration_is_accepted_by_cluster_api_in_both_versions_and_formats() {

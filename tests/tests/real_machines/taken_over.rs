@@ -75,6 +75,7 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
     let before = built_in();
     scene.wait_for_renewals(&scene.signer(), &nodes);
     assert_eq!(before, built_in());
+    scene.reads_well(&nodes);
 
     // And back: kubeadm's own bindings again, and nobody who looks after the cluster.
     scene.change(&json!({ "autoApproveBindings": "Report" }));
@@ -103,6 +104,10 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
         "before-us",
     ];
     SITE.management.kubectl().ok(words);
+    let policies = "validatingadmissionpolicies,validatingadmissionpolicybindings";
+    let left = || scene.plane().kubectl().ok(["get", policies, "-o", "name"]);
+    let gone = poll(PATIENCE, || left().is_empty().then_some(()));
+    assert!(gone.is_some(), "{}", left());
     scene.wait_for_renewals(BUILT_IN, &nodes);
     for node in &nodes {
         let left = scene.on(node, |machine| {
@@ -111,6 +116,23 @@ fn nodes_of_kubeadm_renew_as_before_are_taken_over_one_by_one_and_given_back() {
         let left = String::from_utf8(left).unwrap();
         assert!(!left.contains("exec:"), "{left}");
     }
+}
+
+#[test]
+fn a_stock_instance_is_taken_over_by_the_commands_of_the_page() {
+    let machines = Machines::Ec2(Attestor::AWS);
+    let scene = Scene::unattended(joinable("stock-ec2"), machines);
+    let config = scene.stock_config();
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
+    let machine = deployment.wait_until_running(1).remove(0);
+    let node = machine["status"]["nodeRef"]["name"].as_str().unwrap();
+    scene.attend(&json!({ "adoption": "Allow" }));
+
+    scene.on(node, |machine| page::take_over(machine, &Attestor::AWS));
+
+    let node = scene.wait_for_node_of(&machine);
+    assert_eq!(scene.record(&node)["spec"]["attestor"], "aws");
+    scene.reads_well(&[node]);
 }
 
 #[test]

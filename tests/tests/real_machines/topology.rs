@@ -202,6 +202,7 @@ fn a_worker_of_a_class_that_enables_joins_with_its_tpm() {
     let machines = deployment.wait_until_running(1);
     let node = scene.wait_for_node_of(&machines[0]);
     assert_eq!(scene.record(&node)["spec"]["attestor"], "tpm");
+    scene.reads_well(&[node]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Kubectl, User, has_condition,
@@ -246,7 +247,8 @@ impl Story<'_> {
         });
         let templates = json!({ "apiVersion": "v1", "kind": "List", "items": [config, template] });
         apply(self.management, "workers.yaml", &templates.to_string());
-        self.apply("deployment.yaml", DEPLOYMENT);
+        let deployment = DEPLOYMENT.replace("v1.36.3", &KUBERNETES_VERSION);
+        self.apply("deployment.yaml", &deployment);
         self.start = Instant::now();
         let joined = self.tell_until(|story| {
             let words = ["get", "kubeletauthentication", "prod-1", "-n", NAMESPACE];
