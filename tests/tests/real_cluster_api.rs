@@ -13,10 +13,10 @@ use node_attestation_controller::capi::{
     CaRefused, CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey, Objects, Selection,
     TenantKubeconfig,
 };
-use node_attestation_controller::clusters::{ClusterAccess, Neighbourhood, Reach};
+use node_attestation_controller::client::{ClusterAccess, Neighbourhood, Reach};
+use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::identifiers::TokenId;
 use node_attestation_controller::inventory::{Inventory as _, Machine, MachineState, TokenOwner};
-use node_attestation_controller::logs::error_chain;
 use node_attestation_controller::signer::InvalidCa;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kube::Client;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
-use node_attestation_controller::clusters::ClusterAccess;
+use node_attestation_controller::client::ClusterAccess;
 use node_attestation_controller::crd::{manifests, yaml};
 use node_attestation_controller::identifiers::{CertificateUid, KeyDigest};
 use node_attestation_controller::inventory::{Machine, StaticInventory};
@@ -194,7 +194,7 @@ async fn a_record_that_somebody_broke_is_named_and_never_claimed_anew() {
     let Err(Refusal::Retry(deferral)) = refused else {
         panic!("not put off: {refused:?}")
     };
-    let text = node_attestation_controller::logs::error_chain(&deferral);
+    let text = node_attestation_controller::errors::error_chain(&deferral);
     assert!(
         text.contains("broken.n1") && text.contains("metadata.labels"),
         "{text}"

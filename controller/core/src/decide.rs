@@ -20,7 +20,7 @@ use crate::signer::Signer;
 mod context;
 mod steps;
 
-pub use context::{Context, Lifetimes, Verifiers};
+pub use context::Context;
 pub use steps::{Check, Step};
 
 use steps::Steps;

@@ -25,7 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::decide::{Decided, Decision};
 use crate::ledger::Opening;
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::refusal::{Deferral, Failure};
 
 mod limiter;

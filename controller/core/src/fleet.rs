@@ -5,9 +5,9 @@
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use node_attestation_controller::clusters::ClusterAccess;
+//! # use node_attestation_controller::client::{ClusterAccess};
 //! # use node_attestation_controller::crd::KubeletAuthentication;
-//! # use node_attestation_controller::decide::Verifiers;
+//! # use node_attestation_controller::verifier::Verifiers;
 //! # use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings};
 //! # use node_attestation_controller::verifier::Verifier;
 //! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
@@ -35,10 +35,10 @@ use kube::Client;
 
 use crate::capi::{Objects, Selection};
 use crate::clock::now;
-use crate::clusters::{ClusterAccess, Reach};
+use crate::client::{ClusterAccess, Reach};
 use crate::crd::KubeletAuthentication;
 use crate::crd::conditions::reason;
-use crate::decide::Verifiers;
+use crate::verifier::Verifiers;
 use crate::ledger::MISSING_MACHINE_TIMEOUT;
 
 mod ca_keys;

@@ -35,8 +35,7 @@ use kube::Client;
 pub use access::{HardeningError, Put};
 
 use crate::crd::AutoApproveBindings;
-use crate::identifiers::RecordUid;
-use crate::identifiers::TokenId;
+use crate::identifiers::{RecordUid, TokenId};
 use crate::ledger::RevokedGenerations;
 
 /// What a workload cluster should be like.

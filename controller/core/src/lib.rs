@@ -12,13 +12,14 @@
 //!   what was verified.
 
 pub mod capi;
+pub mod client;
 pub mod clock;
 pub mod cluster_states;
-pub mod clusters;
 pub mod config_maps;
 pub mod crd;
 pub mod decide;
 pub mod duties;
+pub mod errors;
 pub mod events;
 pub mod fleet;
 pub mod hardening;
@@ -26,12 +27,15 @@ pub mod identifiers;
 pub mod identities;
 pub mod inventory;
 pub mod ledger;
+pub mod lifetimes;
 pub mod logs;
 pub mod machine_list;
+mod memory;
 pub mod nodes;
 pub mod pipeline;
 mod policy;
 pub mod preflight;
+mod queue;
 pub mod refusal;
 pub mod request;
 pub mod serving;
@@ -39,3 +43,5 @@ pub mod signer;
 pub mod standalone;
 pub mod status;
 pub mod verifier;
+pub mod watch;
+pub mod worker;

@@ -9,20 +9,9 @@ use kubelet_attestation::csr::{envelope, parse, subject};
 use kubelet_attestation::names::{NodeName, Provider};
 
 use crate::decide::{Decided, Decision};
+use crate::errors::error_chain;
 use crate::ledger::Opening;
 use crate::refusal::Ignored;
-
-/// The error and its causes on one line.
-pub fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
 
 /// What a line says of a request, whatever became of it.
 #[derive(Debug)]

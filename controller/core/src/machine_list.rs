@@ -26,7 +26,7 @@ use serde::Deserialize;
 
 use crate::identifiers::{InvalidTokenId, TokenId};
 use crate::inventory::{AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner};
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::refusal::Unavailable;
 
 /// The only version that is read.

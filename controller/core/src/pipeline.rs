@@ -7,7 +7,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
-use crate::clusters::queue::{Work, json_len};
+use crate::queue::{Work, json_len};
 use crate::decide::{Context, Decided, Decision, decide};
 use crate::events::Events;
 use crate::inventory::TokenOwner;
@@ -281,7 +281,7 @@ impl Pipeline {
         let deciding = decide(request, &self.context, now);
         let decided = tokio::time::timeout(DECISION_DEADLINE, deciding).await.ok();
         let obstacle = match decided.as_ref().map(|decided| &decided.decision) {
-            Some(Decision::Retry(deferral)) => logs::error_chain(deferral),
+            Some(Decision::Retry(deferral)) => error_chain(deferral),
             Some(
                 Decision::Ignore(_)
                 | Decision::Deny(_)

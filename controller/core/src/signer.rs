@@ -107,7 +107,8 @@ impl Signer {
         self.is_valid(now)?;
         certificate::signed(&self.ca, &self.key, contents, now).map_err(|error| match error {
             SignError::Entropy => Deferral::NoEntropy.into(),
-            source @ (SignError::Encoding(_) | SignError::Key) => {
+            error @ (SignError::Encoding(_) | SignError::Key) => {
+                let source = Box::new(error);
                 Failure::SigningImpossible { source }.into()
             }
         })

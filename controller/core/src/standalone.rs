@@ -7,7 +7,8 @@
 //! ```no_run
 //! # use std::path::PathBuf;
 //! # use std::sync::Arc;
-//! # use node_attestation_controller::decide::{Lifetimes, Verifiers};
+//! # use node_attestation_controller::lifetimes::Lifetimes;
+use node_attestation_controller::verifier::Verifiers;
 //! # use node_attestation_controller::duties::Duties;
 //! # use node_attestation_controller::standalone::{
 //! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
@@ -43,13 +44,16 @@ use zeroize::Zeroizing;
 
 use crate::capi::ObjectKey;
 use crate::clock::now;
-use crate::clusters::{self, ClusterAccess, ClusterAccessError};
-use crate::decide::{Context, Lifetimes, Verifiers};
+use crate::client::{ClusterAccess, ClusterAccessError};
+use crate::worker;
+use crate::decide::Context;
+use crate::lifetimes::Lifetimes;
+use crate::verifier::Verifiers;
 use crate::duties::{BuiltIn, Duties, Enforcement, Issuance};
 use crate::events::Events;
 use crate::inventory::Inventory;
 use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::machine_list::{MachineList, MachineListError};
 use crate::nodes;
 use crate::pipeline::Pipeline;
@@ -258,7 +262,7 @@ impl Standalone {
         let pipeline = Pipeline::new(self.context, self.store, events, now);
         let signers = pipeline.signers();
         let examination = tokio::spawn(examine(client.clone(), signers));
-        clusters::run(client, pipeline, stop).await;
+        worker::run(client, pipeline, stop).await;
         examination.abort();
         writer.finish().await;
         tracing::info!("stopped");

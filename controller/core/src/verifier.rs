@@ -8,15 +8,16 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::crd::conditions::Report;
-use crate::identifiers::KeyDigest;
-use crate::identifiers::ServingName;
+use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
 use crate::refusal::{Denial, Refusal, Unavailable};
 
 mod insecure;
 pub mod platform;
+mod verifiers;
 
 pub use insecure::InsecureVerifier;
+pub use verifiers::Verifiers;
 
 /// Appraises the evidence of one provider's machines.
 ///

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use node_attestation_controller::clusters::{
+use node_attestation_controller::client::{
     ClusterAccess, ClusterAccessError, InClusterAccessError,
 };
 

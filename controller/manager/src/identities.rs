@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use node_attestation_controller::clock::now;
 use node_attestation_controller::crd::NodeIdentity;
+use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::identities::{Changed, Identities};
-use node_attestation_controller::logs::error_chain;
 
 use crate::query::{Format, QueryError, QueryOptions, aligned};
 

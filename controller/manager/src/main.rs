@@ -64,7 +64,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use logging::LogFormat;
 use node_attestation_controller::crd;
-use node_attestation_controller::logs::error_chain;
+use node_attestation_controller::errors::error_chain;
 use query::QueryError;
 
 /// Checks, approves and signs the certificate requests of kubelets.

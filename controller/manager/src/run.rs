@@ -10,7 +10,7 @@ use std::io;
 
 use node_attestation_aws::caller::InvalidStsSettings;
 use node_attestation_aws::inventory::InvalidInventory;
-use node_attestation_controller::logs::error_chain;
+use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

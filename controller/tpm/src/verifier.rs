@@ -28,8 +28,7 @@ use kubelet_attestation::evidence::tpm::{
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_controller::crd::conditions::Report;
-use node_attestation_controller::identifiers::KeyDigest;
-use node_attestation_controller::identifiers::ServingName;
+use node_attestation_controller::identifiers::{KeyDigest, ServingName};
 use node_attestation_controller::refusal::{
     Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
 };

@@ -8,14 +8,13 @@ use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, K
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Application, Machine, Setup};
 use kubelet_authenticator_tests::program;
-use node_attestation_controller::clusters::ClusterAccess;
+use node_attestation_controller::client::ClusterAccess;
 use node_attestation_controller::crd::AutoApproveBindings;
 use node_attestation_controller::hardening::admission::{Settings, Signing};
 use node_attestation_controller::hardening::bindings::KubeadmBinding as Removed;
 use node_attestation_controller::hardening::closure::Closure;
 use node_attestation_controller::hardening::{Desired, Hardening, HardeningError, Put};
-use node_attestation_controller::identifiers::RecordUid;
-use node_attestation_controller::identifiers::TokenId;
+use node_attestation_controller::identifiers::{RecordUid, TokenId};
 use node_attestation_controller::ledger::RevokedGenerations;
 use rustix::process::Signal;
 

@@ -5,7 +5,8 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::{MachineDeployment, Order};
 use serde_json::json;
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable, names};
+use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
+use crate::objects::names;
 
 /// Creates a MachineHealthCheck that replaces a Machine as soon as its Node is not heard of.
 fn check_health(scene: &Scene) {

@@ -5,6 +5,7 @@ mod bed;
 mod deployments;
 mod health;
 mod moved;
+mod objects;
 mod page;
 mod pools;
 mod rendered;

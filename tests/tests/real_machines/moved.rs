@@ -6,10 +6,8 @@ use kubelet_authenticator_tests::image::HOSTS;
 use kubelet_authenticator_tests::management::WorkloadCluster;
 use serde_json::{Value, json};
 
-use crate::bed::{
-    Infrastructure, Machines, PATIENCE, SITE, Scene, Site, client_requests, joinable, names,
-    reads_well, record, renewals,
-};
+use crate::bed::{Infrastructure, Machines, PATIENCE, SITE, Scene, Site, joinable};
+use crate::objects::{client_requests, names, reads_well, record, renewals};
 
 /// The lifetime of certificates here: a renewal can be waited for.
 const SECONDS: u32 = 120;

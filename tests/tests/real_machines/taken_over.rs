@@ -6,7 +6,8 @@ use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::page;
 use serde_json::json;
 
-use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable, names};
+use crate::bed::{Machines, PATIENCE, SITE, Scene, joinable};
+use crate::objects::names;
 
 /// The lifetime of certificates here, of kubeadm's and of ours: a renewal can be waited for.
 const SECONDS: u32 = 120;
@@ -128,6 +129,8 @@ fn a_stock_instance_is_taken_over_by_the_commands_of_the_page() {
     let node = machine["status"]["nodeRef"]["name"].as_str().unwrap();
     scene.attend(&json!({ "adoption": "Allow" }));
 
+    // Where its metadata service is: EC2's own needs no word.
+    scene.write_settings_of_ec2(node);
     scene.on(node, |machine| page::take_over(machine, &Attestor::AWS));
 
     let node = scene.wait_for_node_of(&machine);

@@ -20,12 +20,13 @@ use node_attestation_aws::instance::{
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
 use node_attestation_controller::crd::AwsSettings;
-use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::Duties;
 use node_attestation_controller::inventory::StaticInventory;
+use node_attestation_controller::lifetimes::Lifetimes;
 use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::request::{AttestedCsr, LocatedCsr, RawRequest};
 use node_attestation_controller::verifier::Verifier;
+use node_attestation_controller::verifier::Verifiers;
 
 use crate::fleet::{self, ACCOUNT, CLUSTER, Instance, REGION, ZONE};
 

@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use crate::clusters::{ClusterAccess, Reach};
+use crate::client::{ClusterAccess, Reach};
 
 mod document;
 mod refused;

@@ -14,7 +14,7 @@ use kube::core::{ApiResource, DynamicResourceScope};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 
-use crate::clusters::{Parts, Unreadable};
+use crate::watch::{Parts, Unreadable};
 
 mod attestors;
 mod bootstrap_config;

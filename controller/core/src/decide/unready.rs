@@ -8,8 +8,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::identifiers::CertificateUid;
-use crate::identifiers::TokenId;
+use crate::identifiers::{CertificateUid, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
 use crate::ledger::{Claim, Grant, Holder, Ledger, Renewal};
 use crate::refusal::Unavailable;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::capi::{ObjectKey, Objects, Reference};
 use crate::crd::KubeletAuthenticationStatus;
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 
 /// For all of it: four small calls.
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -21,7 +21,7 @@ use kube::api::{Api, PostParams};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 
 /// A leader that is not heard of for so long leads no more; what client-go has its users take.
 const LEASE_DURATION: Duration = Duration::from_secs(15);

@@ -2,7 +2,7 @@
 
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 use crate::crd::conditions::reason;
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::signer::InvalidCa;
 
 use super::NoVerifiers;

@@ -9,9 +9,9 @@ use kubelet_attestation::names::Audience;
 use sha2::{Digest as _, Sha256};
 
 use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
-use crate::clusters::Reach;
+use crate::client::{Reach};
 use crate::crd::{AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec};
-use crate::decide::Verifiers;
+use crate::verifier::Verifiers;
 
 use super::VerifierFactory;
 use super::ca_keys::{CaKey, CaKeyHolder};

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use super::Shared;
 use crate::capi::ObjectKey;
 use crate::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 
 /// For one write.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -15,7 +15,8 @@ use super::teller::Teller;
 use super::upkeep::Upkeep;
 use super::{Shared, terms};
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
-use crate::clusters::{self, ClusterAccess};
+use crate::client::{ClusterAccess};
+use crate::worker;
 use crate::crd::GuestReportedAddresses;
 use crate::decide::Context;
 use crate::duties::{Enforcement, Issuance};
@@ -90,7 +91,7 @@ impl Running {
         let client = access.client().clone();
         let ended = closed(quitted.clone());
         tasks.spawn(async move {
-            clusters::run(client, pipeline, ended).await;
+            worker::run(client, pipeline, ended).await;
             writer.finish().await;
         });
         let period = shared.sync_period;

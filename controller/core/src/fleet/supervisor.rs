@@ -21,7 +21,7 @@ use super::reporter::Reporter;
 use super::running::{Broken, Running};
 use super::{Shared, upkeep};
 use crate::capi::{Cluster, ObjectKey, Objects};
-use crate::clusters::Lenient;
+use crate::watch::{Lenient};
 use crate::crd::{ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus};
 use crate::ledger::{Absences, KubeRecords, Records};
 

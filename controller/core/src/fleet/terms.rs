@@ -6,12 +6,13 @@ use std::time::Duration;
 use kubelet_attestation::names::Provider;
 
 use crate::capi::Cluster;
-use crate::clusters::ClusterAccess;
+use crate::client::{ClusterAccess};
 use crate::crd::{
     Adoption, AutoApproveBindings, BuiltInRenewal, KubeletAuthenticationSpec, NameReuse,
     Reenrolment, StaleNodes,
 };
-use crate::decide::{Lifetimes, Verifiers};
+use crate::lifetimes::Lifetimes;
+use crate::verifier::Verifiers;
 use crate::duties::{BuiltIn, Duties};
 use crate::hardening::admission::{self, Signing};
 use crate::ledger::{self, LedgerPolicy};

@@ -18,7 +18,7 @@ use super::plan::Service;
 use super::teller::Teller;
 use super::terms;
 use crate::capi::CapiInventory;
-use crate::clusters::ClusterAccess;
+use crate::client::{ClusterAccess};
 use crate::crd::{BootstrapTokens, BuiltInRenewal};
 use crate::decide::Context;
 use crate::duties::Enforcement;
@@ -28,7 +28,7 @@ use crate::hardening::tokens::{self, Tokens};
 use crate::hardening::{HardeningError, admission, revocation};
 use crate::identifiers::RecordUid;
 use crate::ledger::{RecordLedger, RevokedGenerations};
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::preflight;
 
 /// For one part of it: some small calls, each with a deadline of its own.

@@ -15,7 +15,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, Resource as _};
 
 use super::access::{HardeningError, call, delete};
-use crate::clusters::{Lenient, Skipped};
+use crate::watch::{Lenient, Skipped};
 
 /// How many bindings come in one answer: each has some hundred bytes.
 const PAGE_SIZE: u32 = 100;

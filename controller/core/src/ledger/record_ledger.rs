@@ -16,7 +16,7 @@ use super::{
 };
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::refusal::{Deferral, Refusal, Unavailable};
 

@@ -11,7 +11,7 @@ use super::record::{Record, TombstoneReason, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
 use super::{LastIssued, RecordLedger};
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::refusal::Unavailable;
 use crate::verifier::TpmBoot;
 

@@ -14,7 +14,7 @@ use kubelet_attestation::names::NodeName;
 use serde::Deserialize;
 
 use super::{Node, NodeState, Nodes};
-use crate::clusters::Lenient;
+use crate::watch::{Lenient};
 use crate::refusal::Unavailable;
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for

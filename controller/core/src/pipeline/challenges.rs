@@ -8,7 +8,7 @@ use kubelet_attestation::names::Provider;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::decide::Verifiers;
+use crate::verifier::Verifiers;
 use crate::identifiers::KeyDigest;
 use crate::refusal::Refusal;
 use crate::request::forge::{cluster, now, valid};

@@ -5,8 +5,7 @@ use futures::future::{BoxFuture, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::*;
-use crate::identifiers::KeyDigest;
-use crate::identifiers::TokenId;
+use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, TokenOwner};
 use crate::ledger::{LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
 use crate::nodes::{MemoryNodes, NodeState, Nodes};

@@ -10,7 +10,7 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use super::tests::{filed_at, later, pipeline, processed, reason, without_machines, work};
 use super::*;
-use crate::decide::Verifiers;
+use crate::verifier::Verifiers;
 use crate::duties::BuiltIn;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::refusal::{Refusal, Unavailable};

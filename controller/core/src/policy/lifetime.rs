@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::decide::Lifetimes;
+use crate::lifetimes::Lifetimes;
 use crate::refusal::Denial;
 use crate::verifier::Verifier;
 

@@ -2,8 +2,7 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use crate::identifiers::KeyDigest;
-use crate::identifiers::TokenId;
+use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Machine, MachineState, Naming, TokenOwner};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Identity;

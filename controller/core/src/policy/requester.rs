@@ -2,10 +2,8 @@
 
 use kubelet_attestation::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 
-use crate::identifiers::CertificateUid;
-use crate::identifiers::TokenId;
+use crate::identifiers::{CertificateUid, TokenId};
 use crate::refusal::Denial;
-use crate::request::Requester;
 
 /// Of a bootstrap token's user name; its ID follows.
 const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
@@ -15,6 +13,24 @@ const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
 
 /// The group that the API server gives to everybody it knows.
 const AUTHENTICATED_GROUP: &str = "system:authenticated";
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Requester {
+    /// A machine that has no certificate yet, by its bootstrap token.
+    First {
+        /// The token's ID.
+        token: TokenId,
+    },
+    /// The node itself, by its certificate.
+    Renewal {
+        /// The certificate's UID.
+        uid: CertificateUid,
+    },
+    /// The node itself, by a certificate that names no record: one that another signer made.
+    Unmarked,
+}
 
 /// The bootstrap token that this user is.
 pub(crate) fn token(username: &str) -> Option<TokenId> {

@@ -8,9 +8,7 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
 use super::catalogue::reasons;
-use crate::identifiers::ServingName;
-use crate::identifiers::{CertificateUid, KeyDigest};
-use crate::identifiers::{NodeNames, TokenId};
+use crate::identifiers::{CertificateUid, KeyDigest, NodeNames, ServingName, TokenId};
 pub use aws::AwsDenial;
 pub use subject_alt_name::SubjectAltNameKind;
 pub use tpm::TpmDenial;

@@ -1,5 +1,7 @@
 //! Requests that can never be issued, by nobody's fault.
 
+use std::error::Error;
+
 use kubelet_attestation::evidence::tpm::{
     CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION,
 };
@@ -7,7 +9,6 @@ use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATIO
 
 use super::catalogue::reasons;
 use crate::identifiers::KeyDigest;
-use crate::signer::SignError;
 
 reasons! {
     /// Why a request can never be issued, though nothing contradicts it.
@@ -41,7 +42,7 @@ reasons! {
         SigningImpossible {
             /// The reason.
             #[source]
-            source: SignError,
+            source: Box<dyn Error + Send + Sync>,
         } => "the certificate could not be signed",
         /// The cluster's CA key is not at hand, so that our own signers cannot sign. The node is to
         /// ask `kubernetes.io/kube-apiserver-client-kubelet`, with its evidence.

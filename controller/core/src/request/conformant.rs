@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::{Asked, ParsedCsr};
-use crate::decide::Lifetimes;
-use crate::identifiers::CertificateUid;
-use crate::identifiers::TokenId;
+use crate::lifetimes::Lifetimes;
+use crate::identifiers::{CertificateUid, TokenId};
+use crate::policy::requester::Requester;
 use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
 use crate::refusal::{Denial, Refusal};
 use crate::verifier::Verifier;
@@ -25,24 +25,6 @@ pub struct ConformantClientCsr {
     lifetime: Duration,
     created: Option<SystemTime>,
     annotated_key: Option<String>,
-}
-
-/// Who asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Requester {
-    /// A machine that has no certificate yet, by its bootstrap token.
-    First {
-        /// The token's ID.
-        token: TokenId,
-    },
-    /// The node itself, by its certificate.
-    Renewal {
-        /// The certificate's UID.
-        uid: CertificateUid,
-    },
-    /// The node itself, by a certificate that names no record: one that another signer made.
-    Unmarked,
 }
 
 impl ParsedCsr {

@@ -3,9 +3,8 @@
 use std::time::SystemTime;
 
 use super::ConformantServingCsr;
-use crate::decide::Verifiers;
-use crate::identifiers::CertificateUid;
-use crate::identifiers::ServingName;
+use crate::verifier::Verifiers;
+use crate::identifiers::{CertificateUid, ServingName};
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::Ledger;
 use crate::policy::{machine, serving_machine};

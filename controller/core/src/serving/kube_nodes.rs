@@ -9,7 +9,7 @@ use kubelet_attestation::names::NodeName;
 use serde::Deserialize;
 
 use super::GuestReported;
-use crate::clusters::Lenient;
+use crate::watch::{Lenient};
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 

@@ -23,8 +23,7 @@ use x509_cert::time::{Time, Validity};
 use super::ca::CaCertificate;
 use super::key::CaKey;
 use super::{SignError, Signed};
-use crate::identifiers::CertificateUid;
-use crate::identifiers::ServingName;
+use crate::identifiers::{CertificateUid, ServingName};
 use crate::request::{ClaimedCsr, CorroboratedCsr};
 
 /// As kube-controller-manager does, so that clocks need not agree to the second.

@@ -7,8 +7,7 @@ use std::fmt::Debug;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use crate::identifiers::KeyDigest;
-use crate::identifiers::ServingName;
+use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
 use crate::refusal::Unavailable;
 

@@ -7,9 +7,9 @@ use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_controller::crd::{
     KubeletAuthentication, KubeletAuthenticationSpec, TpmSettings,
 };
-use node_attestation_controller::decide::Verifiers;
+use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::fleet::{NoVerifiers, VerifierFactory};
-use node_attestation_controller::logs::error_chain;
+use node_attestation_controller::verifier::Verifiers;
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 use crate::aws::Aws;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgAction;
-use node_attestation_controller::clusters::Reach;
+use node_attestation_controller::client::Reach;
 use node_attestation_controller::fleet::{Fleet, Settings};
 
 use super::RunError;

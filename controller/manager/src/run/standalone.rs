@@ -8,13 +8,14 @@ use std::time::Duration;
 use clap::ValueEnum;
 use kubelet_attestation::names::{Audience, InvalidName};
 use node_attestation_controller::capi::ObjectKey;
-use node_attestation_controller::clusters::ClusterAccess;
-use node_attestation_controller::decide::{Lifetimes, Verifiers};
+use node_attestation_controller::client::ClusterAccess;
 use node_attestation_controller::duties::{BuiltIn, Duties};
+use node_attestation_controller::lifetimes::Lifetimes;
 use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
+use node_attestation_controller::verifier::Verifiers;
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 use super::RunError;

@@ -90,7 +90,7 @@ fn unknown(written: &Value, understood: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use node_attestation_controller::crd::{EndorsementKeyPlatform, PcrMode};
-    use node_attestation_controller::logs::error_chain;
+    use node_attestation_controller::errors::error_chain;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use node_attestation_controller::clusters::ClusterAccess;
+use node_attestation_controller::client::ClusterAccess;
 use node_attestation_controller::config_maps::ConfigMaps;
 use node_attestation_tpm::key_lists::{KeyList, KeyLists};
 

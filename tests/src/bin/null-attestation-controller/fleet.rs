@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use kubelet_attestation::names::Provider;
-use node_attestation_controller::clusters::{ClusterAccess, ClusterAccessError, Reach};
+use node_attestation_controller::client::{ClusterAccess, ClusterAccessError, Reach};
 use node_attestation_controller::crd::KubeletAuthentication;
-use node_attestation_controller::decide::Verifiers;
 use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings, VerifierFactory};
+use node_attestation_controller::verifier::Verifiers;
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
 
 #[derive(Debug, Args)]

@@ -20,14 +20,15 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum};
 use kubelet_attestation::names::{Audience, NodeName};
 use node_attestation_controller::capi::ObjectKey;
-use node_attestation_controller::decide::{Lifetimes, Verifiers};
 use node_attestation_controller::duties::{BuiltIn, Duties};
-use node_attestation_controller::logs::error_chain;
+use node_attestation_controller::errors::error_chain;
+use node_attestation_controller::lifetimes::Lifetimes;
 use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone, StandaloneError,
 };
 use node_attestation_controller::verifier::Verifier;
+use node_attestation_controller::verifier::Verifiers;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 

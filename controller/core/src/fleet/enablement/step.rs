@@ -17,7 +17,7 @@ use crate::crd::{
 };
 use crate::events;
 use crate::fleet::Shared;
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 
 /// Deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::object::{self, BrokenRecord};
 use super::{Stored, Version};
-use crate::clusters::{Lenient, Skipped};
+use crate::watch::{Lenient, Skipped};
 use crate::crd::NodeIdentity;
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::refusal::Unavailable;
 
 /// For the watch to show what was written. It takes milliseconds where the watch stands; where it

@@ -17,7 +17,7 @@ use super::cache::{Cache, State, follow};
 use super::heard::listening;
 use super::object::{self, BrokenRecord};
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
-use crate::clusters::{Doubling, Lenient, watched_in_pages};
+use crate::watch::{Doubling, Lenient, watched_in_pages};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;

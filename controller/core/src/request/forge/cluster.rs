@@ -9,7 +9,9 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
-use crate::decide::{Context, Decision, Lifetimes, Verifiers, decide};
+use crate::decide::{Context, Decision, decide};
+use crate::lifetimes::Lifetimes;
+use crate::verifier::Verifiers;
 use crate::duties::{Duties, Enforcement, Issuance};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, StaticInventory};

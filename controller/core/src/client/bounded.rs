@@ -15,11 +15,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
-use super::memory::{Holding, Share};
+use crate::memory::{Holding, Share};
 use super::sieve::{Limits, Sieve, TooMuch};
 
 /// How many requests a page of a list has; it is read whole.
-pub(super) const PAGE_SIZE: u32 = 16;
+pub(crate) const PAGE_SIZE: u32 = 16;
 
 /// The JSON of one object. etcd takes 1.5 MiB of it (`--max-request-bytes`); what is bytes there is
 /// base64 here, and annotations, of which there are 256 KiB, may be escaped, six bytes for one.

@@ -5,7 +5,7 @@ use std::io;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
-use crate::clusters::memory::{Holding, Share};
+use crate::memory::{Holding, Share};
 
 /// So many queued requests are kept whole; of the others only the name is, so that a flood of
 /// requests cannot take all memory. What is not kept is read again when its turn comes.

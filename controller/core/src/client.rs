@@ -1,4 +1,8 @@
-//! Clients that read no answer without a bound, and follow no redirection.
+//! Clients of API servers that read no answer without a bound, and follow no redirection.
+//!
+//! # Guarantees
+//!
+//! - No answer of an API server takes more than some megabytes, or more than minutes.
 
 use std::time::Duration;
 
@@ -10,9 +14,24 @@ use kube::{Client, Config};
 use tower::layer::layer_fn;
 use tower::{BoxError, ServiceBuilder};
 
-use super::READ_TIMEOUT;
-use super::bounded::{Bounded, NamedBy};
-use super::dial::{Dialler, Reach};
+mod bounded;
+mod dial;
+mod kubeconfig;
+mod sieve;
+
+#[cfg(test)]
+pub(crate) use bounded::{Bounded, NamedBy};
+pub(crate) use bounded::{Excess, PAGE_SIZE};
+pub use dial::{Neighbourhood, Reach};
+pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
+
+#[cfg(not(test))]
+use bounded::{Bounded, NamedBy};
+use dial::Dialler;
+
+/// Longer than a watch lasts without a word (the API server sends bookmarks each minute), and than
+/// it lasts.
+const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// As audit logs name us.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
@@ -21,7 +40,7 @@ const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A client as `config` has it: an operator's, who may name a proxy.
-pub(super) fn of_operator(config: Config) -> Result<Client, kube::Error> {
+fn of_operator(config: Config) -> Result<Client, kube::Error> {
     let builder = ClientBuilder::try_from(prepared(config))?;
     let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Operator));
     Ok(builder.with_layer(&bounded).build())
@@ -29,7 +48,7 @@ pub(super) fn of_operator(config: Config) -> Result<Client, kube::Error> {
 
 /// A client that connects to the hosts in `reach`, and by way of no proxy: what a proxy dials
 /// cannot be checked here.
-pub(super) fn of_tenant(config: Config, reach: Reach) -> Result<Client, kube::Error> {
+fn of_tenant(config: Config, reach: Reach) -> Result<Client, kube::Error> {
     // The process' own; who was first does not matter, they are the same.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let config = prepared(config);

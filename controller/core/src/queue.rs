@@ -18,7 +18,7 @@ use places::LeftOut;
 use requesters::{Arrival, Requesters};
 use room::{Kept, Room, allowance};
 
-use super::memory::{Holding, Share};
+use crate::memory::{Holding, Share};
 
 /// The first wait of a request that must be tried again; a machine that is being made is there
 /// within seconds.

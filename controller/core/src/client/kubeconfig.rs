@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-use super::client;
 use super::dial::Reach;
 
 /// Some hundred clusters with their certificates; a limit, so that a wrong file is not read whole.
@@ -122,7 +121,7 @@ impl ClusterAccess {
             return Err(ClusterAccessError::NoCa { path: here() });
         }
         let server = config.cluster_url.to_string();
-        let client = client::of_operator(config).map_err(|error| ClusterAccessError::Client {
+        let client = super::of_operator(config).map_err(|error| ClusterAccessError::Client {
             path: here(),
             source: Box::new(error),
         })?;
@@ -138,7 +137,7 @@ impl ClusterAccess {
         let config = Config::incluster()?;
         let server = config.cluster_url.to_string();
         let ca_certificates = config.root_cert.clone().unwrap_or_default();
-        let client = client::of_operator(config).map_err(Box::new)?;
+        let client = super::of_operator(config).map_err(Box::new)?;
         Ok(Self {
             client,
             server,
@@ -151,7 +150,7 @@ impl ClusterAccess {
         let server = config.cluster_url.to_string();
         let ca_certificates = config.root_cert.clone().unwrap_or_default();
         Ok(Self {
-            client: client::of_tenant(config, reach)?,
+            client: super::of_tenant(config, reach)?,
             server,
             ca_certificates,
         })

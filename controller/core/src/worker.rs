@@ -5,10 +5,8 @@
 //! - An API server that is down delays, and changes nothing: the watches come back by themselves.
 //! - A request that panics or is slow does not stop the others; none is worked on twice at once.
 //! - On a stop, what is being answered is answered first.
-//! - No answer of an API server takes more than some megabytes, or more than minutes.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,52 +15,17 @@ use std::time::Duration;
 use futures::stream::{self, Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Client, Resource};
-use serde::de::DeserializeOwned;
+use kube::Client;
+use kube::runtime::watcher::{self, Event};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::logs::error_chain;
+use crate::errors::error_chain;
 use crate::pipeline::{Next, Pipeline};
+use crate::queue::{Queue, Source};
+use crate::watch::{Lenient, Skipped, in_smaller_pages, watched_in_pages};
 
-mod bounded;
-mod client;
-mod dial;
-mod kubeconfig;
-mod lenient;
-pub(crate) mod memory;
-pub(crate) mod queue;
-mod sieve;
-
-pub use lenient::unreadable_objects;
-pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};
-
-pub use dial::{Neighbourhood, Reach};
-pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
-
-use bounded::Excess;
-use queue::{Queue, Source};
-
-/// The API server ends a watch after this many seconds, so a connection that died silently is found
-/// out soon after.
-const WATCH_SECONDS: u32 = 120;
-
-/// Longer than a watch lasts without a word (the API server sends bookmarks each minute), and than
-/// it lasts.
-const READ_TIMEOUT: Duration = Duration::from_secs(150);
-
-/// The first wait before a watch that failed is begun again.
-const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
-
-/// The longest such wait.
-const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
-
-/// A watch that did not fail for so long has held.
-const WATCH_HELD: Duration = Duration::from_mins(1);
 
 /// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a
 /// Pod to end.
@@ -204,50 +167,6 @@ fn watch(
     })
 }
 
-/// A watch that lists fewer objects at once where a page was too long to be read, at last one: an
-/// API server stores requests that are far larger than honest ones. `relist` begins it anew.
-fn in_smaller_pages<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    relist: Arc<Notify>,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
-where
-    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let begin = move |page: u32, backoff: Doubling| {
-        let config = config.clone().page_size(page);
-        watcher(api.clone(), config).backoff(backoff).boxed()
-    };
-    let first = begin(bounded::PAGE_SIZE, Doubling::default());
-    stream::unfold(
-        (first, bounded::PAGE_SIZE),
-        move |(mut events, mut page)| {
-            let (begin, relist) = (begin.clone(), relist.clone());
-            async move {
-                let event = loop {
-                    tokio::select! {
-                        event = events.next() => break event?,
-                        () = relist.notified() => events = begin(page, Doubling::default()),
-                    }
-                };
-                let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
-                if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
-                    page = (page / 4).max(1);
-                    events = begin(page, Doubling::after_failure());
-                }
-                Some((event, (events, page)))
-            }
-        },
-    )
-}
-
-/// A watch that holds little of what is listed at once, and finds out when its connection has died.
-pub(crate) fn watched_in_pages() -> watcher::Config {
-    watcher::Config::default()
-        .page_size(bounded::PAGE_SIZE)
-        .timeout(WATCH_SECONDS)
-}
-
 /// Tells when a watch begins, is lost, and is there again: once each.
 struct WatchState {
     signer: String,
@@ -290,52 +209,6 @@ impl WatchState {
     }
 }
 
-/// Waits that double up to a limit, and begin anew once a watch has held.
-#[derive(Debug)]
-pub(crate) struct Doubling {
-    wait: Duration,
-    last: Option<Instant>,
-}
-
-impl Default for Doubling {
-    fn default() -> Self {
-        Self {
-            wait: FIRST_WATCH_RETRY,
-            last: None,
-        }
-    }
-}
-
-impl Doubling {
-    /// The waits after one failure that was not waited for.
-    fn after_failure() -> Self {
-        let mut waits = Self::default();
-        waits.next();
-        waits
-    }
-}
-
-impl Iterator for Doubling {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let now = Instant::now();
-        if self.last.is_some_and(|last| now - last > WATCH_HELD) {
-            self.wait = FIRST_WATCH_RETRY;
-        }
-        let wait = self.wait;
-        self.wait = wait.saturating_mul(2).min(LAST_WATCH_RETRY);
-        self.last = Some(now);
-        Some(wait)
-    }
-}
-
-impl Backoff for Doubling {
-    /// Does nothing: a watch also says that it begins, which is no success, before every list that
-    /// fails.
-    fn reset(&mut self) {}
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
@@ -349,7 +222,7 @@ mod tests {
     use tower::layer::layer_fn;
 
     use super::*;
-    use crate::clusters::bounded::{Bounded, NamedBy};
+    use crate::client::{Bounded, NamedBy};
 
     /// A tenant's API server with so many requests of this length, which gives as many at once as it
     /// is asked for.
@@ -415,22 +288,5 @@ mod tests {
             timeout(Duration::from_mins(1), listing).await.unwrap();
             relist.notify_one();
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn waits_for_an_api_server_double_until_a_watch_has_held() {
-        let mut waits = Doubling::default();
-        let mut millis = Vec::new();
-        for _ in 0..8 {
-            let wait = waits.next().unwrap();
-            millis.push(wait.as_millis());
-            tokio::time::advance(wait).await;
-            waits.reset();
-        }
-        assert_eq!(millis, [250, 500, 1000, 2000, 4000, 8000, 15000, 15000]);
-
-        tokio::time::advance(WATCH_HELD).await;
-
-        assert_eq!(waits.next(), Some(FIRST_WATCH_RETRY));
     }
 }

@@ -1,0 +1,147 @@
+//! Watches that hold little at once, come back by themselves, and read what others wrote.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, Stream, StreamExt as _};
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Event, watcher};
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::client::{Excess, PAGE_SIZE};
+
+mod lenient;
+
+pub use lenient::unreadable_objects;
+pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};
+
+/// The API server ends a watch after this many seconds, so a connection that died silently is found
+/// out soon after.
+const WATCH_SECONDS: u32 = 120;
+
+/// The first wait before a watch that failed is begun again.
+const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
+
+/// The longest such wait.
+const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
+
+/// A watch that did not fail for so long has held.
+const WATCH_HELD: Duration = Duration::from_mins(1);
+
+/// A watch that lists fewer objects at once where a page was too long to be read, at last one: an
+/// API server stores requests that are far larger than honest ones. `relist` begins it anew.
+pub(crate) fn in_smaller_pages<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    relist: Arc<Notify>,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let begin = move |page: u32, backoff: Doubling| {
+        let config = config.clone().page_size(page);
+        watcher(api.clone(), config).backoff(backoff).boxed()
+    };
+    let first = begin(PAGE_SIZE, Doubling::default());
+    stream::unfold(
+        (first, PAGE_SIZE),
+        move |(mut events, mut page)| {
+            let (begin, relist) = (begin.clone(), relist.clone());
+            async move {
+                let event = loop {
+                    tokio::select! {
+                        event = events.next() => break event?,
+                        () = relist.notified() => events = begin(page, Doubling::default()),
+                    }
+                };
+                let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
+                if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
+                    page = (page / 4).max(1);
+                    events = begin(page, Doubling::after_failure());
+                }
+                Some((event, (events, page)))
+            }
+        },
+    )
+}
+
+/// A watch that holds little of what is listed at once, and finds out when its connection has died.
+pub(crate) fn watched_in_pages() -> watcher::Config {
+    watcher::Config::default()
+        .page_size(PAGE_SIZE)
+        .timeout(WATCH_SECONDS)
+}
+
+/// Waits that double up to a limit, and begin anew once a watch has held.
+#[derive(Debug)]
+pub(crate) struct Doubling {
+    wait: Duration,
+    last: Option<Instant>,
+}
+
+impl Default for Doubling {
+    fn default() -> Self {
+        Self {
+            wait: FIRST_WATCH_RETRY,
+            last: None,
+        }
+    }
+}
+
+impl Doubling {
+    /// The waits after one failure that was not waited for.
+    fn after_failure() -> Self {
+        let mut waits = Self::default();
+        waits.next();
+        waits
+    }
+}
+
+impl Iterator for Doubling {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if self.last.is_some_and(|last| now - last > WATCH_HELD) {
+            self.wait = FIRST_WATCH_RETRY;
+        }
+        let wait = self.wait;
+        self.wait = wait.saturating_mul(2).min(LAST_WATCH_RETRY);
+        self.last = Some(now);
+        Some(wait)
+    }
+}
+
+impl Backoff for Doubling {
+    /// Does nothing: a watch also says that it begins, which is no success, before every list that
+    /// fails.
+    fn reset(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_an_api_server_double_until_a_watch_has_held() {
+        let mut waits = Doubling::default();
+        let mut millis = Vec::new();
+        for _ in 0..8 {
+            let wait = waits.next().unwrap();
+            millis.push(wait.as_millis());
+            tokio::time::advance(wait).await;
+            waits.reset();
+        }
+        assert_eq!(millis, [250, 500, 1000, 2000, 4000, 8000, 15000, 15000]);
+
+        tokio::time::advance(WATCH_HELD).await;
+
+        assert_eq!(waits.next(), Some(FIRST_WATCH_RETRY));
+    }
+}

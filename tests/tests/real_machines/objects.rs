@@ -1,0 +1,84 @@
+//! What is read of objects, and what an operator reads of them.
+
+use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::control_plane::ControlPlane;
+use kubelet_authenticator_tests::management::WorkloadCluster;
+use serde_json::Value;
+
+use crate::bed::Site;
+
+const GROUP: &str = "attestation.cluster.x-k8s.io";
+
+/// The rows of what kubectl prints, and their columns.
+pub fn rows(table: &str) -> Vec<Vec<&str>> {
+    let lines = table.lines().filter(|line| !line.is_empty());
+    lines
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+/// Asserts what an operator sees: the cluster Ready, and of each of these nodes a running Machine, a record
+/// and a Node that is Ready.
+#[track_caller]
+pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
+    let kinds = "kubeletauthentications,machines.cluster.x-k8s.io,nodeidentities";
+    let management = site.management.kubectl();
+    let objects = management.ok(["get", kinds, "-n", cluster.namespace()]);
+    let objects = rows(&objects);
+    let name = format!("kubeletauthentication.{GROUP}/{}", cluster.name());
+    let of_cluster = objects.iter().find(|row| row[0] == name).unwrap();
+    assert_eq!(of_cluster[1..3], ["True", "Ready"], "{objects:#?}");
+    let all = cluster.control_plane().kubectl().ok(["get", "nodes"]);
+    let all = rows(&all);
+    for node in nodes {
+        let is_machine = |row: &&Vec<&str>| {
+            row[0].starts_with("machine.cluster.x-k8s.io/") && row.contains(&&**node)
+        };
+        let machine = objects.iter().find(is_machine);
+        assert!(machine.unwrap().contains(&"Running"), "{objects:#?}");
+        let name = format!("nodeidentity.{GROUP}/{}.{node}", cluster.name());
+        let record = objects.iter().find(|row| row[0] == name).unwrap();
+        assert_eq!(record[1..3], [cluster.name(), node], "{objects:#?}");
+        let node = all.iter().find(|row| row[0] == *node).unwrap();
+        assert_eq!(node[1], "Ready", "{all:#?}");
+    }
+}
+
+/// The requests of the cluster for client certificates, none of which may have been denied.
+#[track_caller]
+pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Value> {
+    let mut requests = cluster.control_plane().csrs();
+    requests.retain(|csr| csr["spec"]["signerName"] == *attestor.client_signer());
+    let denied = |csr: &Value| {
+        let conditions = csr["status"]["conditions"].as_array();
+        conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Denied"))
+    };
+    assert!(!requests.iter().any(denied), "{requests:#?}");
+    requests
+}
+
+/// The number of certificates for clients that this signer has issued to the node itself.
+pub fn renewals(plane: &ControlPlane, signer: &str, node_name: &str) -> usize {
+    let user = format!("system:node:{node_name}");
+    let requests = plane.csrs();
+    let is_one = |csr: &&Value| {
+        csr["spec"]["signerName"] == *signer
+            && csr["spec"]["username"] == *user
+            && csr["status"]["certificate"].is_string()
+    };
+    requests.iter().filter(is_one).count()
+}
+
+/// The record of this node's name.
+pub fn record(site: &Site, cluster: &WorkloadCluster, node_name: &str) -> Value {
+    let name = format!("{}.{node_name}", cluster.name());
+    let words = ["get", "nodeidentities", &name, "-n", cluster.namespace()];
+    site.management.kubectl().json(words)
+}
+
+pub fn names(machines: &[Value]) -> Vec<&str> {
+    let names = machines.iter();
+    names
+        .map(|machine| machine["metadata"]["name"].as_str().unwrap())
+        .collect()
+}
