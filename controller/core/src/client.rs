@@ -19,14 +19,10 @@ mod dial;
 mod kubeconfig;
 mod sieve;
 
-#[cfg(test)]
-pub(crate) use bounded::{Bounded, NamedBy};
-pub(crate) use bounded::{Excess, PAGE_SIZE};
+pub(crate) use bounded::{Bounded, Excess, NamedBy, PAGE_SIZE};
 pub use dial::{Neighbourhood, Reach};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 
-#[cfg(not(test))]
-use bounded::{Bounded, NamedBy};
 use dial::Dialler;
 
 /// Longer than a watch lasts without a word (the API server sends bookmarks each minute), and than

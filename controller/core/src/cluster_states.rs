@@ -8,7 +8,7 @@ use kube::{Client, Resource as _};
 use serde::Serialize;
 
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::{ClusterAccess};
+use crate::client::ClusterAccess;
 use crate::crd::KubeletAuthentication;
 use crate::identities::{IdentitiesError, in_time, pages};
 

@@ -21,9 +21,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::capi::ObjectKey;
-use crate::client::{ClusterAccess};
-use crate::memory::{Holding, Share};
+use crate::client::ClusterAccess;
 use crate::errors::error_chain;
+use crate::memory::{Holding, Share};
 
 /// Age up to which a reading is used: a person who changes a `ConfigMap` does not notice, and a
 /// thousand machines that join at once cost a few calls.

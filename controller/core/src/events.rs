@@ -24,8 +24,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::decide::{Decided, Decision};
-use crate::ledger::Opening;
 use crate::errors::error_chain;
+use crate::ledger::Opening;
 use crate::refusal::{Deferral, Failure};
 
 mod limiter;

@@ -34,12 +34,12 @@ use std::time::{Duration, SystemTime};
 use kube::Client;
 
 use crate::capi::{Objects, Selection};
-use crate::clock::now;
 use crate::client::{ClusterAccess, Reach};
+use crate::clock::now;
 use crate::crd::KubeletAuthentication;
 use crate::crd::conditions::reason;
-use crate::verifier::Verifiers;
 use crate::ledger::MISSING_MACHINE_TIMEOUT;
+use crate::verifier::Verifiers;
 
 mod ca_keys;
 mod directory;

@@ -15,7 +15,7 @@ use kube::{Client, Resource as _};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::client::{ClusterAccess};
+use crate::client::ClusterAccess;
 use crate::crd::{CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION, Revoked, object_name};
 
 /// For one call.

@@ -24,9 +24,9 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::{InvalidName, NodeName, ProviderId};
 use serde::Deserialize;
 
+use crate::errors::error_chain;
 use crate::identifiers::{InvalidTokenId, TokenId};
 use crate::inventory::{AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner};
-use crate::errors::error_chain;
 use crate::refusal::Unavailable;
 
 /// The only version that is read.

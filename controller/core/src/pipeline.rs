@@ -7,13 +7,14 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
-use crate::queue::{Work, json_len};
 use crate::decide::{Context, Decided, Decision, decide};
+use crate::errors::error_chain;
 use crate::events::Events;
 use crate::inventory::TokenOwner;
 use crate::ledger::LastIssued;
 use crate::logs::{self, Subject};
 use crate::policy::requester;
+use crate::queue::{Work, json_len};
 use crate::refusal::{Deferral, Failure, Ignored};
 use crate::request::Basis;
 use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};

@@ -12,9 +12,8 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::refusal::{Deferral, Failure, Refusal};
-use crate::request::{ClaimedCsr, CorroboratedCsr};
 pub(crate) use ca::CaCertificate;
-use certificate::Contents;
+pub(crate) use certificate::{CertificateContents, Purpose};
 use key::CaKey;
 
 pub use ca::InvalidCa;
@@ -81,29 +80,16 @@ impl Signer {
         }
     }
 
-    /// Makes the certificate of a request that passed every check.
+    /// Makes a certificate.
     ///
     /// # Errors
     ///
     /// A CA that is not valid now is a retry.
-    pub(crate) fn certificate(&self, csr: &ClaimedCsr, now: SystemTime) -> Result<Signed, Refusal> {
-        self.signed(&Contents::client(csr), now)
-    }
-
-    /// Makes the serving certificate of a request that passed every check.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::certificate`].
-    pub(crate) fn serving_certificate(
+    pub(crate) fn sign(
         &self,
-        csr: &CorroboratedCsr,
+        contents: &CertificateContents<'_>,
         now: SystemTime,
     ) -> Result<Signed, Refusal> {
-        self.signed(&Contents::serving(csr, now), now)
-    }
-
-    fn signed(&self, contents: &Contents<'_>, now: SystemTime) -> Result<Signed, Refusal> {
         self.is_valid(now)?;
         certificate::signed(&self.ca, &self.key, contents, now).map_err(|error| match error {
             SignError::Entropy => Deferral::NoEntropy.into(),

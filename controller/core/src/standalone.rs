@@ -7,13 +7,12 @@
 //! ```no_run
 //! # use std::path::PathBuf;
 //! # use std::sync::Arc;
-//! # use node_attestation_controller::lifetimes::Lifetimes;
-use node_attestation_controller::verifier::Verifiers;
 //! # use node_attestation_controller::duties::Duties;
+//! # use node_attestation_controller::lifetimes::Lifetimes;
 //! # use node_attestation_controller::standalone::{
 //! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
 //! # };
-//! # use node_attestation_controller::verifier::Verifier;
+//! # use node_attestation_controller::verifier::{Verifier, Verifiers};
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
 //! let settings = Settings {
 //!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
@@ -43,17 +42,15 @@ use kubelet_attestation::names::Audience;
 use zeroize::Zeroizing;
 
 use crate::capi::ObjectKey;
-use crate::clock::now;
 use crate::client::{ClusterAccess, ClusterAccessError};
-use crate::worker;
+use crate::clock::now;
 use crate::decide::Context;
-use crate::lifetimes::Lifetimes;
-use crate::verifier::Verifiers;
 use crate::duties::{BuiltIn, Duties, Enforcement, Issuance};
+use crate::errors::error_chain;
 use crate::events::Events;
 use crate::inventory::Inventory;
 use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};
-use crate::errors::error_chain;
+use crate::lifetimes::Lifetimes;
 use crate::machine_list::{MachineList, MachineListError};
 use crate::nodes;
 use crate::pipeline::Pipeline;
@@ -61,6 +58,8 @@ use crate::preflight::{self, Findings};
 use crate::serving::{AddressRange, GuestReported, KubeNodes, ServingPolicy};
 use crate::signer::{InvalidCa, Signer};
 use crate::status::{KubeStore, RequestStore};
+use crate::verifier::Verifiers;
+use crate::worker;
 
 mod cluster_api;
 

@@ -49,26 +49,23 @@ where
         watcher(api.clone(), config).backoff(backoff).boxed()
     };
     let first = begin(PAGE_SIZE, Doubling::default());
-    stream::unfold(
-        (first, PAGE_SIZE),
-        move |(mut events, mut page)| {
-            let (begin, relist) = (begin.clone(), relist.clone());
-            async move {
-                let event = loop {
-                    tokio::select! {
-                        event = events.next() => break event?,
-                        () = relist.notified() => events = begin(page, Doubling::default()),
-                    }
-                };
-                let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
-                if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
-                    page = (page / 4).max(1);
-                    events = begin(page, Doubling::after_failure());
+    stream::unfold((first, PAGE_SIZE), move |(mut events, mut page)| {
+        let (begin, relist) = (begin.clone(), relist.clone());
+        async move {
+            let event = loop {
+                tokio::select! {
+                    event = events.next() => break event?,
+                    () = relist.notified() => events = begin(page, Doubling::default()),
                 }
-                Some((event, (events, page)))
+            };
+            let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
+            if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
+                page = (page / 4).max(1);
+                events = begin(page, Doubling::after_failure());
             }
-        },
-    )
+            Some((event, (events, page)))
+        }
+    })
 }
 
 /// A watch that holds little of what is listed at once, and finds out when its connection has died.

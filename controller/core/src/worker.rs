@@ -15,8 +15,8 @@ use std::time::Duration;
 use futures::stream::{self, Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
-use kube::Client;
 use kube::runtime::watcher::{self, Event};
+use kube::{Client, Resource as _};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -25,7 +25,6 @@ use crate::errors::error_chain;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::{Queue, Source};
 use crate::watch::{Lenient, Skipped, in_smaller_pages, watched_in_pages};
-
 
 /// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a
 /// Pod to end.

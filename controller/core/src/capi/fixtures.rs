@@ -15,7 +15,7 @@ use super::known::Objects;
 use super::objects::{Kept, Raw, Watched};
 use super::store::Stored;
 use super::watch::Selection;
-use crate::watch::{Skipped};
+use crate::watch::Skipped;
 
 /// The version that an object is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use super::known::Objects;
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
 use super::served::served;
 use super::store::Stored;
-use crate::watch::{Doubling, Skipped, watched_in_pages};
 use crate::errors::error_chain;
+use crate::watch::{Doubling, Skipped, watched_in_pages};
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);

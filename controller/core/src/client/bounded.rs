@@ -15,8 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
-use crate::memory::{Holding, Share};
 use super::sieve::{Limits, Sieve, TooMuch};
+use crate::memory::{Holding, Share};
 
 /// How many requests a page of a list has; it is read whole.
 pub(crate) const PAGE_SIZE: u32 = 16;
@@ -59,7 +59,7 @@ const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
 
 /// An answer that is not read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Excess {
+pub(crate) enum Excess {
     #[error("the API server's answer is longer than {0} bytes")]
     Length(usize),
     #[error("an event of the API server's watch is longer than {0} bytes")]
@@ -76,7 +76,7 @@ pub(super) enum Excess {
 
 impl Excess {
     /// Whether fewer objects at once might be read.
-    pub(super) fn is_of_size(self) -> bool {
+    pub(crate) fn is_of_size(self) -> bool {
         match self {
             Self::Length(_) | Self::Values(_) => true,
             Self::Event(_) | Self::Items(_) | Self::Memory | Self::Time => false,
@@ -84,7 +84,7 @@ impl Excess {
     }
 
     /// The excess that this error comes from.
-    pub(super) fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
+    pub(crate) fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut error = Some(error);
         while let Some(cause) = error {
             if let Some(excess) = cause.downcast_ref::<Self>() {
@@ -98,7 +98,7 @@ impl Excess {
 
 /// Who named an API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NamedBy {
+pub(crate) enum NamedBy {
     /// Whoever runs this controller.
     Operator,
     /// A tenant, who may run the API server too.
@@ -183,7 +183,7 @@ impl Bound {
 
 /// A service whose calls and answers are bounded.
 #[derive(Debug, Clone)]
-pub(super) struct Bounded<S> {
+pub(crate) struct Bounded<S> {
     service: S,
     named_by: NamedBy,
     turns: Arc<Semaphore>,
@@ -192,7 +192,7 @@ pub(super) struct Bounded<S> {
 
 impl<S> Bounded<S> {
     /// Bounds what this service is asked and answers.
-    pub(super) fn new(service: S, named_by: NamedBy) -> Self {
+    pub(crate) fn new(service: S, named_by: NamedBy) -> Self {
         let own = match named_by {
             NamedBy::Operator => OPERATOR_SHARE,
             NamedBy::Tenant => TENANT_SHARE,
@@ -251,7 +251,7 @@ where
 
 /// A body that fails where it exceeds its bound or its time.
 #[derive(Debug)]
-pub(super) struct BoundedBody<B> {
+pub(crate) struct BoundedBody<B> {
     body: B,
     bound: Bound,
     sieve: Sieve,

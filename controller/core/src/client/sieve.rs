@@ -2,7 +2,7 @@
 //! rest is counted.
 //!
 //! `metadata.managedFields` is half of most objects, and holds times that k8s-openapi cannot read:
-//! see [`Lenient`](super::Lenient).
+//! see [`Lenient`](crate::watch::Lenient).
 
 use hyper::body::Bytes;
 

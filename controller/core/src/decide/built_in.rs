@@ -9,6 +9,7 @@ use kubelet_attestation::names::{
 
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::lifetimes::Lifetimes;
 use crate::nodes::MemoryNodes;
 use crate::request::Basis;
 use crate::request::forge::cluster::{machine, node};

@@ -14,6 +14,7 @@ use crate::request::forge::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
     extension, insecure, issued_at, now, object, renewal, valid,
 };
+use crate::verifier::Verifiers;
 use crate::verifier::{InsecureVerifier, Verifier};
 
 fn n1() -> NodeName {

@@ -9,6 +9,7 @@ use super::*;
 use crate::identifiers::CertificateUid;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::{MemoryRecords, Record, Records as _, Revoked};
+use crate::lifetimes::Lifetimes;
 use crate::request::Basis;
 use crate::request::forge::cluster::Parts;
 use crate::request::forge::serving::{

@@ -3,6 +3,7 @@
 use futures::executor::block_on;
 
 use super::*;
+use crate::lifetimes::Lifetimes;
 use crate::request::forge::{UID, cluster, decided, insecure, now, renewal, valid};
 
 fn issued(decision: Decision) -> IssuedCertificate {

@@ -20,9 +20,9 @@ use super::enablement::Enablement;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
-use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
 use crate::crd::KubeletAuthentication;
 use crate::errors::error_chain;
+use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
 
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);

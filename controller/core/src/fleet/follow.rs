@@ -10,8 +10,8 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Event, watcher};
 use serde::de::DeserializeOwned;
 
-use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
 use crate::errors::error_chain;
+use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
 
 /// What is known of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -9,7 +9,7 @@ use kubelet_attestation::names::Audience;
 use sha2::{Digest as _, Sha256};
 
 use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
-use crate::client::{Reach};
+use crate::client::Reach;
 use crate::crd::{AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec};
 use crate::verifier::Verifiers;
 

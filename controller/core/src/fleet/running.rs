@@ -15,8 +15,7 @@ use super::teller::Teller;
 use super::upkeep::Upkeep;
 use super::{Shared, terms};
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
-use crate::client::{ClusterAccess};
-use crate::worker;
+use crate::client::ClusterAccess;
 use crate::crd::GuestReportedAddresses;
 use crate::decide::Context;
 use crate::duties::{Enforcement, Issuance};
@@ -27,6 +26,7 @@ use crate::nodes;
 use crate::pipeline::Pipeline;
 use crate::serving;
 use crate::status::KubeStore;
+use crate::worker;
 
 /// How often it is looked for certificates that are worth nothing any more, which costs no call:
 /// they are refused soon after, and not when the cluster is looked at next.

@@ -21,9 +21,9 @@ use super::reporter::Reporter;
 use super::running::{Broken, Running};
 use super::{Shared, upkeep};
 use crate::capi::{Cluster, ObjectKey, Objects};
-use crate::watch::{Lenient};
 use crate::crd::{ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus};
 use crate::ledger::{Absences, KubeRecords, Records};
+use crate::watch::Lenient;
 
 /// Some of what is said depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);

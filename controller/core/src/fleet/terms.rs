@@ -6,17 +6,17 @@ use std::time::Duration;
 use kubelet_attestation::names::Provider;
 
 use crate::capi::Cluster;
-use crate::client::{ClusterAccess};
+use crate::client::ClusterAccess;
 use crate::crd::{
     Adoption, AutoApproveBindings, BuiltInRenewal, KubeletAuthenticationSpec, NameReuse,
     Reenrolment, StaleNodes,
 };
-use crate::lifetimes::Lifetimes;
-use crate::verifier::Verifiers;
 use crate::duties::{BuiltIn, Duties};
 use crate::hardening::admission::{self, Signing};
 use crate::ledger::{self, LedgerPolicy};
+use crate::lifetimes::Lifetimes;
 use crate::serving::ServingPolicy;
+use crate::verifier::Verifiers;
 
 /// The longest validity that is granted.
 pub(crate) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {

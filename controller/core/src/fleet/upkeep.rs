@@ -18,17 +18,17 @@ use super::plan::Service;
 use super::teller::Teller;
 use super::terms;
 use crate::capi::CapiInventory;
-use crate::client::{ClusterAccess};
+use crate::client::ClusterAccess;
 use crate::crd::{BootstrapTokens, BuiltInRenewal};
 use crate::decide::Context;
 use crate::duties::Enforcement;
+use crate::errors::error_chain;
 use crate::hardening::bindings;
 use crate::hardening::closure::{self, Closure};
 use crate::hardening::tokens::{self, Tokens};
 use crate::hardening::{HardeningError, admission, revocation};
 use crate::identifiers::RecordUid;
 use crate::ledger::{RecordLedger, RevokedGenerations};
-use crate::errors::error_chain;
 use crate::preflight;
 
 /// For one part of it: some small calls, each with a deadline of its own.

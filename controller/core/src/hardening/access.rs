@@ -12,7 +12,7 @@ use kube::{Error as KubeError, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::watch::{Lenient};
+use crate::watch::Lenient;
 
 /// For one call: an API server under load answers small objects within its own limit for others.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);

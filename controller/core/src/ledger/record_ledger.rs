@@ -14,9 +14,9 @@ use super::{
     Absences, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening, Record,
     RecordHolder, Renewal,
 };
+use crate::errors::error_chain;
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
-use crate::errors::error_chain;
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
 use crate::refusal::{Deferral, Refusal, Unavailable};
 

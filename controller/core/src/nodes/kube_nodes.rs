@@ -14,8 +14,8 @@ use kubelet_attestation::names::NodeName;
 use serde::Deserialize;
 
 use super::{Node, NodeState, Nodes};
-use crate::watch::{Lenient};
 use crate::refusal::Unavailable;
+use crate::watch::Lenient;
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// one small object.

@@ -8,11 +8,11 @@ use kubelet_attestation::names::Provider;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::verifier::Verifiers;
 use crate::identifiers::KeyDigest;
 use crate::refusal::Refusal;
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::{MemoryStore, UID};
+use crate::verifier::Verifiers;
 use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 const CHALLENGE: &str = "attestation.cluster.x-k8s.io/tpm-challenge";

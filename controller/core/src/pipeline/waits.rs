@@ -10,13 +10,13 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use super::tests::{filed_at, later, pipeline, processed, reason, without_machines, work};
 use super::*;
-use crate::verifier::Verifiers;
 use crate::duties::BuiltIn;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::refusal::{Refusal, Unavailable};
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::MemoryStore;
+use crate::verifier::Verifiers;
 use crate::verifier::{Appraisal, Assurance, Verifier};
 
 /// The tries, of forty, at which this context's Machine is told that a request goes on waiting, and the

@@ -6,7 +6,6 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::{Asked, ParsedCsr};
 use crate::lifetimes::Lifetimes;
-use crate::identifiers::{CertificateUid, TokenId};
 use crate::policy::requester::Requester;
 use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
 use crate::refusal::{Denial, Refusal};

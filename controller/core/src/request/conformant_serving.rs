@@ -5,9 +5,9 @@ use std::time::Duration;
 use kubelet_attestation::names::NodeName;
 
 use super::{Asked, ParsedCsr};
-use crate::lifetimes::Lifetimes;
 use crate::duties::Issuance;
 use crate::identifiers::{CertificateUid, ServingName};
+use crate::lifetimes::Lifetimes;
 use crate::policy::{extensions, lifetime, requester, serving_names, subject, usages};
 use crate::refusal::{Denial, Refusal};
 use crate::serving::ServingPolicy;

@@ -3,13 +3,13 @@
 use std::time::SystemTime;
 
 use super::ConformantServingCsr;
-use crate::verifier::Verifiers;
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::Ledger;
 use crate::policy::{machine, serving_machine};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
+use crate::verifier::Verifiers;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 /// A request for a serving certificate by the attested machine whose every name and address in it

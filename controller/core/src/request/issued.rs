@@ -8,7 +8,7 @@ use super::{Asked, Basis, ClaimedCsr, CorroboratedCsr};
 use crate::identifiers::{CertificateUid, KeyDigest};
 use crate::ledger::Opening;
 use crate::refusal::{Denial, Refusal};
-use crate::signer::Signer;
+use crate::signer::{CertificateContents, Purpose, Signer};
 use crate::verifier::TpmBoot;
 
 /// A certificate for a machine that passed every check; neither approved nor published yet.
@@ -35,7 +35,16 @@ impl ClaimedCsr {
     /// A request to kube-controller-manager's signer denies: only that may sign it.
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
         is_ours(self.request().asked())?;
-        let certificate = signer.certificate(&self, now)?;
+        let contents = CertificateContents {
+            node_name: self.request().node_name(),
+            spki: self.request().spki_der(),
+            not_after: self.not_after(),
+            purpose: Purpose::Client {
+                uid: self.uid(),
+                provider_id: &self.identity().provider_id,
+            },
+        };
+        let certificate = signer.sign(&contents, now)?;
         Ok(IssuedCertificate {
             basis: Basis::NodeNameClaimed,
             node_name: self.request().node_name().clone(),
@@ -59,7 +68,13 @@ impl CorroboratedCsr {
     /// As [`ClaimedCsr::sign`].
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
         is_ours(self.request().asked())?;
-        let certificate = signer.serving_certificate(&self, now)?;
+        let contents = CertificateContents {
+            node_name: self.request().node_name(),
+            spki: self.request().spki_der(),
+            not_after: now + self.request().lifetime(),
+            purpose: Purpose::Serving(self.request().names()),
+        };
+        let certificate = signer.sign(&contents, now)?;
         Ok(IssuedCertificate {
             basis: Basis::ServingNamesCorroborated,
             node_name: self.request().node_name().clone(),

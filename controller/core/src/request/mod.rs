@@ -46,11 +46,11 @@ mod parsed;
 mod raw;
 mod settled;
 
+pub use crate::policy::requester::Requester;
 pub use approval::{Approval, Basis};
 pub use attested::AttestedCsr;
 pub use claimed::ClaimedCsr;
 pub use conformant::ConformantClientCsr;
-pub use crate::policy::requester::Requester;
 pub use conformant_serving::ConformantServingCsr;
 pub use control_plane::ControlPlaneRenewal;
 pub use corroborated::CorroboratedCsr;

@@ -9,10 +9,10 @@ use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 
 use super::Basis;
-use crate::verifier::Verifiers;
 use crate::duties::{BuiltIn, Duties};
 use crate::policy::size;
 use crate::refusal::{Denial, Ignored};
+use crate::verifier::Verifiers;
 
 /// An open request to one of our signers, within limits; nothing of it has been read.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use kubelet_attestation::names::NodeName;
 use serde::Deserialize;
 
 use super::GuestReported;
-use crate::watch::{Lenient};
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
+use crate::watch::Lenient;
 
 /// For one look at a Node.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -24,7 +24,6 @@ use super::ca::CaCertificate;
 use super::key::CaKey;
 use super::{SignError, Signed};
 use crate::identifiers::{CertificateUid, ServingName};
-use crate::request::{ClaimedCsr, CorroboratedCsr};
 
 /// As kube-controller-manager does, so that clocks need not agree to the second.
 const BACKDATED: Duration = Duration::from_mins(5);
@@ -50,44 +49,22 @@ const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 /// 128 random bits, as RFC 5280's 20 octets and the demand for unpredictable numbers allow.
 const SERIAL_LEN: usize = 16;
 
-/// What one certificate says, all of it verified but for the key.
-pub(super) struct Contents<'a> {
-    node_name: &'a NodeName,
-    spki: &'a [u8],
-    not_after: SystemTime,
-    purpose: Purpose<'a>,
+/// What one certificate says, all of it verified but for the key: the last links of the chain of types in
+/// [`request`](crate::request) make it, and nobody else.
+pub(crate) struct CertificateContents<'a> {
+    pub(crate) node_name: &'a NodeName,
+    pub(crate) spki: &'a [u8],
+    pub(crate) not_after: SystemTime,
+    pub(crate) purpose: Purpose<'a>,
 }
 
-enum Purpose<'a> {
+pub(crate) enum Purpose<'a> {
     Client {
         uid: CertificateUid,
         provider_id: &'a ProviderId,
     },
-    Serving(&'a [ServingName]),
-}
-
-impl<'a> Contents<'a> {
-    pub(super) fn client(csr: &'a ClaimedCsr) -> Self {
-        Self {
-            node_name: csr.request().node_name(),
-            spki: csr.request().spki_der(),
-            not_after: csr.not_after(),
-            purpose: Purpose::Client {
-                uid: csr.uid(),
-                provider_id: &csr.identity().provider_id,
-            },
-        }
-    }
-
     /// It has no UID: nobody is known by a serving certificate.
-    pub(super) fn serving(csr: &'a CorroboratedCsr, now: SystemTime) -> Self {
-        Self {
-            node_name: csr.request().node_name(),
-            spki: csr.request().spki_der(),
-            not_after: now + csr.request().lifetime(),
-            purpose: Purpose::Serving(csr.request().names()),
-        }
-    }
+    Serving(&'a [ServingName]),
 }
 
 /// Encodes and signs the certificate: the key is the request's, everything else comes from what was
@@ -95,7 +72,7 @@ impl<'a> Contents<'a> {
 pub(super) fn signed(
     ca: &CaCertificate,
     key: &CaKey,
-    contents: &Contents<'_>,
+    contents: &CertificateContents<'_>,
     now: SystemTime,
 ) -> Result<Signed, SignError> {
     let serial = serial()?;
@@ -113,7 +90,7 @@ pub(super) fn signed(
 fn encoded(
     ca: &CaCertificate,
     key: &CaKey,
-    contents: &Contents<'_>,
+    contents: &CertificateContents<'_>,
     serial: &[u8],
     (not_before, not_after): (SystemTime, SystemTime),
 ) -> Result<Vec<u8>, SignError> {
@@ -138,7 +115,7 @@ fn encoded(
 
 /// `O=system:nodes, CN=system:node:<name>` and, for a client, the UID that the API server hands on
 /// as the user's.
-fn subject(contents: &Contents<'_>) -> der::Result<RdnSequence> {
+fn subject(contents: &CertificateContents<'_>) -> der::Result<RdnSequence> {
     let uid = match &contents.purpose {
         Purpose::Client { uid, .. } => Some(uid.to_string()),
         Purpose::Serving(_) => None,
@@ -161,7 +138,10 @@ fn subject(contents: &Contents<'_>) -> der::Result<RdnSequence> {
     Ok(subject)
 }
 
-fn extensions(ca: &CaCertificate, contents: &Contents<'_>) -> der::Result<Vec<Extension>> {
+fn extensions(
+    ca: &CaCertificate,
+    contents: &CertificateContents<'_>,
+) -> der::Result<Vec<Extension>> {
     let (usage, own) = match &contents.purpose {
         Purpose::Client { provider_id, .. } => {
             let provider_id = Utf8StringRef::new(provider_id.as_str())?;

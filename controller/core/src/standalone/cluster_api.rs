@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::{Standalone, StandaloneError, Trust, read_pem, signer};
 use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
-use crate::client::{ClusterAccess};
+use crate::client::ClusterAccess;
 use crate::crd::{GuestReportedAddresses, KubeletAuthentication};
 use crate::decide::Context;
 use crate::duties::{Enforcement, Issuance};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::client::{Neighbourhood};
+use crate::client::Neighbourhood;
 
 /// A tenant's kubeconfig is refused, for the first of these that is found.
 ///

@@ -2,7 +2,7 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::client::{Neighbourhood};
+use crate::client::Neighbourhood;
 
 mod document;
 

@@ -9,8 +9,8 @@ use k8s_openapi::api::certificates::v1::{
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use crate::decide::Decision;
-use crate::lifetimes::Lifetimes;
 use crate::identifiers::TokenId;
+use crate::lifetimes::Lifetimes;
 use crate::refusal::{Denial, Ignored};
 use crate::request::forge::{Csr, der, envelope, object};
 use crate::request::forge::{

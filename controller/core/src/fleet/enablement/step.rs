@@ -15,9 +15,9 @@ use crate::capi::{
 use crate::crd::{
     CLUSTER_NAME_LABEL, ENABLED_BY_ANNOTATION, KubeletAuthentication, KubeletAuthenticationSpec,
 };
+use crate::errors::error_chain;
 use crate::events;
 use crate::fleet::Shared;
-use crate::errors::error_chain;
 
 /// Deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);

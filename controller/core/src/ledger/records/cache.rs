@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::object::{self, BrokenRecord};
 use super::{Stored, Version};
-use crate::watch::{Lenient, Skipped};
 use crate::crd::NodeIdentity;
 use crate::errors::error_chain;
 use crate::refusal::Unavailable;
+use crate::watch::{Lenient, Skipped};
 
 /// For the watch to show what was written. It takes milliseconds where the watch stands; where it
 /// does not, the claim waits its turn like any other outage.

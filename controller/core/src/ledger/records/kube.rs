@@ -17,11 +17,11 @@ use super::cache::{Cache, State, follow};
 use super::heard::listening;
 use super::object::{self, BrokenRecord};
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
-use crate::watch::{Doubling, Lenient, watched_in_pages};
 use crate::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
+use crate::watch::{Doubling, Lenient, watched_in_pages};
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// one small object.

@@ -10,17 +10,17 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::{Context, Decision, decide};
-use crate::lifetimes::Lifetimes;
-use crate::verifier::Verifiers;
 use crate::duties::{Duties, Enforcement, Issuance};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
+use crate::lifetimes::Lifetimes;
 use crate::nodes::{MemoryNodes, Node, Nodes};
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
+use crate::verifier::Verifiers;
 use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier,
 };

@@ -23,7 +23,7 @@ use tower::ServiceBuilder;
 use tower::layer::layer_fn;
 
 use super::*;
-use crate::clusters::bounded::{Bounded, NamedBy};
+use crate::client::{Bounded, NamedBy};
 use crate::crd::{KubeletAuthentication, NodeIdentity, RevokedNodeCredentials};
 
 /// Go takes it for a time; jiff's last `Timestamp` is a day earlier.
