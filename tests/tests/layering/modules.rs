@@ -156,6 +156,62 @@ fn modules_of_a_package_import_each_other_in_no_circle() {
     }
 }
 
+/// The chain of types is the only way to a certificate: it alone says what one has in it.
+#[test]
+fn only_the_last_links_of_the_chain_make_the_contents_of_a_certificate() {
+    let sources = Workspace::read().root.join("controller/core/src");
+    let files = rust_files(&sources).into_iter();
+    let named = files.filter(|file| {
+        let text = fs::read_to_string(file).unwrap();
+        text.contains("CertificateContents")
+    });
+    let named: BTreeSet<_> = named
+        .map(|file| file.strip_prefix(&sources).unwrap().to_owned())
+        .collect();
+    let expected = ["request/issued.rs", "signer.rs", "signer/certificate.rs"];
+    assert_eq!(named, expected.map(PathBuf::from).into());
+}
+
+/// The first columns, or the second ones, of the rows of a table in docs/architecture.md.
+fn rows(heading: &str, column: usize) -> Vec<String> {
+    let root = Workspace::read().root;
+    let page = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    let (_, section) = page.split_once(heading).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let cells = rows.map(|row| row.split(" | ").nth(column).unwrap());
+    let cells = cells.map(|cell| cell.trim_matches(['|', ' ']).to_owned());
+    cells.skip(2).collect()
+}
+
+#[test]
+fn modules_of_core_import_only_what_the_map_has_above_them() {
+    let map = rows("## The modules of `controller/core`", 0);
+    let map: Vec<&str> = map.iter().map(|cell| cell.trim_matches('`')).collect();
+    let imports = imports(&Workspace::read().root.join("controller/core/src"));
+
+    let modules: BTreeSet<&str> = imports.keys().map(String::as_str).collect();
+    assert_eq!(map.iter().copied().collect::<BTreeSet<_>>(), modules);
+    for (place, module) in map.iter().enumerate() {
+        let above = &map[..place];
+        let below: Vec<_> = imports[*module]
+            .iter()
+            .filter(|import| !above.contains(&import.as_str()))
+            .collect();
+        assert!(below.is_empty(), "{module} imports {below:?}");
+    }
+}
+
+#[test]
+fn what_the_map_says_where_to_change_is_there() {
+    let root = Workspace::read().root;
+    let places = rows("## Where to change what", 1);
+    assert!(places.len() >= 30, "{places:?}");
+    for place in places.iter().flat_map(|cell| cell.split(", ")) {
+        assert!(root.join(place.trim_matches('`')).exists(), "{place}");
+    }
+}
+
 #[test]
 fn a_circle_is_found_through_groups_and_paths_and_not_through_tests() {
     let direct = used("use crate::{a::{X, y}, b};\nfn f(it: crate::c::D) {} // crate::d\n");
