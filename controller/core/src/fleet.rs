@@ -5,11 +5,10 @@
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use node_attestation_controller::client::{ClusterAccess};
+//! # use node_attestation_controller::client::ClusterAccess;
 //! # use node_attestation_controller::crd::KubeletAuthentication;
-//! # use node_attestation_controller::verifier::Verifiers;
 //! # use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings};
-//! # use node_attestation_controller::verifier::Verifier;
+//! # use node_attestation_controller::verifier::{Verifier, Verifiers};
 //! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
 //! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
 //!     Ok(Verifiers::from_iter([verifier.clone()]))

@@ -120,7 +120,11 @@ impl Hardening {
             close(client, desired.auto_approve_bindings, &mut removed),
             admission::apply(client, &desired.admission),
             revocation::apply(client, &desired.revoked, now),
-            tokens.keep(client, &desired.tokens, now),
+            async {
+                let kept = tokens.keep(client, &desired.tokens, now).await?;
+                let former = tokens.find_former(client, &desired.tokens, now);
+                former.await.map(|()| kept)
+            },
         );
         Findings {
             closure,

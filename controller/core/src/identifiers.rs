@@ -1,4 +1,4 @@
-//! Identifiers: of keys, records, certificates and bootstrap tokens, and the names of nodes.
+//! Identifiers of keys, records, certificates and bootstrap tokens, and names of nodes and of what they serve.
 
 use std::fmt::{self, Debug};
 use std::net::IpAddr;

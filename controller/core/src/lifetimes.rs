@@ -1,4 +1,4 @@
-//! How long certificates are valid.
+//! The longest validity of certificates that is granted.
 
 use std::time::{Duration, SystemTime};
 

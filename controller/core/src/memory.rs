@@ -55,7 +55,7 @@ pub(crate) struct Share {
 
 impl Share {
     /// A share with so many bytes of its own.
-    pub(super) fn new(own: usize) -> Self {
+    pub(crate) fn new(own: usize) -> Self {
         Self {
             own: Arc::new(Pool::new(own)),
             common: &PROCESS,

@@ -152,7 +152,14 @@ fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
     bed.run(former.keep(bed.client(), &both, now())).unwrap();
     let theirs = secret(&bed, "theirs");
     let mut tokens = Tokens::new(GRACE);
-    let mut keep = |wanted, now| bed.run(tokens.keep(bed.client(), wanted, now)).unwrap();
+    let mut keep = |wanted, now| {
+        bed.run(async {
+            let kept = tokens.keep(bed.client(), wanted, now).await.unwrap();
+            let found = tokens.find_former(bed.client(), wanted, now).await;
+            found.unwrap();
+            kept
+        })
+    };
     let second = Duration::from_secs(1);
 
     let stays = wanted(&["stays1"]);
@@ -170,6 +177,34 @@ fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
     assert_eq!(keep(&none, later).ended, []);
     assert_eq!(keep(&none, later + GRACE).ended, [id("stays1")]);
     assert_eq!(secret(&bed, "theirs"), theirs);
+}
+
+#[test]
+fn without_the_right_to_list_secrets_tokens_are_kept_and_ended_all_the_same() {
+    let bed = Bed::start(Controllers::None, &[]);
+    let rules = json!({"rules": [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"]},
+    ]});
+    let role = [
+        "role",
+        "node-attestation-controller-tokens",
+        "-n",
+        "kube-system",
+    ];
+    bed.cluster.kubectl().patch(&role, &rules);
+    add(&bed, "leaves", Some(now()));
+    let wanted = BTreeMap::from([(id("leaves"), now() + 100 * TTL)]);
+    let mut tokens = Tokens::new(Duration::ZERO);
+
+    let kept = bed.run(tokens.keep(bed.client(), &wanted, now()));
+
+    assert_eq!(kept.unwrap().extended, [id("leaves")]);
+    let found = bed.run(tokens.find_former(bed.client(), &wanted, now()));
+    let refused = found.unwrap_err().to_string();
+    assert!(refused.contains("list secrets"), "{refused}");
+    let later = now() + Duration::from_secs(1);
+    let kept = bed.run(tokens.keep(bed.client(), &BTreeMap::new(), later));
+    assert_eq!(kept.unwrap().ended, [id("leaves")]);
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
         .env("HOME", desk.path())
         .spawn(&log);
 
-    // Its exit first: what follows is waited for.
+    // Where the script ends early, its log says why: whoever waits for the Cluster would not.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(&log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())

@@ -51,7 +51,8 @@ fn the_token_of_a_machine_outlives_its_term_and_that_of_a_removed_machine_does_n
     let words = ["get", "secret", &name, "--namespace", "kube-system"];
     let gone = poll(SWEPT, || {
         let left = scene.kubectl().run(words);
-        (!left.status.success()).then_some(())
+        let said = String::from_utf8_lossy(&left.stderr).into_owned();
+        said.contains("NotFound").then_some(())
     });
     assert!(gone.is_some(), "the token of a removed Machine lives on");
 }

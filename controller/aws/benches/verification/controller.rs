@@ -25,8 +25,7 @@ use node_attestation_controller::inventory::StaticInventory;
 use node_attestation_controller::lifetimes::Lifetimes;
 use node_attestation_controller::refusal::Unavailable;
 use node_attestation_controller::request::{AttestedCsr, LocatedCsr, RawRequest};
-use node_attestation_controller::verifier::Verifier;
-use node_attestation_controller::verifier::Verifiers;
+use node_attestation_controller::verifier::{Verifier, Verifiers};
 
 use crate::fleet::{self, ACCOUNT, CLUSTER, Instance, REGION, ZONE};
 

@@ -14,8 +14,7 @@ use crate::request::forge::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
     extension, insecure, issued_at, now, object, renewal, valid,
 };
-use crate::verifier::Verifiers;
-use crate::verifier::{InsecureVerifier, Verifier};
+use crate::verifier::{InsecureVerifier, Verifier, Verifiers};
 
 fn n1() -> NodeName {
     NodeName::parse("n1").unwrap()

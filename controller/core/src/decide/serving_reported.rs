@@ -13,8 +13,7 @@ use crate::refusal::Unavailable;
 use crate::request::forge::decided;
 use crate::request::forge::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
 use crate::serving::GuestReported;
-use crate::verifier::Verifiers;
-use crate::verifier::{Appraisal, Assurance, Verifier};
+use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
 /// Nodes that report these names, or cannot be read.
 #[derive(Debug)]

@@ -14,8 +14,7 @@ use crate::ledger::{Claim, Grant, Holder, Ledger, Renewal};
 use crate::refusal::Unavailable;
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, decided, insecure, valid};
-use crate::verifier::Verifiers;
-use crate::verifier::{Appraisal, Assurance, Verifier};
+use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
 /// Everything of it is down.
 #[derive(Debug)]

@@ -191,6 +191,11 @@ impl Upkeep {
                 );
             }
         }
+        let former = self.tokens.find_former(self.access.client(), &wanted, now);
+        health.note(
+            "bootstrap tokens that were extended before",
+            part(former).await,
+        );
     }
 
     /// Has refused what has come to be worth nothing since it was last looked.

@@ -280,7 +280,6 @@ fn binding() -> ValidatingAdmissionPolicyBinding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identifiers::RecordUid;
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)

@@ -12,8 +12,7 @@ use crate::identifiers::KeyDigest;
 use crate::refusal::Refusal;
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::{MemoryStore, UID};
-use crate::verifier::Verifiers;
-use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
+use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier, Verifiers};
 
 const CHALLENGE: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
 const ENDORSEMENT_KEY: &str = "cluster.x-k8s.io/tpm-endorsement-key";

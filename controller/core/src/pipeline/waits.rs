@@ -16,8 +16,7 @@ use crate::refusal::{Refusal, Unavailable};
 use crate::request::forge::cluster::machine;
 use crate::request::forge::{cluster, now, valid};
 use crate::status::memory_store::MemoryStore;
-use crate::verifier::Verifiers;
-use crate::verifier::{Appraisal, Assurance, Verifier};
+use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
 /// The tries, of forty, at which this context's Machine is told that a request goes on waiting, and the
 /// last Event.

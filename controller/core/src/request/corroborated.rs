@@ -9,8 +9,7 @@ use crate::ledger::Ledger;
 use crate::policy::{machine, serving_machine};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
-use crate::verifier::Verifiers;
-use crate::verifier::{Assurance, AttestedIdentity, Identity};
+use crate::verifier::{Assurance, AttestedIdentity, Identity, Verifiers};
 
 /// A request for a serving certificate by the attested machine whose every name and address in it
 /// is.

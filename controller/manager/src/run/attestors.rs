@@ -9,8 +9,7 @@ use node_attestation_controller::crd::{
 };
 use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::fleet::{NoVerifiers, VerifierFactory};
-use node_attestation_controller::verifier::Verifiers;
-use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
+use node_attestation_controller::verifier::{InsecureVerifier, Verifier, Verifiers};
 
 use crate::aws::Aws;
 use crate::tpm::{self, ConfigMapReader, NoTpm, Tpm};

@@ -15,8 +15,7 @@ use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
-use node_attestation_controller::verifier::Verifiers;
-use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
+use node_attestation_controller::verifier::{InsecureVerifier, Verifier, Verifiers};
 
 use super::RunError;
 use super::attestors::Attestors;

@@ -9,8 +9,7 @@ use kubelet_attestation::names::Provider;
 use node_attestation_controller::client::{ClusterAccess, ClusterAccessError, Reach};
 use node_attestation_controller::crd::KubeletAuthentication;
 use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings, VerifierFactory};
-use node_attestation_controller::verifier::Verifiers;
-use node_attestation_controller::verifier::{InsecureVerifier, Verifier};
+use node_attestation_controller::verifier::{InsecureVerifier, Verifier, Verifiers};
 
 #[derive(Debug, Args)]
 pub(crate) struct Management {

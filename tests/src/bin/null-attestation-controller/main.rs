@@ -27,8 +27,7 @@ use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone, StandaloneError,
 };
-use node_attestation_controller::verifier::Verifier;
-use node_attestation_controller::verifier::Verifiers;
+use node_attestation_controller::verifier::{Verifier, Verifiers};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 

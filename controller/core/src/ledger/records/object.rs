@@ -252,7 +252,6 @@ pub(super) fn moment(time: SystemTime) -> Result<Time, TimeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identifiers::RecordUid;
     use crate::ledger::Claim;
     use crate::ledger::rules_world::{at, claim};
 

@@ -20,9 +20,8 @@ use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
-use crate::verifier::Verifiers;
 use crate::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier,
+    Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier, Verifiers,
 };
 
 /// Some day in 2027.
