@@ -79,7 +79,7 @@ pub struct Authenticator<'a> {
     pub cluster: Option<&'a ExecCluster<'a>>,
     /// This machine.
     pub machine: Machine,
-    /// Who asks.
+    /// The caller of the plugin.
     pub caller: Caller,
     /// The most that a run may take, whatever the settings say.
     pub limit: Duration,

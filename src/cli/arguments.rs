@@ -236,7 +236,7 @@ pub(super) struct KubeadmConfigOptions {
     pub(super) templates: Templates,
 }
 
-/// What machines are told of themselves by their instance metadata.
+/// The templates of cloud-init by which instance metadata name a machine and its node.
 #[derive(Debug, Args)]
 pub(super) struct Templates {
     /// The machines' provider IDs, as a template of cloud-init: `{{ ds.meta_data.provider_id }}`. For

@@ -321,7 +321,7 @@ impl Instance {
         ]
     }
 
-    /// Where the plugin finds the cloud.
+    /// The endpoints of the cloud, as variables of the plugin.
     pub fn services(&self, cloud: &Cloud) -> [(&'static str, String); 2] {
         [
             (

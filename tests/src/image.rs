@@ -138,7 +138,7 @@ pub fn instance(
     }
 }
 
-/// What the plugin needs of a machine with this TPM.
+/// Adds the program and the sockets by which the plugin reaches this TPM.
 fn with_tpm(builder: MachineBuilder, tpm: &Swtpm) -> MachineBuilder {
     let device = "kubelet-authenticator-tpm-device";
     let (address, mut beside) = (tpm.address(), tpm.address());

@@ -1,4 +1,4 @@
-//! docs/cluster-api.md, as somebody has it who copies its commands.
+//! The commands of docs/cluster-api.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub fn repository() -> PathBuf {
     root.unwrap().to_owned()
 }
 
-/// Has the page's commands take a node over that joined before, with this attestor's plugin.
+/// Runs the page's commands that take over a node that joined before, with this attestor's plugin.
 #[track_caller]
 pub fn take_over(machine: &Machine, attestor: &Attestor) {
     let script = commands('#').join("\n");

@@ -45,7 +45,7 @@ pub fn logs(kubectl: &Kubectl, name: &str) -> String {
     logs.unwrap_or_else(|| panic!("{}", text(&kubectl.run(["logs", name]).stderr)))
 }
 
-/// Has `kubectl exec` send something to a command in the pod, which comes back with its exit status.
+/// Sends a line to a command in the pod by `kubectl exec`, and asserts that the line and the exit status come back.
 #[track_caller]
 pub fn exec(kubectl: &Kubectl, name: &str) {
     let words = ["exec", "-i", name, "--", "sh", "-c", "cat; exit 7"];

@@ -70,7 +70,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 });
 
 impl Cluster {
-    /// Knows this machine too from now on.
+    /// Adds this machine to the inventory.
     fn accept(&self, member: Member) {
         let mut known = self.known.lock().unwrap();
         known.push(member);

@@ -125,7 +125,7 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TokenId(String);
 
-/// A bootstrap token's ID is not one.
+/// Text is not the ID of a bootstrap token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a bootstrap token's ID is {TOKEN_ID_LEN} lower-case letters and digits")]
 pub struct InvalidTokenId;

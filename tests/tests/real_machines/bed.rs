@@ -66,7 +66,7 @@ impl Site {
         }
     }
 
-    /// Lets a KubeletAuthentication grant certificates of seconds.
+    /// Allows lifetimes of seconds in a KubeletAuthentication.
     pub fn allow_short_certificates(&self) {
         let allow = || fleet::allow_short_certificates(&self.management);
         self.allows_short_certificates.call_once(allow);
@@ -95,7 +95,7 @@ pub enum Machines {
     Ec2(Attestor),
 }
 
-/// Who makes the machines, and has those that run.
+/// The infrastructure provider, and its running machines.
 pub enum Infrastructure {
     Generic(Provider),
     Ec2(Instances),

@@ -1,4 +1,4 @@
-//! What is read of objects, and what an operator reads of them.
+//! Objects of the laboratory, and the tables that kubectl prints of them.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::ControlPlane;

@@ -48,7 +48,7 @@ const MAX_PAGES: usize = 20;
 
 const NAMESPACE: &str = "kube-system";
 
-/// What the name of a token's Secret begins with.
+/// The prefix of the names of tokens' Secrets.
 const NAME_PREFIX: &str = "bootstrap-token-";
 
 /// The type of a Secret that is a bootstrap token.

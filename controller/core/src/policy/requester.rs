@@ -14,7 +14,7 @@ const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
 /// The group that the API server gives to everybody it knows.
 const AUTHENTICATED_GROUP: &str = "system:authenticated";
 
-/// Who asks.
+/// The requester of a certificate, as the API server authenticated it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requester {

@@ -291,7 +291,7 @@ reasons! {
         /// A node asks for another node's certificate.
         #[error("node {requester} asks for the certificate of node {asked}")]
         RequesterIsAnotherNode {
-            /// Who asks.
+            /// The requester.
             requester: NodeName,
             /// Who is asked for.
             asked: NodeName,

@@ -82,7 +82,7 @@ impl ConformantClientCsr {
         &self.provider
     }
 
-    /// Who asks.
+    /// The requester.
     pub fn requester(&self) -> &Requester {
         &self.requester
     }

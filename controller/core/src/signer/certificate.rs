@@ -49,8 +49,8 @@ const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 /// 128 random bits, as RFC 5280's 20 octets and the demand for unpredictable numbers allow.
 const SERIAL_LEN: usize = 16;
 
-/// What one certificate says, all of it verified but for the key. The last links of the chain of types in
-/// [`request`](crate::request) make it, and nobody else: tests/tests/layering looks for that.
+/// The contents of one certificate, all of them verified but for the key. The last links of the chain of types in
+/// [`request`](crate::request) make them, and nobody else: tests/tests/layering looks for that.
 pub(crate) struct CertificateContents<'a> {
     pub(crate) node_name: &'a NodeName,
     pub(crate) spki: &'a [u8],

@@ -40,7 +40,7 @@ impl Verifiers {
         Ok(names)
     }
 
-    /// What they have to say of their cluster.
+    /// Their reports about the cluster, for its conditions.
     pub fn reports(&self) -> impl Iterator<Item = Report> {
         self.0.values().flat_map(|verifier| verifier.reports())
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Has so many pages, of one Node each.
+/// An API server with this number of pages of Nodes, one Node a page.
 fn pages(count: usize) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default();
