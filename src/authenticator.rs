@@ -24,7 +24,7 @@ use crate::backoff::{Circumstances, FailureRecord};
 use crate::clock::{self, Deadline};
 use crate::credential::{Answer, Credential};
 use crate::exec::ExecCluster;
-use crate::failure::{self, Code, Failure};
+use crate::failure::{Code, Failure};
 use crate::kube::ApiError;
 use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kubelet::KubeletArguments;
@@ -44,6 +44,7 @@ use attempt::{Attempt, Demand, Locked, Memory, NotYet};
 pub(crate) use blame::{kubeconfig_failure, store_failure};
 pub use due::Due;
 use due::ca_changed;
+use kubelet_attestation::errors::error_chain;
 pub use step::{Observer, Step};
 
 /// In all, where a valid credential is there: the kubelet's heartbeat gives up after ten seconds,
@@ -146,7 +147,7 @@ impl Authenticator<'_> {
     fn warn_of_refusal(&self, refused: &ApiError) {
         self.log.warn(&format!(
             "the certificate is not due for renewal, and is not accepted: {}",
-            failure::chain(refused)
+            error_chain(refused)
         ));
     }
 
@@ -193,7 +194,7 @@ impl Authenticator<'_> {
                     if let Some(error) = failed {
                         self.log.warn(&format!(
                             "whether the API server accepts the certificate is not known: {}",
-                            failure::chain(&error)
+                            error_chain(&error)
                         ));
                     }
                     return Ok((self.kept(credential, now), false));

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use kubelet_attestation::errors::error_chain;
+
 /// More than any of our own sentences with the message of an API server.
 const MAX_LINE_LEN: usize = 4096;
 
@@ -152,7 +154,7 @@ impl Failure {
 
     /// A failure that `error` and its causes describe.
     pub fn of(code: Code, error: &dyn Error, remedy: impl Into<String>) -> Self {
-        Self::new(code, chain(error), remedy)
+        Self::new(code, error_chain(error), remedy)
     }
 
     /// What the process exits with.
@@ -178,18 +180,6 @@ impl fmt::Display for Failure {
 }
 
 impl Error for Failure {}
-
-/// `error` and its causes, joined by ": ".
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
 
 /// What the system said: the errors that the HTTP library puts around it repeat the URL and say
 /// that an error occurred.

@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
+use kubelet_attestation::errors::error_chain;
+
 use crate::credential::Credential;
-use crate::failure;
 use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
 use crate::store::{Exposed, Store, StoreError, StoreFile};
@@ -74,7 +75,7 @@ impl Stored {
                 }
             }
             Err(error) => {
-                self.reject(StoreFile::Origin, failure::chain(&error));
+                self.reject(StoreFile::Origin, error_chain(&error));
                 // Whose key it is, only the origin could have said for certain.
                 self.reject(StoreFile::Pending, USELESS_ORIGIN);
             }
@@ -120,7 +121,7 @@ impl Stored {
                 let why = format!("it is not for node {}", origin.node_name);
                 self.reject(StoreFile::Credential, why);
             }
-            Err(error) => self.reject(StoreFile::Credential, failure::chain(&error)),
+            Err(error) => self.reject(StoreFile::Credential, error_chain(&error)),
         }
     }
 

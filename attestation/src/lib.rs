@@ -13,6 +13,7 @@
 
 pub mod binding;
 pub mod csr;
+pub mod errors;
 pub mod evidence;
 mod framing;
 pub mod names;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use kubelet_attestation::errors::error_chain;
+
 use super::blame::{issued_failure, store_failure};
 use super::due::Due;
 use super::negotiation::{Requester, Server};
@@ -12,7 +14,7 @@ use crate::attester::Attester;
 use crate::backoff::{Circumstances, FailureRecord};
 use crate::clock::{self, Deadline};
 use crate::credential::{Credential, Expected, IssuedError};
-use crate::failure::{self, Code, Failure};
+use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::log::Log;
 use crate::machine::Machine;
@@ -228,7 +230,7 @@ impl Attempt {
             && let Err(error) =
                 ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
         {
-            stored.distrust_origin(&failure::chain(&error));
+            stored.distrust_origin(&error_chain(&error));
         }
         let in_order = StoreFile::ALL.into_iter();
         let useless = in_order.flat_map(|file| {

@@ -7,6 +7,7 @@ use data_encoding::HEXLOWER;
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId, csr_name};
 use kubelet_attestation::version::EvidenceVersion;
@@ -20,7 +21,7 @@ use crate::backoff::Circumstances;
 use crate::clock;
 use crate::credential::Credential;
 use crate::csr::client_request;
-use crate::failure::{self, Code, Failure};
+use crate::failure::{Code, Failure};
 use crate::key::PrivateKey;
 use crate::kubelet::{self, KubeletArguments};
 use crate::node_name::NameSources;
@@ -175,7 +176,7 @@ impl Attempt {
             // Strictly: what is lost is a request, and a key on two machines would be worse.
             Ok(pending) if pending.machine == self.machine.digest() => return Ok(Some(pending)),
             Ok(_) => "it is another machine's".to_owned(),
-            Err(error) => failure::chain(&error),
+            Err(error) => error_chain(&error),
         };
         let kept = locked
             .store

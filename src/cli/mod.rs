@@ -16,13 +16,14 @@ use std::time::Duration;
 use crate::attester::Attester;
 use crate::authenticator::{Authenticator, Caller, Observer};
 use crate::exec::{EXEC_INFO, ExecInfo};
-use crate::failure::{self, Code, Failure};
+use crate::failure::{Code, Failure};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::rescue::{Rescue, keep_memory};
 use crate::settings::{Given, Layer, ProviderDefaults, Settings, SettingsError, unknown_variables};
 
 use arguments::Arguments;
+use kubelet_attestation::errors::error_chain;
 
 /// Runs a plugin with this way to prove what the machine is.
 ///
@@ -136,7 +137,7 @@ impl Session {
 fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     let answer = authenticator.credential()?;
     authenticator.rescue.print(&answer).map_err(|error| {
-        let what = format!("cannot write the credential: {}", failure::chain(&error));
+        let what = format!("cannot write the credential: {}", error_chain(&error));
         Failure::new(Code::Internal, what, "read standard output to its end")
     })
 }

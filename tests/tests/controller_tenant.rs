@@ -6,11 +6,11 @@ use std::process::Command;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::{Api, ListParams};
+use kubelet_attestation::errors::error_chain;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Kubeconfig, Route, Times};
 use kubelet_authenticator_test_support::process::Scratch;
 use node_attestation_controller::capi::TenantKubeconfig;
 use node_attestation_controller::client::Reach;
-use node_attestation_controller::errors::error_chain;
 
 /// More than the largest answer that is read.
 const HUGE: usize = 80 * 1024 * 1024;

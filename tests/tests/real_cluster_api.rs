@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use kubelet_authenticator_test_support::control_plane::{CaKey, ControlPlane};
 use kubelet_authenticator_tests::management::{Contract, Management, WorkloadCluster};
@@ -14,7 +15,6 @@ use node_attestation_controller::capi::{
     TenantKubeconfig,
 };
 use node_attestation_controller::client::{ClusterAccess, Neighbourhood, Reach};
-use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::identifiers::TokenId;
 use node_attestation_controller::inventory::{Inventory as _, Machine, MachineState, TokenOwner};
 use node_attestation_controller::signer::InvalidCa;

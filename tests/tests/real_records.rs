@@ -194,7 +194,7 @@ async fn a_record_that_somebody_broke_is_named_and_never_claimed_anew() {
     let Err(Refusal::Retry(deferral)) = refused else {
         panic!("not put off: {refused:?}")
     };
-    let text = node_attestation_controller::errors::error_chain(&deferral);
+    let text = kubelet_attestation::errors::error_chain(&deferral);
     assert!(
         text.contains("broken.n1") && text.contains("metadata.labels"),
         "{text}"

@@ -17,12 +17,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::Api;
+use kubelet_attestation::errors::error_chain;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
-use crate::errors::error_chain;
 use crate::memory::{Holding, Share};
 
 /// Age up to which a reading is used: a person who changes a `ConfigMap` does not notice, and a

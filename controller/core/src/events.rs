@@ -19,12 +19,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, Resource as _};
+use kubelet_attestation::errors::error_chain;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::decide::{Decided, Decision};
-use crate::errors::error_chain;
 use crate::ledger::Opening;
 use crate::refusal::{Deferral, Failure};
 

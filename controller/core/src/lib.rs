@@ -19,7 +19,6 @@ pub mod config_maps;
 pub mod crd;
 pub mod decide;
 pub mod duties;
-pub mod errors;
 pub mod events;
 pub mod fleet;
 pub mod hardening;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::csr::{envelope, parse, subject};
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, Provider};
 
 use crate::decide::{Decided, Decision};
-use crate::errors::error_chain;
 use crate::ledger::Opening;
 use crate::refusal::Ignored;
 

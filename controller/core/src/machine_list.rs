@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{InvalidName, NodeName, ProviderId};
 use serde::Deserialize;
 
-use crate::errors::error_chain;
 use crate::identifiers::{InvalidTokenId, TokenId};
 use crate::inventory::{AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner};
 use crate::refusal::Unavailable;

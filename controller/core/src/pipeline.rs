@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kubelet_attestation::errors::error_chain;
 use tokio::time::Instant;
 
 use crate::decide::{Context, Decided, Decision, decide};
-use crate::errors::error_chain;
 use crate::events::Events;
 use crate::inventory::TokenOwner;
 use crate::ledger::LastIssued;

@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Audience;
 use zeroize::Zeroizing;
 
@@ -46,7 +47,6 @@ use crate::client::{ClusterAccess, ClusterAccessError};
 use crate::clock::now;
 use crate::decide::Context;
 use crate::duties::{BuiltIn, Duties, Enforcement, Issuance};
-use crate::errors::error_chain;
 use crate::events::Events;
 use crate::inventory::Inventory;
 use crate::ledger::{Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger};

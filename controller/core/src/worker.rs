@@ -17,11 +17,11 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource as _};
+use kubelet_attestation::errors::error_chain;
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::errors::error_chain;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::{Queue, Source};
 use crate::watch::{Lenient, Skipped, in_smaller_pages, watched_in_pages};

@@ -1,9 +1,9 @@
 //! `identities`: who holds which node name, and what a person can do about it.
 
 use clap::{Args, Subcommand};
+use kubelet_attestation::errors::error_chain;
 use node_attestation_controller::clock::now;
 use node_attestation_controller::crd::NodeIdentity;
-use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::identities::{Changed, Identities};
 
 use crate::query::{Format, QueryError, QueryOptions, aligned};

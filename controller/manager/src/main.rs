@@ -61,10 +61,10 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
+use kubelet_attestation::errors::error_chain;
 
 use logging::LogFormat;
 use node_attestation_controller::crd;
-use node_attestation_controller::errors::error_chain;
 use query::QueryError;
 
 /// Checks, approves and signs the certificate requests of kubelets.

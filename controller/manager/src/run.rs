@@ -8,9 +8,9 @@ mod standalone_tpm;
 
 use std::io;
 
+use kubelet_attestation::errors::error_chain;
 use node_attestation_aws::caller::InvalidStsSettings;
 use node_attestation_aws::inventory::InvalidInventory;
-use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

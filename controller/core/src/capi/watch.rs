@@ -11,13 +11,13 @@ use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
+use kubelet_attestation::errors::error_chain;
 use tokio::time::sleep;
 
 use super::known::Objects;
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
 use super::served::served;
 use super::store::Stored;
-use crate::errors::error_chain;
 use crate::watch::{Doubling, Skipped, watched_in_pages};
 
 /// Before it is looked again whether a kind is there that was not.

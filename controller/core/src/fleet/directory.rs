@@ -12,6 +12,7 @@ use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Event, watcher};
+use kubelet_attestation::errors::error_chain;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep;
@@ -21,7 +22,6 @@ use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
 use crate::crd::KubeletAuthentication;
-use crate::errors::error_chain;
 use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
 
 /// The wait before a supervisor that panicked begins again.

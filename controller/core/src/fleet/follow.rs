@@ -8,9 +8,9 @@ use kube::Resource;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Event, watcher};
+use kubelet_attestation::errors::error_chain;
 use serde::de::DeserializeOwned;
 
-use crate::errors::error_chain;
 use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
 
 /// What is known of an object.

@@ -8,12 +8,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
+use kubelet_attestation::errors::error_chain;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::capi::{ObjectKey, Objects, Reference};
 use crate::crd::KubeletAuthenticationStatus;
-use crate::errors::error_chain;
 
 /// For all of it: four small calls.
 const DEADLINE: Duration = Duration::from_secs(20);

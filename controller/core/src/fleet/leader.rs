@@ -18,10 +18,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use kubelet_attestation::errors::error_chain;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
-
-use crate::errors::error_chain;
 
 /// A leader that is not heard of for so long leads no more; what client-go has its users take.
 const LEASE_DURATION: Duration = Duration::from_secs(15);

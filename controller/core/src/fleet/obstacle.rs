@@ -1,8 +1,9 @@
 //! Why a cluster's requests are not answered, and what a person can do about it.
 
+use kubelet_attestation::errors::error_chain;
+
 use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 use crate::crd::conditions::reason;
-use crate::errors::error_chain;
 use crate::signer::InvalidCa;
 
 use super::NoVerifiers;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use kube::api::{Api, PostParams};
+use kubelet_attestation::errors::error_chain;
 use tokio::time::{Instant, timeout};
 
 use super::Shared;
 use crate::capi::ObjectKey;
 use crate::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
-use crate::errors::error_chain;
 
 /// For one write.
 const DEADLINE: Duration = Duration::from_secs(10);

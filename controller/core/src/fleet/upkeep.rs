@@ -9,6 +9,7 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ListParams};
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use tokio::time::{Instant, timeout};
 
@@ -22,7 +23,6 @@ use crate::client::ClusterAccess;
 use crate::crd::{BootstrapTokens, BuiltInRenewal};
 use crate::decide::Context;
 use crate::duties::Enforcement;
-use crate::errors::error_chain;
 use crate::hardening::bindings;
 use crate::hardening::closure::{self, Closure};
 use crate::hardening::tokens::{self, Tokens};

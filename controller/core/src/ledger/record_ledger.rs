@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use futures::future::{BoxFuture, FutureExt as _};
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
 use super::records::{MemoryRecords, Records, Stored, WriteError};
@@ -14,7 +15,6 @@ use super::{
     Absences, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening, Record,
     RecordHolder, Renewal,
 };
-use crate::errors::error_chain;
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
 use crate::nodes::{MemoryNodes, NodeState, Nodes};

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
 use super::absences::holding;
@@ -11,7 +12,6 @@ use super::record::{Record, TombstoneReason, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
 use super::{LastIssued, RecordLedger};
-use crate::errors::error_chain;
 use crate::refusal::Unavailable;
 use crate::verifier::TpmBoot;
 

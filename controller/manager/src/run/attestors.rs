@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_controller::crd::{
     KubeletAuthentication, KubeletAuthenticationSpec, TpmSettings,
 };
-use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::fleet::{NoVerifiers, VerifierFactory};
 use node_attestation_controller::verifier::{InsecureVerifier, Verifier, Verifiers};
 

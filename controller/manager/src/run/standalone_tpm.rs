@@ -89,8 +89,8 @@ fn unknown(written: &Value, understood: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::errors::error_chain;
     use node_attestation_controller::crd::{EndorsementKeyPlatform, PcrMode};
-    use node_attestation_controller::errors::error_chain;
 
     use super::*;
 

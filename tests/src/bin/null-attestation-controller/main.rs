@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
+use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, NodeName};
 use node_attestation_controller::capi::ObjectKey;
 use node_attestation_controller::duties::{BuiltIn, Duties};
-use node_attestation_controller::errors::error_chain;
 use node_attestation_controller::lifetimes::Lifetimes;
 use node_attestation_controller::serving::AddressRange;
 use node_attestation_controller::standalone::{

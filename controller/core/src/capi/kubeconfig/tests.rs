@@ -278,7 +278,7 @@ async fn a_name_that_resolves_to_ourselves_is_refused_when_it_is_dialled() {
 
     let error = access.client().apiserver_version().await.unwrap_err();
 
-    let error = crate::errors::error_chain(&error);
+    let error = kubelet_attestation::errors::error_chain(&error);
     assert!(
         error.contains("is refused: it is a loopback address"),
         "{error}"

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use kubelet_attestation::errors::error_chain;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -15,7 +16,6 @@ use crate::capi::{
 use crate::crd::{
     CLUSTER_NAME_LABEL, ENABLED_BY_ANNOTATION, KubeletAuthentication, KubeletAuthenticationSpec,
 };
-use crate::errors::error_chain;
 use crate::events;
 use crate::fleet::Shared;
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _};
 use kube::Resource as _;
 use kube::runtime::watcher;
+use kubelet_attestation::errors::error_chain;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::object::{self, BrokenRecord};
 use super::{Stored, Version};
 use crate::crd::NodeIdentity;
-use crate::errors::error_chain;
 use crate::refusal::Unavailable;
 use crate::watch::{Lenient, Skipped};
 

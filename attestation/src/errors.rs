@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-/// The error and its causes on one line.
+/// The error and its causes on one line, with ": " between.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
