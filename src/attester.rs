@@ -19,10 +19,6 @@ const WEEK: u32 = 7 * 24 * 3600;
 
 /// Whether the controller renews this provider's certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "the flow decides by it, so a new case must not pass unseen"
-)]
 pub enum Renewal {
     /// They are renewed, and the machine proves itself each time.
     Attested,

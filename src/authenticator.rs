@@ -70,7 +70,6 @@ pub enum Caller {
 
 /// All that the flow needs to know.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "the command line writes one out")]
 pub struct Authenticator<'a> {
     /// How this machine proves what it is.
     pub attester: Arc<dyn Attester>,

@@ -62,7 +62,6 @@ pub struct OpenRequest {
 /// All that decides what a request says, but for the key: if any of it changes, another request is
 /// due.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the flow writes one out")]
 pub struct Subject {
     /// Who is to sign.
     pub signer_name: String,

@@ -60,10 +60,6 @@ impl Fraction {
 
 /// What to do with a stored credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "a caller decides by it, so a new case must not pass unseen"
-)]
 pub enum Rotation {
     /// Print it; nothing is due.
     Keep,

@@ -62,7 +62,6 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// What a provider asks for where nobody says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every provider writes one out")]
 pub struct ProviderDefaults {
     /// The provider's signer.
     pub signer_name: String,
@@ -72,7 +71,6 @@ pub struct ProviderDefaults {
 
 /// Everything that may say something.
 #[derive(Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "the command line writes one out")]
 pub struct Given<'a> {
     /// `--config`.
     pub config: Option<&'a Path>,

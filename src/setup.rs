@@ -49,7 +49,6 @@ const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 /// The files of a machine, and the program that is to give its kubelet a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the command line writes one out")]
 pub struct Setup {
     /// The kubeconfig whose credential is taken over.
     pub from: PathBuf,

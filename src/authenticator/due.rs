@@ -13,10 +13,6 @@ use crate::stored::Stored;
 
 /// What is to be done about a stored credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "the flow decides by it, so a new case must not pass unseen"
-)]
 pub enum Due {
     /// Print it.
     Nothing,

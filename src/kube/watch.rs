@@ -20,7 +20,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a wait ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "whoever waits handles every end")]
 pub enum Waited {
     /// The request was denied, failed or signed; its state is never `Pending`.
     Decided(CsrObject),

@@ -25,10 +25,6 @@ pub struct AwsSettings {
 
 /// As whom an instance calls STS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "the provider decides by it, so a new case must not pass unseen"
-)]
 pub enum AwsPrincipal {
     /// As its instance identity role, which nobody else can assume.
     #[default]
@@ -39,10 +35,6 @@ pub enum AwsPrincipal {
 
 /// Which of the names that the cloud gives an instance its node has to have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "the provider decides by it, so a new case must not pass unseen"
-)]
 pub enum AwsNodeName {
     /// Any that the kubelet goes by and the cloud gives it.
     #[default]

@@ -29,10 +29,6 @@ const MAX_SIGNER_LEN: usize = 571;
 /// A setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
-    clippy::exhaustive_enums,
-    reason = "the command line has a flag for every one"
-)]
-#[expect(
     missing_docs,
     reason = "each is the field of that name in Settings or in one of its parts"
 )]

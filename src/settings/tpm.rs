@@ -37,10 +37,6 @@ pub struct TpmSettings {
 
 /// Which endorsement key, of the templates of the TCG EK Credential Profile.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "the provider decides by it, so a new case must not pass unseen"
-)]
 pub enum EndorsementKeyChoice {
     /// The strongest that the TPM has prepared.
     #[default]

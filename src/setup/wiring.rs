@@ -18,7 +18,6 @@ pub fn is_plain(path: &Path) -> bool {
 
 /// A drop-in of the kubelet's unit. Whatever `setup` ends with, the kubelet starts.
 #[derive(Debug, Clone, Copy)]
-#[expect(clippy::exhaustive_structs, reason = "`render` writes one out")]
 pub struct DropIn<'a> {
     /// The plugin, as an absolute path.
     pub program: &'a Path,

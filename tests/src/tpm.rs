@@ -22,7 +22,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::tpm_machine::{self, TpmMachine};
-use node_attestation_controller::crd::TpmSettings;
+use node_attestation_core::crd::TpmSettings;
 use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;

@@ -9,8 +9,8 @@ use kube::api::{Api, ListParams};
 use kubelet_attestation::errors::error_chain;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Kubeconfig, Route, Times};
 use kubelet_authenticator_test_support::process::Scratch;
-use node_attestation_controller::capi::TenantKubeconfig;
-use node_attestation_controller::client::Reach;
+use node_attestation_runtime::capi::TenantKubeconfig;
+use node_attestation_runtime::client::Reach;
 
 /// More than the largest answer that is read.
 const HUGE: usize = 80 * 1024 * 1024;

@@ -10,14 +10,14 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use kubelet_authenticator_test_support::control_plane::{CaKey, ControlPlane};
 use kubelet_authenticator_tests::management::{Contract, Management, WorkloadCluster};
-use node_attestation_controller::capi::{
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::inventory::{Inventory as _, Machine, MachineState, TokenOwner};
+use node_attestation_core::signer::InvalidCa;
+use node_attestation_runtime::capi::{
     CaRefused, CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey, Objects, Selection,
     TenantKubeconfig,
 };
-use node_attestation_controller::client::{ClusterAccess, Neighbourhood, Reach};
-use node_attestation_controller::identifiers::TokenId;
-use node_attestation_controller::inventory::{Inventory as _, Machine, MachineState, TokenOwner};
-use node_attestation_controller::signer::InvalidCa;
+use node_attestation_runtime::client::{ClusterAccess, Neighbourhood, Reach};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;

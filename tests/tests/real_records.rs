@@ -6,17 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kube::Client;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
-use node_attestation_controller::client::ClusterAccess;
-use node_attestation_controller::crd::{manifests, yaml};
-use node_attestation_controller::identifiers::{CertificateUid, KeyDigest};
-use node_attestation_controller::inventory::{Machine, StaticInventory};
-use node_attestation_controller::ledger::{
-    Claim, Claimant, KubeRecords, LastIssued, Ledger as _, LedgerPolicy, Record, RecordLedger,
-    Records, Renewal, RequestRef, Revoked, WriteError,
+use node_attestation_core::crd::{manifests, yaml};
+use node_attestation_core::identifiers::{CertificateUid, KeyDigest};
+use node_attestation_core::inventory::{Machine, StaticInventory};
+use node_attestation_core::ledger::{
+    Claim, Claimant, LastIssued, Ledger as _, LedgerPolicy, Record, RecordLedger, Records, Renewal,
+    RequestRef, Revoked, WriteError,
 };
-use node_attestation_controller::nodes::MemoryNodes;
-use node_attestation_controller::refusal::{Denial, Refusal};
-use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
+use node_attestation_core::nodes::MemoryNodes;
+use node_attestation_core::refusal::{Denial, Refusal};
+use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
+use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::records::KubeRecords;
 use serde_json::Value;
 
 const DAY: Duration = Duration::from_hours(24);

@@ -55,10 +55,6 @@ pub enum InvalidProof {
 
 /// The evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the wire format is its fields, and a new one is a new version"
-)]
 pub struct AwsEvidence {
     /// The format, and the cluster that it is for.
     pub header: Header,

@@ -78,7 +78,6 @@ pub enum InvalidField {
 
 /// The evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the protocol has two requests")]
 pub enum TpmEvidence {
     /// Of the first request.
     Enrol(Enrolment),
@@ -88,10 +87,6 @@ pub enum TpmEvidence {
 
 /// The public areas of two keys of one TPM, as it gave them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the wire format is its fields, and a new one is a new version"
-)]
 pub struct PublicAreas {
     /// `TPMT_PUBLIC` of the endorsement key: which one the machine has, never that it is trusted.
     pub endorsement: Vec<u8>,
@@ -101,10 +96,6 @@ pub struct PublicAreas {
 
 /// Which keys a machine has: asks for a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the wire format is its fields, and a new one is a new version"
-)]
 pub struct Enrolment {
     /// The format, and the cluster that it is for.
     pub header: Header,
@@ -119,10 +110,6 @@ pub struct Enrolment {
 
 /// What a machine makes of a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the wire format is its fields, and a new one is a new version"
-)]
 pub struct Response {
     /// The format, and the cluster that it is for.
     pub header: Header,
@@ -138,10 +125,6 @@ pub struct Response {
 
 /// What a TPM says of itself, for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the wire format is its fields, and a new one is a new version"
-)]
 pub struct Quote {
     /// `TPMS_ATTEST`.
     pub attest: Vec<u8>,

@@ -31,8 +31,8 @@ use std::time::SystemTime;
 
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
-use node_attestation_controller::identifiers::KeyDigest;
-use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal};
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::refusal::{AwsDenial, Denial, Refusal};
 
 pub use self::principal::{CallerRole, InvalidRole, ProfileRole, VerifiedCaller};
 pub use self::settings::{InvalidStsSettings, StsSettings};
@@ -118,9 +118,9 @@ impl ClusterSts<'_> {
     /// # Errors
     ///
     /// In the order of the checks: [`AwsDenial::RegionUnknown`], [`AwsDenial::CallerRegionMismatch`],
-    /// age ([`EvidenceExpired`](node_attestation_controller::refusal::Failure::EvidenceExpired)),
+    /// age ([`EvidenceExpired`](node_attestation_core::refusal::Failure::EvidenceExpired)),
     /// [`AwsDenial::EvidenceReplayed`]; then what STS says: [`AwsDenial::CallerRefused`], age again, an
-    /// outage ([`VerifierUnavailable`](node_attestation_controller::refusal::Deferral)); then whom it
+    /// outage ([`VerifierUnavailable`](node_attestation_core::refusal::Deferral)); then whom it
     /// names: `Caller..` of [`AwsDenial`].
     pub async fn verify(
         self,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aws_config::{BehaviorVersion, SdkConfig};
 use futures::future::{BoxFuture, FutureExt as _};
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::refusal::Unavailable;
 use tokio::sync::OnceCell;
 
 use crate::proxy::Proxy;
@@ -36,7 +36,6 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
 
 /// Credentials, and what else the SDK needs to use them.
 #[derive(Clone)]
-#[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
 pub struct Credentials {
     /// What tells them from others.
     pub key: CredentialsKey,

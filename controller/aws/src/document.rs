@@ -20,7 +20,7 @@ mod signers;
 
 use std::time::SystemTime;
 
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 
 pub(crate) use json::{is_instance, is_zone_of};
 pub use signers::{InvalidSigners, Signer, Signers};

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::provider::SharedCredentialsProvider;
 use futures::future::{BoxFuture, FutureExt as _};
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::refusal::Unavailable;
 
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 use crate::document::VerifiedDocument;

@@ -27,7 +27,6 @@ pub use self::outage::Outage;
 
 /// What is used of what EC2 says of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
 pub struct InstanceFacts {
     /// Its ID.
     pub id: String,
@@ -53,7 +52,6 @@ pub struct InstanceFacts {
 
 /// Something that was attached to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
 pub struct Attachment {
     /// When.
     pub time: Option<SystemTime>,
@@ -61,7 +59,6 @@ pub struct Attachment {
 
 /// What an instance boots from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "all that EC2 has")]
 pub enum Root {
     /// A disk of the host, which no other instance can have had.
     InstanceStore,

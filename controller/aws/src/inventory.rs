@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::ProviderId;
-use node_attestation_controller::crd::AwsNodeName;
-use node_attestation_controller::identifiers::TokenId;
-use node_attestation_controller::inventory::{
+use node_attestation_core::crd::AwsNodeName;
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::inventory::{
     Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::refusal::Unavailable;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -42,7 +42,6 @@ pub struct TaggedInstances {
 
 /// Which instances are a cluster's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the manager writes one out")]
 pub struct InventorySettings {
     /// Where they are.
     pub places: Vec<Place>,
@@ -54,7 +53,6 @@ pub struct InventorySettings {
 
 /// Where instances are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the manager writes one out")]
 pub struct Place {
     /// The account.
     pub account: String,

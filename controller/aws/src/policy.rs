@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::crd::{AwsNodeName, AwsSettings};
+use node_attestation_core::refusal::AwsDenial;
 
 use crate::document::VerifiedDocument;
 
 /// What a cluster accepts of AWS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "tests change one field of it")]
 pub struct AwsPolicy {
     /// The accounts that instances may be in; none is any.
     pub accounts: BTreeSet<String>,

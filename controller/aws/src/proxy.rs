@@ -17,10 +17,6 @@ use hyper_util::client::proxy::matcher::Matcher;
 /// What is spoken without TLS goes by way of no proxy: the metadata service and the credentials of a
 /// container, which are for nobody else to see.
 #[derive(Clone, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "two variables of the environment"
-)]
 pub struct Proxy {
     /// `HTTPS_PROXY`. It may hold a password.
     pub https: Option<String>,

@@ -22,12 +22,10 @@ use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use node_attestation_controller::crd::conditions::Report;
-use node_attestation_controller::identifiers::ServingName;
-use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
-use node_attestation_controller::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
-};
+use node_attestation_core::crd::conditions::Report;
+use node_attestation_core::identifiers::ServingName;
+use node_attestation_core::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
+use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::caller::Sts;
 use crate::document::{Signers, VerifiedDocument};

@@ -21,13 +21,12 @@ mod context;
 mod steps;
 
 pub use context::Context;
-pub use steps::{Check, Step};
+pub use steps::{Check, Elapsed, Step};
 
 use steps::Steps;
 
 /// What is to be done about a request.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Decision {
     /// Nothing.
     Ignore(Ignored),
@@ -82,23 +81,25 @@ pub struct Decided {
 /// Decides about `request` at `now`.
 ///
 /// Writes nothing but the ledger's record, and can be repeated: the same request finds the same
-/// record. The traits that `context` holds bring their own deadlines.
+/// record. The traits that `context` holds bring their own deadlines. `elapsed` is a monotonic clock: it
+/// times the checks, and decides nothing.
 pub async fn decide(
     request: &CertificateSigningRequest,
     context: &Context,
     now: SystemTime,
+    elapsed: Elapsed,
 ) -> Decided {
     let mut deciding = Deciding {
         context,
         now,
-        steps: Steps::default(),
+        steps: Steps::timed_by(elapsed),
         machine: None,
         reference: reference(request),
     };
     let decision = deciding.answer(request).await;
     Decided {
         decision: decision.unwrap_or_else(|refused| refused),
-        steps: deciding.steps.0,
+        steps: deciding.steps.taken,
         machine: deciding.machine,
     }
 }

@@ -7,7 +7,6 @@ use crate::signer::Signer;
 
 /// Who signs what is approved.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub enum Issuance {
     /// We do, with the cluster's CA.
     Sign(Arc<Signer>),
@@ -29,7 +28,6 @@ impl Issuance {
 
 /// What is ours to answer beside the client signers of the admitted providers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(clippy::exhaustive_structs, reason = "every caller writes one out")]
 pub struct Duties {
     /// Kubelets' serving certificates: `kubernetes.io/kubelet-serving`, and
     /// `cluster.x-k8s.io/kubelet-serving-<provider>` of every admitted provider that has evidence.
@@ -44,7 +42,6 @@ pub struct Duties {
 
 /// What becomes of a request to the built-in client signer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub enum BuiltIn {
     /// It is not ours.
     #[default]

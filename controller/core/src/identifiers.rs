@@ -5,6 +5,9 @@ use std::net::IpAddr;
 
 use kubelet_attestation::names::NodeName;
 
+/// Prefix of the username of whoever authenticates with a bootstrap token; its ID follows.
+pub(crate) const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
+
 /// SHA-256 of the DER of a `SubjectPublicKeyInfo`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyDigest([u8; 32]);
@@ -144,6 +147,12 @@ impl TokenId {
         }
     }
 
+    /// Reads the ID out of the username of whoever authenticates with the token.
+    pub fn of_username(username: &str) -> Option<Self> {
+        let id = username.strip_prefix(BOOTSTRAP_USER_PREFIX)?;
+        Self::parse(id).ok()
+    }
+
     /// The ID.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -197,7 +206,6 @@ impl fmt::Display for NodeNames {
 
 /// A name or an address that a certificate is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(clippy::exhaustive_enums, reason = "kubelets have no other kind")]
 pub enum ServingName {
     /// A DNS name in its one form: lower-case labels, no final dot, no wildcard.
     Dns(String),

@@ -61,7 +61,6 @@ pub trait Inventory: Debug + Send + Sync {
 
 /// For whom a bootstrap token was made.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub enum TokenOwner {
     /// One machine.
     Machine(Box<Machine>),
@@ -76,7 +75,6 @@ pub enum TokenOwner {
 
 /// A machine of the cluster, as its infrastructure reports it.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub struct Machine {
     /// The Machine's own name, which need not be its Node's.
     pub name: String,
@@ -140,7 +138,6 @@ impl Machine {
 
 /// How far a machine has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum MachineState {
     /// Its bootstrap data has not been made, so it cannot be the one asking.
     Pending,

@@ -19,8 +19,6 @@ mod record;
 mod record_ledger;
 mod records;
 mod rules;
-#[cfg(test)]
-mod rules_world;
 mod sweep;
 
 pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
@@ -31,9 +29,7 @@ pub use record::{
     TombstoneReason,
 };
 pub use record_ledger::RecordLedger;
-pub use records::{
-    BrokenRecord, KubeRecords, LastIssued, MemoryRecords, Records, Stored, Version, WriteError,
-};
+pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError};
 pub use sweep::{Done, Swept};
 
 /// Keeps one record for each node name of one cluster.
@@ -87,7 +83,6 @@ pub trait Ledger: Debug + Send + Sync {
 
 /// Who holds a node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every ledger writes one out")]
 pub struct Holder {
     /// The record and its present generation.
     pub uid: CertificateUid,
@@ -97,7 +92,6 @@ pub struct Holder {
 
 /// A machine's claim to a node name, with the key that opens a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the chain writes one out")]
 pub struct Claim {
     /// The name.
     pub node_name: NodeName,
@@ -134,10 +128,6 @@ impl Claim {
 
 /// With what a name is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "every requester that names no record"
-)]
 pub enum Claimant {
     /// A bootstrap token.
     Token,
@@ -163,7 +153,6 @@ pub struct Renewal {
 
 /// What a record allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every ledger writes one out")]
 pub struct Grant {
     /// The UID that the certificate is to carry.
     pub uid: CertificateUid,

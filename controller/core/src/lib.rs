@@ -1,7 +1,8 @@
-//! The controller's library: it decides about kubelet certificate requests, and answers them.
+//! The decisions about kubelet certificate requests, and what they rest on: without a client, a runtime or a
+//! clock.
 //!
-//! An infrastructure provider can embed it: it brings a [`verifier::Verifier`] and an
-//! [`inventory::Inventory`], and calls [`decide::decide`].
+//! An infrastructure provider brings a [`verifier::Verifier`] and an [`inventory::Inventory`], and calls
+//! [`decide::decide`]. The package `node-attestation-runtime` does so for clusters.
 //!
 //! # Guarantees
 //!
@@ -11,36 +12,19 @@
 //! - Nothing in a request is copied into a certificate but the public key; the rest is built from
 //!   what was verified.
 
-pub mod capi;
-pub mod client;
-pub mod clock;
-pub mod cluster_states;
-pub mod config_maps;
 pub mod crd;
 pub mod decide;
 pub mod duties;
-pub mod events;
-pub mod fleet;
-pub mod hardening;
 pub mod identifiers;
-pub mod identities;
 pub mod inventory;
 pub mod ledger;
 pub mod lifetimes;
-pub mod logs;
-pub mod machine_list;
-mod memory;
 pub mod nodes;
-pub mod pipeline;
 mod policy;
-pub mod preflight;
-mod queue;
 pub mod refusal;
 pub mod request;
 pub mod serving;
 pub mod signer;
-pub mod standalone;
-pub mod status;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod verifier;
-pub mod watch;
-pub mod worker;

@@ -13,10 +13,6 @@ use kubelet_attestation::names::NodeName;
 
 use crate::refusal::Unavailable;
 
-mod kube_nodes;
-
-pub use kube_nodes::KubeNodes;
-
 /// A kubelet renews its Lease every ten seconds; kube-controller-manager calls a Node down after 50
 /// (`nodeMonitorGracePeriod`). Older than this, nobody is at work under the Node's name.
 const LEASE_GRACE: Duration = Duration::from_mins(1);
@@ -39,7 +35,6 @@ pub trait Nodes: Debug + Send + Sync {
 
 /// What there is under a Node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there is a Node or there is none")]
 pub enum NodeState {
     /// Nothing.
     Absent,
@@ -49,10 +44,6 @@ pub enum NodeState {
 
 /// A Node, as far as it says whether its kubelet is at work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of Nodes writes one out"
-)]
 pub struct Node {
     /// Its UID.
     pub uid: String,

@@ -25,7 +25,6 @@ pub use ignored::Ignored;
 
 /// Why a request of ours gets no certificate, or not yet.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Refusal {
     /// Deny it.
     #[error(transparent)]

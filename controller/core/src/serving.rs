@@ -11,13 +11,8 @@ use kubelet_attestation::names::NodeName;
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 
-mod kube_nodes;
-
-pub use kube_nodes::KubeNodes;
-
 /// What one cluster's serving certificates must never be for, and whose word counts.
 #[derive(Debug, Clone, Default)]
-#[expect(clippy::exhaustive_structs, reason = "every caller writes one out")]
 pub struct ServingPolicy {
     /// Host names, in lower case, and addresses of the control plane's endpoint.
     pub endpoint_hosts: Vec<String>,

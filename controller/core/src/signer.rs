@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::refusal::{Deferral, Failure, Refusal};
-pub(crate) use ca::CaCertificate;
+pub use ca::CaCertificate;
 pub(crate) use certificate::{CertificateContents, Purpose};
 use key::CaKey;
 

@@ -94,10 +94,6 @@ pub struct Appraisal<'a> {
 
 /// Who a machine is, by its evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a verifier writes one out, over `Identity::of`"
-)]
 pub struct Identity {
     /// The provider ID that the evidence is about.
     pub provider_id: ProviderId,
@@ -116,7 +112,6 @@ pub struct Identity {
 /// Library, Part 2", `TPMS_CLOCK_INFO`). Only `TPM2_Clear` sets them back, and so does a copy of the
 /// TPM that was made before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(clippy::exhaustive_structs, reason = "three counters, in this order")]
 pub struct TpmBoot {
     /// `resetCount`.
     pub resets: u32,
@@ -141,7 +136,6 @@ impl Identity {
 
 /// How well an identity is founded. Only an attested one can be renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Assurance {
     /// Nothing was proved; the identity is the bootstrap token's.
     None(Identity),

@@ -3,9 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use node_attestation_controller::client::{
-    ClusterAccess, ClusterAccessError, InClusterAccessError,
-};
+use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 
 /// The management cluster cannot be asked.
 #[derive(Debug, thiserror::Error)]

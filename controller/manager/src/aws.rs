@@ -13,7 +13,7 @@ use node_attestation_aws::partition::{EndpointHost, InvalidHost};
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::proxy::Proxy;
 use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
-use node_attestation_controller::verifier::Verifier;
+use node_attestation_core::verifier::Verifier;
 
 use crate::file::{self, FileError};
 

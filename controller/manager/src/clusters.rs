@@ -1,8 +1,8 @@
 //! `clusters`: the Clusters of a management cluster, and who may join each.
 
 use clap::Args;
-use node_attestation_controller::cluster_states::{self, ClusterState};
-use node_attestation_controller::crd::conditions::{AUTO_APPROVE_PATHS_CLOSED, READY};
+use node_attestation_core::crd::conditions::{AUTO_APPROVE_PATHS_CLOSED, READY};
+use node_attestation_runtime::cluster_states::{self, ClusterState};
 
 use crate::query::{Format, QueryError, QueryOptions, aligned};
 

@@ -31,6 +31,8 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
         .with_default(LevelFilter::WARN)
         .with_target("node_attestation_controller", ours)
         .with_target("node_attestation_aws", ours)
+        .with_target("node_attestation_core", ours)
+        .with_target("node_attestation_runtime", ours)
         .with_target("node_attestation_tpm", ours)
         // They tell of every attempt while an API server is down; we tell once.
         .with_target("kube_client", LevelFilter::OFF)

@@ -64,7 +64,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use kubelet_attestation::errors::error_chain;
 
 use logging::LogFormat;
-use node_attestation_controller::crd;
+use node_attestation_core::crd;
 use query::QueryError;
 
 /// Checks, approves and signs the certificate requests of kubelets.

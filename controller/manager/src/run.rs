@@ -11,7 +11,7 @@ use std::io;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_aws::caller::InvalidStsSettings;
 use node_attestation_aws::inventory::InvalidInventory;
-use node_attestation_controller::standalone::StandaloneError;
+use node_attestation_runtime::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::attestors::Attestors;

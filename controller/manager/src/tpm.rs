@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use node_attestation_aws::policy::AwsPolicy;
-use node_attestation_controller::crd::{EndorsementKeyPlatform, TpmSettings};
-use node_attestation_controller::refusal::Unavailable;
-use node_attestation_controller::verifier::Verifier;
-use node_attestation_controller::verifier::platform::{NoPlatform, Platform};
+use node_attestation_core::crd::{EndorsementKeyPlatform, TpmSettings};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::verifier::Verifier;
+use node_attestation_core::verifier::platform::{NoPlatform, Platform};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
 use node_attestation_tpm::invalid_settings::InvalidTpmSettings;
 use node_attestation_tpm::key_lists::KeyLists;

@@ -9,8 +9,8 @@ use aws_lc_rs::signature::{
 };
 use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Quote, Registers};
-use node_attestation_controller::refusal::TpmDenial;
-use node_attestation_controller::verifier::TpmBoot;
+use node_attestation_core::refusal::TpmDenial;
+use node_attestation_core::verifier::TpmBoot;
 use tpm2_protocol::constant::TPM_GENERATED_VALUE;
 use tpm2_protocol::data::{
     TpmAlgId, TpmSt, TpmsAttest, TpmsQuoteInfo, TpmsSignatureEcc, TpmtSignature, TpmuAttest,

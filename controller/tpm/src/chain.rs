@@ -13,7 +13,7 @@ mod authority;
 
 use std::time::SystemTime;
 
-use node_attestation_controller::refusal::TpmDenial;
+use node_attestation_core::refusal::TpmDenial;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::oid;
 use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};

@@ -6,7 +6,7 @@
 //! replica reads that, and nothing has to be remembered. In return, a challenge answers for one key
 //! alone: an ID that comes back with another key (or name, machine, cluster, end) makes another
 //! secret, and a quote over the first one is a quote of another request
-//! ([`QuoteOfAnotherRequest`](node_attestation_controller::refusal::TpmDenial::QuoteOfAnotherRequest)):
+//! ([`QuoteOfAnotherRequest`](node_attestation_core::refusal::TpmDenial::QuoteOfAnotherRequest)):
 //! a replay, at every replica, as long as the keys are in use. With the same key it is our own retry.
 //!
 //! The ID tells by which key its challenge was made. So a machine whose challenge was made by a key
@@ -21,7 +21,7 @@ use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::{hmac, rand};
 use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
-use node_attestation_controller::refusal::{Denial, Failure, Refusal, Unavailable};
+use node_attestation_core::refusal::{Denial, Failure, Refusal, Unavailable};
 use zeroize::Zeroizing;
 
 use crate::structure::Name;
@@ -88,10 +88,6 @@ impl fmt::Debug for ChallengeKey {
 /// A key is replaced by making it the former one: challenges in flight are still answered. It can
 /// be dropped a quarter of an hour later, when no answer to them is looked at any more.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "whoever keeps the keys writes it out"
-)]
 pub struct ChallengeKeys {
     /// New challenges are made with this one.
     pub current: ChallengeKey,

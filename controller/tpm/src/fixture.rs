@@ -14,14 +14,12 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{self, EndorsementKey, TpmMachine};
-use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
-use node_attestation_controller::identifiers::{KeyDigest, ServingName};
-use node_attestation_controller::inventory::Machine;
-use node_attestation_controller::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
-use node_attestation_controller::verifier::platform::{Asked, NoPlatform, Platform};
-use node_attestation_controller::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Verifier as _,
-};
+use node_attestation_core::crd::{AllowedEndorsementKey, TpmSettings};
+use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::inventory::Machine;
+use node_attestation_core::refusal::{Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_core::verifier::platform::{Asked, NoPlatform, Platform};
+use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Verifier as _};
 
 use crate::challenge::{ChallengeKey, ChallengeKeys};
 use crate::key_lists::{KeyLists, NoKeyLists};

@@ -1,7 +1,7 @@
 //! Endorsement keys by what is known of a machine before Cluster API invents its name: its host.
 
 use kubelet_attestation::names::ProviderId;
-use node_attestation_controller::identifiers::KeyDigest;
+use node_attestation_core::identifiers::KeyDigest;
 
 /// Hosts and their endorsement keys.
 ///

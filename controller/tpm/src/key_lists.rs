@@ -7,11 +7,11 @@ use std::sync::Arc;
 use futures::TryFutureExt as _;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::ProviderId;
-use node_attestation_controller::capi::ObjectKey;
-use node_attestation_controller::config_maps::{ConfigMaps, Content};
-use node_attestation_controller::crd::conditions::{self, Holds, Report, reason};
-use node_attestation_controller::identifiers::KeyDigest;
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::crd::conditions::{self, Holds, Report, reason};
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::config_maps::{ConfigMaps, Content};
 
 use crate::hosts::Hosts;
 

@@ -12,7 +12,7 @@
 //! - There is no TPM library here, and nothing is asked but the lists and the platform.
 //! - Every structure is read to its last byte, and what is read was verified first.
 //!
-//! [`platform`]: node_attestation_controller::verifier::platform
+//! [`platform`]: node_attestation_core::verifier::platform
 
 mod attest;
 mod chain;

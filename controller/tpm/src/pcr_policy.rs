@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use data_encoding::HEXLOWER;
 use kubelet_attestation::evidence::tpm::{MAX_REGISTER, Registers};
-use node_attestation_controller::crd;
-use node_attestation_controller::refusal::TpmDenial;
+use node_attestation_core::crd;
+use node_attestation_core::refusal::TpmDenial;
 
 use crate::invalid_settings::InvalidTpmSettings;
 

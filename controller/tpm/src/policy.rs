@@ -1,6 +1,6 @@
 //! The policy of a cluster on TPMs.
 
-use node_attestation_controller::crd::{LateProviderIds, TpmSettings};
+use node_attestation_core::crd::{LateProviderIds, TpmSettings};
 
 use crate::chain::Authorities;
 use crate::invalid_settings::InvalidTpmSettings;

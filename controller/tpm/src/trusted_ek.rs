@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_attestation::names::ProviderId;
-use node_attestation_controller::crd::AllowedEndorsementKey;
-use node_attestation_controller::identifiers::KeyDigest;
-use node_attestation_controller::inventory::Machine;
+use node_attestation_core::crd::AllowedEndorsementKey;
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::inventory::Machine;
 
 use crate::hosts::Hosts;
 use crate::invalid_settings::InvalidTpmSettings;

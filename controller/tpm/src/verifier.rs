@@ -27,15 +27,11 @@ use kubelet_attestation::evidence::tpm::{
 };
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use node_attestation_controller::crd::conditions::Report;
-use node_attestation_controller::identifiers::{KeyDigest, ServingName};
-use node_attestation_controller::refusal::{
-    Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable,
-};
-use node_attestation_controller::verifier::platform::{Asked, Platform};
-use node_attestation_controller::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
-};
+use node_attestation_core::crd::conditions::Report;
+use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable};
+use node_attestation_core::verifier::platform::{Asked, Platform};
+use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 use crate::attest::VerifiedQuote;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};

@@ -20,7 +20,6 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// A cluster, and who we are there.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "a pair")]
 pub struct Kubeconfig {
     /// The cluster of the current context.
     pub endpoint: ClusterEndpoint,

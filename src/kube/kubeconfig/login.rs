@@ -9,10 +9,6 @@ use crate::secret::Secret;
 
 /// As whom to talk to the API server.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "whoever keeps a login handles each kind"
-)]
 pub enum Login {
     /// A bearer token.
     Token(Secret<String>),

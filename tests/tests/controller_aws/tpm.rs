@@ -12,7 +12,7 @@ use kubelet_authenticator_tests::controller::{
     Bed, Controller, is_issued, reason_of, token_of_instance,
 };
 use kubelet_authenticator_tests::tpm::{self, Challenger, Requester, challenge_of};
-use node_attestation_controller::crd::{EndorsementKeyPlatform, TpmSettings};
+use node_attestation_core::crd::{EndorsementKeyPlatform, TpmSettings};
 use serde_json::Value;
 
 const ACTION: &str = "GetInstanceTpmEkPub";

@@ -15,7 +15,7 @@ use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::tpm::{
     REGISTERS, challenge_of, endorsement_key, keys_of, provider_id, quote_of,
 };
-use node_attestation_controller::crd::{AllowedEndorsementKey, PcrMode, TpmSettings};
+use node_attestation_core::crd::{AllowedEndorsementKey, PcrMode, TpmSettings};
 use serde_json::Value;
 
 use crate::world::{FIRST, SECOND, World, machine, machine_with};

@@ -3,7 +3,7 @@
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::tpm::{endorsement_key, provider_id};
-use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
+use node_attestation_core::crd::{AllowedEndorsementKey, TpmSettings};
 use serde_json::Value;
 
 use crate::world::{World, machine, machine_with};

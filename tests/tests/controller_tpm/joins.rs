@@ -5,7 +5,7 @@ use kubelet_authenticator_tests::controller::{certificate_of, is_issued, reason_
 use kubelet_authenticator_tests::tpm::{
     Sent, annotated_key, challenge_of, endorsement_key, provider_id,
 };
-use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
+use node_attestation_core::crd::{AllowedEndorsementKey, TpmSettings};
 use serde_json::Value;
 
 use crate::world::{World, machine};

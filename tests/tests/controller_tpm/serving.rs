@@ -6,7 +6,7 @@ use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_tests::controller::serving::{ServingRequest, uid_of};
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::tpm::provider_id;
-use node_attestation_controller::crd::TpmSettings;
+use node_attestation_core::crd::TpmSettings;
 use serde_json::json;
 
 use crate::world::{FIRST, World};

@@ -10,7 +10,7 @@ use kubelet_authenticator_tests::controller::{
 };
 use kubelet_authenticator_tests::node::Node;
 use kubelet_authenticator_tests::tpm::{self, Challenger, Requester, challenge_of};
-use node_attestation_controller::crd::TpmSettings;
+use node_attestation_core::crd::TpmSettings;
 use serde_json::Value;
 
 /// What follows the ID in every bootstrap token.

@@ -4,6 +4,7 @@
 mod modules;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,8 +20,9 @@ const PROVIDERS: [&str; 4] = [
 ];
 /// Links libtss2, in one of its two programs.
 const NODE_TPM: &str = "kubelet-authenticator-tpm";
-const CORE: &str = "node-attestation-controller";
-/// Verifiers by what they ask: each imports the controller library, and no other of them.
+const CORE: &str = "node-attestation-core";
+const RUNTIME: &str = "node-attestation-runtime";
+/// Verifiers by what they ask.
 const VERIFIERS: [&str; 2] = [AWS, TPM];
 const AWS: &str = "node-attestation-aws";
 const TPM: &str = "node-attestation-tpm";
@@ -114,11 +116,20 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn every_package_has_a_place_in_the_layering() {
     let workspace = Workspace::read();
-    let placed: BTreeSet<&str> = [ATTESTATION, NODE, CORE, MANAGER, SUPPORT, FLOOR, TESTS]
-        .into_iter()
-        .chain(PROVIDERS)
-        .chain(VERIFIERS)
-        .collect();
+    let placed: BTreeSet<&str> = [
+        ATTESTATION,
+        NODE,
+        CORE,
+        RUNTIME,
+        MANAGER,
+        SUPPORT,
+        FLOOR,
+        TESTS,
+    ]
+    .into_iter()
+    .chain(PROVIDERS)
+    .chain(VERIFIERS)
+    .collect();
 
     assert_eq!(
         workspace
@@ -189,22 +200,48 @@ fn providers_import_the_node_library_and_attestation_only() {
 }
 
 #[test]
-fn the_controller_library_imports_attestation_and_no_cloud() {
+fn core_imports_attestation_and_has_no_client_no_runtime_and_no_clock() {
     let workspace = Workspace::read();
 
     assert_eq!(workspace.ours(CORE), [ATTESTATION].into());
-    let cloud = |name: &String| {
-        name.starts_with("aws-sdk") || name.starts_with("aws-config") || name == "tss-esapi"
-    };
-    assert_eq!(workspace.normal[CORE].iter().find(|name| cloud(name)), None);
+    for banned in ["tokio", "hyper", "tower", "reqwest", "rustls"] {
+        assert!(!workspace.normal[CORE].contains(banned), "{banned}");
+    }
+    let manifest = fs::read_to_string(workspace.root.join("controller/core/Cargo.toml")).unwrap();
+    let kube = "kube = { workspace = true, features = [\"derive\"] }";
+    assert!(manifest.lines().any(|line| line == kube), "{manifest}");
+    let clocks = workspace.offending("controller/core/src", |line| {
+        ["SystemTime::now", "Instant", "Timestamp::now"]
+            .iter()
+            .any(|word| line.contains(word))
+    });
+    assert_eq!(clocks, Vec::<PathBuf>::new());
 }
 
 #[test]
-fn verifiers_import_the_controller_library_and_attestation_only() {
+fn the_runtime_imports_core_and_attestation_and_no_cloud() {
+    let workspace = Workspace::read();
+
+    assert_eq!(workspace.ours(RUNTIME), [ATTESTATION, CORE].into());
+    for package in [CORE, RUNTIME] {
+        let cloud = |name: &&String| {
+            name.starts_with("aws-sdk") || name.starts_with("aws-config") || *name == "tss-esapi"
+        };
+        assert_eq!(workspace.normal[package].iter().find(cloud), None);
+    }
+}
+
+#[test]
+fn verifiers_import_the_controllers_libraries_and_attestation_only() {
     let workspace = Workspace::read();
 
     for verifier in VERIFIERS {
-        assert_eq!(workspace.ours(verifier), [ATTESTATION, CORE].into());
+        assert!(
+            workspace
+                .ours(verifier)
+                .is_subset(&[ATTESTATION, CORE, RUNTIME].into()),
+            "{verifier}"
+        );
     }
 }
 
@@ -218,7 +255,7 @@ fn nothing_imports_the_manager() {
     assert!(
         workspace
             .ours(MANAGER)
-            .is_subset(&[ATTESTATION, CORE, AWS, TPM].into())
+            .is_subset(&[ATTESTATION, CORE, RUNTIME, AWS, TPM].into())
     );
 }
 

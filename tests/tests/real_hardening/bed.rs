@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::pki::{Contents, Subject, certificate_request};
 use kubelet_authenticator_test_support::process::poll;
-use node_attestation_controller::client::ClusterAccess;
+use node_attestation_runtime::client::ClusterAccess;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 

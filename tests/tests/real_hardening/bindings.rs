@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, KubeadmBinding};
 use kubelet_authenticator_test_support::process::poll;
-use node_attestation_controller::hardening::bindings::{self, Scan};
-use node_attestation_controller::hardening::closure::{self, Closure};
+use node_attestation_runtime::hardening::bindings::{self, Scan};
+use node_attestation_runtime::hardening::closure::{self, Closure};
 
 use crate::bed::{Bed, Request, STOCK, assert_done};
 

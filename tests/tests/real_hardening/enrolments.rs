@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator_test_support::control_plane::Controllers;
-use node_attestation_controller::hardening::revocation;
-use node_attestation_controller::identifiers::{CertificateUid, KeyDigest, RecordUid};
-use node_attestation_controller::inventory::{Machine, StaticInventory};
-use node_attestation_controller::ledger::{
+use node_attestation_core::identifiers::{CertificateUid, KeyDigest, RecordUid};
+use node_attestation_core::inventory::{Machine, StaticInventory};
+use node_attestation_core::ledger::{
     Claim, Claimant, Ledger as _, LedgerPolicy, RecordLedger, RequestRef, RevokedGenerations,
 };
-use node_attestation_controller::verifier::{Assurance, AttestedIdentity, Identity};
+use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
+use node_attestation_runtime::hardening::revocation;
 
 use crate::bed::{Bed, assert_done, assert_refused};
 use crate::revocation::{add_node, label, now, wait_until, week};

@@ -8,14 +8,14 @@ use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, K
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Application, Machine, Setup};
 use kubelet_authenticator_tests::program;
-use node_attestation_controller::client::ClusterAccess;
-use node_attestation_controller::crd::AutoApproveBindings;
-use node_attestation_controller::hardening::admission::{Settings, Signing};
-use node_attestation_controller::hardening::bindings::KubeadmBinding as Removed;
-use node_attestation_controller::hardening::closure::Closure;
-use node_attestation_controller::hardening::{Desired, Hardening, HardeningError, Put};
-use node_attestation_controller::identifiers::{RecordUid, TokenId};
-use node_attestation_controller::ledger::RevokedGenerations;
+use node_attestation_core::crd::AutoApproveBindings;
+use node_attestation_core::identifiers::{RecordUid, TokenId};
+use node_attestation_core::ledger::RevokedGenerations;
+use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::hardening::admission::{Settings, Signing};
+use node_attestation_runtime::hardening::bindings::KubeadmBinding as Removed;
+use node_attestation_runtime::hardening::closure::Closure;
+use node_attestation_runtime::hardening::{Desired, Hardening, HardeningError, Put};
 use rustix::process::Signal;
 
 use crate::bed::{Bed, Request, assert_done, assert_refused};

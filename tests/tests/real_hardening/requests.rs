@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use kubelet_attestation::names::{NodeName, Provider};
 use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
-use node_attestation_controller::hardening::Put;
-use node_attestation_controller::hardening::admission::{self, POLICY_NAME, Settings, Signing};
+use node_attestation_runtime::hardening::Put;
+use node_attestation_runtime::hardening::admission::{self, POLICY_NAME, Settings, Signing};
 
 use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, assert_refused};
 

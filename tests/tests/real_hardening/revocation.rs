@@ -9,9 +9,9 @@ use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, DEADLINE, Kubectl,
 };
 use kubelet_authenticator_test_support::process::poll;
-use node_attestation_controller::hardening::revocation::{self, POLICY_NAME, Revocation};
-use node_attestation_controller::identifiers::{CertificateUid, RecordUid};
-use node_attestation_controller::ledger::RevokedGenerations;
+use node_attestation_core::identifiers::{CertificateUid, RecordUid};
+use node_attestation_core::ledger::RevokedGenerations;
+use node_attestation_runtime::hardening::revocation::{self, POLICY_NAME, Revocation};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Request, assert_done, assert_refused, said};

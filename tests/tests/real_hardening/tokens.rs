@@ -7,8 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kubelet_authenticator_test_support::control_plane::Controllers;
-use node_attestation_controller::hardening::tokens::{TTL, Tokens};
-use node_attestation_controller::identifiers::TokenId;
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_runtime::hardening::tokens::{TTL, Tokens};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, SECRET};

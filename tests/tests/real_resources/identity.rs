@@ -1,6 +1,6 @@
 //! What NodeIdentity refuses: the valid object with one thing changed.
 
-use node_attestation_controller::crd::object_name;
+use node_attestation_core::crd::object_name;
 use serde_json::{Value, json};
 
 use super::{Subject, identity, kubectl};

@@ -30,10 +30,6 @@ pub enum InvalidChallenge {
 
 /// A secret that only one TPM can open, and only for one key of its own (`TPM2_MakeCredential`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the wire format is its fields, and a new one is a new version"
-)]
 pub struct Challenge {
     /// The challenge.
     pub id: ChallengeId,

@@ -19,13 +19,13 @@ use node_attestation_aws::instance::{
 };
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
-use node_attestation_controller::crd::AwsSettings;
-use node_attestation_controller::duties::Duties;
-use node_attestation_controller::inventory::StaticInventory;
-use node_attestation_controller::lifetimes::Lifetimes;
-use node_attestation_controller::refusal::Unavailable;
-use node_attestation_controller::request::{AttestedCsr, LocatedCsr, RawRequest};
-use node_attestation_controller::verifier::{Verifier, Verifiers};
+use node_attestation_core::crd::AwsSettings;
+use node_attestation_core::duties::Duties;
+use node_attestation_core::inventory::StaticInventory;
+use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::request::{AttestedCsr, LocatedCsr, RawRequest};
+use node_attestation_core::verifier::{Verifier, Verifiers};
 
 use crate::fleet::{self, ACCOUNT, CLUSTER, Instance, REGION, ZONE};
 

@@ -20,8 +20,8 @@ use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner
 use kubelet_authenticator_test_support::sts::{
     Credentials, Principal, Signing, Sts as Service, sign,
 };
-use node_attestation_controller::identifiers::TokenId;
-use node_attestation_controller::inventory::Machine;
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::inventory::Machine;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair};
 use sha2::{Digest as _, Sha256};
 use x509_cert::der::Encode as _;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use node_attestation_controller::refusal::{Denial, Failure, Refusal};
+use node_attestation_core::refusal::{Denial, Failure, Refusal};
 
 /// Evidence that is older is sent to nobody. STS takes it for fifteen minutes; the last of them is
 /// for the call.

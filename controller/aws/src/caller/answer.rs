@@ -4,7 +4,7 @@
 //! whatever says something in its place, is an outage, from which a request recovers by itself.
 
 use hyper::StatusCode;
-use node_attestation_controller::refusal::{AwsDenial, Denial, Failure, Refusal};
+use node_attestation_core::refusal::{AwsDenial, Denial, Failure, Refusal};
 use serde::Deserialize;
 
 use super::outage::Outage;

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use hyper::StatusCode;
-use node_attestation_controller::refusal::{Deferral, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 
 /// STS did not say who called. Nothing here repeats what was sent, or an answer.
 #[derive(Debug, thiserror::Error)]

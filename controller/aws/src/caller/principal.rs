@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 
 use super::answer::Identity;
 use crate::document::VerifiedDocument;

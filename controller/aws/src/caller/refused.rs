@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::evidence::aws::Proof;
-use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal};
+use node_attestation_core::refusal::{AwsDenial, Denial, Refusal};
 use sha2::{Digest as _, Sha256};
 
 use super::request::Call;

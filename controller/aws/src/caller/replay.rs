@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use node_attestation_controller::identifiers::KeyDigest;
+use node_attestation_core::identifiers::KeyDigest;
 
 use super::VerifiedCaller;
 use super::request::Call;

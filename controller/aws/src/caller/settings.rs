@@ -14,7 +14,6 @@ use crate::proxy::{InvalidProxy, Proxy};
 /// Settings of [`Sts`](super::Sts). The default is the public endpoint of each region, the
 /// authorities of the system, no proxy, and the instance identity role alone.
 #[derive(Debug, Clone, Default)]
-#[expect(clippy::exhaustive_structs, reason = "settings are written out")]
 pub struct StsSettings {
     /// Endpoints to use in place of the public ones, by region: FIPS, or of a VPC. Nodes of the
     /// region must be told the same, for the host is signed.

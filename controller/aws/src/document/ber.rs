@@ -8,7 +8,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 
 /// A document is half a kibibyte, the message around it another.
 const MAX_SIZE: usize = 16 * 1024;

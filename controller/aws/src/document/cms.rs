@@ -5,7 +5,7 @@
 //! pinned ones by issuer and serial number, and is none of these only by the name.
 
 use aws_lc_rs::digest::{SHA256, digest};
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 use x509_cert::der::Tag;
 use x509_cert::der::asn1::{
     AnyRef, GeneralizedTime, ObjectIdentifier, OctetStringRef, UintRef, UtcTime,

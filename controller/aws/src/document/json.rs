@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use kubelet_attestation::evidence::aws::is_region;
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 

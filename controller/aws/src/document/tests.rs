@@ -9,7 +9,7 @@ mod published;
 use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::instance_identity::{Document, Message, TestSigner};
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 
 use super::{Signers, VerifiedDocument};
 

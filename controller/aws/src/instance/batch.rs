@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::refusal::Unavailable;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -16,7 +16,6 @@ use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 
 /// How much is asked of EC2, and how long is waited. The defaults are what the controller uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "tests change one field of it")]
 pub struct Limits {
     /// How long a request waits for another, each anew: machines that are started together do not
     /// come at the same instant.

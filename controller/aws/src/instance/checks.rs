@@ -6,8 +6,8 @@
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
-use node_attestation_controller::crd::AwsNodeName;
-use node_attestation_controller::refusal::{AwsDenial, Deferral, Denial, Refusal};
+use node_attestation_core::crd::AwsNodeName;
+use node_attestation_core::refusal::{AwsDenial, Deferral, Denial, Refusal};
 
 use super::{Attachment, InstanceFacts, Root};
 use crate::document::VerifiedDocument;
@@ -34,7 +34,6 @@ const OWNED: &str = "owned";
 
 /// What follows from an instance that is as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the verifier takes it apart")]
 pub struct Checked {
     /// The name of its Node.
     pub node_name: NodeName,
@@ -86,8 +85,6 @@ pub(crate) fn node_name(facts: &InstanceFacts, policy: AwsNodeName) -> Option<No
     let name = match policy {
         AwsNodeName::PrivateDnsName => facts.private_dns_name.as_deref()?.to_ascii_lowercase(),
         AwsNodeName::InstanceId => facts.id.clone(),
-        // Not a name that is known here, so none of an instance's.
-        _ => return None,
     };
     NodeName::parse(&name).ok()
 }

@@ -40,7 +40,6 @@ pub trait Describe: fmt::Debug + Send + Sync {
 
 /// Which instances are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "every source reads it")]
 pub enum Query {
     /// Those with these IDs, [`MAX_IDS`] at most.
     Ids(Vec<String>),
@@ -50,7 +49,6 @@ pub enum Query {
 
 /// A part of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every source writes one out")]
 pub struct Page {
     /// The instances.
     pub instances: Vec<InstanceFacts>,

@@ -27,7 +27,6 @@ const MAX_CLIENTS: usize = 4096;
 
 /// Where EC2 is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "the manager writes one out")]
 pub struct Ec2Settings {
     /// The URL of EC2 in a region, such as that of a VPC endpoint; otherwise the SDK's.
     pub endpoints: BTreeMap<String, String>,

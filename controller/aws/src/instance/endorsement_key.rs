@@ -6,8 +6,8 @@ use aws_lc_rs::signature::{ECDSA_P384_SHA384_ASN1, ParsedPublicKey};
 use aws_sdk_ec2::types::EkPubKeyType;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use node_attestation_controller::identifiers::KeyDigest;
-use node_attestation_controller::verifier::platform::KeyKind;
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::verifier::platform::KeyKind;
 
 /// An RSA key has 392 digits.
 const MAX_LEN: usize = 4096;

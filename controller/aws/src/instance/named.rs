@@ -4,8 +4,8 @@
 //! has no instances in; then nobody is asked.
 
 use kubelet_attestation::names::{NodeName, ProviderId};
-use node_attestation_controller::identifiers::ServingName;
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::identifiers::ServingName;
+use node_attestation_core::refusal::Unavailable;
 
 use super::checks::node_name;
 use super::place::Place;

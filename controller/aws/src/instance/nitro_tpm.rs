@@ -12,9 +12,9 @@ use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::EkPubKeyFormat;
 use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::names::{NodeName, ProviderId};
-use node_attestation_controller::identifiers::{KeyDigest, ServingName};
-use node_attestation_controller::refusal::Unavailable;
-use node_attestation_controller::verifier::platform::{Asked, Platform};
+use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::verifier::platform::{Asked, Platform};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::batch::{Instances, credentials};
@@ -39,7 +39,6 @@ const MAX_REMEMBERED: usize = 10_000;
 
 /// How much is asked of EC2, and how long is waited. The defaults are what the controller uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "tests change one field of it")]
 pub struct TpmLimits {
     /// How many calls may be made at once with the same credentials in one region.
     pub burst: u32,

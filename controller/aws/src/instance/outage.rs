@@ -1,6 +1,6 @@
 //! Why EC2 could not be asked. None of it says anything about a node.
 
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::refusal::Unavailable;
 
 /// Why EC2 could not be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -11,9 +11,9 @@ use aws_credential_types::provider::error::CredentialsError;
 use futures::future::{BoxFuture, FutureExt as _, join_all, ready};
 use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::moto::{Failure, Field, Instance, Moto, Scope};
-use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
-use node_attestation_controller::inventory::Inventory as _;
-use node_attestation_controller::refusal::{AwsDenial, Denial, Refusal, Unavailable};
+use node_attestation_core::crd::{AwsNodeName, AwsSettings};
+use node_attestation_core::inventory::Inventory as _;
+use node_attestation_core::refusal::{AwsDenial, Denial, Refusal, Unavailable};
 
 use super::*;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};

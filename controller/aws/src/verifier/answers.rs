@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-use node_attestation_controller::crd::conditions::{self, Holds, Report, reason};
-use node_attestation_controller::refusal::Unavailable;
+use node_attestation_core::crd::conditions::{self, Holds, Report, reason};
+use node_attestation_core::refusal::Unavailable;
 
 use crate::instance::Outage;
 

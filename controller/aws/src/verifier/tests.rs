@@ -8,10 +8,10 @@ use kubelet_attestation::evidence::aws::Proof;
 use kubelet_attestation::names::{Audience, NodeName};
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
 use kubelet_authenticator_test_support::sts::{Principal, Signing, Sts as Service, sign};
-use node_attestation_controller::crd::AwsSettings;
-use node_attestation_controller::crd::conditions::Holds;
-use node_attestation_controller::inventory::Machine;
-use node_attestation_controller::refusal::Deferral;
+use node_attestation_core::crd::AwsSettings;
+use node_attestation_core::crd::conditions::Holds;
+use node_attestation_core::inventory::Machine;
+use node_attestation_core::refusal::Deferral;
 
 use super::*;
 use crate::caller::StsSettings;

@@ -48,7 +48,6 @@ impl Default for AwsSettings {
 
 /// Which name of an instance is its Node's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[non_exhaustive]
 pub enum AwsNodeName {
     /// The private DNS name.
     #[default]

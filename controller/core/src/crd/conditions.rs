@@ -95,10 +95,6 @@ const MAX_MESSAGE: usize = 32 * 1024;
 
 /// Whether something holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "Kubernetes' own three values of a condition"
-)]
 pub enum Holds {
     /// It does.
     True,
@@ -121,7 +117,6 @@ impl Holds {
 
 /// What is to be said of one type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every caller writes one out")]
 pub struct Finding<'a> {
     /// The condition's type.
     pub of: &'a str,
@@ -137,7 +132,6 @@ pub struct Finding<'a> {
 
 /// What somebody has to say of one type, as it is kept until it is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "every caller writes one out")]
 pub struct Report {
     /// The condition's type.
     pub of: &'static str,

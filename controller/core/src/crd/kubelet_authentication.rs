@@ -242,7 +242,6 @@ macro_rules! choice {
     ) => {
         $(#[$attribute])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-        #[non_exhaustive]
         pub enum $name {
             $(#[$first_attribute])*
             #[default]

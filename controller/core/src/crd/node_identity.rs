@@ -296,7 +296,6 @@ pub struct Tombstone {
 
 /// How a record came to be a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[non_exhaustive]
 pub enum TombstoneReason {
     /// The Machine is gone.
     MachineGone,

@@ -25,7 +25,6 @@ pub struct TpmSettings {
 
 /// Whether a machine may join before its infrastructure provider sets its provider ID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[non_exhaustive]
 pub enum LateProviderIds {
     /// It waits.
     #[default]
@@ -78,7 +77,6 @@ pub struct EndorsementKeys {
 /// The cloud whose API tells an instance's endorsement key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum EndorsementKeyPlatform {
     /// None is asked.
     #[default]
@@ -137,7 +135,6 @@ pub struct PcrPolicy {
 
 /// Whether a machine in another state is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[non_exhaustive]
 pub enum PcrMode {
     /// It is let in, and its state is written down.
     #[default]
@@ -149,7 +146,6 @@ pub enum PcrMode {
 /// A bank of registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum PcrBank {
     /// SHA-256.
     #[default]

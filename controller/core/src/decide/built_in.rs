@@ -12,11 +12,11 @@ use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::lifetimes::Lifetimes;
 use crate::nodes::MemoryNodes;
 use crate::request::Basis;
-use crate::request::forge::cluster::{machine, node};
-use crate::request::forge::serving::{
+use crate::testing::cluster::{machine, node};
+use crate::testing::serving::{
     serving as serving_request, serving_cluster, serving_cluster_of, serving_machine,
 };
-use crate::request::forge::{
+use crate::testing::{
     Csr, UID, block, cluster, cluster_of_nodes, condition, decided, envelope, issued_at, now,
     object, provider_block, renewal, valid,
 };

@@ -9,8 +9,8 @@ use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::nodes::{MemoryNodes, NodeState, Nodes};
-use crate::request::forge::cluster::{Parts, machine, node};
-use crate::request::forge::{
+use crate::testing::cluster::{Parts, machine, node};
+use crate::testing::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
     extension, insecure, issued_at, now, object, renewal, valid,
 };
@@ -270,7 +270,7 @@ fn annotations_of_the_requester_change_nothing() {
 
 #[test]
 fn the_signer_of_an_attestor_that_is_not_authorised_issues_nothing() {
-    let none: Arc<dyn Verifier> = Arc::new(InsecureVerifier::default());
+    let none: Arc<dyn Verifier> = Arc::new(InsecureVerifier);
     let cluster = Context {
         verifiers: Verifiers::from_iter([none]),
         ..cluster()

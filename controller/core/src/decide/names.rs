@@ -9,8 +9,8 @@ use crate::inventory::StaticInventory;
 use crate::ledger::MemoryRecords;
 use crate::nodes::MemoryNodes;
 use crate::refusal::Denial;
-use crate::request::forge::cluster::{Parts, machine, node};
-use crate::request::forge::{
+use crate::testing::cluster::{Parts, machine, node};
+use crate::testing::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, der, envelope, extension,
     insecure, issued_at, now, object, renewal, valid,
 };

@@ -11,12 +11,12 @@ use crate::inventory::{Machine, MachineState};
 use crate::ledger::{MemoryRecords, Record, Records as _, Revoked};
 use crate::lifetimes::Lifetimes;
 use crate::request::Basis;
-use crate::request::forge::cluster::Parts;
-use crate::request::forge::serving::{
+use crate::testing::cluster::Parts;
+use crate::testing::serving::{
     dns, ip, joined, other_machine, serving, serving_cluster, serving_cluster_of, serving_csr,
     serving_for, serving_machine, serving_object,
 };
-use crate::request::forge::{
+use crate::testing::{
     Csr, EVIDENCE, PROVIDER_ID_OID, UID, condition, decided, der, evidence_block, extension,
     insecure, issued_at, now, provider_block, renewal, texts,
 };
@@ -375,7 +375,9 @@ fn what_somebody_else_approved_goes_through_every_check() {
 
 #[test]
 fn every_serving_check_is_a_step() {
-    let decided = block_on(decide(&serving(), &serving_cluster(), now()));
+    let decided = block_on(decide(&serving(), &serving_cluster(), now(), || {
+        std::time::Duration::ZERO
+    }));
     let steps: Vec<_> = decided.steps.iter().map(|step| step.check.name()).collect();
 
     assert_eq!(

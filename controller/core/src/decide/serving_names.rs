@@ -4,11 +4,11 @@ use super::*;
 use crate::identifiers::ServingName;
 use crate::inventory::{Machine, MachineState};
 use crate::refusal::SubjectAltNameKind;
-use crate::request::forge::serving::{
+use crate::testing::serving::{
     ADDRESS, ADDRESS_6, SUBJECT_ALT_NAME_OID, dns, ip, joined, other_machine, serving_cluster,
     serving_cluster_of, serving_for, serving_machine, serving_object,
 };
-use crate::request::forge::{Csr, decided, der, extension};
+use crate::testing::{Csr, decided, der, extension};
 use std::net::{IpAddr, Ipv6Addr};
 
 #[track_caller]

@@ -10,9 +10,9 @@ use super::serving::{alone, approved, denied, denied_by};
 use super::*;
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
-use crate::request::forge::decided;
-use crate::request::forge::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
 use crate::serving::GuestReported;
+use crate::testing::decided;
+use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
 use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
 /// Nodes that report these names, or cannot be read.

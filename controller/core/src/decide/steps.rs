@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// A monotonic clock: the time since some moment.
+pub type Elapsed = fn() -> Duration;
 
 /// A check that was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +18,6 @@ pub struct Step {
 
 /// The checks: one for each link of the chain in [`crate::request`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Check {
     /// Is it ours, and open?
     Triage,
@@ -66,26 +68,35 @@ impl fmt::Display for Check {
     }
 }
 
-#[derive(Default)]
-pub(super) struct Steps(pub(super) Vec<Step>);
+pub(super) struct Steps {
+    pub(super) taken: Vec<Step>,
+    elapsed: Elapsed,
+}
 
 impl Steps {
+    pub(super) fn timed_by(elapsed: Elapsed) -> Self {
+        Self {
+            taken: Vec::new(),
+            elapsed,
+        }
+    }
+
     pub(super) fn take<T>(&mut self, check: Check, make: impl FnOnce() -> T) -> T {
-        let begin = Instant::now();
+        let begin = (self.elapsed)();
         let result = make();
         self.took(check, begin);
         result
     }
 
     pub(super) async fn wait<T>(&mut self, check: Check, made: impl Future<Output = T>) -> T {
-        let begin = Instant::now();
+        let begin = (self.elapsed)();
         let result = made.await;
         self.took(check, begin);
         result
     }
 
-    fn took(&mut self, check: Check, begin: Instant) {
-        let took = begin.elapsed();
-        self.0.push(Step { check, took });
+    fn took(&mut self, check: Check, begin: Duration) {
+        let took = (self.elapsed)().saturating_sub(begin);
+        self.taken.push(Step { check, took });
     }
 }

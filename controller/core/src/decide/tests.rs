@@ -4,7 +4,7 @@ use futures::executor::block_on;
 
 use super::*;
 use crate::lifetimes::Lifetimes;
-use crate::request::forge::{UID, cluster, decided, insecure, now, renewal, valid};
+use crate::testing::{UID, cluster, decided, insecure, now, renewal, valid};
 
 fn issued(decision: Decision) -> IssuedCertificate {
     let decision = decision;
@@ -63,7 +63,9 @@ fn the_same_request_is_decided_again_as_before() {
 fn every_check_is_a_step_and_the_last_one_decided() {
     let cluster = cluster();
     let checks = |request: &CertificateSigningRequest| -> Vec<_> {
-        let decided = block_on(decide(request, &cluster, now()));
+        let decided = block_on(decide(request, &cluster, now(), || {
+            std::time::Duration::ZERO
+        }));
         decided.steps.iter().map(|step| step.check.name()).collect()
     };
 

@@ -12,8 +12,8 @@ use crate::identifiers::{CertificateUid, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
 use crate::ledger::{Claim, Grant, Holder, Ledger, Renewal};
 use crate::refusal::Unavailable;
-use crate::request::forge::cluster::machine;
-use crate::request::forge::{cluster, decided, insecure, valid};
+use crate::testing::cluster::machine;
+use crate::testing::{cluster, decided, insecure, valid};
 use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
 /// Everything of it is down.

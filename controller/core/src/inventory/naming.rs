@@ -6,7 +6,6 @@ use crate::identifiers::NodeNames;
 
 /// Whether a machine's Node may have a certain name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Naming {
     /// It may.
     Own,

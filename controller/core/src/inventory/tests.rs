@@ -1,7 +1,7 @@
 use futures::executor::block_on;
 
 use super::*;
-use crate::request::forge::cluster::machine;
+use crate::testing::cluster::machine;
 
 #[test]
 fn two_machines_that_share_what_names_them_are_refused() {

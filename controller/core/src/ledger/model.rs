@@ -22,8 +22,8 @@ use std::collections::BTreeSet;
 use search::{Outcome, Violation, search};
 use world::{Flaw, Scenario};
 
-use super::rules_world::{claim, insecure};
 use super::{Claim, LedgerPolicy};
+use crate::testing::records::{claim, insecure};
 
 fn scenario(claims: [Claim; 2]) -> Scenario {
     Scenario::new(claims)
@@ -84,7 +84,7 @@ fn two_machines() -> Scenario {
 fn two_names() -> Scenario {
     let policy = LedgerPolicy {
         reenrolment: super::Reenrolment::Never,
-        ..super::rules_world::policy()
+        ..crate::testing::records::policy()
     };
     scenario([claim("m1", "n1", 1, 0), claim("m1", "n2", 2, 0)]).under(policy)
 }
@@ -162,7 +162,7 @@ fn the_model_finds_what_goes_wrong_without_a_rule() {
 fn quarantine_holds_at_two_replicas() {
     let policy = LedgerPolicy {
         name_reuse: super::NameReuse::Quarantine,
-        ..super::rules_world::policy()
+        ..crate::testing::records::policy()
     };
     let scenario = two_machines()
         .held_by(claim("m0", "n1", 9, 0))

@@ -16,7 +16,6 @@ use crate::verifier::Assurance;
 /// Nothing rests on it. It is known by whoever wrote the record: after a crash between that and the
 /// answer, the same request is granted [`Again`](Self::Again).
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Opening {
     /// The name's first record.
     First,
@@ -47,7 +46,6 @@ pub enum Opening {
 
 /// Why a machine could leave a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Because {
     /// There was no Node of its name.
     NodeGone,

@@ -4,10 +4,6 @@ use std::time::Duration;
 
 /// What the ledger allows in one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "whoever configures a cluster writes one out"
-)]
 pub struct LedgerPolicy {
     /// When a machine may have another key.
     pub reenrolment: Reenrolment,
@@ -40,7 +36,6 @@ impl LedgerPolicy {
 
 /// When a machine that has a record may have another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
 pub enum Reenrolment {
     /// When its Node is down, or its certificates have expired.
     WhenNodeDown,
@@ -50,7 +45,6 @@ pub enum Reenrolment {
 
 /// Whether a node may claim its own name by the certificate of another signer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
 pub enum Adoption {
     /// No.
     Refuse,
@@ -62,7 +56,6 @@ pub enum Adoption {
 
 /// When another machine may have the name of one that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
 pub enum NameReuse {
     /// At once.
     Allow,
@@ -72,7 +65,6 @@ pub enum NameReuse {
 
 /// What becomes of a Node that is there before its name is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a policy's whole choice")]
 pub enum StaleNodes {
     /// It is deleted once the name is claimed.
     Delete,
@@ -82,7 +74,6 @@ pub enum StaleNodes {
 
 /// Whether certificates carry the UID of their record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there is an UID or there is none")]
 pub enum Certificates {
     /// They do: a renewal is by its UID.
     Marked,

@@ -22,10 +22,6 @@ pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 ///
 /// Times are whole seconds, as certificates and API servers have them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
 pub struct Record {
     /// The name.
     pub node_name: NodeName,
@@ -56,10 +52,6 @@ pub struct Record {
 
 /// How far a TPM was seen to have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
 pub struct SeenBoot {
     /// How far.
     pub boot: TpmBoot,
@@ -69,10 +61,6 @@ pub struct SeenBoot {
 
 /// The claim that opened a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
 pub struct Opened {
     /// The key.
     pub key: KeyDigest,
@@ -86,7 +74,6 @@ pub struct Opened {
 
 /// A certificate signing request, for people to find.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a name and a UID")]
 pub struct RequestRef {
     /// Its name.
     pub name: String,
@@ -98,7 +85,6 @@ pub struct RequestRef {
 ///
 /// One value covers every generation that there ever was, so none can be forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a generation and a time")]
 pub struct RevokedGenerations {
     /// The lowest generation whose certificates are valid.
     pub lowest_valid: u64,
@@ -108,10 +94,6 @@ pub struct RevokedGenerations {
 
 /// Nobody holds the name any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
 pub struct Tombstone {
     /// Since when.
     pub since: SystemTime,
@@ -123,7 +105,6 @@ pub struct Tombstone {
 
 /// How a record came to be a tombstone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum TombstoneReason {
     /// The machine is gone.
     MachineGone,
@@ -135,10 +116,6 @@ pub enum TombstoneReason {
 
 /// A person took certificates back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
 pub struct Revoked {
     /// Those of this generation and of all before it.
     pub generation: u64,
@@ -148,7 +125,7 @@ pub struct Revoked {
 
 impl Record {
     /// The record that the first claim to a name makes.
-    pub(crate) fn first(
+    pub fn first(
         claim: &Claim,
         uid: RecordUid,
         stale_node: Option<String>,
@@ -216,7 +193,7 @@ impl Record {
 
     /// Whether the record matters to a claim by this identity and key: it is of the machine, of its
     /// TPM, or of the key.
-    pub(super) fn concerns(&self, identity: &Identity, key: KeyDigest) -> bool {
+    pub fn concerns(&self, identity: &Identity, key: KeyDigest) -> bool {
         self.holder.concerns(identity) || self.opened.key == key
     }
 

@@ -133,7 +133,8 @@ impl RecordLedger {
         self.nodes.as_ref()
     }
 
-    pub(crate) fn policy(&self) -> &LedgerPolicy {
+    /// The rules of the ledger.
+    pub fn policy(&self) -> &LedgerPolicy {
         &self.policy
     }
 

@@ -12,15 +12,9 @@ use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 
-mod cache;
-mod heard;
-mod kube;
 mod memory;
-mod object;
 
-pub use kube::KubeRecords;
 pub use memory::MemoryRecords;
-pub use object::BrokenRecord;
 
 /// Keeps the records of one cluster, one a node name.
 ///
@@ -89,10 +83,6 @@ pub trait Records: Debug + Send + Sync {
 
 /// A record as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
 pub struct Stored {
     /// The record.
     pub record: Record,
@@ -118,10 +108,6 @@ impl Version {
 
 /// The certificate that a node was last issued.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "whoever issues one writes it out"
-)]
 pub struct LastIssued {
     /// Its generation.
     pub generation: u64,

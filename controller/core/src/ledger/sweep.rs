@@ -29,7 +29,6 @@ const END_MAY_LAG: Duration = Duration::from_hours(24);
 
 /// What there is after a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Swept {
     /// The first end of a certificate of a live record, as far as it is known.
     pub earliest_expiry: Option<SystemTime>,
@@ -50,7 +49,6 @@ pub struct Swept {
 
 /// Something that a sweep did, and that people may wonder about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
 pub enum Done {
     /// The record became a tombstone.
     Buried {

@@ -145,7 +145,7 @@ fn not_ready(machine: &Machine) -> Deferral {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::forge::cluster::machine;
+    use crate::testing::cluster::machine;
 
     #[test]
     fn a_token_is_its_machines_or_its_pools_and_nobody_elses() {

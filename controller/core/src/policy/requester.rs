@@ -2,11 +2,8 @@
 
 use kubelet_attestation::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 
-use crate::identifiers::{CertificateUid, TokenId};
+use crate::identifiers::{BOOTSTRAP_USER_PREFIX, CertificateUid, TokenId};
 use crate::refusal::Denial;
-
-/// Of a bootstrap token's user name; its ID follows.
-const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 
 /// The group of all bootstrap tokens; those that a token names itself begin with it.
 const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
@@ -16,7 +13,6 @@ const AUTHENTICATED_GROUP: &str = "system:authenticated";
 
 /// The requester of a certificate, as the API server authenticated it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Requester {
     /// A machine that has no certificate yet, by its bootstrap token.
     First {
@@ -30,12 +26,6 @@ pub enum Requester {
     },
     /// The node itself, by a certificate that names no record: one that another signer made.
     Unmarked,
-}
-
-/// The bootstrap token that this user is.
-pub(crate) fn token(username: &str) -> Option<TokenId> {
-    let id = username.strip_prefix(BOOTSTRAP_USER_PREFIX)?;
-    TokenId::parse(id).ok()
 }
 
 /// Accepts a bootstrap token, or the node itself by a certificate. Whether one that names no record

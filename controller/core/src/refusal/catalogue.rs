@@ -37,7 +37,6 @@ macro_rules! reasons {
     ) => {
         $(#[$attribute])*
         #[derive(Debug, thiserror::Error)]
-        #[non_exhaustive]
         pub enum $name {
             $(
                 $(#[doc = $meaning])+

@@ -8,7 +8,6 @@ use crate::refusal::{Denial, Refusal};
 
 /// On what ground a request is approved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Basis {
     /// The name in the certificate has a record in the ledger, and it is the requesting machine's.
     NodeNameClaimed,

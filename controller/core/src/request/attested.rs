@@ -116,9 +116,9 @@ mod tests {
 
     use crate::inventory::{Inventory, Machine, StaticInventory};
     use crate::refusal::{Deferral, Denial, Failure, Refusal};
-    use crate::request::forge::cluster::machine;
-    use crate::request::forge::{cluster, now, valid};
     use crate::request::{LocatedCsr, RawRequest};
+    use crate::testing::cluster::machine;
+    use crate::testing::{cluster, now, valid};
     use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
 
     /// Remembers when the request was made that it appraised last.

@@ -60,6 +60,3 @@ pub use parsed::ParsedCsr;
 pub(crate) use raw::signers;
 pub use raw::{Asked, Dismissal, RawRequest};
 pub use settled::SettledCsr;
-
-#[cfg(test)]
-pub(crate) mod forge;

@@ -30,7 +30,6 @@ pub struct RawRequest {
 
 /// Who is asked for a certificate, and of what kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Asked {
     /// Our client signer of this provider.
     Client(Provider),

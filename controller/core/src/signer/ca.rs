@@ -35,22 +35,25 @@ pub enum InvalidCa {
 
 /// What certificates take over from the CA's.
 #[derive(Debug)]
-pub(crate) struct CaCertificate {
+pub struct CaCertificate {
     pub(crate) der: Vec<u8>,
     /// DER of the key, with its kind.
-    pub(crate) spki: Vec<u8>,
+    pub spki: Vec<u8>,
     /// DER of the subject, as it stands in the certificate.
     pub(super) subject: Vec<u8>,
     /// The subject key identifier, where there is one.
     pub(super) key_id: Option<Vec<u8>>,
     /// The key, as its kind encodes it: an RSA key's DER or a curve's point.
     pub(super) public_key: Vec<u8>,
-    pub(crate) not_before: SystemTime,
-    pub(crate) not_after: SystemTime,
+    /// Start of its validity.
+    pub not_before: SystemTime,
+    /// End of its validity.
+    pub not_after: SystemTime,
 }
 
 impl CaCertificate {
-    pub(crate) fn from_pem(text: &[u8]) -> Result<Self, InvalidCa> {
+    /// Reads one PEM block.
+    pub fn from_pem(text: &[u8]) -> Result<Self, InvalidCa> {
         let blocks = pem::parse_many(text).map_err(|_| InvalidCa::NotOneCertificate)?;
         let [block] = blocks.as_slice() else {
             return Err(InvalidCa::NotOneCertificate);

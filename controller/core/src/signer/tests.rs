@@ -12,10 +12,10 @@ use x509_parser::prelude::{FromDer as _, ParsedExtension, X509Certificate};
 use super::*;
 use crate::decide::{Check, Context, Decision, decide};
 use crate::refusal::Deferral;
-use crate::request::forge::serving::{
+use crate::testing::serving::{
     ADDRESS, ADDRESS_6, dns, ip, serving_cluster, serving_csr, serving_object,
 };
-use crate::request::forge::{Csr, UID, cluster, decided_at, envelope, issued_at, object, valid};
+use crate::testing::{Csr, UID, cluster, decided_at, envelope, issued_at, object, valid};
 use openssl::{CA_EXTENSIONS, Pki};
 
 const DAY: Duration = Duration::from_hours(24);
@@ -236,7 +236,9 @@ fn a_ca_that_is_not_valid_now_leaves_the_name_unclaimed() {
     let signer = Pki::new().signer().unwrap();
     let now = signer.not_after() + Duration::from_secs(1);
 
-    let decided = block_on(decide(&valid(), &cluster_of(signer), now));
+    let decided = block_on(decide(&valid(), &cluster_of(signer), now, || {
+        Duration::ZERO
+    }));
 
     let checks: Vec<_> = decided.steps.iter().map(|step| step.check).collect();
     assert!(!checks.contains(&Check::Claim), "{checks:?}");

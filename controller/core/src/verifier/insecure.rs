@@ -12,7 +12,6 @@ use crate::refusal::Refusal;
 /// Takes the word of the bootstrap token, or of the certificate of a Node that joined before, for the
 /// machine; what it admits is [`Assurance::None`].
 #[derive(Debug, Clone, Copy, Default)]
-#[non_exhaustive]
 pub struct InsecureVerifier;
 
 impl Verifier for InsecureVerifier {

@@ -52,7 +52,6 @@ pub trait Platform: Debug + Send + Sync {
 
 /// Of which machine the endorsement key is asked for.
 #[derive(Debug, Clone, Copy)]
-#[expect(clippy::exhaustive_structs, reason = "a verifier writes one out")]
 pub struct Asked<'a> {
     /// The machine, as the inventory has it.
     pub machine: &'a Machine,
@@ -64,10 +63,6 @@ pub struct Asked<'a> {
 
 /// A kind of endorsement key, one for each template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "every platform says which it knows"
-)]
 pub enum KeyKind {
     /// RSA with 2048 bits (L-1).
     Rsa2048,
@@ -79,7 +74,6 @@ pub enum KeyKind {
 
 /// Where no platform knows the machines.
 #[derive(Debug, Clone, Copy, Default)]
-#[expect(clippy::exhaustive_structs, reason = "there is nothing to know")]
 pub struct NoPlatform;
 
 impl Platform for NoPlatform {

@@ -4,16 +4,16 @@ use std::time::SystemTime;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
-use node_attestation_controller::decide::{Context, Decision};
-use node_attestation_controller::identifiers::CertificateUid;
-use node_attestation_controller::ledger::{Renewal, RequestRef};
-use node_attestation_controller::request::{
+use node_attestation_core::decide::{Context, Decision};
+use node_attestation_core::identifiers::CertificateUid;
+use node_attestation_core::ledger::{Renewal, RequestRef};
+use node_attestation_core::request::{
     Approval, AttestedCsr, ClaimedCsr, ConformantClientCsr, ConformantServingCsr,
     ControlPlaneRenewal, CorroboratedCsr, IssuedCertificate, LocatedCsr, ParsedCsr, RawRequest,
     SettledCsr,
 };
-use node_attestation_controller::signer::Signer;
-use node_attestation_controller::verifier::{AttestedIdentity, Verifier};
+use node_attestation_core::signer::Signer;
+use node_attestation_core::verifier::{AttestedIdentity, Verifier};
 
 /// Every link from the one before it, each once.
 pub(crate) async fn chain(

@@ -1,6 +1,6 @@
 //! Each link, out of another value of it, or out of nothing.
 
-use node_attestation_controller::request::*;
+use node_attestation_core::request::*;
 
 fn copied(
     raw: &RawRequest,

@@ -1,6 +1,6 @@
 //! Each link, without the one before it.
 
-use node_attestation_controller::request::*;
+use node_attestation_core::request::*;
 
 fn by_hand() {
     let _ = RawRequest {};

@@ -2,11 +2,11 @@
 
 use std::time::SystemTime;
 
-use node_attestation_controller::decide::Context;
-use node_attestation_controller::ledger::RequestRef;
-use node_attestation_controller::request::*;
-use node_attestation_controller::signer::Signer;
-use node_attestation_controller::verifier::Verifier;
+use node_attestation_core::decide::Context;
+use node_attestation_core::ledger::RequestRef;
+use node_attestation_core::request::*;
+use node_attestation_core::signer::Signer;
+use node_attestation_core::verifier::Verifier;
 
 fn unparsed(raw: RawRequest, verifier: &dyn Verifier, context: &Context) {
     let _ = raw.conform_client(verifier, &context.lifetimes);

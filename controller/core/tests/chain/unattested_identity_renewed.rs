@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use kubelet_attestation::names::NodeName;
-use node_attestation_controller::identifiers::CertificateUid;
-use node_attestation_controller::ledger::Renewal;
-use node_attestation_controller::verifier::Identity;
+use node_attestation_core::identifiers::CertificateUid;
+use node_attestation_core::ledger::Renewal;
+use node_attestation_core::verifier::Identity;
 
 fn renewal(name: NodeName, identity: Identity, uid: CertificateUid, at: SystemTime) -> Renewal {
     Renewal {

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
-use node_attestation_controller::crd::{
-    KubeletAuthentication, KubeletAuthenticationSpec, TpmSettings,
-};
-use node_attestation_controller::fleet::{NoVerifiers, VerifierFactory};
-use node_attestation_controller::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec, TpmSettings};
+use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_runtime::fleet::{NoVerifiers, VerifierFactory};
 
 use crate::aws::Aws;
 use crate::tpm::{self, ConfigMapReader, NoTpm, Tpm};
@@ -52,7 +50,7 @@ impl Attestors {
         } else if attestor != Provider::INSECURE.as_str() {
             Err(NoVerifiers::Unknown(attestor.to_owned()))
         } else if self.allow_insecure {
-            Ok(Arc::new(InsecureVerifier::default()))
+            Ok(Arc::new(InsecureVerifier))
         } else {
             Err(NoVerifiers::InsecureNotAllowed)
         }
@@ -98,7 +96,7 @@ impl VerifierFactory for Attestors {
 
 #[cfg(test)]
 mod tests {
-    use node_attestation_controller::crd::EndorsementKeyPlatform;
+    use node_attestation_core::crd::EndorsementKeyPlatform;
 
     use super::*;
 

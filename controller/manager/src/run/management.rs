@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgAction;
-use node_attestation_controller::client::Reach;
-use node_attestation_controller::fleet::{Fleet, Settings};
+use node_attestation_runtime::client::Reach;
+use node_attestation_runtime::fleet::{Fleet, Settings};
 
 use super::RunError;
 use super::attestors::Attestors;

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use kubelet_attestation::names::{Audience, InvalidName};
-use node_attestation_controller::capi::ObjectKey;
-use node_attestation_controller::client::ClusterAccess;
-use node_attestation_controller::duties::{BuiltIn, Duties};
-use node_attestation_controller::lifetimes::Lifetimes;
-use node_attestation_controller::serving::AddressRange;
-use node_attestation_controller::standalone::{
+use node_attestation_core::duties::{BuiltIn, Duties};
+use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::serving::AddressRange;
+use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone,
 };
-use node_attestation_controller::verifier::{InsecureVerifier, Verifier, Verifiers};
 
 use super::RunError;
 use super::attestors::Attestors;
@@ -239,7 +239,7 @@ impl Files {
                 let cluster = self.cluster()?;
                 Ok(attestors.tpm(&settings, &cluster, self.aws.policy(), None)?)
             }
-            None if attestors.allow_insecure => Ok(Arc::new(InsecureVerifier::default())),
+            None if attestors.allow_insecure => Ok(Arc::new(InsecureVerifier)),
             None => Err(RunError::NothingAdmitted),
         }
     }

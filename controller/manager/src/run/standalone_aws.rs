@@ -9,8 +9,8 @@ use node_attestation_aws::inventory::{
     InvalidInventory, InventorySettings, Place, TaggedInstances,
 };
 use node_attestation_aws::policy::AwsPolicy;
-use node_attestation_controller::crd::{AwsNodeName, AwsSettings};
-use node_attestation_controller::inventory::Inventory;
+use node_attestation_core::crd::{AwsNodeName, AwsSettings};
+use node_attestation_core::inventory::Inventory;
 
 use crate::aws::Aws;
 

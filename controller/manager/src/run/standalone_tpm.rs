@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use node_attestation_controller::crd::TpmSettings;
+use node_attestation_core::crd::TpmSettings;
 use serde_json::Value;
 
 use crate::file::{self, FileError};
@@ -90,7 +90,7 @@ fn unknown(written: &Value, understood: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use kubelet_attestation::errors::error_chain;
-    use node_attestation_controller::crd::{EndorsementKeyPlatform, PcrMode};
+    use node_attestation_core::crd::{EndorsementKeyPlatform, PcrMode};
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use node_attestation_controller::client::ClusterAccess;
-use node_attestation_controller::config_maps::ConfigMaps;
+use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::config_maps::ConfigMaps;
 use node_attestation_tpm::key_lists::{KeyList, KeyLists};
 
 /// A namespace, and names in it.

@@ -1,4 +1,4 @@
-use node_attestation_controller::crd::{PcrMode, PcrSet};
+use node_attestation_core::crd::{PcrMode, PcrSet};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Attestation keys: keys that sign nothing but what their TPM itself says.
 
-use node_attestation_controller::refusal::TpmDenial;
+use node_attestation_core::refusal::TpmDenial;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
 use tpm2_protocol::data::{
     TpmAlgId, TpmEccCurve, TpmsEccParms, TpmsRsaParms, TpmsSchemeHash, TpmtEccScheme,

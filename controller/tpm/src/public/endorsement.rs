@@ -1,9 +1,9 @@
 //! Endorsement keys: what a TPM makes of a template of the TCG ("TCG EK Credential Profile", 2.5,
 //! Annex B).
 
-use node_attestation_controller::identifiers::KeyDigest;
-use node_attestation_controller::refusal::TpmDenial;
-use node_attestation_controller::verifier::platform::KeyKind;
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::refusal::TpmDenial;
+use node_attestation_core::verifier::platform::KeyKind;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
 use tpm2_protocol::data::{
     Tpm2bDigest, Tpm2bEccParameter, Tpm2bPublicKeyRsa, TpmAlgId, TpmEccCurve, TpmaObject,

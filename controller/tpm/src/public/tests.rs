@@ -1,7 +1,7 @@
 use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey as Which, EndorsementKey as Kind,
 };
-use node_attestation_controller::refusal::TpmDenial;
+use node_attestation_core::refusal::TpmDenial;
 
 use super::*;
 use crate::fixture::machine;

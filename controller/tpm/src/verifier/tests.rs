@@ -7,7 +7,7 @@ use kubelet_attestation::names::Audience;
 use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey, EndorsementKey as Kind, TpmMachine,
 };
-use node_attestation_controller::refusal::{Deferral, Denial, Refusal};
+use node_attestation_core::refusal::{Deferral, Denial, Refusal};
 
 use super::*;
 use crate::fixture::{ANOTHER, Case, FakePlatform, GOOD, Good, denied, digest, machine, noon};

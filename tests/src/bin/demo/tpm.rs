@@ -13,7 +13,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
 use kubelet_authenticator_tests::tpm::Challenger;
-use node_attestation_controller::crd::{PcrMode, PcrPolicy, TpmSettings};
+use node_attestation_core::crd::{PcrMode, PcrPolicy, TpmSettings};
 use serde_json::Value;
 
 use self::attacks::{ATTACKS, Attack};

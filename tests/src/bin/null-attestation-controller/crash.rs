@@ -7,10 +7,10 @@ use clap::ValueEnum;
 use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
-use node_attestation_controller::identifiers::CertificateUid;
-use node_attestation_controller::ledger::{Claim, Grant, Holder, Ledger, Renewal};
-use node_attestation_controller::refusal::Refusal;
-use node_attestation_controller::status::{RequestStore, StoreError};
+use node_attestation_core::identifiers::CertificateUid;
+use node_attestation_core::ledger::{Claim, Grant, Holder, Ledger, Renewal};
+use node_attestation_core::refusal::Refusal;
+use node_attestation_runtime::status::{RequestStore, StoreError};
 
 /// After what to die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

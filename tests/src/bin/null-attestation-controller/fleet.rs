@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use kubelet_attestation::names::Provider;
-use node_attestation_controller::client::{ClusterAccess, ClusterAccessError, Reach};
-use node_attestation_controller::crd::KubeletAuthentication;
-use node_attestation_controller::fleet::{Fleet, NoVerifiers, Settings, VerifierFactory};
-use node_attestation_controller::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
+use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, Reach};
+use node_attestation_runtime::fleet::{Fleet, NoVerifiers, Settings, VerifierFactory};
 
 #[derive(Debug, Args)]
 pub(crate) struct Management {
@@ -61,7 +61,7 @@ pub(crate) fn verifiers(stamp: Arc<dyn Verifier>) -> impl VerifierFactory {
         let insecure = authorized
             .iter()
             .any(|attestor| attestor == Provider::INSECURE.as_str());
-        let insecure = insecure.then(|| Arc::new(InsecureVerifier::default()) as Arc<dyn Verifier>);
+        let insecure = insecure.then(|| Arc::new(InsecureVerifier) as Arc<dyn Verifier>);
         Ok(insecure.into_iter().chain([stamp.clone()]).collect())
     }
 }

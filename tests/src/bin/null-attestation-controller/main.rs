@@ -20,14 +20,14 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, NodeName};
-use node_attestation_controller::capi::ObjectKey;
-use node_attestation_controller::duties::{BuiltIn, Duties};
-use node_attestation_controller::lifetimes::Lifetimes;
-use node_attestation_controller::serving::AddressRange;
-use node_attestation_controller::standalone::{
+use node_attestation_core::duties::{BuiltIn, Duties};
+use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::serving::AddressRange;
+use node_attestation_core::verifier::{Verifier, Verifiers};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::standalone::{
     ClusterSettings, Machines, ServingSettings, Settings, Standalone, StandaloneError,
 };
-use node_attestation_controller::verifier::{Verifier, Verifiers};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
@@ -115,7 +115,8 @@ async fn main() -> ExitCode {
         .with_ansi(false);
     // The libraries below are told nothing: only our own lines are read.
     let filter = tracing_subscriber::filter::Targets::new()
-        .with_target("node_attestation_controller", level)
+        .with_target("node_attestation_core", level)
+        .with_target("node_attestation_runtime", level)
         .with_target("null_attestation_controller", level);
     {
         use tracing_subscriber::layer::SubscriberExt as _;

@@ -6,10 +6,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{NodeName, Provider};
 use kubelet_attestation::version::EvidenceVersion;
-use node_attestation_controller::refusal::{Denial, Refusal};
-use node_attestation_controller::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Identity, Verifier,
-};
+use node_attestation_core::refusal::{Denial, Refusal};
+use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 /// Vouches for every machine whose evidence is for this cluster.
 #[derive(Debug)]

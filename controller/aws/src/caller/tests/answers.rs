@@ -2,7 +2,7 @@
 
 use hyper::StatusCode;
 use kubelet_authenticator_test_support::sts::{Fault, Times};
-use node_attestation_controller::refusal::Failure;
+use node_attestation_core::refusal::Failure;
 
 use super::super::answer::read;
 use super::fixture::*;

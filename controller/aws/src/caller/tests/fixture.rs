@@ -6,7 +6,7 @@ pub(super) use std::time::{Duration, SystemTime};
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 pub(super) use kubelet_authenticator_test_support::sts::Principal;
 use kubelet_authenticator_test_support::sts::{Credentials, Signing, Sts as Service, sign};
-use node_attestation_controller::refusal::{Deferral, Failure};
+use node_attestation_core::refusal::{Deferral, Failure};
 
 pub(super) use super::super::{
     AwsDenial, CallerRole, Denial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof,

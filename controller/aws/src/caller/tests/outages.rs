@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use kubelet_authenticator_test_support::sts::{ConnectionFault, Fault, Sts as Service, Times};
-use node_attestation_controller::refusal::Failure;
+use node_attestation_core::refusal::Failure;
 
 use super::super::client::{MAX_CALLS, MAX_CALLS_OF_CLUSTER};
 use super::fixture::*;

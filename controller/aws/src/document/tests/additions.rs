@@ -1,7 +1,7 @@
 //! Rows B5 to B9: the valid message with an element that does not belong there.
 
 use kubelet_authenticator_test_support::instance_identity::message::{Attribute, to_lines};
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 
 use super::super::cms::SignedMessage;
 use super::{SIGNER, SIGNERS, denial, message};

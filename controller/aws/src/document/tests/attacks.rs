@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::instance_identity::message::{
     ALGORITHM_PROTECTION, Attribute, CONTENT_TYPE, DATA, DSA_WITH_SHA_1, MESSAGE_DIGEST, RSA,
     RSA_WITH_SHA_256, SHA_1, SHA_256, SIGNED_DATA, SIGNING_TIME, SignerInfo, to_lines,
 };
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 
 use super::{OTHER, REGION, SIGNER, SIGNERS, denial, document, message, verify};
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use node_attestation_controller::refusal::AwsDenial;
+use node_attestation_core::refusal::AwsDenial;
 
 use super::{REGION, document, verify_bytes};
 

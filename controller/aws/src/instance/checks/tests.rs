@@ -1,6 +1,6 @@
 //! The valid case, with one thing changed.
 
-use node_attestation_controller::crd::AwsSettings;
+use node_attestation_core::crd::AwsSettings;
 
 use std::collections::BTreeMap;
 

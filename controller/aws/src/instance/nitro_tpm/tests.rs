@@ -7,9 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::moto::{Call, Failure, Instance, Moto, Scope};
 use kubelet_authenticator_test_support::moto::{NitroTpm, PublicKey};
-use node_attestation_controller::crd::AwsSettings;
-use node_attestation_controller::inventory::Machine;
-use node_attestation_controller::verifier::platform::KeyKind;
+use node_attestation_core::crd::AwsSettings;
+use node_attestation_core::inventory::Machine;
+use node_attestation_core::verifier::platform::KeyKind;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384, PublicKeyData as _};
 
 use super::*;

@@ -3,7 +3,7 @@
 use kubelet_attestation::names::Provider;
 
 use crate::refusal::Denial;
-use crate::request::forge::{
+use crate::testing::{
     Csr, EVIDENCE, block, denied, der, envelope, evidence_block, insecure, object, provider_block,
     texts,
 };

@@ -6,8 +6,8 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 use crate::decide::Decision;
 use crate::refusal::{Denial, SubjectAltNameKind};
-use crate::request::forge::cluster::{Witness, cluster_seen_by};
-use crate::request::forge::{
+use crate::testing::cluster::{Witness, cluster_seen_by};
+use crate::testing::{
     Csr, PROVIDER_ID_OID, decided, denied, der, envelope, extension, object, valid,
 };
 

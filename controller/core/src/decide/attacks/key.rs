@@ -4,7 +4,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair
 use x509_cert::der::asn1::ObjectIdentifier;
 
 use crate::refusal::Denial;
-use crate::request::forge::{Csr, denied, der, envelope, object};
+use crate::testing::{Csr, denied, der, envelope, object};
 
 const EC_PUBLIC_KEY: &str = "1.2.840.10045.2.1";
 const RSA: &str = "1.2.840.113549.1.1.1";

@@ -10,7 +10,7 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 use crate::decide::{Check, Decision, decide};
 use crate::refusal::{Denial, Failure, SubjectAltNameKind};
-use crate::request::forge::{
+use crate::testing::{
     Csr, EVIDENCE, block, cluster, decided, denied, der, envelope, evidence_block, extension, now,
     object, provider_block, texts, valid,
 };
@@ -30,7 +30,9 @@ fn a_request_over_the_limit_is_not_read() {
     let valid = envelope(&Csr::valid().der());
     for len in [MAX_REQUEST_LEN + 1, 1024 * 1024] {
         let request = object(valid.clone() + &"\n".repeat(len - valid.len()));
-        let decided = block_on(decide(&request, &cluster(), now()));
+        let decided = block_on(decide(&request, &cluster(), now(), || {
+            std::time::Duration::ZERO
+        }));
 
         let checks: Vec<_> = decided.steps.iter().map(|step| step.check).collect();
         assert_eq!(checks, [Check::Triage]);

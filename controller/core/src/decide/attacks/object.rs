@@ -12,8 +12,8 @@ use crate::decide::Decision;
 use crate::identifiers::TokenId;
 use crate::lifetimes::Lifetimes;
 use crate::refusal::{Denial, Ignored};
-use crate::request::forge::{Csr, der, envelope, object};
-use crate::request::forge::{
+use crate::testing::{Csr, der, envelope, object};
+use crate::testing::{
     UID, block, cluster, condition, decided, denied, insecure, now, renewal, texts, valid,
 };
 
@@ -208,8 +208,8 @@ fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
         ("2.5.4.10", der::utf8("system:nodes")),
         ("2.5.4.3", der::utf8(&format!("system:node:{node}"))),
     ]);
-    csr.extensions = vec![crate::request::forge::extension(
-        crate::request::forge::PROVIDER_ID_OID,
+    csr.extensions = vec![crate::testing::extension(
+        crate::testing::PROVIDER_ID_OID,
         false,
         &der::utf8(provider_id),
     )];

@@ -5,7 +5,7 @@ use kubelet_attestation::names::NodeName;
 use crate::decide::Decision;
 use crate::identifiers::CertificateUid;
 use crate::refusal::Denial;
-use crate::request::forge::{UID, cluster, decided, denied, renewal, texts, valid};
+use crate::testing::{UID, cluster, decided, denied, renewal, texts, valid};
 
 #[test]
 fn a_user_that_is_neither_token_nor_node_is_denied() {

@@ -1,7 +1,7 @@
 //! The subject.
 
 use crate::refusal::Denial;
-use crate::request::forge::{Csr, NODE_CN, denied, der, envelope, object};
+use crate::testing::{Csr, NODE_CN, denied, der, envelope, object};
 
 const O: &str = "2.5.4.10";
 const CN: &str = "2.5.4.3";

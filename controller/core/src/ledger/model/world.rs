@@ -11,10 +11,10 @@ use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::inventory::{MachineState, StaticInventory};
-use crate::ledger::rules_world::{at, machine, policy};
 use crate::ledger::*;
 use crate::nodes::{NodeState, Nodes};
 use crate::refusal::{Refusal, Unavailable};
+use crate::testing::records::{at, machine, policy};
 use crate::verifier::Identity;
 
 /// Two requests, one at each replica, and what there was before.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::inventory::MachineState;
-use crate::ledger::rules_world::{World, at, by_node, claim, insecure, name, policy, provider_id};
 use crate::ledger::{Adoption, Certificates, LedgerPolicy, MISSING_MACHINE_TIMEOUT};
+use crate::testing::records::{World, at, by_node, claim, insecure, name, policy, provider_id};
 
 #[track_caller]
 fn opening(world: &World, claim: &Claim, hour: u32) -> Opening {

@@ -8,10 +8,6 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 /// The machine that holds a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every source of records writes one out"
-)]
 pub struct RecordHolder {
     /// What its infrastructure calls it.
     pub provider_id: ProviderId,

@@ -7,15 +7,15 @@ use super::*;
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenOwner};
 use crate::ledger::record::GRANT_LAG;
-use crate::ledger::rules_world::{
-    LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
-};
 use crate::ledger::{
     LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal,
     SeenBoot,
 };
 use crate::nodes::{NodeState, Nodes};
 use crate::refusal::Unavailable;
+use crate::testing::records::{
+    LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
+};
 use crate::verifier::{AttestedIdentity, Identity};
 
 mod retirement;

@@ -4,7 +4,6 @@ use std::fmt;
 
 /// What a subject alternative name is (RFC 5280 section 4.2.1.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum SubjectAltNameKind {
     /// `otherName`.
     Other,

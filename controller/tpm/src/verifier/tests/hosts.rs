@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use node_attestation_controller::capi::ObjectKey;
-use node_attestation_controller::config_maps::Content as _;
-use node_attestation_controller::crd::LateProviderIds;
-use node_attestation_controller::crd::conditions::{Holds, Report};
+use node_attestation_core::crd::LateProviderIds;
+use node_attestation_core::crd::conditions::{Holds, Report};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::config_maps::Content as _;
 
 use super::*;
 use crate::key_lists::{KeyList, KeyLists, NoKeyLists};

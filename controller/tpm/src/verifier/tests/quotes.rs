@@ -3,8 +3,8 @@
 use kubelet_attestation::evidence::tpm::{Quote, Registers, Response};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_test_support::tpm_machine::Statement;
-use node_attestation_controller::crd::PcrMode;
-use node_attestation_controller::verifier::TpmBoot;
+use node_attestation_core::crd::PcrMode;
+use node_attestation_core::verifier::TpmBoot;
 
 use super::*;
 use crate::fixture::{REGISTERS, TPM};

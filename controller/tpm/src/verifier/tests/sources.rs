@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kubelet_attestation::names::NodeName;
-use node_attestation_controller::crd::{AllowedEndorsementKey, TpmSettings};
-use node_attestation_controller::verifier::platform::KeyKind;
+use node_attestation_core::crd::{AllowedEndorsementKey, TpmSettings};
+use node_attestation_core::verifier::platform::KeyKind;
 
 use super::*;
 use crate::invalid_settings::InvalidTpmSettings;

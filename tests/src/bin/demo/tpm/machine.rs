@@ -6,7 +6,7 @@ use std::thread;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::tpm;
-use node_attestation_controller::crd::PcrSet;
+use node_attestation_core::crd::PcrSet;
 use sha2::{Digest as _, Sha256};
 
 /// What a machine of the demo measures while it boots: into which register what.

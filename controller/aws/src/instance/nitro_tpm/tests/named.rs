@@ -1,6 +1,6 @@
 //! Names and addresses of machines, by EC2's word.
 
-use node_attestation_controller::crd::AwsNodeName;
+use node_attestation_core::crd::AwsNodeName;
 
 use super::*;
 use crate::fake::{ACCOUNT, FakeEc2, INSTANCE, facts};

@@ -1,8 +1,8 @@
 //! Nodes that joined before, with nothing but the certificate that they have.
 
-use crate::ledger::rules_world::*;
 use crate::ledger::*;
 use crate::refusal::Denial;
+use crate::testing::records::*;
 
 fn adopting(adoption: Adoption) -> World {
     let world = World::with(LedgerPolicy {

@@ -3,9 +3,9 @@
 use crate::identifiers::RecordUid;
 use crate::inventory::MachineState;
 use crate::ledger::record::GRANT_LAG;
-use crate::ledger::rules_world::*;
 use crate::ledger::*;
 use crate::refusal::Denial;
+use crate::testing::records::*;
 
 #[test]
 fn the_first_claim_makes_a_record() {

@@ -6,9 +6,9 @@ use futures::executor::block_on;
 
 use crate::identifiers::KeyDigest;
 use crate::inventory::{Machine, MachineState};
-use crate::ledger::rules_world::{World, at, claim, name, provider_id};
 use crate::ledger::*;
 use crate::refusal::{Denial, Failure, Refusal};
+use crate::testing::records::{World, at, claim, name, provider_id};
 use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
 fn boot(resets: u32, restarts: u32, clock: u64) -> TpmBoot {

@@ -1,9 +1,9 @@
 //! What speaks against an identity's first record only.
 
 use crate::identifiers::KeyDigest;
-use crate::ledger::rules_world::*;
 use crate::ledger::*;
 use crate::refusal::{AwsDenial, Denial};
+use crate::testing::records::*;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 fn moved() -> Denial {

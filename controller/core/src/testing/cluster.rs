@@ -1,0 +1,195 @@
+//! A cluster of two machines, `m1` and `m2`, with their own tokens, and one without.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::executor::block_on;
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
+
+use crate::decide::{Context, Decision, decide};
+use crate::duties::{Duties, Enforcement, Issuance};
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, StaticInventory};
+use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
+use crate::lifetimes::Lifetimes;
+use crate::nodes::{MemoryNodes, Node, Nodes};
+use crate::refusal::{Denial, Refusal};
+use crate::request::IssuedCertificate;
+use crate::serving::ServingPolicy;
+use crate::signer::Signer;
+use crate::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier, Verifiers,
+};
+
+/// Some day in 2027.
+pub fn now() -> SystemTime {
+    UNIX_EPOCH + Duration::from_hours(500_000)
+}
+
+/// Vouches for the machine it is told, or for whatever is claimed.
+#[derive(Debug)]
+pub struct Witness {
+    pub sees: Option<ProviderId>,
+    pub versions: Vec<EvidenceVersion>,
+}
+
+impl Verifier for Witness {
+    fn provider(&self) -> &Provider {
+        &Provider::NULL
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &self.versions
+    }
+
+    fn verify<'a>(
+        &'a self,
+        appraisal: Appraisal<'a>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        let provider_id = self.sees.as_ref().unwrap_or(appraisal.provider_id).clone();
+        let identity = AttestedIdentity::vouched(Identity::of(provider_id));
+        ready(Ok(Assurance::Attested(identity))).boxed()
+    }
+}
+
+pub fn machine(name: &str, node: &str, token: Option<&str>) -> Machine {
+    let mut machine = Machine::new(name);
+    machine.provider_id = Some(ProviderId::parse(&format!("metal:///rack/{name}")).unwrap());
+    machine.node_name = Some(NodeName::parse(node).unwrap());
+    machine.token_id = token.map(|token| TokenId::parse(token).unwrap());
+    machine
+}
+
+pub fn cluster() -> Context {
+    Parts::default().cluster()
+}
+
+/// The cluster, with these Nodes.
+pub fn cluster_of_nodes(nodes: Arc<dyn Nodes>) -> Context {
+    Parts {
+        nodes,
+        ..Parts::default()
+    }
+    .cluster()
+}
+
+pub fn cluster_seen_by(witness: Witness) -> Context {
+    Parts {
+        witness,
+        ..Parts::default()
+    }
+    .cluster()
+}
+
+/// A Node whose Lease was renewed at this time.
+pub fn node(uid: &str, ready: bool, renewed: SystemTime) -> Node {
+    Node {
+        uid: uid.to_owned(),
+        ready,
+        lease_renewed: Some(renewed),
+    }
+}
+
+/// What a cluster is made of.
+pub struct Parts {
+    pub witness: Witness,
+    pub inventory: Arc<dyn Inventory>,
+    pub nodes: Arc<dyn Nodes>,
+    pub records: Arc<dyn Records>,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        let machines = vec![
+            machine("m1", "n1", Some("abcdef")),
+            machine("m2", "n2", Some("ghijkl")),
+            machine("m3", "n3", None),
+        ];
+        Self {
+            witness: Witness {
+                sees: None,
+                versions: vec![EvidenceVersion::v1()],
+            },
+            inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+            nodes: Arc::new(MemoryNodes::default()),
+            records: Arc::new(MemoryRecords::default()),
+        }
+    }
+}
+
+impl Parts {
+    pub fn cluster(self) -> Context {
+        let Self {
+            witness,
+            inventory,
+            nodes,
+            records,
+        } = self;
+        let verifiers: [Arc<dyn Verifier>; 2] = [Arc::new(witness), Arc::new(InsecureVerifier)];
+        let uid = std::array::from_fn(|index| u8::try_from(index).unwrap());
+        let lifetimes = Lifetimes::default();
+        let policy = LedgerPolicy::new(lifetimes.longest());
+        let ledger = RecordLedger::new(records, inventory.clone(), nodes, policy)
+            .with_entropy(move || Some(uid));
+        Context {
+            verifiers: Verifiers::from_iter(verifiers),
+            audiences: Vec::new(),
+            inventory,
+            ledger: Arc::new(ledger),
+            issuance: Issuance::Sign(CA.clone()),
+            lifetimes,
+            duties: Duties::default(),
+            enforcement: Enforcement::default(),
+            serving: ServingPolicy::default(),
+        }
+    }
+}
+
+static CA: LazyLock<Arc<Signer>> = LazyLock::new(|| {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap();
+    let signer = Signer::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes());
+    Arc::new(signer.unwrap())
+});
+
+pub fn decided(request: &CertificateSigningRequest, context: &Context) -> Decision {
+    decided_at(request, context, now())
+}
+
+pub fn decided_at(
+    request: &CertificateSigningRequest,
+    context: &Context,
+    now: SystemTime,
+) -> Decision {
+    block_on(decide(request, context, now, || Duration::ZERO)).decision
+}
+
+/// The certificate that this request gets at `now`.
+#[track_caller]
+pub fn issued_at(
+    request: &CertificateSigningRequest,
+    context: &Context,
+    now: SystemTime,
+) -> IssuedCertificate {
+    let decision = decided_at(request, context, now);
+    let Decision::Issue(certificate) = decision else {
+        panic!("not issued: {decision:?}")
+    };
+    certificate
+}
+
+/// The denial of this request by the cluster.
+#[track_caller]
+pub fn denied(request: &CertificateSigningRequest) -> Denial {
+    let decision = decided(request, &cluster());
+    let Decision::Deny(denial) = decision else {
+        panic!("not denied: {decision:?}")
+    };
+    denial
+}

@@ -1,0 +1,232 @@
+//! A cluster of machines `m1` to `m3` and names `n1` to `n3`, in which hours pass.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::executor::block_on;
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+
+use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
+use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::ledger::{
+    Absences, Claim, Claimant, Grant, Ledger as _, LedgerPolicy, MemoryRecords, Record,
+    RecordLedger, Records as _, Renewal, RequestRef, Revoked, Stored,
+};
+use crate::nodes::{MemoryNodes, Node};
+use crate::refusal::{Denial, Refusal};
+use crate::verifier::{Assurance, AttestedIdentity, Identity};
+
+pub const HOUR: Duration = Duration::from_hours(1);
+
+/// The longest lifetime: every certificate is for ten hours, and policy has allowed for twenty.
+pub const LONGEST: Duration = Duration::from_hours(20);
+
+pub fn at(hours: u32) -> SystemTime {
+    UNIX_EPOCH + 500_000 * HOUR + hours * HOUR
+}
+
+pub fn name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
+pub fn provider_id(machine: &str) -> ProviderId {
+    ProviderId::parse(&format!("metal:///{machine}")).unwrap()
+}
+
+pub fn policy() -> LedgerPolicy {
+    LedgerPolicy::new(LONGEST)
+}
+
+pub fn machine(name: &str, state: MachineState) -> Machine {
+    let mut machine = Machine::new(name);
+    machine.provider_id = Some(provider_id(name));
+    machine.state = state;
+    machine
+}
+
+/// An attested claim by a bootstrap token, for a certificate of ten hours.
+pub fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
+    let identity = Identity::of(provider_id(machine));
+    Claim {
+        node_name: name(node),
+        claimant: Claimant::Token,
+        assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
+        provider: Provider::NULL,
+        machine_name: Some(machine.to_owned()),
+        key: KeyDigest::of(&[key]),
+        request: RequestRef {
+            name: format!("csr-{key}"),
+            uid: format!("uid-{key}"),
+        },
+        asked: at(hour),
+        not_after: at(hour + 10),
+    }
+}
+
+/// The renewal of this generation of `n1`, for a certificate of ten hours.
+pub fn renewal(machine: &str, generation: u64, hour: u32) -> Renewal {
+    Renewal {
+        node_name: name("n1"),
+        identity: AttestedIdentity::vouched(Identity::of(provider_id(machine))),
+        uid: CertificateUid {
+            record: RecordUid::new([7; 16]),
+            generation,
+        },
+        asked: at(hour),
+        not_after: at(hour + 10),
+    }
+}
+
+pub fn insecure(claim: Claim) -> Claim {
+    Claim {
+        assurance: Assurance::None(claim.assurance.identity().clone()),
+        provider: Provider::INSECURE,
+        ..claim
+    }
+}
+
+pub fn by_node(claim: Claim) -> Claim {
+    Claim {
+        claimant: Claimant::Node,
+        ..claim
+    }
+}
+
+#[derive(Debug)]
+pub struct World {
+    pub records: Arc<MemoryRecords>,
+    pub nodes: Arc<MemoryNodes>,
+    pub machines: Vec<Machine>,
+    pub policy: LedgerPolicy,
+    pub absences: Absences,
+}
+
+impl World {
+    #[expect(clippy::new_without_default, reason = "nobody needs it")]
+    pub fn new() -> Self {
+        Self::with(policy())
+    }
+
+    pub fn with(policy: LedgerPolicy) -> Self {
+        Self {
+            records: Arc::default(),
+            nodes: Arc::default(),
+            machines: ["m1", "m2", "m3"]
+                .map(|name| machine(name, MachineState::Ready))
+                .to_vec(),
+            policy,
+            absences: Absences::default(),
+        }
+    }
+
+    /// A world in which `m1` holds `n1` by key 1 since hour 0.
+    pub fn held(policy: LedgerPolicy) -> Self {
+        let world = Self::with(policy);
+        world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+        world
+    }
+
+    pub fn ledger(&self) -> RecordLedger {
+        let machines = StaticInventory::new(self.machines.clone()).unwrap();
+        RecordLedger::new(
+            self.records.clone(),
+            Arc::new(machines),
+            self.nodes.clone(),
+            self.policy,
+        )
+        .with_entropy(|| Some([7; 16]))
+        .with_absences(self.absences.clone())
+    }
+
+    pub fn claims(&self, claim: &Claim, hour: u32) -> Result<Grant, Refusal> {
+        block_on(self.ledger().claim(claim, at(hour)))
+    }
+
+    /// The generation that is granted.
+    #[track_caller]
+    pub fn granted(&self, claim: &Claim, hour: u32) -> u64 {
+        self.claims(claim, hour).unwrap().uid.generation
+    }
+
+    #[track_caller]
+    pub fn denied(&self, claim: &Claim, hour: u32) -> Denial {
+        match self.claims(claim, hour) {
+            Err(Refusal::Deny(denial)) => denial,
+            other => panic!("not denied: {other:?}"),
+        }
+    }
+
+    /// The reason for which the claim has to wait.
+    #[track_caller]
+    pub fn waits(&self, claim: &Claim, hour: u32) -> &'static str {
+        match self.claims(claim, hour) {
+            Err(Refusal::Retry(deferral)) => deferral.reason(),
+            other => panic!("not put off: {other:?}"),
+        }
+    }
+
+    /// What comes of the renewal of this generation of `n1`.
+    pub fn renews(&self, machine: &str, generation: u64, hour: u32) -> Result<Grant, Refusal> {
+        block_on(
+            self.ledger()
+                .renew(&renewal(machine, generation, hour), at(hour)),
+        )
+    }
+
+    #[track_caller]
+    pub fn renewal_denied(&self, machine: &str, generation: u64, hour: u32) -> Denial {
+        match self.renews(machine, generation, hour) {
+            Err(Refusal::Deny(denial)) => denial,
+            other => panic!("not denied: {other:?}"),
+        }
+    }
+
+    /// The machine has another state now, or is gone.
+    pub fn becomes(&mut self, name: &str, state: Option<MachineState>) {
+        self.machines.retain(|machine| machine.name != name);
+        self.machines
+            .extend(state.map(|state| machine(name, state)));
+    }
+
+    /// There is a Node whose Lease was renewed an hour before `hour`, or at it.
+    pub fn node(&self, node: &str, is_up: bool, hour: u32) {
+        let renewed = if is_up { at(hour) } else { at(hour) - HOUR };
+        let node_is = Node {
+            uid: format!("node-{node}"),
+            ready: is_up,
+            lease_renewed: Some(renewed),
+        };
+        self.nodes.put(name(node), node_is);
+    }
+
+    #[track_caller]
+    pub fn record(&self, node: &str) -> Record {
+        let stored = block_on(self.records.read(&name(node))).unwrap();
+        stored.expect("a record").record
+    }
+
+    /// A person changes the record.
+    #[track_caller]
+    pub fn edit(&self, node: &str, change: impl FnOnce(&mut Record)) {
+        let stored = block_on(self.records.read(&name(node))).unwrap();
+        let Stored {
+            mut record,
+            version,
+        } = stored.expect("a record");
+        change(&mut record);
+        block_on(self.records.replace(&record, &version)).unwrap();
+    }
+
+    pub fn reset(&self, node: &str) {
+        self.edit(node, |record| record.reset = Some(record.generation));
+    }
+
+    pub fn revoke(&self, node: &str, hour: u32) {
+        self.edit(node, |record| {
+            record.revoked = Some(Revoked {
+                generation: record.generation,
+                at: at(hour),
+            });
+        });
+    }
+}

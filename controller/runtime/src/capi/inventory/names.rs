@@ -1,0 +1,139 @@
+//! The names that a machine's Node may have, and the order of two machines that share one.
+
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::inventory::{Machine, Naming};
+
+use super::view::View;
+use crate::capi::objects::{self, BootstrapConfig};
+
+/// The ground on which a machine's Node may have a name, the strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ground {
+    /// It is written out in the `KubeadmConfig`.
+    Written,
+    /// The `InfraMachine` has it, or the infrastructure's list of a pool's members.
+    InfraMachine,
+    /// The Machine has it.
+    Machine,
+    /// Cluster API has found the Node of that name to be this machine's: by the provider ID that the Node
+    /// gives itself.
+    Node,
+    /// The infrastructure reports it of the machine's host: by the word of the guest, with some
+    /// providers.
+    Reported,
+}
+
+impl<'a> View<'a> {
+    /// Whether the Node of this machine may have this name. Of two machines with one name, that with
+    /// the stronger ground has it: what a guest reports of itself keeps no other machine from a name
+    /// that its objects have.
+    pub(super) fn naming(self, of: &'a Machine, asked: &'a NodeName) -> Naming {
+        let name = of.name.as_str();
+        let Some(machine) = self.members.machines.get(name) else {
+            return Naming::only(of.node_name.as_ref(), asked);
+        };
+        if !self.knows_config(machine) {
+            return Naming::Unknown;
+        }
+        let Some(candidate) = self.candidate(name, machine, asked.as_str()) else {
+            let is_anothers = || self.strongest_but(name, asked).is_some();
+            // More names may come to be reported.
+            if !machine.provisioned && !is_anothers() {
+                return Naming::Unknown;
+            }
+            return Naming::Another(self.candidates(name, machine).collect());
+        };
+        // Where several have it written out, the first has it: its record is in the ledger.
+        if candidate == Ground::Written {
+            return Naming::Own;
+        }
+        let own = found(machine, asked).map_or(candidate, |found| found.min(candidate));
+        match self.strongest_but(name, asked) {
+            Some((ground, other)) if ground <= own => Naming::Shared { other },
+            Some(_) | None => Naming::Own,
+        }
+    }
+
+    /// The name of the Node that Cluster API has found for it, where the infrastructure reports that
+    /// name too, or the machine's objects have it; else the first that its Node may have. Cluster API
+    /// finds a Node by the provider ID that the Node gives itself, which may be another machine's.
+    pub(super) fn node(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
+        let is_its = |node: &&NodeName| {
+            let mut reported = machine.dns_names.iter();
+            reported.any(|own| own == node.as_str())
+                || self.candidate(name, machine, node.as_str()).is_some()
+        };
+        let found = machine.node.as_ref().filter(is_its).cloned();
+        found.or_else(|| self.node_name(name, machine))
+    }
+
+    /// The first name that its Node may have; none while the `KubeadmConfig` is not known.
+    pub(super) fn node_name(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
+        let knows = self.knows_config(machine);
+        knows.then(|| self.candidates(name, machine).next())?
+    }
+
+    /// Whether what the `KubeadmConfig` says is known, where there is to be one.
+    fn knows_config(self, machine: &objects::Machine) -> bool {
+        let reference = machine.config.as_ref();
+        !reference.is_some_and(BootstrapConfig::is_one) || self.config(machine).is_some()
+    }
+
+    /// The ground on which the Node may have this name, as far as is known.
+    pub(super) fn candidate(
+        self,
+        name: &str,
+        machine: &objects::Machine,
+        wanted: &str,
+    ) -> Option<Ground> {
+        let mut names = self.names(name, machine);
+        names.find_map(|(ground, own)| (own == wanted).then_some(ground))
+    }
+
+    /// The names that the Node may have, as far as is known, the strongest ground first.
+    fn candidates(
+        self,
+        name: &'a str,
+        machine: &'a objects::Machine,
+    ) -> impl Iterator<Item = NodeName> {
+        let names = self.names(name, machine);
+        names.filter_map(|(_, name)| NodeName::parse(name).ok())
+    }
+
+    /// The name that is written out in the `KubeadmConfig`, and no other beside it; else those of the
+    /// `InfraMachine` and the Machine, and those that are reported of the host.
+    fn names(
+        self,
+        name: &'a str,
+        machine: &'a objects::Machine,
+    ) -> impl Iterator<Item = (Ground, &'a str)> {
+        let written = self.config(machine).and_then(|one| one.node_name.as_ref());
+        let infrastructure = machine.infrastructure.as_ref();
+        let infrastructure = infrastructure.map(|one| (Ground::InfraMachine, one.name.as_str()));
+        let reported = machine.host_names.iter();
+        let reported = reported.map(|name| (Ground::Reported, name.as_str()));
+        let others = infrastructure.into_iter();
+        let others = others.chain([(Ground::Machine, name)]).chain(reported);
+        let others = others.filter(move |_| written.is_none());
+        let written = written.map(|name| (Ground::Written, name.as_str()));
+        written.into_iter().chain(others)
+    }
+
+    /// The machine, of all but this one, that has the name on the strongest ground.
+    fn strongest_but(self, name: &str, asked: &'a NodeName) -> Option<(Ground, String)> {
+        let machines = self.members.machines.iter();
+        let machines = machines.filter(|(other, _)| *other != name);
+        let machines = machines.filter_map(|(other, machine)| {
+            let candidate = self.candidate(other, machine, asked.as_str());
+            let ground = candidate.into_iter().chain(found(machine, asked)).min()?;
+            Some((ground, other.clone()))
+        });
+        let listed = self.listed_named(asked.as_str());
+        let listed = listed.map(|member| (Ground::InfraMachine, member.name));
+        machines.chain(listed).min()
+    }
+}
+
+fn found(machine: &objects::Machine, asked: &NodeName) -> Option<Ground> {
+    (machine.node.as_ref() == Some(asked)).then_some(Ground::Node)
+}

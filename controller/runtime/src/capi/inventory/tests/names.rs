@@ -1,0 +1,174 @@
+//! The names that a machine's Node may have.
+
+use node_attestation_core::inventory::Naming;
+
+use super::*;
+
+/// Whether the Node of this machine may have this name.
+fn naming(inventory: &CapiInventory, machine: &str, asked: &str) -> Naming {
+    let machine = block_on(inventory.by_machine_name(machine));
+    let machine = machine.unwrap().expect("a machine");
+    let asked = NodeName::parse(asked).unwrap();
+    block_on(inventory.naming(&machine, &asked)).unwrap()
+}
+
+fn shared_with(other: &str) -> Naming {
+    Naming::Shared {
+        other: other.to_owned(),
+    }
+}
+
+/// The names, in this order, one of which the Node would have to have.
+fn but(names: &[&str]) -> Naming {
+    let names = names.iter().map(|name| NodeName::parse(name).unwrap());
+    Naming::Another(names.collect())
+}
+
+/// The Machine, of which its infrastructure reports this.
+fn reporting(machine: &str, kind: &str, address: &str) -> Value {
+    let addresses = json!([{"type": kind, "address": address}]);
+    with(V2.machine(machine), "/status/addresses", addresses)
+}
+
+const WRITTEN: &str = "/spec/joinConfiguration/nodeRegistration/name";
+
+#[test]
+fn a_nodes_name_is_its_infra_machines_its_machines_or_one_that_is_reported_of_its_host() {
+    for contract in BOTH {
+        let (_, inventory) = cluster(contract);
+        for own in ["m1-infra", "m1", "m1.example.com"] {
+            assert_eq!(naming(&inventory, "m1", own), Naming::Own, "{own}");
+        }
+        let names = but(&["m1-infra", "m1", "m1.example.com"]);
+        for other in ["m2", "m2-infra", "m2.example.com", "n9", "10.0.0.7"] {
+            assert_eq!(naming(&inventory, "m1", other), names, "{other}");
+        }
+    }
+    let (objects, inventory) = cluster(V2);
+    for (kind, address) in [
+        ("ExternalDNS", "n9"),
+        ("InternalIP", "n9"),
+        ("Hostname", "not a name"),
+    ] {
+        seen::<objects::Machine>(&objects, reporting("m1", kind, address));
+        let expected = but(&["m1-infra", "m1"]);
+        assert_eq!(naming(&inventory, "m1", "n9"), expected, "{kind}");
+    }
+    seen::<objects::Machine>(&objects, reporting("m1", "Hostname", "10.0.0.9"));
+    let expected = but(&["m1-infra", "m1"]);
+    assert_eq!(naming(&inventory, "m1", "10.0.0.9"), expected);
+}
+
+#[test]
+fn a_name_that_is_written_out_is_the_only_one() {
+    let (objects, inventory) = cluster(V2);
+    let config = with(V2.config("m1", "token1"), WRITTEN, json!("n1"));
+    seen::<BootstrapConfig>(&objects, config);
+
+    assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);
+    for other in ["m1-infra", "m1", "m1.example.com"] {
+        assert_eq!(naming(&inventory, "m1", other), but(&["n1"]), "{other}");
+    }
+    // Who has it is in the ledger.
+    let config = with(V2.config("m2", "token2"), WRITTEN, json!("n1"));
+    seen::<BootstrapConfig>(&objects, config);
+    assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);
+}
+
+#[test]
+fn no_name_is_known_before_the_configuration_is() {
+    let (_, inventory) = unconfigured();
+
+    assert_eq!(naming(&inventory, "m1", "m1-infra"), Naming::Unknown);
+}
+
+#[test]
+fn a_name_may_be_reported_until_the_infrastructure_is_provisioned() {
+    for (contract, pointer) in [
+        (Contract::V1Beta1, "/status/infrastructureReady"),
+        (
+            Contract::V1Beta2,
+            "/status/initialization/infrastructureProvisioned",
+        ),
+    ] {
+        let (objects, inventory) = cluster(contract);
+        let machine = with(contract.machine("m1"), "/status/addresses", Value::Null);
+        let not_yet = with(machine.clone(), pointer, json!(false));
+        seen::<objects::Machine>(&objects, not_yet);
+
+        assert_eq!(naming(&inventory, "m1", "n9"), Naming::Unknown);
+        assert_eq!(naming(&inventory, "m1", "m1"), Naming::Own);
+        let names = but(&["m1-infra", "m1"]);
+        assert_eq!(naming(&inventory, "m1", "m2.example.com"), names);
+
+        seen::<objects::Machine>(&objects, machine);
+        assert_eq!(naming(&inventory, "m1", "n9"), names);
+    }
+}
+
+#[test]
+fn a_name_that_is_reported_of_two_machines_is_neithers() {
+    let (objects, inventory) = cluster(V2);
+    let host = "m1.example.com";
+    seen::<objects::Machine>(&objects, reporting("m2", "InternalDNS", host));
+
+    assert_eq!(naming(&inventory, "m1", host), shared_with("m2"));
+    assert_eq!(naming(&inventory, "m2", host), shared_with("m1"));
+
+    seen::<objects::Machine>(&objects, reporting("m2", "ExternalDNS", host));
+    assert_eq!(naming(&inventory, "m1", host), Naming::Own);
+}
+
+#[test]
+fn a_reported_name_is_not_taken_from_the_machine_whose_objects_have_it() {
+    let (objects, inventory) = cluster(V2);
+    for name in ["m1-infra", "m1"] {
+        seen::<objects::Machine>(&objects, reporting("m2", "Hostname", name));
+
+        assert_eq!(naming(&inventory, "m1", name), Naming::Own, "{name}");
+        assert_eq!(naming(&inventory, "m2", name), shared_with("m1"), "{name}");
+    }
+    let config = with(V2.config("m1", "token1"), WRITTEN, json!("n1"));
+    seen::<BootstrapConfig>(&objects, config);
+    seen::<objects::Machine>(&objects, reporting("m2", "Hostname", "n1"));
+    assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);
+    assert_eq!(naming(&inventory, "m2", "n1"), shared_with("m1"));
+}
+
+#[test]
+fn of_two_machines_with_one_reported_name_the_one_whose_node_it_is_has_it() {
+    let (objects, inventory) = cluster(V2);
+    let host = "m1.example.com";
+    let node = json!({ "name": host });
+    let joined = with(V2.machine("m1"), "/status/nodeRef", node.clone());
+    seen::<objects::Machine>(&objects, joined);
+    seen::<objects::Machine>(&objects, reporting("m2", "Hostname", host));
+
+    assert_eq!(naming(&inventory, "m1", host), Naming::Own);
+    assert_eq!(naming(&inventory, "m2", host), shared_with("m1"));
+
+    // A Node names its machine itself: that makes its name no other machine's.
+    let machine = with(V2.machine("m1"), "/status/addresses", Value::Null);
+    seen::<objects::Machine>(&objects, with(machine, "/status/nodeRef", node));
+    let names = but(&["m1-infra", "m1"]);
+    assert_eq!(naming(&inventory, "m1", host), names);
+    assert_eq!(naming(&inventory, "m2", host), shared_with("m1"));
+}
+
+#[test]
+fn a_reported_name_is_not_that_of_a_pools_member_without_a_machine() {
+    let (objects, inventory) = cluster(V2);
+    let member = "generic:///pool/b";
+    seen::<objects::Machine>(&objects, reporting("m1", "Hostname", "b"));
+    assert_eq!(naming(&inventory, "m1", "b"), Naming::Own);
+
+    seen::<MachinePool>(&objects, V2.pool("p1", &[member]));
+
+    assert_eq!(naming(&inventory, "m1", "b"), shared_with(member));
+    let member = by_id(&inventory, member).unwrap();
+    for (asked, expected) in [("b", Naming::Own), ("c", but(&["b"]))] {
+        let asked = NodeName::parse(asked).unwrap();
+        let naming = block_on(inventory.naming(&member, &asked)).unwrap();
+        assert_eq!(naming, expected);
+    }
+}

@@ -1,0 +1,272 @@
+//! The objects of one Cluster at one moment.
+
+use std::net::IpAddr;
+
+use data_encoding::BASE64URL_NOPAD;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::inventory::{Machine, MachineState, TokenOwner};
+
+use super::NotNow;
+use crate::capi::objects::{self, BootstrapConfig, MachinePool, ObjectKey, Reference};
+use crate::capi::store::{Holders, Members, NO_MEMBERS, Store};
+
+/// One cluster at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) store: &'a Store,
+    pub(super) cluster: &'a ObjectKey,
+    pub(super) members: &'a Members,
+}
+
+/// The owner of a provider ID.
+pub(super) enum Found {
+    /// A Machine.
+    Machine(Machine),
+    /// A member of a pool that no Machine stands for, and what may have one made.
+    Listed {
+        machine: Machine,
+        infrastructure: Option<Reference>,
+    },
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey) -> Self {
+        Self {
+            store,
+            cluster,
+            members: store.members(cluster).unwrap_or(&NO_MEMBERS),
+        }
+    }
+
+    pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
+        let reference = machine.config.as_ref()?;
+        let store = self.store;
+        BootstrapConfig::is_one(reference)
+            .then(|| store.config(&self.cluster.namespace, reference))?
+    }
+
+    /// The members of pools that no Machine stands for, and whose Node must have this name.
+    pub(super) fn listed_named(self, wanted: &'a str) -> impl Iterator<Item = Machine> {
+        let pools = self.members.pools.iter();
+        let pools = pools.filter(move |(name, _)| !self.has_machines(name));
+        pools.flat_map(move |(name, pool)| {
+            let is_named =
+                |id: &&ProviderId| last_segment(id).is_some_and(|own| own.as_str() == wanted);
+            let named = pool.provider_ids.iter().filter(is_named);
+            let named: Vec<_> = named.map(|id| self.listed_member(name, pool, id)).collect();
+            named
+        })
+    }
+}
+
+impl View<'_> {
+    pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, NotNow> {
+        let Some(holders) = self.members.provider_id_holders(id) else {
+            return Ok(None);
+        };
+        let mut machines = holders.machines.iter();
+        let (first, second) = (machines.next(), machines.next());
+        if let (Some(first), Some(second)) = (first, second) {
+            return Err(ambiguous("Machine", first, "Machine", second));
+        }
+        let Some(name) = first else {
+            return self.listed(id, holders);
+        };
+        let Some(machine) = self.members.machines.get(name) else {
+            return Ok(None);
+        };
+        let pool = self.pool_name(machine);
+        if let Some(other) = holders.pools.iter().find(|one| Some(*one) != pool.as_ref()) {
+            return Err(ambiguous("Machine", name, "MachinePool", other));
+        }
+        Ok(Some(Found::Machine(self.machine(name, machine))))
+    }
+
+    /// A member of a pool that no Machine stands for.
+    fn listed(self, id: &ProviderId, holders: &Holders) -> Result<Option<Found>, NotNow> {
+        let mut pools = holders.pools.iter();
+        let (first, second) = (pools.next(), pools.next());
+        if let (Some(first), Some(second)) = (first, second) {
+            return Err(ambiguous("MachinePool", first, "MachinePool", second));
+        }
+        let pool = first.and_then(|name| Some((name, self.members.pools.get(name)?)));
+        Ok(pool.map(|(name, pool)| {
+            let mut machine = self.listed_member(name, pool, id);
+            if self.has_machines(name) {
+                machine.state = waiting(machine.state);
+                return Found::Machine(machine);
+            }
+            Found::Listed {
+                machine,
+                infrastructure: pool.infrastructure.clone(),
+            }
+        }))
+    }
+
+    /// Whether `machine` can be the one with this ID.
+    pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), NotNow> {
+        let holders = self.members.provider_id_holders(id);
+        let mut machines = holders.into_iter().flat_map(|holders| &holders.machines);
+        match machines.find(|other| **other != machine.name) {
+            Some(other) => Err(ambiguous("Machine", &machine.name, "Machine", other)),
+            None => Ok(()),
+        }
+    }
+
+    /// The owner of the token, if it has one; of a machine, its `InfraMachine` too.
+    pub(super) fn owner(self, token: &TokenId) -> Option<(TokenOwner, Option<Reference>)> {
+        let holders = self.store.token_holders(self.cluster, token);
+        let mut machines = holders.machines.iter();
+        let mut pools = holders.pools.iter();
+        match (machines.next(), machines.next(), pools.next(), pools.next()) {
+            (Some(name), None, None, None) => {
+                let machine = self.members.machines.get(name)?;
+                let owner = TokenOwner::Machine(Box::new(self.machine(name, machine)));
+                Some((owner, machine.infrastructure.clone()))
+            }
+            (None, None, Some(name), None) => {
+                let pool = self.members.pools.get(name)?;
+                let owner = TokenOwner::Pool {
+                    name: name.clone(),
+                    object: Some(Box::new(self.reference("MachinePool", name, &pool.uid))),
+                };
+                Some((owner, None))
+            }
+            // Made for several, it tells nothing of any.
+            _ => None,
+        }
+    }
+
+    pub(super) fn by_address(self, address: IpAddr) -> Vec<Machine> {
+        self.machines_with(|_, machine| machine.addresses.contains(&address))
+    }
+
+    pub(super) fn by_name(self, wanted: &str) -> Vec<Machine> {
+        let mut found = self.machines_with(|name, machine| {
+            let reported = machine.dns_names.iter().any(|own| own == wanted);
+            reported || self.candidate(name, machine, wanted).is_some()
+        });
+        found.extend(self.listed_named(wanted));
+        found
+    }
+
+    fn machines_with(self, has: impl Fn(&str, &objects::Machine) -> bool) -> Vec<Machine> {
+        let machines = self.members.machines.iter();
+        machines
+            .filter(|(name, machine)| has(name, machine))
+            .map(|(name, machine)| self.machine(name, machine))
+            .collect()
+    }
+
+    pub(super) fn machine(self, name: &str, machine: &objects::Machine) -> Machine {
+        let config = self.config(machine);
+        let pool = self.pool_name(machine);
+        let pool_has_data = pool
+            .as_ref()
+            .and_then(|name| self.members.pools.get(name))
+            .is_some_and(|pool| pool.has_bootstrap_data);
+        let has_data = machine.has_bootstrap_data || pool_has_data;
+        Machine {
+            object: Some(self.reference("Machine", name, &machine.uid)),
+            state: state(machine.deleting, has_data),
+            provider_id: machine.provider_id.clone(),
+            node_name: self.node_name(name, machine),
+            node: self.node(name, machine),
+            addresses: machine.addresses.clone(),
+            dns_names: machine.dns_names.clone(),
+            token_id: config.and_then(|config| config.token.clone()),
+            control_plane: machine.control_plane
+                || config.is_some_and(|config| config.control_plane),
+            pool,
+            ..Machine::new(name)
+        }
+    }
+
+    /// The pool, where the label has a digest of its name.
+    fn pool_name(self, machine: &objects::Machine) -> Option<String> {
+        let label = machine.pool.as_ref()?;
+        let pools = &self.members.pools;
+        let digested = || pools.keys().find(|name| label_value(name) == *label);
+        if pools.contains_key(label) {
+            Some(label.clone())
+        } else {
+            Some(digested().unwrap_or(label).clone())
+        }
+    }
+
+    /// Whether Machines stand for the members of this pool.
+    fn has_machines(self, pool: &str) -> bool {
+        self.members.has_machines_of(pool) || self.members.has_machines_of(&label_value(pool))
+    }
+
+    fn listed_member(self, name: &str, pool: &MachinePool, id: &ProviderId) -> Machine {
+        Machine {
+            object: Some(self.reference("MachinePool", name, &pool.uid)),
+            state: state(pool.deleting, pool.has_bootstrap_data),
+            provider_id: Some(id.clone()),
+            node_name: last_segment(id),
+            pool: Some(name.to_owned()),
+            ..Machine::new(id.as_str())
+        }
+    }
+
+    fn reference(self, kind: &str, name: &str, uid: &str) -> ObjectReference {
+        ObjectReference {
+            // Of the contract that is served longest; whoever reads it asks for the kind anyway.
+            api_version: Some(format!("{}/v1beta2", objects::CORE_GROUP)),
+            kind: Some(kind.to_owned()),
+            namespace: Some(self.cluster.namespace.clone()),
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+/// The state of what is not ready before something else is there.
+pub(super) fn waiting(state: MachineState) -> MachineState {
+    match state {
+        MachineState::Ready | MachineState::Pending => MachineState::Pending,
+        MachineState::Deleting => MachineState::Deleting,
+    }
+}
+
+fn state(deleting: bool, has_bootstrap_data: bool) -> MachineState {
+    if deleting {
+        MachineState::Deleting
+    } else if has_bootstrap_data {
+        MachineState::Ready
+    } else {
+        MachineState::Pending
+    }
+}
+
+/// The name of a machine whose infrastructure gives it none: the last part of its ID.
+fn last_segment(id: &ProviderId) -> Option<NodeName> {
+    let (_, segment) = id.as_str().rsplit_once('/')?;
+    NodeName::parse(segment).ok()
+}
+
+fn ambiguous(first_kind: &str, first: &str, second_kind: &str, second: &str) -> NotNow {
+    NotNow::Ambiguous {
+        first: format!("{first_kind} {first}"),
+        second: format!("{second_kind} {second}"),
+    }
+}
+
+/// The longest value of a label.
+const MAX_LABEL_LEN: usize = 63;
+
+/// A name as the value of a label: where it is too long, the FNV-1a of it (Cluster API,
+/// `util/labels/format.MustFormatValue`).
+pub(super) fn label_value(name: &str) -> String {
+    if name.len() <= MAX_LABEL_LEN {
+        return name.to_owned();
+    }
+    let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
+        (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("hash_{}_z", BASE64URL_NOPAD.encode(&digest.to_be_bytes()))
+}

@@ -1,0 +1,136 @@
+//! `KubeadmConfig`: whom a bootstrap token was made for, and what the node will call itself.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::identifiers::TokenId;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, Visitor};
+
+use super::{Kept, Reference, Watched};
+
+/// A `KubeadmConfig`, as far as it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::capi) struct BootstrapConfig {
+    pub(in crate::capi) token: Option<TokenId>,
+    /// The name that is written out; what a template gives is known to the machine alone.
+    pub(in crate::capi) node_name: Option<NodeName>,
+    /// Whether it makes a control-plane node.
+    pub(in crate::capi) control_plane: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::capi) struct Spec {
+    init_configuration: Option<Init>,
+    join_configuration: Option<Join>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Init {
+    node_registration: Option<Registration>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Join {
+    node_registration: Option<Registration>,
+    discovery: Option<Discovery>,
+    control_plane: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Registration {
+    name: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Discovery {
+    bootstrap_token: Option<BootstrapToken>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct BootstrapToken {
+    #[serde(default)]
+    token: PublicHalf,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(in crate::capi) struct Status {}
+
+impl BootstrapConfig {
+    /// Whether this reference is to a `KubeadmConfig`: another bootstrap provider's configuration
+    /// is not read.
+    pub(in crate::capi) fn is_one(reference: &Reference) -> bool {
+        reference.group == Self::GROUP && reference.kind == Self::KIND
+    }
+}
+
+impl Watched for BootstrapConfig {
+    const GROUP: &'static str = "bootstrap.cluster.x-k8s.io";
+    const KIND: &'static str = "KubeadmConfig";
+    const MAY_BE_ABSENT: bool = true;
+}
+
+impl Kept for BootstrapConfig {
+    type Spec = Spec;
+    type Status = Status;
+
+    fn kept(_metadata: ObjectMeta, spec: Spec, _status: Status) -> Option<Self> {
+        let init = spec
+            .init_configuration
+            .and_then(|init| init.node_registration);
+        let join = spec.join_configuration;
+        let control_plane = join
+            .as_ref()
+            .is_some_and(|join| join.control_plane.is_some());
+        let (join, discovery) = join.map_or((None, None), |join| {
+            (join.node_registration, join.discovery)
+        });
+        let token = discovery.and_then(|discovery| discovery.bootstrap_token);
+        Some(Self {
+            token: token.and_then(|token| token.token.0),
+            // A Machine joins but for the first of a control plane, whose configuration has both.
+            node_name: written_out(join).or_else(|| written_out(init)),
+            control_plane,
+        })
+    }
+}
+
+/// The name as kubeadm takes it (`GetHostname`: trimmed, in lower case).
+fn written_out(registration: Option<Registration>) -> Option<NodeName> {
+    let name = registration?.name?;
+    NodeName::parse(&name.trim().to_ascii_lowercase()).ok()
+}
+
+/// A bootstrap token without its secret half, which is not even kept while it is read.
+#[derive(Debug, Clone, Default)]
+struct PublicHalf(Option<TokenId>);
+
+impl<'de> Deserialize<'de> for PublicHalf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Token;
+
+        impl Visitor<'_> for Token {
+            type Value = PublicHalf;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a bootstrap token")
+            }
+
+            fn visit_str<E>(self, token: &str) -> Result<PublicHalf, E> {
+                let id = token.split_once('.').map(|(id, _)| id);
+                Ok(PublicHalf(id.and_then(|id| TokenId::parse(id).ok())))
+            }
+
+            fn visit_unit<E>(self) -> Result<PublicHalf, E> {
+                Ok(PublicHalf(None))
+            }
+        }
+
+        deserializer.deserialize_any(Token)
+    }
+}

@@ -1,0 +1,392 @@
+use kube::api::{ObjectList, WatchEvent};
+use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_core::identifiers::TokenId;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::capi::fixtures::{BOTH, Contract, kept, with};
+
+fn id(text: &str) -> ProviderId {
+    ProviderId::parse(text).unwrap()
+}
+
+#[test]
+fn a_cluster_is_read_from_both_contracts() {
+    for contract in BOTH {
+        let cluster: Cluster = kept(contract.cluster()).unwrap();
+
+        assert_eq!(cluster.uid, "Cluster-prod-1");
+        assert!(!cluster.paused && !cluster.deleting);
+        let endpoint = cluster.endpoint.unwrap();
+        assert_eq!((&*endpoint.host, endpoint.port), ("203.0.113.7", 6443));
+        assert_eq!(cluster.service_ranges, ["10.96.0.0/12", "fd00:1::/108"]);
+        let infrastructure = cluster.infrastructure.unwrap();
+        assert_eq!(infrastructure.group, "infrastructure.cluster.x-k8s.io");
+        assert_eq!(infrastructure.kind, "GenericCluster");
+        assert_eq!(infrastructure.name, "prod-1");
+        let version = (contract == Contract::V1Beta1).then(|| "v1beta1".to_owned());
+        assert_eq!(infrastructure.version, version);
+    }
+}
+
+#[test]
+fn a_cluster_is_paused_by_its_spec_or_by_an_annotation_of_any_value() {
+    let cluster = Contract::V1Beta2.cluster();
+    for (pointer, value, expected) in [
+        ("/spec/paused", json!(true), true),
+        ("/spec/paused", json!(false), false),
+        (
+            "/metadata/annotations",
+            json!({"cluster.x-k8s.io/paused": "true"}),
+            true,
+        ),
+        (
+            "/metadata/annotations",
+            json!({"cluster.x-k8s.io/paused": ""}),
+            true,
+        ),
+        ("/metadata/annotations", json!({"other": "true"}), false),
+    ] {
+        let read: Cluster = kept(with(cluster.clone(), pointer, value.clone())).unwrap();
+        assert_eq!(read.paused, expected, "{pointer} {value}");
+    }
+}
+
+#[test]
+fn a_cluster_that_has_nothing_yet_is_read() {
+    let mut cluster = Contract::V1Beta2.cluster();
+    cluster["spec"] = json!({"controlPlaneEndpoint": {"host": "", "port": 0}});
+    cluster["status"] = Value::Null;
+
+    let read: Cluster = kept(cluster.clone()).unwrap();
+
+    assert_eq!((read.endpoint, read.infrastructure), (None, None));
+    for port in [-1, 65536] {
+        let cluster = with(
+            cluster.clone(),
+            "/spec/controlPlaneEndpoint",
+            json!({"host": "a", "port": port}),
+        );
+        assert_eq!(kept::<Cluster>(cluster).unwrap().endpoint, None);
+    }
+    cluster.as_object_mut().unwrap().remove("spec");
+    assert!(kept::<Cluster>(cluster).is_some());
+}
+
+#[test]
+fn a_machine_is_read_from_both_contracts() {
+    for contract in BOTH {
+        let machine: Machine = kept(contract.machine("m1")).unwrap();
+
+        assert_eq!(machine.uid, "Machine-m1");
+        assert_eq!(machine.cluster, "prod-1");
+        assert_eq!(machine.provider_id, Some(id("generic:///rack/m1")));
+        assert!(machine.has_bootstrap_data && !machine.deleting && !machine.control_plane);
+        assert_eq!(machine.config.unwrap().name, "m1-config");
+        assert_eq!(machine.infrastructure.unwrap().name, "m1-infra");
+        assert_eq!(machine.dns_names, ["m1.example.com"]);
+        let addresses: Vec<_> = machine.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.0.0.7", "2001:db8::7", "198.51.100.7"]);
+        assert_eq!(machine.pool, None);
+    }
+}
+
+#[test]
+fn bootstrap_data_are_there_when_either_contract_or_their_name_says_so() {
+    let bare = |contract: Contract| {
+        let machine = with(contract.machine("m1"), "/status", json!({}));
+        with(machine, "/spec/bootstrap/dataSecretName", Value::Null)
+    };
+    for contract in BOTH {
+        assert!(!kept::<Machine>(bare(contract)).unwrap().has_bootstrap_data);
+    }
+    for (contract, pointer, value, expected) in [
+        (
+            Contract::V1Beta1,
+            "/status/bootstrapReady",
+            json!(true),
+            true,
+        ),
+        (
+            Contract::V1Beta1,
+            "/status/bootstrapReady",
+            json!(false),
+            false,
+        ),
+        (
+            Contract::V1Beta2,
+            "/status/initialization",
+            json!({"bootstrapDataSecretCreated": true}),
+            true,
+        ),
+        (
+            Contract::V1Beta2,
+            "/status/initialization",
+            json!({"bootstrapDataSecretCreated": false}),
+            false,
+        ),
+        (
+            Contract::V1Beta2,
+            "/spec/bootstrap/dataSecretName",
+            json!("mine"),
+            true,
+        ),
+        (
+            Contract::V1Beta2,
+            "/spec/bootstrap/dataSecretName",
+            json!(""),
+            false,
+        ),
+        // A condition mirrors what a provider says, and goes back.
+        (
+            Contract::V1Beta2,
+            "/status/conditions",
+            json!([{"type": "BootstrapConfigReady", "status": "True"}]),
+            false,
+        ),
+    ] {
+        let machine: Machine = kept(with(bare(contract), pointer, value.clone())).unwrap();
+        assert_eq!(machine.has_bootstrap_data, expected, "{pointer} {value}");
+    }
+}
+
+#[test]
+fn a_machines_labels_and_deletion_are_read() {
+    let machine = Contract::V1Beta2.machine("m1");
+    let labels = json!({
+        "cluster.x-k8s.io/cluster-name": "prod-1", "cluster.x-k8s.io/control-plane": "",
+        "cluster.x-k8s.io/pool-name": "p1",
+    });
+    let labelled: Machine = kept(with(machine.clone(), "/metadata/labels", labels)).unwrap();
+    assert!(labelled.control_plane);
+    assert_eq!(labelled.pool.as_deref(), Some("p1"));
+
+    let owner = |kind, api_version| {
+        let owners = json!([{
+            "apiVersion": api_version, "kind": kind, "name": "p2", "uid": "u", "controller": true,
+        }]);
+        kept::<Machine>(with(machine.clone(), "/metadata/ownerReferences", owners)).unwrap()
+    };
+    let pool = owner("MachinePool", "cluster.x-k8s.io/v1beta1").pool;
+    assert_eq!(pool.as_deref(), Some("p2"));
+    assert_eq!(owner("MachineSet", "cluster.x-k8s.io/v1beta1").pool, None);
+    assert_eq!(owner("MachinePool", "example.com/v1").pool, None);
+
+    let at = json!("2027-01-01T00:00:00Z");
+    let deleting: Machine = kept(with(machine, "/metadata/deletionTimestamp", at)).unwrap();
+    assert!(deleting.deleting);
+}
+
+#[test]
+fn what_a_field_cannot_have_is_as_good_as_missing() {
+    let machine = Contract::V1Beta2.machine("m1");
+    for id in ["", "m1", "generic:///", "generic:///a b"] {
+        let read: Machine = kept(with(machine.clone(), "/spec/providerID", json!(id))).unwrap();
+        assert_eq!(read.provider_id, None, "{id}");
+    }
+    let addresses = json!([{"type": "InternalIP"}, {"type": "Hostname", "address": ""}]);
+    let read: Machine = kept(with(machine, "/status/addresses", addresses)).unwrap();
+    assert!(read.addresses.is_empty() && read.dns_names.is_empty());
+}
+
+#[test]
+fn a_machine_belongs_to_the_cluster_of_its_spec_else_of_its_label() {
+    let machine = Contract::V1Beta2.machine("m1");
+    let other = with(machine.clone(), "/spec/clusterName", json!("prod-2"));
+    assert_eq!(kept::<Machine>(other).unwrap().cluster, "prod-2");
+
+    let labelled = with(machine, "/spec/clusterName", Value::Null);
+    assert_eq!(kept::<Machine>(labelled.clone()).unwrap().cluster, "prod-1");
+    let none = with(labelled, "/metadata/labels", json!({}));
+    assert_eq!(kept::<Machine>(none), None);
+}
+
+#[test]
+fn a_reference_does_not_leave_its_namespace() {
+    let machine = Contract::V1Beta1.machine("m1");
+    for pointer in [
+        "/spec/bootstrap/configRef/namespace",
+        "/spec/infrastructureRef/namespace",
+    ] {
+        let read: Machine = kept(with(machine.clone(), pointer, json!("tenant-b"))).unwrap();
+        let left = [read.config, read.infrastructure].into_iter().flatten();
+        assert_eq!(left.count(), 1, "{pointer}");
+    }
+}
+
+#[test]
+fn a_pool_is_read_from_both_contracts() {
+    for contract in BOTH {
+        let ids = ["generic:///rack/a", "not an ID", "generic:///rack/b"];
+        let pool: MachinePool = kept(contract.pool("p1", &ids)).unwrap();
+
+        assert_eq!(pool.uid, "MachinePool-p1");
+        assert_eq!(pool.cluster, "prod-1");
+        assert_eq!(pool.provider_ids, [id(ids[0]), id(ids[2])]);
+        assert_eq!(pool.config.unwrap().name, "p1-config");
+        assert!(pool.has_bootstrap_data && !pool.deleting);
+    }
+    let none = with(
+        Contract::V1Beta2.pool("p1", &[]),
+        "/spec/providerIDList",
+        Value::Null,
+    );
+    assert!(kept::<MachinePool>(none).unwrap().provider_ids.is_empty());
+}
+
+#[test]
+fn of_a_bootstrap_token_the_public_half_is_kept() {
+    for contract in BOTH {
+        let config: BootstrapConfig = kept(contract.config("m1", "abcdef")).unwrap();
+
+        assert_eq!(config.token, Some(TokenId::parse("abcdef").unwrap()));
+        assert_eq!(config.node_name, None);
+        let raw: Raw<BootstrapConfig> =
+            serde_json::from_value(contract.config("m1", "abcdef")).unwrap();
+        for shown in [format!("{config:?}"), format!("{raw:?}")] {
+            assert!(
+                !shown.contains("secret") && !shown.contains("hidden"),
+                "{shown}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_token_that_is_none_is_as_good_as_missing() {
+    let pointer = "/spec/joinConfiguration/discovery/bootstrapToken/token";
+    for token in ["", "abcdef", "ABCDEF.secretsecretsecr", ".secretsecretsecr"] {
+        let config = with(
+            Contract::V1Beta2.config("m1", "abcdef"),
+            pointer,
+            json!(token),
+        );
+        assert_eq!(
+            kept::<BootstrapConfig>(config).unwrap().token,
+            None,
+            "{token}"
+        );
+    }
+    for (pointer, value) in [
+        (pointer, Value::Null),
+        ("/spec/joinConfiguration/discovery", json!({})),
+        ("/spec/joinConfiguration", Value::Null),
+        ("/spec", Value::Null),
+    ] {
+        let config = with(Contract::V1Beta2.config("m1", "abcdef"), pointer, value);
+        assert_eq!(
+            kept::<BootstrapConfig>(config).unwrap().token,
+            None,
+            "{pointer}"
+        );
+    }
+}
+
+#[test]
+fn a_node_name_is_taken_where_it_is_written_out() {
+    let name = |config| kept::<BootstrapConfig>(config).unwrap().node_name;
+    let config = Contract::V1Beta2.config("m1", "abcdef");
+    let join = "/spec/joinConfiguration/nodeRegistration/name";
+    for (text, expected) in [
+        ("node-1", Some("node-1")),
+        (" Node-1.Example.com ", Some("node-1.example.com")),
+        ("{{ ds.meta_data.local_hostname }}", None),
+        ("'{{ v1.local_hostname }}'", None),
+        ("$(hostname)", None),
+        ("", None),
+    ] {
+        let expected = expected.map(|name| NodeName::parse(name).unwrap());
+        assert_eq!(
+            name(with(config.clone(), join, json!(text))),
+            expected,
+            "{text}"
+        );
+    }
+    let init = json!({"nodeRegistration": {"name": "first"}});
+    let init = with(config, "/spec/initConfiguration", init);
+    assert_eq!(name(init), NodeName::parse("first").ok());
+}
+
+#[test]
+fn a_configuration_says_whether_it_makes_a_control_plane_node() {
+    let config = Contract::V1Beta2.config("m1", "abcdef");
+    let joins: BootstrapConfig = kept(with(
+        config.clone(),
+        "/spec/joinConfiguration/controlPlane",
+        json!({}),
+    ))
+    .unwrap();
+
+    assert!(joins.control_plane);
+    assert!(!kept::<BootstrapConfig>(config).unwrap().control_plane);
+}
+
+#[test]
+fn what_is_not_read_may_be_nested_as_deep_as_a_tenant_likes() {
+    let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
+    let cluster = with(
+        Contract::V1Beta2.cluster(),
+        "/spec/topology",
+        json!({"variables": [{"name": "deep", "value": "HERE"}]}),
+    );
+    let cluster = cluster.to_string().replace("\"HERE\"", &deep);
+    let listed = format!(r#"{{"metadata": {{}}, "items": [{cluster}]}}"#);
+    let event = format!(r#"{{"type": "ADDED", "object": {cluster}}}"#);
+
+    let list: ObjectList<Raw<Cluster>> = serde_json::from_str(&listed).unwrap();
+    let event: WatchEvent<Raw<Cluster>> = serde_json::from_str(&event).unwrap();
+
+    assert_eq!(list.items.len(), 1);
+    assert!(matches!(event, WatchEvent::Added(_)));
+}
+
+/// A list of the object in shapes that nobody can read, and of it as it is; and each alone.
+fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
+    let no_timestamp = json!("9999-12-31T23:59:59Z");
+    let entry = json!([{"manager": "m", "operation": "Update", "time": no_timestamp}]);
+    for (pointer, value, is_read) in [
+        ("/metadata/managedFields", entry, true),
+        ("/metadata/managedFields", json!({"a": 1}), true),
+        ("/metadata/creationTimestamp", no_timestamp.clone(), true),
+        ("/metadata/deletionTimestamp", no_timestamp, true),
+        ("/metadata/annotations", json!({"a": ["b"]}), true),
+        ("/metadata/ownerReferences", json!([{"kind": 5}]), true),
+        ("/status", json!("none"), false),
+        ("/spec", json!([5]), false),
+        ("/metadata", json!("none"), true),
+    ] {
+        let hostile = with(json!({"object": good}), &format!("/object{pointer}"), value);
+        let list = json!({"metadata": {}, "items": [hostile["object"], 5, null, good]});
+
+        let mut list: ObjectList<Raw<W>> = serde_json::from_value(list).unwrap();
+
+        let good = list.items.pop().unwrap();
+        assert!(good.kept().unwrap().is_some(), "{pointer}");
+        let hostile = list.items.swap_remove(0);
+        assert_eq!(hostile.unreadable().is_none(), is_read, "{pointer}");
+    }
+}
+
+#[test]
+fn one_object_that_cannot_be_read_keeps_no_other_from_being_read() {
+    for contract in BOTH {
+        skips_what_cannot_be_read::<Cluster>(&contract.cluster());
+        skips_what_cannot_be_read::<Machine>(&contract.machine("m1"));
+        skips_what_cannot_be_read::<MachinePool>(&contract.pool("p1", &["generic:///rack/a"]));
+        skips_what_cannot_be_read::<BootstrapConfig>(&contract.config("m1", "abcdef"));
+        let infrastructure = contract.machine("m1-infra");
+        skips_what_cannot_be_read::<InfraMachine>(&infrastructure);
+        skips_what_cannot_be_read::<InfraMachinePool>(&infrastructure);
+    }
+}
+
+#[test]
+fn an_object_is_named_with_its_namespace() {
+    assert_eq!(
+        "fleet/prod-1".parse(),
+        Ok(ObjectKey::new("fleet", "prod-1"))
+    );
+    for text in ["prod-1", "/prod-1", "fleet/", "/", "", "a/b/c"] {
+        assert_eq!(text.parse::<ObjectKey>(), Err(InvalidObjectKey), "{text}");
+    }
+}

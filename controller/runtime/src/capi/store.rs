@@ -1,0 +1,279 @@
+//! What was watched, by cluster, and found by what identifies a machine.
+//!
+//! No input or output. Objects may come in any order: a Machine before its Cluster, a
+//! `KubeadmConfig` before its Machine.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::LazyLock;
+
+use kubelet_attestation::names::ProviderId;
+use node_attestation_core::identifiers::TokenId;
+
+use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Reference};
+
+/// What is known of all clusters.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    clusters: BTreeMap<ObjectKey, Cluster>,
+    /// By Cluster, whether it is there or not.
+    members: HashMap<ObjectKey, Members>,
+    /// Which cluster a Machine or a pool is in, to find it again when it is gone.
+    machine_clusters: HashMap<ObjectKey, ObjectKey>,
+    pool_clusters: HashMap<ObjectKey, ObjectKey>,
+    configs: HashMap<ObjectKey, BootstrapConfig>,
+    /// By namespace and token; a token belongs to one configuration, unless somebody wrote it.
+    tokens: HashMap<(String, TokenId), BTreeSet<String>>,
+}
+
+/// What a cluster has, by name.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    pub(super) machines: BTreeMap<String, Machine>,
+    pub(super) pools: BTreeMap<String, MachinePool>,
+    provider_ids: HashMap<ProviderId, Holders>,
+    /// How many Machines say that they are of a pool: by what they call it.
+    pool_machines: HashMap<String, usize>,
+    configs: HashMap<String, Holders>,
+}
+
+/// Who has something that one should have.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Holders {
+    pub(super) machines: BTreeSet<String>,
+    pub(super) pools: BTreeSet<String>,
+}
+
+impl Holders {
+    fn is_empty(&self) -> bool {
+        self.machines.is_empty() && self.pools.is_empty()
+    }
+}
+
+/// Something that a [`Store`] keeps.
+pub(super) trait Stored: Sized {
+    /// Puts it in the place of what was there under its key.
+    fn put(self, key: ObjectKey, store: &mut Store);
+
+    /// Forgets what is there under this key.
+    fn forget(key: &ObjectKey, store: &mut Store);
+
+    /// The keys of all that is there.
+    fn keys(store: &Store) -> BTreeSet<ObjectKey>;
+}
+
+impl Store {
+    pub(super) fn cluster(&self, key: &ObjectKey) -> Option<&Cluster> {
+        self.clusters.get(key)
+    }
+
+    pub(super) fn clusters(&self) -> impl Iterator<Item = (&ObjectKey, &Cluster)> {
+        self.clusters.iter()
+    }
+
+    pub(super) fn members(&self, cluster: &ObjectKey) -> Option<&Members> {
+        self.members.get(cluster)
+    }
+
+    /// The `KubeadmConfig` that is referred to from `namespace`.
+    pub(super) fn config(&self, namespace: &str, config: &Reference) -> Option<&BootstrapConfig> {
+        self.configs
+            .get(&ObjectKey::new(namespace, config.name.as_str()))
+    }
+
+    /// Who refers to a `KubeadmConfig` with this token.
+    pub(super) fn token_holders(&self, cluster: &ObjectKey, token: &TokenId) -> Holders {
+        let key = (cluster.namespace.clone(), token.clone());
+        let mut all = Holders::default();
+        let Some(members) = self.members.get(cluster) else {
+            return all;
+        };
+        for config in self.tokens.get(&key).into_iter().flatten() {
+            if let Some(holders) = members.configs.get(config) {
+                all.machines.extend(holders.machines.iter().cloned());
+                all.pools.extend(holders.pools.iter().cloned());
+            }
+        }
+        all
+    }
+}
+
+/// A cluster that has nothing.
+pub(super) static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
+
+impl Members {
+    pub(super) fn provider_id_holders(&self, id: &ProviderId) -> Option<&Holders> {
+        self.provider_ids.get(id)
+    }
+
+    /// Whether any Machine calls its pool this.
+    pub(super) fn has_machines_of(&self, pool: &str) -> bool {
+        self.pool_machines.contains_key(pool)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.machines.is_empty() && self.pools.is_empty()
+    }
+}
+
+/// The name of the `KubeadmConfig`, if that is what is referred to.
+fn config_name(config: Option<&Reference>) -> Option<&String> {
+    config
+        .filter(|config| BootstrapConfig::is_one(config))
+        .map(|config| &config.name)
+}
+
+impl Stored for Cluster {
+    fn put(self, key: ObjectKey, store: &mut Store) {
+        store.clusters.insert(key, self);
+    }
+
+    fn forget(key: &ObjectKey, store: &mut Store) {
+        store.clusters.remove(key);
+    }
+
+    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
+        store.clusters.keys().cloned().collect()
+    }
+}
+
+impl Stored for Machine {
+    fn put(self, key: ObjectKey, store: &mut Store) {
+        Self::forget(&key, store);
+        let cluster = ObjectKey::new(key.namespace.as_str(), self.cluster.as_str());
+        let members = store.members.entry(cluster.clone()).or_default();
+        if let Some(id) = &self.provider_id {
+            let holders = members.provider_ids.entry(id.clone()).or_default();
+            holders.machines.insert(key.name.clone());
+        }
+        if let Some(config) = config_name(self.config.as_ref()) {
+            let holders = members.configs.entry(config.clone()).or_default();
+            holders.machines.insert(key.name.clone());
+        }
+        if let Some(pool) = &self.pool {
+            let count = members.pool_machines.entry(pool.clone()).or_default();
+            *count = count.saturating_add(1);
+        }
+        members.machines.insert(key.name.clone(), self);
+        store.machine_clusters.insert(key, cluster);
+    }
+
+    fn forget(key: &ObjectKey, store: &mut Store) {
+        let Some(cluster) = store.machine_clusters.remove(key) else {
+            return;
+        };
+        let Some(members) = store.members.get_mut(&cluster) else {
+            return;
+        };
+        if let Some(machine) = members.machines.remove(&key.name) {
+            if let Some(pool) = &machine.pool
+                && let Some(count) = members.pool_machines.get_mut(pool)
+            {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    members.pool_machines.remove(pool);
+                }
+            }
+            if let Some(id) = &machine.provider_id {
+                let without = |holders: &mut Holders| holders.machines.remove(&key.name);
+                leave(&mut members.provider_ids, id, without);
+            }
+            if let Some(config) = config_name(machine.config.as_ref()) {
+                let without = |holders: &mut Holders| holders.machines.remove(&key.name);
+                leave(&mut members.configs, config, without);
+            }
+        }
+        if members.is_empty() {
+            store.members.remove(&cluster);
+        }
+    }
+
+    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
+        store.machine_clusters.keys().cloned().collect()
+    }
+}
+
+impl Stored for MachinePool {
+    fn put(self, key: ObjectKey, store: &mut Store) {
+        Self::forget(&key, store);
+        let cluster = ObjectKey::new(key.namespace.as_str(), self.cluster.as_str());
+        let members = store.members.entry(cluster.clone()).or_default();
+        for id in &self.provider_ids {
+            let holders = members.provider_ids.entry(id.clone()).or_default();
+            holders.pools.insert(key.name.clone());
+        }
+        if let Some(config) = config_name(self.config.as_ref()) {
+            let holders = members.configs.entry(config.clone()).or_default();
+            holders.pools.insert(key.name.clone());
+        }
+        members.pools.insert(key.name.clone(), self);
+        store.pool_clusters.insert(key, cluster);
+    }
+
+    fn forget(key: &ObjectKey, store: &mut Store) {
+        let Some(cluster) = store.pool_clusters.remove(key) else {
+            return;
+        };
+        let Some(members) = store.members.get_mut(&cluster) else {
+            return;
+        };
+        if let Some(pool) = members.pools.remove(&key.name) {
+            let without = |holders: &mut Holders| holders.pools.remove(&key.name);
+            for id in &pool.provider_ids {
+                leave(&mut members.provider_ids, id, without);
+            }
+            if let Some(config) = config_name(pool.config.as_ref()) {
+                leave(&mut members.configs, config, without);
+            }
+        }
+        if members.is_empty() {
+            store.members.remove(&cluster);
+        }
+    }
+
+    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
+        store.pool_clusters.keys().cloned().collect()
+    }
+}
+
+/// Has one holder leave what it held, and forgets what nobody holds.
+fn leave<K: Eq + std::hash::Hash>(
+    held: &mut HashMap<K, Holders>,
+    what: &K,
+    without: impl Fn(&mut Holders) -> bool,
+) {
+    if let Some(holders) = held.get_mut(what) {
+        without(holders);
+        if holders.is_empty() {
+            held.remove(what);
+        }
+    }
+}
+
+impl Stored for BootstrapConfig {
+    fn put(self, key: ObjectKey, store: &mut Store) {
+        Self::forget(&key, store);
+        if let Some(token) = &self.token {
+            let holder = (key.namespace.clone(), token.clone());
+            let holders = store.tokens.entry(holder).or_default();
+            holders.insert(key.name.clone());
+        }
+        store.configs.insert(key, self);
+    }
+
+    fn forget(key: &ObjectKey, store: &mut Store) {
+        let Some(token) = store.configs.remove(key).and_then(|config| config.token) else {
+            return;
+        };
+        let holder = (key.namespace.clone(), token);
+        if let Some(holders) = store.tokens.get_mut(&holder) {
+            holders.remove(&key.name);
+            if holders.is_empty() {
+                store.tokens.remove(&holder);
+            }
+        }
+    }
+
+    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
+        store.configs.keys().cloned().collect()
+    }
+}

@@ -1,0 +1,108 @@
+//! The Clusters of a management cluster and their `KubeletAuthentication`s, for a person.
+
+use std::collections::BTreeMap;
+
+use kube::api::{Api, ListParams};
+use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::{Client, Resource as _};
+use node_attestation_core::crd::KubeletAuthentication;
+use serde::Serialize;
+
+use crate::capi::{ObjectKey, cluster_resource};
+use crate::client::ClusterAccess;
+use crate::identities::{IdentitiesError, in_time, pages};
+
+/// A Cluster, and the resource that says who may join it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ClusterState {
+    /// The Cluster's namespace.
+    pub namespace: String,
+    /// The Cluster's name.
+    pub name: String,
+    /// Its `KubeletAuthentication`; without one, nobody looks after its kubelets here.
+    pub kubelet_authentication: Option<KubeletAuthentication>,
+}
+
+/// The Clusters could not be listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterStatesError {
+    /// Cluster API is not there.
+    #[error(
+        "the management cluster has no version of Cluster that is read: is Cluster API installed?"
+    )]
+    NoClusterApi,
+    /// A list was refused, or did not come.
+    #[error("cannot list {of}")]
+    List {
+        /// The kind.
+        of: &'static str,
+        /// The reason.
+        source: IdentitiesError,
+    },
+}
+
+/// All Clusters, or those of one namespace, in order.
+///
+/// # Errors
+///
+/// They, or the `KubeletAuthentication`s, could not be read.
+pub async fn list(
+    management: &ClusterAccess,
+    namespace: Option<&str>,
+) -> Result<Vec<ClusterState>, ClusterStatesError> {
+    let client = management.client();
+    let failed = |of| move |source| ClusterStatesError::List { of, source };
+    let found = in_time(cluster_resource(client)).await;
+    let resource = found.map_err(failed("Clusters"))?;
+    let resource = resource.ok_or(ClusterStatesError::NoClusterApi)?;
+    let clusters = keys(client, namespace, &resource).await;
+    let clusters = clusters.map_err(failed("Clusters"))?;
+    let api: Api<KubeletAuthentication> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let all = pages(ListParams::default(), async |page| api.list(&page).await).await;
+    let all = all.map_err(failed("KubeletAuthentications"))?;
+    let known = all
+        .into_iter()
+        .filter_map(|one| Some((key(one.meta())?, one)));
+    let mut known: BTreeMap<ObjectKey, KubeletAuthentication> = known.collect();
+    let states = clusters.into_iter().map(|key| ClusterState {
+        kubelet_authentication: known.remove(&key),
+        namespace: key.namespace,
+        name: key.name,
+    });
+    Ok(states.collect())
+}
+
+/// The places of all Clusters, in order.
+async fn keys(
+    client: &Client,
+    namespace: Option<&str>,
+    resource: &ApiResource,
+) -> Result<Vec<ObjectKey>, IdentitiesError> {
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    };
+    let all = pages(ListParams::default(), async |page| {
+        api.list_metadata(&page).await
+    });
+    let mut keys: Vec<_> = all
+        .await?
+        .iter()
+        .filter_map(|one| key(&one.metadata))
+        .collect();
+    keys.sort();
+    Ok(keys)
+}
+
+fn key(metadata: &ObjectMeta) -> Option<ObjectKey> {
+    Some(ObjectKey {
+        namespace: metadata.namespace.clone()?,
+        name: metadata.name.clone()?,
+    })
+}

@@ -1,0 +1,391 @@
+//! Events: what happened, for people who look at an object.
+//!
+//! An answer is told of on the machine, where the inventory has an object for it; a refusal also on
+//! the request. Where there is no such object, everything is told of on the request. So a join
+//! costs one event, which says what the name's record went through ([`Opening`]); a renewal and a
+//! serving certificate are nothing new, and cost none. A challenge is half of a join or a renewal,
+//! though its request fails: nothing is wrong, and nobody is told.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use futures::stream::{self, Stream, StreamExt as _};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, PostParams};
+use kube::{Client, Resource as _};
+use kubelet_attestation::errors::error_chain;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use node_attestation_core::decide::{Decided, Decision};
+use node_attestation_core::ledger::Opening;
+use node_attestation_core::refusal::{Deferral, Failure};
+
+mod limiter;
+
+use limiter::Limiter;
+
+/// What the events name as their source.
+const CONTROLLER: &str = "node-attestation-controller";
+
+/// For one event; what takes longer is given up, so that those behind it have their turn.
+const EVENT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How many are written at once: fewer than requests are answered at once, as they matter less.
+const WRITES_AT_ONCE: usize = 4;
+
+/// How many may wait to be written: some thousand machines that join at once, at 1 kB each.
+const MAX_WAITING: usize = 2048;
+
+/// How often it is told that events were left out, where that can be.
+const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
+
+/// How long those that still wait may take on a stop: the answers are written by then, and whoever
+/// stops a Pod waits for no more than 30 s in all.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The API's limit on a note (`k8s.io/api/events/v1`: 1 kB).
+const MAX_NOTE_LEN: usize = 1000;
+
+/// Events of what has no namespace are here (Kubernetes' event recorder), where `kubectl describe`
+/// looks for them.
+const NAMESPACE: &str = "default";
+
+/// Takes events to be written by an [`EventWriter`]. It never waits, and none of its failures ever
+/// reaches a request: where too many wait already, an event is left out.
+///
+/// Each is an object of its own. Those on one machine, and those of one cluster on all machines, are
+/// limited: who has no right there could have the management cluster filled with them. What was left
+/// out is told as a number on the machine.
+#[derive(Debug, Clone)]
+pub struct Events {
+    waiting: Option<mpsc::Sender<Addressed>>,
+    left_out: Arc<AtomicU64>,
+}
+
+/// An event, and where it is written.
+#[derive(Debug)]
+struct Addressed {
+    cluster: Cluster,
+    event: Event,
+}
+
+/// Where the object is that an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cluster {
+    /// With the requests.
+    Workload,
+    /// With the machines.
+    Management,
+}
+
+/// The task that writes events.
+#[derive(Debug)]
+#[must_use = "what still waits is written only while somebody waits for it"]
+pub struct EventWriter {
+    task: JoinHandle<()>,
+    left_out: Arc<AtomicU64>,
+}
+
+impl Events {
+    /// Begins to write: events on requests with `workload`, and those on machines with
+    /// `management`, or also with `workload` where the machines' objects are there.
+    pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
+        let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        let left_out = Arc::new(AtomicU64::new(0));
+        let writer = EventWriter {
+            task: tokio::spawn(write_all(workload, management, receiver)),
+            left_out: left_out.clone(),
+        };
+        let events = Self {
+            waiting: Some(sender),
+            left_out,
+        };
+        (events, writer)
+    }
+
+    /// Writes none.
+    pub fn none() -> Self {
+        Self {
+            waiting: None,
+            left_out: Arc::default(),
+        }
+    }
+
+    /// Those that are told, to be looked at.
+    #[cfg(test)]
+    pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
+        let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
+        let events = Self {
+            waiting: Some(sender),
+            left_out: Arc::default(),
+        };
+        let next = move || receiver.try_recv().ok().map(|told: Addressed| told.event);
+        (events, next)
+    }
+
+    /// Tells of what befell an object of the management cluster.
+    pub(crate) fn tell(
+        &self,
+        regarding: ObjectReference,
+        is_warning: bool,
+        reason: &'static str,
+        note: String,
+        now: SystemTime,
+    ) {
+        let kind = if is_warning { "Warning" } else { "Normal" };
+        let words = (kind, "Sweep", reason, note);
+        self.send(Addressed {
+            cluster: Cluster::Management,
+            event: written(regarding, None, words, now),
+        });
+    }
+
+    /// Tells of a request by this machine that has waited so long for Cluster API.
+    pub(crate) fn waits(
+        &self,
+        machine: ObjectReference,
+        request: &CertificateSigningRequest,
+        deferral: &Deferral,
+        (age, now): (Duration, SystemTime),
+    ) {
+        let seconds = age.as_secs();
+        let note = format!("{}; it has waited for {seconds} s", error_chain(deferral));
+        let words = ("Warning", "Defer", deferral.reason(), note);
+        self.send(Addressed {
+            cluster: Cluster::Management,
+            event: written(machine, Some(request.object_ref(&())), words, now),
+        });
+    }
+
+    /// Tells of the decision.
+    pub(crate) fn publish(
+        &self,
+        request: &CertificateSigningRequest,
+        decided: &Decided,
+        now: SystemTime,
+    ) {
+        if self.waiting.is_some() {
+            for event in events_of(request, decided, now) {
+                self.send(event);
+            }
+        }
+    }
+
+    fn send(&self, event: Addressed) {
+        let Some(waiting) = &self.waiting else {
+            return;
+        };
+        if waiting.try_send(event).is_err() && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!("events come faster than they can be written; some are left out");
+        }
+    }
+}
+
+impl EventWriter {
+    /// Waits for what still is to be written, and no longer than a moment.
+    ///
+    /// Every [`Events`] must be dropped before: while there is one, more can come.
+    pub async fn finish(mut self) {
+        if timeout(DRAIN_DEADLINE, &mut self.task).await.is_err() {
+            self.task.abort();
+            tracing::warn!("stopped before all events were written");
+        }
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out > 0 {
+            tracing::warn!(left_out, "events were left out");
+        }
+    }
+}
+
+async fn write_all(
+    workload: Client,
+    management: Option<Client>,
+    waiting: mpsc::Receiver<Addressed>,
+) {
+    let management = management.as_ref().unwrap_or(&workload);
+    limited(waiting)
+        .for_each_concurrent(WRITES_AT_ONCE, |Addressed { cluster, event }| {
+            let client = match cluster {
+                Cluster::Workload => &workload,
+                Cluster::Management => management,
+            };
+            write(client.clone(), event)
+        })
+        .await;
+}
+
+/// What is written of those that come, and of those that were left out.
+fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> {
+    let mut look = interval(LEFT_OUT_TOLD);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let begin = (waiting, Limiter::default(), look, VecDeque::new());
+    stream::unfold(
+        begin,
+        |(mut waiting, mut limiter, mut look, mut due)| async {
+            let event = loop {
+                if let Some(event) = due.pop_front() {
+                    break Addressed {
+                        cluster: Cluster::Management,
+                        event,
+                    };
+                }
+                tokio::select! {
+                    biased;
+                    event = waiting.recv() => match event? {
+                        Addressed { cluster: Cluster::Management, event } => {
+                            due.extend(limiter.admit(event, Instant::now()));
+                        }
+                        event => break event,
+                    },
+                    _ = look.tick() => due.extend(limiter.left_out(Instant::now())),
+                }
+            };
+            Some((event, (waiting, limiter, look, due)))
+        },
+    )
+}
+
+/// Writes an event about an object of the management cluster, with this type, action, reason and note.
+/// The caller limits their number. One that cannot be written is logged.
+pub(crate) async fn write_one(
+    management: Client,
+    regarding: ObjectReference,
+    words: (&str, &str, &str, String),
+    now: SystemTime,
+) {
+    write(management, written(regarding, None, words, now)).await;
+}
+
+async fn write(client: Client, event: Event) {
+    let namespace = event.metadata.namespace.as_deref();
+    let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));
+    let options = PostParams::default();
+    match timeout(EVENT_DEADLINE, api.create(&options, &event)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            tracing::debug!(error = error_chain(&error), "the event was not written");
+        }
+        Err(_) => tracing::debug!("the event was not written in time"),
+    }
+}
+
+fn events_of(
+    request: &CertificateSigningRequest,
+    decided: &Decided,
+    now: SystemTime,
+) -> Vec<Addressed> {
+    let is_refused = match &decided.decision {
+        Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
+            return Vec::new();
+        }
+        Decision::Deny(_) | Decision::Fail(_) => true,
+        Decision::Issue(certificate) if !is_news(certificate.opening()) => return Vec::new(),
+        Decision::Approve(approval) if !is_news(approval.opening()) => return Vec::new(),
+        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => false,
+    };
+    let request = request.object_ref(&());
+    let on_machine = decided.machine.as_ref().map(|machine| Addressed {
+        cluster: Cluster::Management,
+        event: event_of(
+            machine.clone(),
+            Some(request.clone()),
+            &decided.decision,
+            now,
+        ),
+    });
+    let on_request = (is_refused || on_machine.is_none()).then(|| Addressed {
+        cluster: Cluster::Workload,
+        event: event_of(request, None, &decided.decision, now),
+    });
+    on_machine.into_iter().chain(on_request).collect()
+}
+
+fn is_news(opening: Option<&Opening>) -> bool {
+    opening.is_some_and(Opening::is_news)
+}
+
+fn told(opening: Option<&Opening>) -> String {
+    opening.map_or_else(String::new, |opening| format!(": {opening}"))
+}
+
+fn event_of(
+    regarding: ObjectReference,
+    related: Option<ObjectReference>,
+    decision: &Decision,
+    now: SystemTime,
+) -> Event {
+    let words = match decision {
+        Decision::Ignore(ignored) => ("Normal", "Ignore", ignored.reason(), error_chain(ignored)),
+        Decision::Issue(certificate) => (
+            "Normal",
+            "Issue",
+            certificate.opening().map_or("Issued", Opening::reason),
+            format!(
+                "issued a certificate of generation {} to node {} on machine {}{}",
+                certificate.uid().generation,
+                certificate.node_name(),
+                certificate.provider_id(),
+                told(certificate.opening())
+            ),
+        ),
+        Decision::Approve(approval) => (
+            "Normal",
+            "Approve",
+            approval
+                .opening()
+                .map_or(approval.basis().reason(), Opening::reason),
+            format!(
+                "approved a certificate of node {} on machine {}{}",
+                approval.node_name(),
+                approval.provider_id(),
+                told(approval.opening())
+            ),
+        ),
+        Decision::Deny(denial) => ("Warning", "Deny", denial.reason(), error_chain(denial)),
+        Decision::Fail(failure) => ("Warning", "Fail", failure.reason(), error_chain(failure)),
+        Decision::Retry(deferral) => ("Normal", "Defer", deferral.reason(), error_chain(deferral)),
+    };
+    written(regarding, related, words, now)
+}
+
+fn written(
+    regarding: ObjectReference,
+    related: Option<ObjectReference>,
+    (kind, action, reason, note): (&str, &str, &str, String),
+    now: SystemTime,
+) -> Event {
+    let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
+    Event {
+        metadata: ObjectMeta {
+            // The request's own name need not be one that an event may have.
+            generate_name: Some(format!("{CONTROLLER}-")),
+            // The API has it be the object's.
+            namespace: regarding
+                .namespace
+                .clone()
+                .or_else(|| Some(NAMESPACE.to_owned())),
+            ..ObjectMeta::default()
+        },
+        event_time: Timestamp::try_from(now).ok().map(MicroTime),
+        type_: Some(kind.to_owned()),
+        action: Some(action.to_owned()),
+        reason: Some(reason.to_owned()),
+        note: Some(note.collect()),
+        regarding: Some(regarding),
+        related,
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(CONTROLLER.to_owned()),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+use std::io::{Read as _, Write as _};
+
+use kubelet_attestation::evidence::tpm::{Challenge, ChallengeId, Expiry};
+use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::refusal::{Deferral, Denial};
+use node_attestation_core::testing::{cluster, now, valid};
+
+use super::*;
+
+fn decided(decision: Decision) -> Decided {
+    Decided {
+        decision,
+        steps: Vec::new(),
+        machine: None,
+    }
+}
+
+fn denied(denial: Denial) -> Decided {
+    decided(Decision::Deny(denial))
+}
+
+/// The one event on the request.
+fn on_request(decided: &Decided) -> Event {
+    let mut events = events_of(&valid(), decided, now());
+    assert_eq!(events.len(), 1);
+    let Addressed { cluster, event } = events.remove(0);
+    assert_eq!(cluster, Cluster::Workload);
+    event
+}
+
+fn machine() -> ObjectReference {
+    ObjectReference {
+        api_version: Some("cluster.x-k8s.io/v1beta2".to_owned()),
+        kind: Some("Machine".to_owned()),
+        name: Some("m1".to_owned()),
+        namespace: Some("prod".to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+#[test]
+fn a_machine_is_told_of_every_answer_and_the_request_of_a_refusal_only() {
+    let deferral = || Decision::Retry(Deferral::MachineNotFound);
+    let refusal = || Decision::Deny(Denial::NoPemBlock);
+    let issue = || node_attestation_core::testing::decided(&valid(), &cluster());
+    for (decision, clusters) in [
+        (issue(), &[Cluster::Management][..]),
+        (deferral(), &[Cluster::Management]),
+        (refusal(), &[Cluster::Management, Cluster::Workload]),
+    ] {
+        let decided = Decided {
+            machine: Some(machine()),
+            ..decided(decision)
+        };
+
+        let events = events_of(&valid(), &decided, now());
+
+        let written: Vec<_> = events.iter().map(|event| event.cluster).collect();
+        assert_eq!(written, clusters);
+        let event = &events[0].event;
+        assert_eq!(event.metadata.namespace.as_deref(), Some("prod"));
+        assert_eq!(event.regarding, Some(machine()));
+        let related = event.related.clone().unwrap();
+        assert_eq!(related.kind.as_deref(), Some("CertificateSigningRequest"));
+    }
+}
+
+#[test]
+fn without_an_object_for_the_machine_the_request_is_told_of() {
+    let issued = node_attestation_core::testing::decided(&valid(), &cluster());
+
+    assert_eq!(
+        on_request(&decided(issued)).type_.as_deref(),
+        Some("Normal")
+    );
+}
+
+#[test]
+fn an_event_has_what_the_api_asks_for() {
+    let event = on_request(&denied(Denial::NoPemBlock));
+
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    assert_eq!(event.reason.as_deref(), Some("NoPemBlock"));
+    assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
+    assert!(event.event_time.is_some());
+    let regarding = event.regarding.unwrap();
+    assert_eq!(regarding.kind.as_deref(), Some("CertificateSigningRequest"));
+    assert_eq!(regarding.name, valid().metadata.name);
+}
+
+/// An API server that takes connections and never answers.
+fn silent() -> (std::net::TcpListener, Client) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let config = kube::Config::new(url.parse().unwrap());
+    (listener, Client::try_from(config).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_takes_no_events_costs_no_time_and_little_memory() {
+    let (_listener, client) = silent();
+    let (events, writer) = Events::start(client, None);
+    let denial = denied(Denial::NoPemBlock);
+    let begun = Instant::now();
+
+    for _ in 0..=MAX_WAITING {
+        events.publish(&valid(), &denial, now());
+    }
+
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(events.left_out.load(Ordering::Relaxed), 1);
+    drop(events);
+    writer.finish().await;
+    assert_eq!(begun.elapsed().as_secs(), DRAIN_DEADLINE.as_secs());
+}
+
+#[tokio::test]
+async fn what_waits_on_a_stop_is_still_written() {
+    let (listener, client) = silent();
+    let server = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut request = [0; 4];
+        connection.read_exact(&mut request).unwrap();
+        let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
+        connection.write_all(refusal).unwrap();
+        request
+    });
+    let (events, writer) = Events::start(client, None);
+
+    events.publish(&valid(), &denied(Denial::NoPemBlock), now());
+    drop(events);
+    writer.finish().await;
+
+    assert_eq!(&server.join().unwrap(), b"POST");
+}
+
+#[test]
+fn a_long_note_is_cut_to_the_apis_limit() {
+    let denial = denied(Denial::NotStrictDer {
+        detail: "\u{1f600}".repeat(2000),
+    });
+
+    let event = on_request(&denial);
+
+    assert!(event.note.unwrap().len() <= MAX_NOTE_LEN);
+}
+
+#[test]
+fn what_is_not_ours_is_not_told_of() {
+    let ignored = decided(Decision::Ignore(
+        node_attestation_core::refusal::Ignored::AlreadyDenied,
+    ));
+
+    assert!(events_of(&valid(), &ignored, now()).is_empty());
+}
+
+#[test]
+fn a_challenge_is_not_told_of_and_any_other_failure_is() {
+    let challenge = Challenge {
+        id: ChallengeId::new([7; 16]),
+        expiry: Expiry::parse("2026-01-01T00:05:00Z").unwrap(),
+        credential_blob: b"sealed".to_vec(),
+        encrypted_secret: b"seed".to_vec(),
+    };
+    let challenged = Failure::ChallengeIssued {
+        challenge,
+        endorsement_key: KeyDigest::of(b"endorsement key"),
+    };
+    assert!(events_of(&valid(), &decided(Decision::Fail(challenged)), now()).is_empty());
+
+    let expired = on_request(&decided(Decision::Fail(Failure::EvidenceExpired)));
+    assert_eq!(expired.type_.as_deref(), Some("Warning"));
+}
+
+#[test]
+fn a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too() {
+    let node_name = NodeName::parse("n1").unwrap();
+    let holder = ProviderId::parse("metal:///1").unwrap();
+    let backwards = Denial::TpmRanBackwards {
+        node_name: node_name.clone(),
+        holder: holder.clone(),
+    };
+    let another = Denial::TpmOfAnotherMachine { node_name, holder };
+    for (denial, reason) in [
+        (backwards, "TpmRanBackwards"),
+        (another, "TpmOfAnotherMachine"),
+    ] {
+        let decided = Decided {
+            machine: Some(machine()),
+            ..denied(denial)
+        };
+
+        let events = events_of(&valid(), &decided, now());
+
+        let regarding = |event: &Event| event.regarding.clone().unwrap().kind.unwrap();
+        let kinds: Vec<_> = events.iter().map(|it| regarding(&it.event)).collect();
+        assert_eq!(kinds, ["Machine", "CertificateSigningRequest"]);
+        for Addressed { event, .. } in events {
+            assert_eq!(event.type_.as_deref(), Some("Warning"));
+            assert_eq!(event.reason.as_deref(), Some(reason));
+            let note = event.note.unwrap();
+            assert!(note.contains("metal:///1") && note.contains("n1"), "{note}");
+        }
+    }
+}

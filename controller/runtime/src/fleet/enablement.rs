@@ -1,0 +1,239 @@
+//! `KubeletAuthentication`s of the Clusters that authorize attestors by themselves.
+//!
+//! A Cluster with an annotation or an enabled variable has a `KubeletAuthentication` made, of which
+//! `spec.authorizedAttestors` is kept as the Cluster says. What a person made is never changed, and a
+//! Cluster that says nothing any more changes nothing: enforcement ends with the resource.
+//!
+//! # Guarantees
+//!
+//! - Few writes at a time, each with a deadline, and those Clusters first that have waited longest:
+//!   one that changes its mind all the time delays no other.
+//! - What the API server refuses is told by an Event on the Cluster, and tried again when the Cluster
+//!   says something else, or rarely.
+
+mod step;
+
+use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
+use std::sync::Arc;
+use std::time::Duration;
+
+use node_attestation_core::crd::KubeletAuthentication;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use self::step::{Outcome, Step, step, take};
+use super::Shared;
+use crate::capi::{Cluster, ObjectKey, OwnAttestors};
+
+/// Limit of concurrent steps.
+const AT_ONCE: usize = 4;
+
+/// The wait after a change: objects change in bursts.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// The time between two looks where nothing changes.
+const LOOK_AGAIN: Duration = Duration::from_mins(10);
+
+/// The first wait between two steps for a Cluster.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The longest wait where the API server does not answer.
+const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
+
+/// The wait before the same is tried, and told, again that was refused: Kubernetes keeps Events for an
+/// hour. It is the longest wait too before a field is set back that somebody else goes on changing.
+const REFUSED: Duration = Duration::from_mins(10);
+
+/// The wait before another step after a refusal, which cost an Event.
+const ANOTHER: Duration = Duration::from_secs(30);
+
+/// The steps for the Clusters of a fleet that name attestors.
+pub(super) struct Enablement {
+    shared: Arc<Shared>,
+    changes: watch::Receiver<u64>,
+    look_at: Instant,
+    /// Whether there was no room for some steps.
+    is_behind: bool,
+    /// The last step for each Cluster.
+    last: HashMap<ObjectKey, Last>,
+    tasks: JoinSet<Outcome>,
+    started: HashMap<Id, ObjectKey>,
+}
+
+/// The last step for a Cluster.
+#[derive(Debug)]
+struct Last {
+    wanted: Wanted,
+    /// The number of steps for this.
+    tries: u32,
+    /// The beginning, or the end.
+    at: Instant,
+    /// `None` while it is taken.
+    outcome: Option<Outcome>,
+}
+
+/// The reason of a step: it is another one when any of this is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    cluster_uid: String,
+    attestors: OwnAttestors,
+    step: Discriminant<Step>,
+}
+
+impl Enablement {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            changes: shared.objects.changes(),
+            look_at: Instant::now(),
+            is_behind: false,
+            last: HashMap::new(),
+            tasks: JoinSet::new(),
+            started: HashMap::new(),
+            shared,
+        }
+    }
+
+    /// Schedules a look.
+    pub(super) fn something_changed(&mut self) {
+        self.look_at = self.look_at.min(Instant::now() + GATHER);
+    }
+
+    /// Waits until it is time to look.
+    pub(super) async fn due(&mut self) {
+        loop {
+            tokio::select! {
+                () = sleep_until(self.look_at) => return,
+                Ok(()) = self.changes.changed() => self.something_changed(),
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(&ended),
+            }
+        }
+    }
+
+    /// Takes the steps that are due, as far as there is room. `known` gives the Cluster's
+    /// `KubeletAuthentication`; before all were listed there is no such function, and no step.
+    pub(super) fn look(
+        &mut self,
+        known: Option<impl Fn(&ObjectKey) -> Option<Arc<KubeletAuthentication>>>,
+    ) {
+        let now = Instant::now();
+        self.look_at = now + LOOK_AGAIN;
+        let Some(known) = known.filter(|_| self.shared.objects.is_ready()) else {
+            return;
+        };
+        let clusters: HashMap<_, _> = self.shared.objects.clusters().into_iter().collect();
+        self.last.retain(|key, _| clusters.contains_key(key));
+        let mut due = Vec::new();
+        for (key, cluster) in clusters {
+            let Some(step) = step(&cluster, known(&key).as_deref()) else {
+                continue;
+            };
+            let last = self.last.get(&key);
+            match due_at(last, &wanted(&cluster, &step), now) {
+                Due::At(at) if at <= now => due.push(DueStep {
+                    last: last.map(|last| last.at),
+                    key,
+                    cluster,
+                    step,
+                }),
+                Due::At(at) => self.look_at = self.look_at.min(at),
+                Due::AfterThis => {}
+            }
+        }
+        let room = AT_ONCE.saturating_sub(self.tasks.len());
+        self.is_behind = due.len() > room;
+        for one in first_in_turn(due, room) {
+            self.start(one, now);
+        }
+    }
+
+    fn start(&mut self, due: DueStep, now: Instant) {
+        let DueStep {
+            key, cluster, step, ..
+        } = due;
+        let wanted = wanted(&cluster, &step);
+        let tries = self.last.get(&key).filter(|last| last.wanted == wanted);
+        let tries = tries.map_or(0, |last| last.tries);
+        let last = Last {
+            wanted,
+            tries: tries.saturating_add(1),
+            at: now,
+            outcome: None,
+        };
+        self.last.insert(key.clone(), last);
+        let taken = take(self.shared.clone(), key.clone(), cluster.uid, step);
+        let task = self.tasks.spawn(taken);
+        self.started.insert(task.id(), key);
+    }
+
+    fn ended(&mut self, ended: &Result<(Id, Outcome), JoinError>) {
+        let (id, outcome) = match ended {
+            Ok((id, outcome)) => (*id, *outcome),
+            // What it panicked with may be anything, so it is not repeated here.
+            Err(error) => (error.id(), Outcome::Unavailable),
+        };
+        let key = self.started.remove(&id);
+        if let Some(last) = key.and_then(|key| self.last.get_mut(&key)) {
+            (last.at, last.outcome) = (Instant::now(), Some(outcome));
+        }
+        if self.is_behind {
+            self.look_at = Instant::now();
+        }
+        self.something_changed();
+    }
+}
+
+/// A step that may be taken now.
+#[derive(Debug)]
+struct DueStep {
+    /// The time of the last step for this Cluster.
+    last: Option<Instant>,
+    key: ObjectKey,
+    cluster: Cluster,
+    step: Step,
+}
+
+/// The steps for which there is room, first of Clusters whose last step is the longest ago.
+fn first_in_turn(mut due: Vec<DueStep>, room: usize) -> Vec<DueStep> {
+    due.sort_by(|one, other| (one.last, &one.key).cmp(&(other.last, &other.key)));
+    due.truncate(room);
+    due
+}
+
+fn wanted(cluster: &Cluster, step: &Step) -> Wanted {
+    Wanted {
+        cluster_uid: cluster.uid.clone(),
+        attestors: cluster.attestors.clone(),
+        step: discriminant(step),
+    }
+}
+
+/// The time of a step.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    At(Instant),
+    /// After the one that is taken now.
+    AfterThis,
+}
+
+fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Due {
+    let Some(last) = last else {
+        return Due::At(now);
+    };
+    let Some(outcome) = last.outcome else {
+        return Due::AfterThis;
+    };
+    let doubled = PAUSE.saturating_mul(2_u32.saturating_pow(last.tries));
+    let wait = match (last.wanted == *wanted, outcome) {
+        (true, Outcome::Written) => doubled.min(REFUSED),
+        (true, Outcome::Unavailable) => doubled.min(LONGEST_OUTAGE),
+        (true, Outcome::Refused) => REFUSED,
+        (false, Outcome::Written | Outcome::Unavailable) => PAUSE,
+        (false, Outcome::Refused) => ANOTHER,
+    };
+    Due::At(last.at + wait)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! The signers' names in the `InfraCluster`'s status, where its kind has the fields that the proposal
+//! gives it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::core::ApiResource;
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::KubeletAuthenticationStatus;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::capi::{ObjectKey, Objects, Reference};
+
+/// For all of it: four small calls.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The fields of the proposal ("Kubelet authentication: `InfraCluster`").
+const CLIENT_SIGNER: &str = "kubeletClientCertificateSigner";
+const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
+
+/// The writer of one cluster's `InfraCluster`.
+#[derive(Debug, Default)]
+pub(super) struct InfraCluster {
+    /// Whether a kind has the fields; its definition is read once.
+    kinds: BTreeMap<(String, String), bool>,
+    written: Option<(Reference, Value)>,
+}
+
+impl InfraCluster {
+    /// Writes the signers that `status` names, where they are others than those written last; what
+    /// cannot be written is tried again at the next call.
+    pub(super) async fn write(
+        &mut self,
+        objects: &Objects,
+        client: &Client,
+        cluster: &ObjectKey,
+        reference: &Reference,
+        status: &KubeletAuthenticationStatus,
+    ) {
+        let signers = json!({
+            CLIENT_SIGNER: status.kubelet_client_certificate_signer,
+            SERVING_SIGNER: status.kubelet_serving_certificate_signer,
+        });
+        let next = (reference.clone(), signers);
+        if self.written.as_ref() == Some(&next) {
+            return;
+        }
+        let written = self.patch(objects, client, cluster, &next);
+        let error = match timeout(DEADLINE, written).await {
+            Ok(Ok(())) => {
+                self.written = Some(next);
+                return;
+            }
+            Ok(Err(error)) => error_chain(&error),
+            Err(_) => format!("not done in {} s", DEADLINE.as_secs()),
+        };
+        let cluster = cluster.to_string();
+        tracing::debug!(
+            cluster,
+            error,
+            "the InfraCluster was not told of the signers"
+        );
+    }
+
+    async fn patch(
+        &mut self,
+        objects: &Objects,
+        client: &Client,
+        cluster: &ObjectKey,
+        (reference, signers): &(Reference, Value),
+    ) -> Result<(), kube::Error> {
+        let Some(resource) = objects.resource(reference).await? else {
+            return Ok(());
+        };
+        if !self.has_fields(client, &resource).await? {
+            return Ok(());
+        }
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), &cluster.namespace, &resource);
+        let patch = json!({ "status": signers });
+        let parameters = PatchParams::default();
+        api.patch_status(&reference.name, &parameters, &Patch::Merge(&patch))
+            .await?;
+        Ok(())
+    }
+
+    async fn has_fields(
+        &mut self,
+        client: &Client,
+        resource: &ApiResource,
+    ) -> Result<bool, kube::Error> {
+        let kind = (resource.api_version.clone(), resource.plural.clone());
+        if let Some(has) = self.kinds.get(&kind) {
+            return Ok(*has);
+        }
+        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let name = format!("{}.{}", resource.plural, resource.group);
+        let definition = api.get_opt(&name).await?;
+        let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));
+        self.kinds.insert(kind, has);
+        Ok(has)
+    }
+}
+
+fn has_fields(definition: &CustomResourceDefinition, version: &str) -> bool {
+    let versions = &definition.spec.versions;
+    let schema = versions
+        .iter()
+        .find(|one| one.name == version)
+        .filter(|one| {
+            let subresources = one.subresources.as_ref();
+            subresources.is_some_and(|subresources| subresources.status.is_some())
+        })
+        .and_then(|one| one.schema.as_ref()?.open_api_v3_schema.as_ref())
+        .and_then(|schema| schema.properties.as_ref()?.get("status"))
+        .and_then(|status| status.properties.as_ref());
+    schema.is_some_and(|fields| {
+        [CLIENT_SIGNER, SERVING_SIGNER]
+            .iter()
+            .all(|field| fields.contains_key(*field))
+    })
+}

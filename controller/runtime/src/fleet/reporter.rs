@@ -1,0 +1,79 @@
+//! Writes what is said of a cluster, where that is something else than was said before.
+
+use std::time::Duration;
+
+use kube::api::{Api, PostParams};
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
+use tokio::time::{Instant, timeout};
+
+use super::Shared;
+use crate::capi::ObjectKey;
+
+/// For one write.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Between two writes: what changes faster is said once.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The longest wait after a write that failed.
+const LAST_RETRY: Duration = Duration::from_mins(1);
+
+/// HTTP status of an update of another version.
+const CONFLICT: u16 = 409;
+
+/// The writer of one `KubeletAuthentication`'s status.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    api: Api<KubeletAuthentication>,
+    not_before: Instant,
+    failures: u32,
+}
+
+impl Reporter {
+    pub(super) fn new(shared: &Shared, key: &ObjectKey) -> Self {
+        Self {
+            api: Api::namespaced(shared.management.clone(), &key.namespace),
+            not_before: Instant::now(),
+            failures: 0,
+        }
+    }
+
+    /// Writes `status` where it is another than the object has; where that cannot be done now, when
+    /// to try again.
+    pub(super) async fn write(
+        &mut self,
+        known: &KubeletAuthentication,
+        status: KubeletAuthenticationStatus,
+    ) -> Option<Instant> {
+        if known.status.as_ref() == Some(&status) {
+            return None;
+        }
+        if Instant::now() < self.not_before {
+            return Some(self.not_before);
+        }
+        let name = known.metadata.name.as_deref().unwrap_or_default();
+        let mut next = known.clone();
+        next.status = Some(status);
+        let options = PostParams::default();
+        let write = self.api.replace_status(name, &options, &next);
+        let error = match timeout(DEADLINE, write).await {
+            Ok(Ok(_)) => {
+                self.failures = 0;
+                self.not_before = Instant::now() + PAUSE;
+                return Some(self.not_before);
+            }
+            // The watch brings the other version.
+            Ok(Err(kube::Error::Api(status))) if status.code == CONFLICT => {
+                "the object has changed meanwhile".to_owned()
+            }
+            Ok(Err(error)) => error_chain(&error),
+            Err(_) => format!("no answer in {} s", DEADLINE.as_secs()),
+        };
+        tracing::debug!(cluster = name, error, "the status was not written");
+        let wait = PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Instant::now() + wait.min(LAST_RETRY);
+        Some(self.not_before)
+    }
+}

@@ -1,0 +1,346 @@
+//! Revocation: certificates that may write no longer.
+//!
+//! Kubernetes has none for client certificates. Here a cluster-scoped `RevokedNodeCredentials`
+//! object has, for each record, the lowest generation that is valid, and a
+//! `ValidatingAdmissionPolicy` refuses every write by a `system:node:*` user whose UID
+//! (`<record>.<generation>`) has a lower one. A UID is inside the signed part of a certificate; a
+//! certificate of the next generation of the same node goes on.
+//!
+//! There is one entry a record however many generations it had, so none of them is forgotten while
+//! a certificate of it may be valid.
+//!
+//! What it does not stop: reads, reviews of tokens and access (no admission policy sees them), and
+//! certificates without a UID, such as kube-controller-manager's.
+//!
+//! # When something is missing
+//!
+//! - The object, or the definition of its kind: nothing is refused until the next [`apply`] puts it
+//!   back (`parameterNotFoundAction: Allow`). `Deny` would stop every node of the cluster.
+//! - A policy that cannot be evaluated lets pass (`failurePolicy: Ignore`). With `Fail` a missing
+//!   definition would refuse every write of *everybody* after the next start of the API server, and
+//!   with them the one that brings the definition back. No requester can bring that about: the
+//!   expression reads nothing of a request but the user's name and UID.
+//! - Nothing is revoked: there is no binding, so that the usual cost is nothing. The definition and
+//!   the unbound policy stay.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::Api;
+use kube::{Client, CustomResourceExt as _, Resource as _};
+use node_attestation_core::crd::{
+    self, MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
+    RevokedNodeCredentialsSpec, manifests,
+};
+use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::ledger::RevokedGenerations;
+use tokio::time::{Instant, sleep};
+
+use super::access::{HardeningError, NOT_FOUND, Put, call, put};
+use super::policies;
+
+/// The name of the policy and of its binding.
+pub const POLICY_NAME: &str = "node-attestation-revocation";
+
+const OBJECTS: &str = "revokednodecredentials";
+const DEFINITIONS: &str = "customresourcedefinitions";
+
+/// How long a new definition may take until its objects can be written: a second, as a rule.
+const ESTABLISHING: Duration = Duration::from_secs(15);
+
+/// Between two attempts meanwhile.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How far revocation reaches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Revocation {
+    /// The number of records that have certificates which are refused every write.
+    pub listed: usize,
+    /// The number of records that are left out because the list is full ([`MAX_REVOKED`]): those
+    /// whose certificates expire soonest. More than none is for an operator to know.
+    pub left_out: usize,
+}
+
+/// Has the workload cluster refuse every write by a certificate of these generations. Entries whose
+/// time has passed are left out, and leave.
+///
+/// # Errors
+///
+/// It could not be read or written: what was refused before still is.
+pub async fn apply(
+    client: &Client,
+    desired: &BTreeMap<RecordUid, RevokedGenerations>,
+    now: SystemTime,
+) -> Result<Revocation, HardeningError> {
+    let (spec, revocation) = select(desired, now);
+    if spec.revoked.is_empty() {
+        release(client).await?;
+    } else {
+        enforce(client, spec).await?;
+    }
+    Ok(revocation)
+}
+
+/// The list, and how far it reaches.
+fn select(
+    desired: &BTreeMap<RecordUid, RevokedGenerations>,
+    now: SystemTime,
+) -> (RevokedNodeCredentialsSpec, Revocation) {
+    let live = desired.iter().filter(|(_, revoked)| revoked.until > now);
+    let mut live: Vec<_> = live.collect();
+    live.sort_unstable_by_key(|(uid, revoked)| (Reverse(revoked.until), **uid));
+    let revocation = Revocation {
+        listed: live.len().min(MAX_REVOKED),
+        left_out: live.len().saturating_sub(MAX_REVOKED),
+    };
+    live.truncate(MAX_REVOKED);
+    let entry = |(uid, revoked): (&RecordUid, &RevokedGenerations)| {
+        let entry = crd::RevokedGenerations {
+            lowest_valid_generation: revoked.lowest_valid,
+            until: Time(whole_seconds(revoked.until)),
+        };
+        (uid.to_string(), entry)
+    };
+    let revoked = live.into_iter().map(entry).collect();
+    (RevokedNodeCredentialsSpec { revoked }, revocation)
+}
+
+/// What is written is whole seconds, and is compared with what is read.
+fn whole_seconds(time: SystemTime) -> Timestamp {
+    let time = Timestamp::try_from(time).unwrap_or(Timestamp::MAX);
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// The list before the binding: what is in force is complete.
+async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
+    let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
+    match put_list(client, &wanted).await {
+        Err(HardeningError::Refused {
+            code: NOT_FOUND, ..
+        }) => {
+            define(client).await?;
+            put_list_when_established(client, &wanted).await?;
+        }
+        outcome => {
+            outcome?;
+        }
+    }
+    policies::put_policy(client, &policy()).await?;
+    policies::put_binding(client, &binding()).await?;
+    Ok(())
+}
+
+/// The binding says whether there is anything to undo.
+async fn release(client: &Client) -> Result<(), HardeningError> {
+    if !policies::has_binding(client, POLICY_NAME).await? {
+        return Ok(());
+    }
+    let api: Api<RevokedNodeCredentials> = Api::all(client.clone());
+    let list = api.get_metadata_opt(REVOKED_NODE_CREDENTIALS);
+    if call("get", OBJECTS, list).await?.is_some() {
+        let spec = RevokedNodeCredentialsSpec::default();
+        let nothing = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
+        put_list(client, &nothing).await?;
+    }
+    policies::delete_binding(client, POLICY_NAME).await?;
+    Ok(())
+}
+
+async fn put_list(client: &Client, wanted: &RevokedNodeCredentials) -> Result<Put, HardeningError> {
+    let api = Api::all(client.clone());
+    put(&api, OBJECTS, wanted, |found, wanted| {
+        found.spec == wanted.spec
+    })
+    .await
+}
+
+async fn put_list_when_established(
+    client: &Client,
+    wanted: &RevokedNodeCredentials,
+) -> Result<(), HardeningError> {
+    let end = Instant::now() + ESTABLISHING;
+    loop {
+        match put_list(client, wanted).await {
+            Err(HardeningError::Refused {
+                code: NOT_FOUND, ..
+            }) if Instant::now() < end => sleep(PAUSE).await,
+            outcome => return outcome.map(|_| ()),
+        }
+    }
+}
+
+/// Brings the definition, where there is none. One that is there is left: which version a cluster
+/// has is for whoever installed it.
+async fn define(client: &Client) -> Result<(), HardeningError> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = RevokedNodeCredentials::crd_name();
+    for definition in manifests() {
+        if definition.metadata.name.as_deref() == Some(name) {
+            put(&api, DEFINITIONS, &definition, |_, _| true).await?;
+        }
+    }
+    Ok(())
+}
+
+fn policy() -> ValidatingAdmissionPolicy {
+    let everything = || Some(vec!["*".to_owned()]);
+    let spec = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Ignore".to_owned()),
+        param_kind: Some(ParamKind {
+            api_version: Some(RevokedNodeCredentials::api_version(&()).into_owned()),
+            kind: Some(RevokedNodeCredentials::kind(&()).into_owned()),
+        }),
+        match_constraints: Some(MatchResources {
+            resource_rules: Some(vec![NamedRuleWithOperations {
+                api_groups: everything(),
+                api_versions: everything(),
+                operations: everything(),
+                // And their subresources.
+                resources: Some(vec!["*/*".to_owned()]),
+                scope: Some("*".to_owned()),
+                ..NamedRuleWithOperations::default()
+            }]),
+            ..policies::matching_everything()
+        }),
+        match_conditions: Some(vec![
+            condition(
+                "by-a-node",
+                "request.userInfo.username.startsWith('system:node:')",
+            ),
+            // Whatever passes can be converted below, so that no expression fails.
+            condition(
+                "with-the-uid-of-a-record",
+                "has(request.userInfo.uid) \
+                 && request.userInfo.uid.matches('^[0-9a-f]{32}[.][1-9][0-9]{0,17}$')",
+            ),
+        ]),
+        variables: Some(vec![
+            variable("record", "request.userInfo.uid.substring(0, 32)"),
+            variable("generation", "int(request.userInfo.uid.substring(33))"),
+        ]),
+        validations: Some(vec![Validation {
+            expression: "!has(params.spec) || !has(params.spec.revoked) \
+                || !(variables.record in params.spec.revoked) \
+                || variables.generation \
+                    >= params.spec.revoked[variables.record].lowestValidGeneration"
+                .to_owned(),
+            message: Some("this credential is revoked".to_owned()),
+            message_expression: Some(
+                "'the credential ' + request.userInfo.uid + ' of ' + request.userInfo.username \
+                 + ' is revoked'"
+                    .to_owned(),
+            ),
+            reason: Some("Forbidden".to_owned()),
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    policies::named_policy(POLICY_NAME, spec)
+}
+
+fn condition(name: &str, expression: &str) -> MatchCondition {
+    MatchCondition {
+        name: name.to_owned(),
+        expression: expression.to_owned(),
+    }
+}
+
+fn variable(name: &str, expression: &str) -> Variable {
+    Variable {
+        name: name.to_owned(),
+        expression: expression.to_owned(),
+    }
+}
+
+fn binding() -> ValidatingAdmissionPolicyBinding {
+    policies::named_binding(
+        POLICY_NAME,
+        ValidatingAdmissionPolicyBindingSpec {
+            policy_name: Some(POLICY_NAME.to_owned()),
+            param_ref: Some(ParamRef {
+                name: Some(REVOKED_NODE_CREDENTIALS.to_owned()),
+                parameter_not_found_action: Some("Allow".to_owned()),
+                ..ParamRef::default()
+            }),
+            validation_actions: Some(vec!["Deny".to_owned()]),
+            ..ValidatingAdmissionPolicyBindingSpec::default()
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn uid(record: u32) -> RecordUid {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&record.to_be_bytes());
+        RecordUid::new(bytes)
+    }
+
+    fn revoked(seconds: u64) -> RevokedGenerations {
+        RevokedGenerations {
+            lowest_valid: 3,
+            until: at(seconds),
+        }
+    }
+
+    #[test]
+    fn an_entry_leaves_when_its_time_has_passed() {
+        let desired = BTreeMap::from([(uid(1), revoked(10)), (uid(2), revoked(20))]);
+
+        for (now, listed) in [(0, 2), (9, 2), (10, 1), (19, 1), (20, 0)] {
+            let (spec, revocation) = select(&desired, at(now));
+            assert_eq!(spec.revoked.len(), listed, "at {now}");
+            assert_eq!(revocation.listed, listed, "at {now}");
+            assert_eq!(revocation.left_out, 0, "at {now}");
+        }
+    }
+
+    #[test]
+    fn a_full_list_leaves_out_what_expires_soonest() {
+        let last = u32::try_from(MAX_REVOKED).unwrap() + 2;
+        let desired = (1..=last)
+            .map(|n| (uid(n), revoked(1000 + u64::from(n))))
+            .collect();
+
+        let (spec, revocation) = select(&desired, at(0));
+
+        assert_eq!(spec.revoked.len(), MAX_REVOKED);
+        assert_eq!((revocation.listed, revocation.left_out), (MAX_REVOKED, 2));
+        for (record, listed) in [(1, false), (2, false), (3, true), (last, true)] {
+            let listed_now = spec.revoked.contains_key(&uid(record).to_string());
+            assert_eq!(listed_now, listed, "{record}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_equals_what_is_read_back() {
+        let until = at(10) + Duration::from_millis(250);
+        let revoked = RevokedGenerations {
+            until,
+            ..revoked(10)
+        };
+        let (spec, _) = select(&BTreeMap::from([(uid(1), revoked)]), at(0));
+
+        let text = serde_json::to_string(&spec).unwrap();
+
+        assert_eq!(
+            serde_json::from_str::<RevokedNodeCredentialsSpec>(&text).unwrap(),
+            spec
+        );
+    }
+}

@@ -1,0 +1,380 @@
+//! How long bootstrap tokens live (`bootstrapTokens: Manage`).
+//!
+//! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node. A
+//! Machine's is needed as long as the Machine, to enrol again after the loss of its disk. Here the
+//! tokens that are wanted are extended while they are wanted, and ended when their Machine has been
+//! gone for a while. A pool's is not for here: the provider replaces it, and only when it is about
+//! to end.
+//!
+//! The Secret of an extended token has the label [`EXTENDED`], by which a controller that has just started
+//! finds those of Machines that were deleted meanwhile.
+//!
+//! # Guarantees
+//!
+//! - Nothing is ever created or deleted, or given an end that it did not have; nothing is ended that
+//!   was not extended here. So no right to delete Secrets of `kube-system` is needed.
+//! - The secret half is in the answer of a read, as in every read of a Secret, and is not taken out
+//!   of it: the type that it is read into has no field for it. Writes are answered with metadata.
+//! - A token is read when it is first wanted, when half of its time has passed, and when it is to
+//!   end, and not between. Labelled ones are listed once, without their contents.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, GetParams, ListParams, Patch, PatchParams, Request};
+use kube::{Client, Error as KubeError, Resource as _};
+use node_attestation_core::identifiers::TokenId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
+
+use super::access::{FIELD_MANAGER, HardeningError, NOT_FOUND, call};
+
+/// How long a token lives on when nobody extends it: longer than the controller is away for an
+/// update, shorter than a night.
+pub const TTL: Duration = Duration::from_hours(6);
+
+/// The label of a Secret whose token was extended, and is not ended yet.
+pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
+
+/// The Secrets in one page of a list.
+const PAGE: u32 = 500;
+
+/// The pages that are read: more Secrets than a cluster has Machines.
+const MAX_PAGES: usize = 20;
+
+const NAMESPACE: &str = "kube-system";
+
+/// The prefix of the names of tokens' Secrets.
+const NAME_PREFIX: &str = "bootstrap-token-";
+
+/// The type of a Secret that is a bootstrap token.
+const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
+
+/// The tokens of one cluster that are kept alive.
+#[derive(Debug)]
+pub struct Tokens {
+    /// The time between the last round that wanted an extended token and its end.
+    grace: Duration,
+    /// Those that are wanted, and those that were extended and are not ended yet.
+    known: BTreeMap<TokenId, Known>,
+    /// Whether those are among them that were extended before.
+    has_former: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    life: Life,
+    unwanted_since: Option<Timestamp>,
+}
+
+/// What was found of a token when it was last looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// It ends by somebody else's word.
+    Ends(Timestamp),
+    /// It ends then because it was extended here.
+    Extended(Timestamp),
+    Endless,
+}
+
+/// What was done about the wanted tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Kept {
+    /// Those that were extended.
+    pub extended: Vec<TokenId>,
+    /// Those that were ended, or had been by then.
+    pub ended: Vec<TokenId>,
+    /// Those that are not there. Whoever made them must make others.
+    pub missing: Vec<TokenId>,
+    /// Those whose Secret is no bootstrap token, or has an end that cannot be read.
+    pub unusable: Vec<TokenId>,
+    /// Those that the API server did not let be changed this time.
+    pub put_off: Vec<TokenId>,
+}
+
+impl Tokens {
+    /// None yet; one that was extended is ended when it has not been wanted for `grace`.
+    pub fn new(grace: Duration) -> Self {
+        Self {
+            grace,
+            known: BTreeMap::new(),
+            has_former: false,
+        }
+    }
+
+    /// Extends those of the `wanted` tokens that have less than half of [`TTL`] left, each to no
+    /// later than the time until which it is wanted; and ends those that were extended and have not
+    /// been wanted for a while.
+    ///
+    /// # Errors
+    ///
+    /// The API server is away, or a right is missing; those before are done.
+    pub async fn keep(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeMap<TokenId, SystemTime>,
+        now: SystemTime,
+    ) -> Result<Kept, HardeningError> {
+        let mut kept = Kept::default();
+        let Ok(now) = Timestamp::try_from(now) else {
+            return Ok(kept);
+        };
+        self.known.retain(|token, known| {
+            let is_wanted = wanted.contains_key(token);
+            let since = known.unwanted_since.unwrap_or(now);
+            known.unwanted_since = (!is_wanted).then_some(since);
+            is_wanted || matches!(known.life, Life::Extended(_))
+        });
+        for (token, until) in wanted {
+            let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
+            if self
+                .known
+                .get(token)
+                .is_some_and(|known| !known.life.is_short(now))
+            {
+                continue;
+            }
+            match self.extend(client, token, until, now, &mut kept).await {
+                // Of this token alone; it is looked at again next time.
+                Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => {
+                    kept.put_off.push(token.clone());
+                }
+                outcome => outcome?,
+            }
+        }
+        let grace = self.grace;
+        let over = |since: Timestamp| since.saturating_add(grace).is_ok_and(|end| end <= now);
+        let due = self.known.iter();
+        let due = due.filter(|(_, known)| known.unwanted_since.is_some_and(over));
+        let due: Vec<TokenId> = due.map(|(token, _)| token.clone()).collect();
+        for token in due {
+            match end(client, &token, now).await {
+                Err(HardeningError::Changed { .. } | HardeningError::Refused { .. }) => {
+                    kept.put_off.push(token);
+                }
+                outcome => {
+                    outcome?;
+                    self.known.remove(&token);
+                    kept.ended.push(token);
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Finds the tokens that were extended before this began, the first time that it can; they are unwanted
+    /// from now on, unless they are among the `wanted`. A part of its own, for which nothing else waits: it
+    /// takes the right to list Secrets. Of more than 10,000 the others end by themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokens::keep`].
+    pub async fn find_former(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeMap<TokenId, SystemTime>,
+        now: SystemTime,
+    ) -> Result<(), HardeningError> {
+        let Ok(now) = Timestamp::try_from(now) else {
+            return Ok(());
+        };
+        if self.has_former {
+            return Ok(());
+        }
+        let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        let mut page = ListParams::default().labels(EXTENDED).limit(PAGE);
+        for _ in 0..MAX_PAGES {
+            let listed = api.list_metadata(&page);
+            let listed = call("list", format!("secrets with the label {EXTENDED}"), listed).await?;
+            for secret in listed.items {
+                let name = secret.metadata.name.unwrap_or_default();
+                let token = name.strip_prefix(NAME_PREFIX).map(TokenId::parse);
+                let Some(Ok(token)) = token else {
+                    continue;
+                };
+                let unwanted_since = (!wanted.contains_key(&token)).then_some(now);
+                let known = self.known.entry(token).or_insert(Known {
+                    life: Life::Extended(now),
+                    unwanted_since,
+                });
+                if let Life::Ends(end) = known.life {
+                    known.life = Life::Extended(end);
+                }
+            }
+            match listed.metadata.continue_.filter(|rest| !rest.is_empty()) {
+                Some(rest) => page.continue_token = Some(rest),
+                None => break,
+            }
+        }
+        self.has_former = true;
+        Ok(())
+    }
+
+    async fn extend(
+        &mut self,
+        client: &Client,
+        token: &TokenId,
+        until: Timestamp,
+        now: Timestamp,
+        kept: &mut Kept,
+    ) -> Result<(), HardeningError> {
+        let name = format!("{NAME_PREFIX}{token}");
+        let Some(text) = read(client, &name).await? else {
+            kept.missing.push(token.clone());
+            return Ok(());
+        };
+        let Some((found, life)) = TokenSecret::parse(&text) else {
+            kept.unusable.push(token.clone());
+            return Ok(());
+        };
+        let life = match life.extended(until, now) {
+            Some(end) => {
+                write(client, &name, &found.extended_to(end)).await?;
+                kept.extended.push(token.clone());
+                Life::Extended(end)
+            }
+            None => match (self.known.get(token).map(|known| known.life), life) {
+                (Some(Life::Extended(_)), Life::Ends(end)) => Life::Extended(end),
+                _ => life,
+            },
+        };
+        let known = Known {
+            life,
+            unwanted_since: None,
+        };
+        self.known.insert(token.clone(), known);
+        Ok(())
+    }
+}
+
+/// Ends the token now, if it is there, and would live on: for no longer than it could by an
+/// extension of ours, for what ends later somebody else prolonged.
+async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
+    let name = format!("{NAME_PREFIX}{token}");
+    let found = read(client, &name).await?;
+    let found = found.and_then(|text| TokenSecret::parse(&text));
+    // Seconds are what the Secret says.
+    let ends = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let ours = now..=now.saturating_add(TTL).unwrap_or(now);
+    if let Some((found, Life::Ends(end))) = found
+        && ours.contains(&end)
+    {
+        write(client, &name, &found.ended_at(ends)).await?;
+    }
+    Ok(())
+}
+
+/// Reads a Secret as text, which is overwritten after use: the client writes to the log what it
+/// cannot decode itself.
+async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, HardeningError> {
+    let path = Secret::url_path(&(), Some(NAMESPACE));
+    let request = Request::new(path).get(name, &GetParams::default());
+    let answer = async {
+        client
+            .request_text(request.map_err(KubeError::BuildRequest)?)
+            .await
+    };
+    match call("get", format!("secrets/{name}"), answer).await {
+        Ok(text) => Ok(Some(Zeroizing::new(text))),
+        Err(HardeningError::Refused {
+            code: NOT_FOUND, ..
+        }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), HardeningError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let options = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let patch = Patch::Merge(patch);
+    let written = api.patch_metadata(name, &options, &patch);
+    call("patch", format!("secrets/{name}"), written).await?;
+    Ok(())
+}
+
+impl Life {
+    /// Whether less than half of a life is left.
+    fn is_short(self, now: Timestamp) -> bool {
+        match self {
+            Self::Ends(end) | Self::Extended(end) => {
+                end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
+            }
+            Self::Endless => false,
+        }
+    }
+
+    /// The later end that it should have, if it should.
+    fn extended(self, until: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let (Self::Ends(end) | Self::Extended(end)) = self else {
+            return None;
+        };
+        let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX).min(until);
+        // Seconds are what the Secret says.
+        let later = Timestamp::from_second(later.as_second()).ok()?;
+        (self.is_short(now) && later > end).then_some(later)
+    }
+}
+
+/// The Secret of a bootstrap token, without the secret, and without annotations, in one of which
+/// kubectl keeps the secret once more.
+#[derive(Debug, Deserialize)]
+struct TokenSecret {
+    metadata: Metadata,
+    #[serde(rename = "type")]
+    kind: String,
+    data: TokenData,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    resource_version: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct TokenData {
+    expiration: Option<ByteString>,
+}
+
+impl TokenSecret {
+    /// The Secret, and how long the token lives; `None` if it is no token, or cannot be read.
+    fn parse(text: &str) -> Option<(Self, Life)> {
+        let secret: Self = serde_json::from_str(text).ok()?;
+        let life = match &secret.data.expiration {
+            None => Life::Endless,
+            Some(end) => Life::Ends(std::str::from_utf8(&end.0).ok()?.parse().ok()?),
+        };
+        (secret.kind == SECRET_TYPE).then_some((secret, life))
+    }
+
+    /// The patch that has it end then by our word, if it is still as it was read.
+    fn extended_to(&self, end: Timestamp) -> Value {
+        self.ending(end, &json!("true"))
+    }
+
+    /// The patch that has it end now.
+    fn ended_at(&self, end: Timestamp) -> Value {
+        self.ending(end, &Value::Null)
+    }
+
+    fn ending(&self, end: Timestamp, label: &Value) -> Value {
+        json!({
+            "metadata": {
+                "resourceVersion": self.metadata.resource_version,
+                "labels": {EXTENDED: label},
+            },
+            "data": {"expiration": ByteString(end.to_string().into_bytes())},
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! What a person does about the records of a management cluster: look, reset, revoke.
+//!
+//! Each act is one write to the record, which the controller carries out, and one Event on it that
+//! says who asked for it. The write is the act: it is done also where the Event is not.
+
+use std::future::Future;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
+use kube::{Client, Resource as _};
+use node_attestation_core::crd::{
+    CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION, Revoked, object_name,
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::client::ClusterAccess;
+
+/// For one call.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// How many records a page of a list has; it is read whole.
+const PAGE_SIZE: u32 = 500;
+
+/// What the events name as their source.
+const CONTROLLER: &str = "node-attestation-controller";
+
+/// The records of a management cluster, for a person.
+#[derive(Clone)]
+pub struct Identities {
+    client: Client,
+}
+
+/// A record that was changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Changed {
+    /// The record, as it is now.
+    pub identity: NodeIdentity,
+    /// Why there is no Event of it, if there is none.
+    pub event_error: Option<IdentitiesError>,
+}
+
+/// It could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentitiesError {
+    /// There is no such record.
+    #[error("there is no NodeIdentity {name} in namespace {namespace}")]
+    NotFound {
+        /// Where it would be.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// There was no answer in time.
+    #[error("the API server gave no answer in {} s", DEADLINE.as_secs())]
+    Deadline,
+    /// The API server refused, or could not be asked.
+    #[error("the API server did not do it")]
+    Api(#[from] Box<kube::Error>),
+}
+
+impl Identities {
+    /// The records of this management cluster.
+    pub fn new(management: &ClusterAccess) -> Self {
+        Self {
+            client: management.client().clone(),
+        }
+    }
+
+    /// All records, of one namespace and one Cluster where these are given.
+    ///
+    /// # Errors
+    ///
+    /// They could not be read.
+    pub async fn list(
+        &self,
+        namespace: Option<&str>,
+        cluster: Option<&str>,
+    ) -> Result<Vec<NodeIdentity>, IdentitiesError> {
+        let api: Api<NodeIdentity> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let mut wanted = ListParams::default();
+        if let Some(cluster) = cluster {
+            wanted = wanted.labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"));
+        }
+        pages(wanted, async |page| api.list(&page).await).await
+    }
+
+    /// The record of a node's name.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it could not be read.
+    pub async fn of_node(
+        &self,
+        namespace: &str,
+        cluster: &str,
+        node: &str,
+    ) -> Result<NodeIdentity, IdentitiesError> {
+        let name = object_name(cluster, node);
+        let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), namespace);
+        in_time(api.get_opt(&name))
+            .await?
+            .ok_or_else(|| IdentitiesError::NotFound {
+                namespace: namespace.to_owned(),
+                name,
+            })
+    }
+
+    /// Gives the record's present generation up for the next claim.
+    ///
+    /// # Errors
+    ///
+    /// It has changed since it was read, or could not be written.
+    pub async fn reset(
+        &self,
+        identity: &NodeIdentity,
+        now: SystemTime,
+    ) -> Result<Changed, IdentitiesError> {
+        let generation = identity.spec.generation.to_string();
+        let patch = json!({
+            "metadata": {
+                "resourceVersion": identity.metadata.resource_version,
+                "annotations": {RESET_ANNOTATION: generation},
+            },
+        });
+        let note = format!(
+            "generation {generation} of node {} is given up for the next claim",
+            identity.spec.node_name
+        );
+        self.write(identity, patch, "ResetRequested", note, now)
+            .await
+    }
+
+    /// Takes the certificates of the record's present generation back.
+    ///
+    /// # Errors
+    ///
+    /// It has changed since it was read, or could not be written.
+    pub async fn revoke(
+        &self,
+        identity: &NodeIdentity,
+        now: SystemTime,
+    ) -> Result<Changed, IdentitiesError> {
+        let generation = identity.spec.generation;
+        let revoked = Revoked {
+            generation,
+            at: Time(whole_seconds(now)),
+        };
+        let patch = json!({
+            "metadata": {"resourceVersion": identity.metadata.resource_version},
+            "spec": {"revoked": revoked},
+        });
+        let note = format!(
+            "the certificates of generation {generation} of node {} are revoked",
+            identity.spec.node_name
+        );
+        self.write(identity, patch, "Revoked", note, now).await
+    }
+
+    /// Changes what a person looked at, or nothing: the patch has its version.
+    async fn write(
+        &self,
+        identity: &NodeIdentity,
+        patch: Value,
+        reason: &str,
+        note: String,
+        now: SystemTime,
+    ) -> Result<Changed, IdentitiesError> {
+        let namespace = identity.metadata.namespace.clone().unwrap_or_default();
+        let name = identity.metadata.name.as_deref().unwrap_or_default();
+        let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), &namespace);
+        let parameters = PatchParams::default();
+        let written = in_time(api.patch(name, &parameters, &Patch::Merge(&patch))).await?;
+        let who = self.who().await;
+        let event = Event {
+            metadata: ObjectMeta {
+                generate_name: Some(format!("{CONTROLLER}-")),
+                namespace: Some(namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            event_time: Timestamp::try_from(now).ok().map(MicroTime),
+            type_: Some("Warning".to_owned()),
+            action: Some("Identities".to_owned()),
+            reason: Some(reason.to_owned()),
+            note: Some(format!("{note}, by {who}")),
+            regarding: Some(written.object_ref(&())),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(CONTROLLER.to_owned()),
+            ..Event::default()
+        };
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let told = in_time(events.create(&PostParams::default(), &event)).await;
+        Ok(Changed {
+            identity: written,
+            event_error: told.err(),
+        })
+    }
+
+    /// Who asks, by the API server's word.
+    async fn who(&self) -> String {
+        let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let review = SelfSubjectReview::default();
+        let answer = in_time(reviews.create(&PostParams::default(), &review)).await;
+        answer
+            .ok()
+            .and_then(|review| review.status?.user_info?.username)
+            .unwrap_or_else(|| "somebody whom the API server does not name".to_owned())
+    }
+}
+
+impl std::fmt::Debug for Identities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identities").finish_non_exhaustive()
+    }
+}
+
+/// As Kubernetes writes a time; the epoch for one that it cannot.
+fn whole_seconds(now: SystemTime) -> Timestamp {
+    Timestamp::try_from(now)
+        .and_then(|now| Timestamp::from_second(now.as_second()))
+        .unwrap_or_default()
+}
+
+/// All that `list` gives, page by page.
+pub(crate) async fn pages<T: Clone>(
+    wanted: ListParams,
+    list: impl AsyncFn(ListParams) -> Result<ObjectList<T>, kube::Error>,
+) -> Result<Vec<T>, IdentitiesError> {
+    let mut page = wanted.limit(PAGE_SIZE);
+    let mut all = Vec::new();
+    loop {
+        let answer = in_time(list(page.clone())).await?;
+        all.extend(answer.items);
+        match answer.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(all),
+        }
+    }
+}
+
+pub(crate) async fn in_time<T>(
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, IdentitiesError> {
+    match timeout(DEADLINE, call).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(Box::new(error).into()),
+        Err(_) => Err(IdentitiesError::Deadline),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    fn record() -> NodeIdentity {
+        let object = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+            "metadata": {"name": "prod-1.n1", "namespace": "default", "resourceVersion": "7"},
+            "spec": {
+                "clusterName": "prod-1", "nodeName": "n1", "uid": "0".repeat(32),
+                "providerID": "metal:///m1", "attestor": "null", "generation": 1,
+                "opened": {
+                    "keySHA256": "0".repeat(64), "requestName": "r", "requestUID": "u",
+                    "time": "2026-11-21T12:00:00Z",
+                },
+                "notAfter": "2026-11-28T12:00:00Z",
+            },
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// Takes writes of records, and no Events.
+    fn without_events() -> Identities {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let (status, answer) = if request.uri().path().contains("nodeidentities") {
+                (200, serde_json::to_value(record()).unwrap())
+            } else {
+                (
+                    403,
+                    json!({"kind": "Status", "status": "Failure", "code": 403}),
+                )
+            };
+            let response = Response::builder().status(status);
+            let body = Full::new(Bytes::from(answer.to_string()));
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        });
+        Identities {
+            client: Client::new(service, "default"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_written_is_a_success_without_its_event() {
+        let identities = without_events();
+
+        let now = SystemTime::UNIX_EPOCH;
+        for changed in [
+            identities.revoke(&record(), now).await,
+            identities.reset(&record(), now).await,
+        ] {
+            let changed = changed.unwrap();
+            assert_eq!(changed.identity, record());
+            assert!(changed.event_error.is_some());
+        }
+    }
+}

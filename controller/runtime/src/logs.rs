@@ -1,0 +1,145 @@
+//! The lines that tell of decisions. Text that a requester wrote is a field's value, which the
+//! formatter escapes.
+
+use std::error::Error;
+use std::time::Duration;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kubelet_attestation::csr::{envelope, parse, subject};
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::{NodeName, Provider};
+
+use node_attestation_core::decide::{Decided, Decision};
+use node_attestation_core::ledger::Opening;
+use node_attestation_core::refusal::Ignored;
+
+/// What a line says of a request, whatever became of it.
+#[derive(Debug)]
+pub(crate) struct Subject<'a> {
+    name: &'a str,
+    requester: &'a str,
+    node: Option<NodeName>,
+    provider: Option<Provider>,
+}
+
+impl<'a> Subject<'a> {
+    /// The node's name is the one that the request claims, where it can be read.
+    pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
+        Self {
+            name: request.metadata.name.as_deref().unwrap_or_default(),
+            requester: request.spec.username.as_deref().unwrap_or_default(),
+            node: claimed_node(&request.spec.request.0),
+            provider: Provider::of_client_signer(&request.spec.signer_name),
+        }
+    }
+}
+
+fn claimed_node(request: &[u8]) -> Option<NodeName> {
+    let envelope = envelope::Envelope::parse(request).ok()?;
+    let csr = parse::CertificationRequest::from_der(&envelope.csr).ok()?;
+    subject::node_name(csr.subject()).ok()
+}
+
+/// Milliseconds, to the microsecond: most checks take less than one.
+fn millis(duration: Duration) -> f64 {
+    let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
+    f64::from(micros) / 1000.0
+}
+
+/// Tells that a decision could not be written. `repeated`: so it was before, and nobody needs to
+/// read it twice.
+pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
+    const MESSAGE: &str = "the request was not answered";
+    let error = error_chain(error);
+    if repeated {
+        tracing::debug!(csr, error, "{MESSAGE}");
+    } else {
+        tracing::warn!(csr, error, "{MESSAGE}");
+    }
+}
+
+/// Tells that the API server will not take what was to be written.
+pub(crate) fn rejected(subject: &Subject<'_>, error: &dyn Error) {
+    tracing::error!(
+        csr = subject.name,
+        error = error_chain(error),
+        "the API server does not take the answer"
+    );
+}
+
+/// Tells how a decision was reached: one line for each check that was made, in order.
+pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
+    for step in &decided.steps {
+        tracing::debug!(
+            csr = subject.name,
+            check = step.check.name(),
+            millis = millis(step.took),
+            "checked"
+        );
+    }
+}
+
+/// What a name's record went through.
+fn opening(opening: Option<&Opening>) -> String {
+    opening.map_or_else(String::new, |opening| format!("; {opening}"))
+}
+
+/// Tells of a decision that is written, in one line.
+///
+/// `repeated`: a deferral that was told of before.
+pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration, repeated: bool) {
+    let (outcome, reason, detail) = match &decided.decision {
+        Decision::Ignore(ignored) => ("ignored", ignored.reason(), error_chain(ignored)),
+        Decision::Deny(denial) => ("denied", denial.reason(), error_chain(denial)),
+        Decision::Fail(failure) => ("failed", failure.reason(), error_chain(failure)),
+        Decision::Retry(deferral) => ("deferred", deferral.reason(), error_chain(deferral)),
+        Decision::Issue(certificate) => (
+            "issued",
+            certificate.opening().map_or("Issued", Opening::reason),
+            format!(
+                "certificate {} for {}{}",
+                certificate.uid(),
+                certificate.provider_id(),
+                opening(certificate.opening())
+            ),
+        ),
+        Decision::Approve(approval) => (
+            "approved",
+            approval
+                .opening()
+                .map_or(approval.basis().reason(), Opening::reason),
+            format!(
+                "for {}, to be signed by others{}",
+                approval.provider_id(),
+                opening(approval.opening())
+            ),
+        ),
+    };
+    let check = decided.steps.last().map(|step| step.check.name());
+    let node = subject.node.as_ref().map(NodeName::as_str);
+    let provider = subject.provider.as_ref().map(Provider::as_str);
+    let millis = millis(whole);
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                csr = subject.name,
+                node,
+                provider,
+                outcome,
+                reason,
+                check,
+                millis,
+                requester = subject.requester,
+                detail,
+                "decided"
+            )
+        };
+    }
+    match &decided.decision {
+        Decision::Ignore(Ignored::IssuedByOthers) => line!(warn),
+        Decision::Ignore(_) => line!(debug),
+        Decision::Retry(_) if repeated => line!(debug),
+        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => line!(info),
+        Decision::Deny(_) | Decision::Fail(_) => line!(warn),
+    }
+}

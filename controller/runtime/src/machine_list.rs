@@ -1,0 +1,357 @@
+//! The inventory of a cluster without Cluster API: a file that an operator writes.
+//!
+//! ```yaml
+//! apiVersion: attestation.cluster.x-k8s.io/v1alpha1
+//! kind: MachineInventory
+//! machines:
+//! - name: worker-1
+//!   nodeName: worker-1            # the machine's name, unless it is given
+//!   providerID: demo:///worker-1
+//!   addresses: [192.0.2.7]        # none, unless they are given; serving certificates are for these
+//!   dnsNames: [worker-1.internal] # none, unless they are given; in lower case
+//!   controlPlane: false           # whether it is of the cluster's control plane
+//!   tokenID: abcdef               # the public half of the bootstrap token made for this machine
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::{InvalidName, NodeName, ProviderId};
+use serde::Deserialize;
+
+use node_attestation_core::identifiers::{InvalidTokenId, TokenId};
+use node_attestation_core::inventory::{
+    AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner,
+};
+use node_attestation_core::refusal::Unavailable;
+
+/// The only version that is read.
+const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
+
+/// The only kind that is read.
+const KIND: &str = "MachineInventory";
+
+/// Some ten thousand machines; a limit, so that a wrong file is not read whole.
+const MAX_FILE_LEN: u64 = 4 * 1024 * 1024;
+
+/// An inventory file could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineListError {
+    /// It could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// It is longer than any list of machines.
+    #[error("{} is longer than {MAX_FILE_LEN} bytes", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is no YAML, or has another form.
+    #[error("{} is no list of machines", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where, and what is wrong.
+        source: Box<serde_saphyr::Error>,
+    },
+    /// It says that it is something else.
+    #[error("{}: {field} is not {expected}", path.display())]
+    WrongType {
+        /// The file.
+        path: PathBuf,
+        /// The field that says so.
+        field: &'static str,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A field's value is not what it should be.
+    #[error("{}: machines[{index}].{field}", path.display())]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// Which machine, from 0.
+        index: usize,
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        source: InvalidField,
+    },
+    /// Two machines claim the same.
+    #[error("{} is ambiguous", path.display())]
+    Ambiguous {
+        /// The file.
+        path: PathBuf,
+        /// Which two, and what.
+        source: AmbiguousMachines,
+    },
+}
+
+/// What is wrong with one field of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidField {
+    /// A name of the infrastructure or the cluster.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// A token's ID.
+    #[error(transparent)]
+    Token(#[from] InvalidTokenId),
+    /// An address.
+    #[error("not an IP address")]
+    Address,
+    /// A DNS name.
+    #[error("not a DNS name in lower case")]
+    DnsName,
+    /// Nothing where there must be something.
+    #[error("empty")]
+    Empty,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Document {
+    api_version: String,
+    kind: String,
+    machines: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Entry {
+    name: String,
+    node_name: Option<String>,
+    #[serde(rename = "providerID")]
+    provider_id: String,
+    #[serde(default)]
+    addresses: Vec<String>,
+    #[serde(default)]
+    dns_names: Vec<String>,
+    #[serde(default)]
+    control_plane: bool,
+    #[serde(rename = "tokenID")]
+    token_id: Option<String>,
+}
+
+/// A file of machines, read again whenever it has changed.
+///
+/// # Guarantees
+///
+/// - Every look-up sees the file as it is then, or, while it cannot be used, as it last could.
+/// - What is wrong with a changed file is logged once.
+#[derive(Debug)]
+pub struct MachineList {
+    path: PathBuf,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    version: Option<FileVersion>,
+    machines: Arc<StaticInventory>,
+}
+
+/// What changes with every replacement and every write of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileVersion {
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl MachineList {
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with it; afterwards, a broken file only delays what it should have
+    /// changed.
+    pub fn open(path: &Path) -> Result<Self, MachineListError> {
+        let (version, machines) = read(path)?;
+        let current = Current {
+            version: Some(version),
+            machines: Arc::new(machines),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            current: Mutex::new(current),
+        })
+    }
+
+    /// The machines as the file has them now.
+    fn machines(&self) -> Arc<StaticInventory> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = fs::metadata(&self.path).ok().map(|meta| version_of(&meta));
+        if version != current.version {
+            match read(&self.path) {
+                Ok((version, machines)) => {
+                    tracing::info!(inventory = %self.path.display(), "the inventory was read again");
+                    current.version = Some(version);
+                    current.machines = Arc::new(machines);
+                }
+                Err(error) => {
+                    tracing::error!(
+                        error = error_chain(&error),
+                        "the changed inventory cannot be used; the former one holds"
+                    );
+                    current.version = version;
+                }
+            }
+        }
+        Arc::clone(&current.machines)
+    }
+}
+
+impl Inventory for MachineList {
+    fn by_provider_id<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_provider_id(provider_id).await })
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_token(token).await })
+    }
+
+    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_address(address).await })
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_name(name).await })
+    }
+
+    fn by_machine_name<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        let machines = self.machines();
+        Box::pin(async move { machines.by_machine_name(name).await })
+    }
+}
+
+fn version_of(meta: &fs::Metadata) -> FileVersion {
+    FileVersion {
+        inode: meta.ino(),
+        len: meta.len(),
+        modified: (meta.mtime(), meta.mtime_nsec()),
+    }
+}
+
+fn read(path: &Path) -> Result<(FileVersion, StaticInventory), MachineListError> {
+    let failed = |source| MachineListError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let version = version_of(&file.metadata().map_err(failed)?);
+    let mut text = String::new();
+    file.take(MAX_FILE_LEN + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
+    if u64::try_from(text.len()).map_or(true, |len| len > MAX_FILE_LEN) {
+        return Err(MachineListError::TooLong {
+            path: path.to_owned(),
+        });
+    }
+    Ok((version, parse(path, &text)?))
+}
+
+fn parse(path: &Path, text: &str) -> Result<StaticInventory, MachineListError> {
+    let document: Document =
+        serde_saphyr::from_str(text).map_err(|source| MachineListError::Syntax {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+    for (field, value, expected) in [
+        ("apiVersion", &document.api_version, API_VERSION),
+        ("kind", &document.kind, KIND),
+    ] {
+        if value != expected {
+            return Err(MachineListError::WrongType {
+                path: path.to_owned(),
+                field,
+                expected,
+            });
+        }
+    }
+    let mut machines = Vec::with_capacity(document.machines.len());
+    for (index, entry) in document.machines.into_iter().enumerate() {
+        let machine = entry
+            .into_machine()
+            .map_err(|(field, source)| MachineListError::Field {
+                path: path.to_owned(),
+                index,
+                field,
+                source,
+            })?;
+        machines.push(machine);
+    }
+    StaticInventory::new(machines).map_err(|source| MachineListError::Ambiguous {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+impl Entry {
+    fn into_machine(self) -> Result<Machine, (&'static str, InvalidField)> {
+        if self.name.is_empty() {
+            return Err(("name", InvalidField::Empty));
+        }
+        let node_name = match &self.node_name {
+            Some(name) => NodeName::parse(name).map_err(|error| ("nodeName", error.into()))?,
+            None => NodeName::parse(&self.name).map_err(|error| ("name", error.into()))?,
+        };
+        let provider_id =
+            ProviderId::parse(&self.provider_id).map_err(|error| ("providerID", error.into()))?;
+        let addresses = self
+            .addresses
+            .iter()
+            .map(|address| address.parse::<IpAddr>())
+            .collect::<Result<_, _>>()
+            .map_err(|_| ("addresses", InvalidField::Address))?;
+        // A DNS name has the form of a node's.
+        let dns_names = self
+            .dns_names
+            .iter()
+            .map(|name| NodeName::parse(name).map(|name| name.as_str().to_owned()))
+            .collect::<Result<_, _>>()
+            .map_err(|_| ("dnsNames", InvalidField::DnsName))?;
+        let token_id = self
+            .token_id
+            .as_deref()
+            .map(TokenId::parse)
+            .transpose()
+            .map_err(|error| ("tokenID", error.into()))?;
+        let mut machine = Machine::new(self.name);
+        machine.provider_id = Some(provider_id);
+        machine.node_name = Some(node_name);
+        machine.addresses = addresses;
+        machine.dns_names = dns_names;
+        machine.control_plane = self.control_plane;
+        machine.token_id = token_id;
+        Ok(machine)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+use std::error::Error as _;
+
+use futures::executor::block_on;
+use node_attestation_core::inventory::MachineState;
+
+use super::*;
+
+const VALID: &str = "\
+apiVersion: attestation.cluster.x-k8s.io/v1alpha1
+kind: MachineInventory
+machines:
+- name: worker-1
+  nodeName: node-1
+  providerID: demo:///worker-1
+  addresses: [192.0.2.7, '2001:db8::7']
+  dnsNames: [node-1.internal]
+  tokenID: abcdef
+  controlPlane: true
+- name: worker-2
+  providerID: demo:///worker-2
+";
+
+fn parsed(text: &str) -> Result<StaticInventory, String> {
+    parse(Path::new("machines.yaml"), text).map_err(|error| {
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        format!("{error}{}", cause.unwrap_or_default())
+    })
+}
+
+fn by_id(inventory: &dyn Inventory, id: &str) -> Option<Machine> {
+    block_on(inventory.by_provider_id(&ProviderId::parse(id).unwrap())).unwrap()
+}
+
+#[test]
+fn a_list_gives_machines() {
+    let inventory = parsed(VALID).unwrap();
+
+    let machine = by_id(&inventory, "demo:///worker-1").unwrap();
+
+    assert_eq!(machine.name, "worker-1");
+    assert_eq!(machine.node_name.unwrap().as_str(), "node-1");
+    assert_eq!(machine.addresses.len(), 2);
+    assert_eq!(machine.dns_names, ["node-1.internal"]);
+    assert!(machine.control_plane);
+    assert_eq!(machine.token_id.unwrap().as_str(), "abcdef");
+    assert_eq!(machine.state, MachineState::Ready);
+}
+
+#[test]
+fn a_machine_without_a_node_name_gives_its_own() {
+    let inventory = parsed(VALID).unwrap();
+
+    let machine = by_id(&inventory, "demo:///worker-2").unwrap();
+
+    assert_eq!(machine.node_name.unwrap().as_str(), "worker-2");
+    assert_eq!(machine.token_id, None);
+}
+
+#[test]
+fn an_empty_list_is_a_list() {
+    let text = format!("apiVersion: {API_VERSION}\nkind: {KIND}\nmachines: []\n");
+
+    parsed(&text).unwrap();
+}
+
+#[test]
+fn one_thing_wrong_is_named() {
+    for (from, to, expected) in [
+        (
+            "v1alpha1",
+            "v1",
+            "machines.yaml: apiVersion is not attestation.cluster.x-k8s.io/v1alpha1",
+        ),
+        (
+            "kind: MachineInventory",
+            "kind: Inventory",
+            "machines.yaml: kind is not MachineInventory",
+        ),
+        (
+            "nodeName: node-1",
+            "nodeName: Node",
+            "machines.yaml: machines[0].nodeName: a node name",
+        ),
+        (
+            "name: worker-2",
+            "name: Worker",
+            "machines.yaml: machines[1].name: a node name",
+        ),
+        (
+            "name: worker-2",
+            "name: ''",
+            "machines.yaml: machines[1].name: empty",
+        ),
+        (
+            "providerID: demo:///worker-2",
+            "providerID: worker-2",
+            "machines.yaml: machines[1].providerID: a provider ID",
+        ),
+        (
+            "192.0.2.7",
+            "192.0.2.700",
+            "machines.yaml: machines[0].addresses: not an IP address",
+        ),
+        (
+            "node-1.internal",
+            "Node-1.internal",
+            "machines.yaml: machines[0].dnsNames: not a DNS name",
+        ),
+        (
+            "tokenID: abcdef",
+            "tokenID: abc",
+            "machines.yaml: machines[0].tokenID: a bootstrap",
+        ),
+        (
+            "demo:///worker-2",
+            "demo:///worker-1",
+            "machines.yaml is ambiguous: machines worker-1 and worker-2 have the same provider ID",
+        ),
+        (
+            "nodeName: node-1",
+            "nodeName: worker-2",
+            "machines.yaml is ambiguous: machines worker-1 and worker-2 have the same node name",
+        ),
+        (
+            "tokenID: abcdef",
+            "token: abcdef",
+            "machines.yaml is no list of machines: ",
+        ),
+        (
+            "machines:",
+            "machines",
+            "machines.yaml is no list of machines: ",
+        ),
+        (
+            "name: worker-2",
+            "name: worker-2\n  name: x",
+            "machines.yaml is no list of machines: ",
+        ),
+    ] {
+        let text = VALID.replacen(from, to, 1);
+        assert_ne!(text, VALID, "{from}");
+
+        let error = parsed(&text).unwrap_err();
+
+        assert!(error.starts_with(expected), "{to}: {error}");
+    }
+}
+
+#[test]
+fn what_is_missing_or_unknown_is_named_with_its_line() {
+    for (from, to, what) in [
+        ("  providerID: demo:///worker-2\n", "", "providerID"),
+        ("tokenID: abcdef", "token: abcdef", "token"),
+        ("kind: MachineInventory\n", "", "kind"),
+    ] {
+        let error = parsed(&VALID.replacen(from, to, 1)).unwrap_err();
+
+        assert!(error.contains(what), "{error}");
+        assert!(error.contains("line"), "{error}");
+    }
+}
+
+#[test]
+fn a_changed_file_is_seen_at_the_next_look_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("machines.yaml");
+    fs::write(&path, VALID).unwrap();
+    let list = MachineList::open(&path).unwrap();
+    assert_eq!(by_id(&list, "demo:///worker-3"), None);
+
+    fs::write(
+        &path,
+        format!("{VALID}- name: worker-3\n  providerID: demo:///worker-3\n"),
+    )
+    .unwrap();
+
+    assert_eq!(by_id(&list, "demo:///worker-3").unwrap().name, "worker-3");
+}
+
+#[test]
+fn a_broken_or_missing_file_leaves_the_former_one_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("machines.yaml");
+    fs::write(&path, VALID).unwrap();
+    let list = MachineList::open(&path).unwrap();
+
+    fs::write(&path, "machines: [").unwrap();
+    assert!(by_id(&list, "demo:///worker-1").is_some());
+
+    fs::remove_file(&path).unwrap();
+    assert!(by_id(&list, "demo:///worker-1").is_some());
+
+    fs::write(&path, VALID.replace("worker-1", "worker-9")).unwrap();
+    assert!(by_id(&list, "demo:///worker-1").is_none());
+}
+
+#[test]
+fn a_file_that_is_no_list_is_refused_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("machines.yaml");
+
+    let missing = MachineList::open(&path).unwrap_err();
+    assert!(
+        matches!(missing, MachineListError::Read { .. }),
+        "{missing:?}"
+    );
+
+    fs::write(&path, [0xff, 0xfe, 0]).unwrap();
+    let binary = MachineList::open(&path).unwrap_err();
+    assert!(
+        matches!(binary, MachineListError::Read { .. }),
+        "{binary:?}"
+    );
+
+    let long = File::create(&path).unwrap();
+    long.set_len(MAX_FILE_LEN + 1).unwrap();
+    let long = MachineList::open(&path).unwrap_err();
+    assert!(matches!(long, MachineListError::TooLong { .. }), "{long:?}");
+}

@@ -1,0 +1,150 @@
+//! Nodes in a Kubernetes API server.
+
+use std::fmt::{self, Debug};
+use std::future::Future;
+use std::time::{Duration, SystemTime};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, Preconditions};
+use kube::{Client, Error as KubeError, Resource as _};
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::nodes::{Node, NodeState, Nodes};
+use node_attestation_core::refusal::Unavailable;
+use serde::Deserialize;
+
+use crate::watch::Lenient;
+
+/// For one call. An API server under load answers within its own limit of 60 s for others, not for
+/// one small object.
+const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Where kubelets keep their Leases.
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// HTTP status of a deletion of an object that is another by now.
+const CONFLICT: u16 = 409;
+
+/// The Nodes of one Kubernetes API server.
+///
+/// Its user may get and delete Nodes, and get Leases in `kube-node-lease`.
+#[derive(Clone)]
+pub struct KubeNodes {
+    nodes: Api<Lenient<ReadNode, KubeNode>>,
+    leases: Api<Lenient<ReadLease, Lease>>,
+}
+
+/// What is read of a Node: whoever is on a node writes its status, times included.
+#[derive(Debug, Clone, Deserialize)]
+struct ReadNode {
+    status: Option<ReadStatus>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadStatus {
+    conditions: Option<Vec<ReadCondition>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReadCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+/// What is read of a node's Lease, which whoever is on the node writes.
+#[derive(Debug, Clone, Deserialize)]
+struct ReadLease {
+    spec: Option<ReadLeaseSpec>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadLeaseSpec {
+    renew_time: Option<String>,
+}
+
+impl KubeNodes {
+    /// The Nodes of the API server that `client` speaks to.
+    pub fn new(client: Client) -> Self {
+        Self {
+            nodes: Api::all(client.clone()),
+            leases: Api::namespaced(client, LEASE_NAMESPACE),
+        }
+    }
+
+    async fn read(&self, name: &str) -> Result<NodeState, Unavailable> {
+        let Some(node) = in_time(self.nodes.get_opt(name)).await? else {
+            return Ok(NodeState::Absent);
+        };
+        // One of a ready Node too: kube-controller-manager, which would call it down, may be.
+        let lease = in_time(self.leases.get_opt(name)).await?;
+        let uid = node.meta().uid.clone();
+        let lease = lease.map(|lease| lease.object).transpose();
+        Ok(NodeState::Present(Node {
+            ready: is_ready(&node.object.map_err(Unavailable::new)?),
+            uid: uid.unwrap_or_default(),
+            lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
+        }))
+    }
+
+    async fn remove(&self, name: &str, uid: &str) -> Result<(), Unavailable> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let deleted = tokio::time::timeout(CALL_DEADLINE, self.nodes.delete(name, &parameters));
+        match deleted.await.map_err(Unavailable::new)? {
+            Ok(_) => Ok(()),
+            Err(KubeError::Api(status)) if status.is_not_found() || status.code == CONFLICT => {
+                Ok(())
+            }
+            Err(error) => Err(Unavailable::new(error)),
+        }
+    }
+}
+
+fn is_ready(node: &ReadNode) -> bool {
+    node.status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .any(|condition| condition.kind == "Ready" && condition.status == "True")
+}
+
+/// When the Lease was renewed. A time that cannot be read was written by somebody who is up.
+fn renewed(lease: ReadLease) -> Option<SystemTime> {
+    let time = lease.spec?.renew_time?;
+    Some(time.parse().unwrap_or(Timestamp::MAX).into())
+}
+
+impl Debug for KubeNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeNodes").finish_non_exhaustive()
+    }
+}
+
+impl Nodes for KubeNodes {
+    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+        Box::pin(self.read(name.as_str()))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        uid: &'a str,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        Box::pin(self.remove(name.as_str(), uid))
+    }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, KubeError>>) -> Result<T, Unavailable> {
+    tokio::time::timeout(CALL_DEADLINE, call)
+        .await
+        .map_err(Unavailable::new)?
+        .map_err(Unavailable::new)
+}

@@ -1,0 +1,281 @@
+//! Hours without the management cluster, minutes of refusals: a request waits, and is issued.
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, ready};
+use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_core::identifiers::{KeyDigest, TokenId};
+use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
+use node_attestation_core::ledger::{
+    LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
+};
+use node_attestation_core::nodes::{MemoryNodes, NodeState, Nodes};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::testing::cluster::Parts;
+use node_attestation_core::testing::{now, valid};
+use node_attestation_core::verifier::Identity;
+
+use super::*;
+use crate::status::memory_store::{MemoryStore, UID};
+
+/// Away until then.
+#[derive(Debug)]
+struct Away<T: ?Sized> {
+    inner: Arc<T>,
+    until: Instant,
+}
+
+impl<T: ?Sized> Away<T> {
+    fn here(&self) -> Result<&T, Unavailable> {
+        if Instant::now() < self.until {
+            Err(Unavailable::new("429 Too Many Requests"))
+        } else {
+            Ok(&self.inner)
+        }
+    }
+
+    fn ask<'a, A: Send + 'a, E: From<Unavailable> + Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a T) -> BoxFuture<'a, Result<A, E>>,
+    ) -> BoxFuture<'a, Result<A, E>> {
+        match self.here() {
+            Ok(inner) => call(inner),
+            Err(error) => ready(Err(error.into())).boxed(),
+        }
+    }
+}
+
+impl Records for Away<MemoryRecords> {
+    fn known<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        // A watch that was cut goes on with what it had.
+        self.inner.known(name)
+    }
+
+    fn known_of_machine<'a>(
+        &'a self,
+        identity: &'a Identity,
+        key: KeyDigest,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+        self.inner.known_of_machine(identity, key)
+    }
+
+    fn caught_up<'a>(
+        &'a self,
+        name: &'a NodeName,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.ask(|inner| inner.caught_up(name, version))
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        self.ask(|inner| inner.read(name))
+    }
+
+    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        self.ask(|inner| inner.create(record))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        record: &'a Record,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        self.ask(|inner| inner.replace(record, read))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>> {
+        self.ask(|inner| inner.delete(name, read))
+    }
+
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+        self.inner.all()
+    }
+
+    fn note<'a>(
+        &'a self,
+        name: &'a NodeName,
+        issued: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.ask(|inner| inner.note(name, issued))
+    }
+}
+
+impl Nodes for Away<MemoryNodes> {
+    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+        self.ask(|inner| inner.state(name))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        uid: &'a str,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.ask(|inner| inner.delete(name, uid))
+    }
+}
+
+impl Inventory for Away<dyn Inventory> {
+    fn by_provider_id<'a>(
+        &'a self,
+        provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        self.ask(|inner| inner.by_provider_id(provider_id))
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+        self.ask(|inner| inner.by_token(token))
+    }
+
+    fn by_address(
+        &self,
+        address: std::net::IpAddr,
+    ) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        self.ask(|inner| inner.by_address(address))
+    }
+
+    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        self.ask(|inner| inner.by_name(name))
+    }
+}
+
+impl RequestStore for Away<MemoryStore> {
+    fn get<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
+        self.inner.get(name)
+    }
+
+    fn update_approval<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+        match self.here() {
+            Ok(inner) => inner.update_approval(request),
+            Err(_) => ready(Err(too_many_requests())).boxed(),
+        }
+    }
+
+    fn update_status<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
+        match self.here() {
+            Ok(inner) => inner.update_status(request),
+            Err(_) => ready(Err(too_many_requests())).boxed(),
+        }
+    }
+}
+
+fn too_many_requests() -> StoreError {
+    StoreError::Refused {
+        code: 429,
+        reason: "TooManyRequests".to_owned(),
+        message: "slow down".to_owned(),
+    }
+}
+
+/// How long each part is away.
+#[derive(Default)]
+struct Outage {
+    records: Duration,
+    inventory: Duration,
+    nodes: Duration,
+    store: Duration,
+}
+
+/// Tries once a minute; gives how many minutes it took. Nothing is written before.
+async fn minutes_until_issued(outage: Outage) -> u32 {
+    let begun = Instant::now();
+    let parts = Parts::default();
+    let parts = Parts {
+        records: Arc::new(Away {
+            inner: Arc::new(MemoryRecords::default()),
+            until: begun + outage.records,
+        }),
+        inventory: Arc::new(Away {
+            inner: parts.inventory.clone(),
+            until: begun + outage.inventory,
+        }),
+        nodes: Arc::new(Away {
+            inner: Arc::new(MemoryNodes::default()),
+            until: begun + outage.nodes,
+        }),
+        ..parts
+    };
+    let requests = Arc::new(MemoryStore::new(valid()));
+    let store = Arc::new(Away {
+        inner: requests.clone(),
+        until: begun + outage.store,
+    });
+    let pipeline = Pipeline::new(parts.cluster(), store, Events::none(), now);
+    for minutes in 0..120 {
+        let work = Work {
+            name: "csr".to_owned(),
+            uid: UID.to_owned(),
+            object: None,
+            max_len: usize::MAX,
+            attempts: minutes,
+        };
+        if pipeline.process(work).await == Next::Done {
+            let status = requests.request().status.unwrap();
+            assert!(status.certificate.is_some(), "{:?}", status.conditions);
+            return minutes;
+        }
+        assert_eq!(requests.writes(), 0);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+    }
+    panic!("never issued")
+}
+
+const HOUR: Duration = Duration::from_hours(1);
+const MINUTES: Duration = Duration::from_mins(7);
+
+#[tokio::test(start_paused = true)]
+async fn a_management_cluster_that_is_away_for_an_hour_delays_a_join() {
+    let outage = Outage {
+        records: HOUR,
+        inventory: HOUR,
+        ..Outage::default()
+    };
+
+    assert_eq!(minutes_until_issued(outage).await, 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_that_cannot_be_written_for_an_hour_delay_a_join() {
+    let outage = Outage {
+        records: HOUR,
+        ..Outage::default()
+    };
+
+    assert_eq!(minutes_until_issued(outage).await, 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_for_minutes_delay_a_join() {
+    for outage in [
+        Outage {
+            nodes: MINUTES,
+            ..Outage::default()
+        },
+        Outage {
+            store: MINUTES,
+            ..Outage::default()
+        },
+    ] {
+        assert_eq!(minutes_until_issued(outage).await, 7);
+    }
+}

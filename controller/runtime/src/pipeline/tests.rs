@@ -1,0 +1,475 @@
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kubelet_attestation::names::ProviderId;
+use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
+use node_attestation_core::identifiers::TokenId;
+use node_attestation_core::inventory::{
+    Inventory, Machine, MachineState, StaticInventory, TokenOwner,
+};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::testing::cluster::{Witness, cluster_seen_by, machine};
+use node_attestation_core::testing::{cluster, now, valid};
+
+use super::*;
+use crate::status::memory_store::{Fault, MemoryStore, UID};
+
+pub(super) fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
+    Pipeline::new(context, store.clone(), Events::none(), now)
+}
+
+pub(super) async fn processed(context: Context, store: &Arc<MemoryStore>) -> Next {
+    processed_at(now, context, store).await
+}
+
+async fn processed_at(
+    clock: fn() -> SystemTime,
+    context: Context,
+    store: &Arc<MemoryStore>,
+) -> Next {
+    let seen = store.request();
+    let pipeline = Pipeline {
+        clock,
+        ..pipeline(context, store)
+    };
+    pipeline.process(work(Some(seen), 0)).await
+}
+
+/// Of the requests in these tests.
+const MAX_LEN: usize = 64 * 1024;
+
+pub(super) fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Work {
+    Work {
+        name: "csr".to_owned(),
+        uid: UID.to_owned(),
+        object: seen.map(Box::new),
+        max_len: MAX_LEN,
+        attempts,
+    }
+}
+
+/// After ten minutes, and a little.
+pub(super) fn later() -> SystemTime {
+    now() + Duration::from_secs(601)
+}
+
+/// After twenty minutes, and a little.
+fn much_later() -> SystemTime {
+    now() + Duration::from_secs(1201)
+}
+
+pub(super) fn filed_at(
+    time: SystemTime,
+    mut request: CertificateSigningRequest,
+) -> CertificateSigningRequest {
+    let time = Timestamp::try_from(time).unwrap();
+    request.metadata.creation_timestamp = Some(Time(time));
+    request
+}
+
+pub(super) fn without_machines() -> Context {
+    Context {
+        inventory: Arc::new(StaticInventory::default()),
+        ..cluster()
+    }
+}
+
+/// Its machine is not ready to join.
+fn pending() -> Context {
+    let machine = Machine {
+        state: MachineState::Pending,
+        ..machine("m1", "n1", Some("abcdef"))
+    };
+    Context {
+        inventory: Arc::new(StaticInventory::new(vec![machine]).unwrap()),
+        ..cluster()
+    }
+}
+
+pub(super) fn reason(request: &CertificateSigningRequest, condition: &str) -> Option<String> {
+    let status = request.status.as_ref()?;
+    let conditions = status.conditions.as_ref()?;
+    let found = conditions.iter().find(|found| found.type_ == condition)?;
+    found.reason.clone()
+}
+
+fn is_issued(request: &CertificateSigningRequest) -> bool {
+    let status = request.status.as_ref();
+    status.is_some_and(|status| status.certificate.is_some())
+}
+
+/// A request with another machine's token.
+fn bad() -> CertificateSigningRequest {
+    let mut request = valid();
+    request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
+    request
+}
+
+fn approved_by_hand(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
+    let condition = k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("ByHand".to_owned()),
+        ..Default::default()
+    };
+    let status = request.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().push(condition);
+    request
+}
+
+#[tokio::test]
+async fn a_good_request_is_approved_and_gets_its_certificate_in_two_writes() {
+    let store = Arc::new(MemoryStore::new(valid()));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert_eq!(
+        reason(&request, "Approved").as_deref(),
+        Some("NodeNameClaimed")
+    );
+    assert!(is_issued(&request));
+    assert_eq!(store.writes(), 2);
+}
+
+#[tokio::test]
+async fn a_contradiction_is_denied_and_nothing_else_is_written() {
+    let store = Arc::new(MemoryStore::new(bad()));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert!(reason(&request, "Denied").is_some(), "{request:?}");
+    assert_eq!(reason(&request, "Approved"), None);
+    assert!(!is_issued(&request));
+    assert_eq!(store.writes(), 1);
+}
+
+#[tokio::test]
+async fn an_unsupported_version_fails_with_the_list_of_those_that_are() {
+    let newer = Witness {
+        sees: None,
+        versions: vec![
+            EvidenceVersion::parse("v8").unwrap(),
+            EvidenceVersion::parse("v9").unwrap(),
+        ],
+    };
+    let store = Arc::new(MemoryStore::new(valid()));
+
+    let next = processed(cluster_seen_by(newer), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    let failed = reason(&request, "Failed");
+    assert_eq!(failed.as_deref(), Some("UnsupportedAttestationVersion"));
+    let annotations = request.metadata.annotations.unwrap();
+    assert_eq!(annotations[SUPPORTED_VERSIONS_ANNOTATION], "v8,v9");
+    assert_eq!(store.writes(), 1);
+}
+
+#[tokio::test]
+async fn what_must_wait_stays_as_it_is() {
+    let unknown = Context {
+        inventory: Arc::new(StaticInventory::default()),
+        ..cluster()
+    };
+    let store = Arc::new(MemoryStore::new(valid()));
+    let before = store.request();
+
+    let next = processed(unknown, &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.request(), before);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn what_is_approved_and_undecided_for_ten_minutes_fails() {
+    let ten_minutes_ago = now() - Duration::from_mins(10);
+    let store = Arc::new(MemoryStore::new(approved_by_hand(filed_at(
+        ten_minutes_ago,
+        valid(),
+    ))));
+
+    let next = processed(without_machines(), &store).await;
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+
+    let next = processed_at(later, without_machines(), &store).await;
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    let failed = reason(&request, "Failed");
+    assert_eq!(failed.as_deref(), Some("UndecidedTooLong"));
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn what_has_no_machine_fails_when_no_node_waits_for_it_any_more() {
+    let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
+
+    let next = processed_at(later, without_machines(), &store).await;
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+
+    let next = processed_at(much_later, without_machines(), &store).await;
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    let failed = reason(&request, "Failed");
+    assert_eq!(failed.as_deref(), Some("MachineMissing"));
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_approved_and_its_checks_never_end_fails_after_ten_minutes() {
+    let stuck = Context {
+        inventory: Arc::new(Stuck),
+        ..cluster()
+    };
+    let store = Arc::new(MemoryStore::new(approved_by_hand(filed_at(now(), valid()))));
+
+    let next = processed_at(later, stuck, &store).await;
+
+    assert_eq!(next, Next::Done);
+    let failed = reason(&store.request(), "Failed");
+    assert_eq!(failed.as_deref(), Some("UndecidedTooLong"));
+}
+
+#[tokio::test]
+async fn what_nobody_approved_is_never_too_old() {
+    let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
+
+    let next = processed_at(much_later, pending(), &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_api_server_never_takes_fails_the_request() {
+    let store = Arc::new(MemoryStore::new(valid()).with_fault(1, Fault::Refused(422)));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    let failed = reason(&request, "Failed");
+    assert_eq!(failed.as_deref(), Some("CertificateRejected"));
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn what_the_api_server_takes_no_answer_for_is_given_up_until_it_changes() {
+    for request in [valid(), bad()] {
+        let request = approved_by_hand(request);
+        let store = Arc::new(MemoryStore::new(request).with_fault(0, Fault::NeverValid));
+        let before = store.request();
+
+        let next = processed(cluster(), &store).await;
+
+        assert_eq!(next, Next::GiveUp);
+        assert_eq!(store.request(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_api_server_does_not_take_now_is_tried_again() {
+    for code in [403, 500] {
+        let store = Arc::new(MemoryStore::new(valid()).with_fault(1, Fault::Refused(code)));
+
+        assert_eq!(processed(cluster(), &store).await, Next::Retry, "{code}");
+        assert_eq!(reason(&store.request(), "Failed"), None, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_approval_by_another_gets_no_bad_request_signed_and_leaves_none_open() {
+    let store = Arc::new(MemoryStore::new(approved_by_hand(bad())));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert!(reason(&request, "Failed").is_some(), "{request:?}");
+    assert_eq!(reason(&request, "Denied"), None);
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn a_good_request_that_was_approved_already_gets_its_certificate_in_one_write() {
+    let store = Arc::new(MemoryStore::new(approved_by_hand(valid())));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert!(is_issued(&request));
+    assert_eq!(reason(&request, "Approved").as_deref(), Some("ByHand"));
+    assert_eq!(store.writes(), 1);
+}
+
+#[tokio::test]
+async fn what_was_answered_is_left_alone() {
+    let store = Arc::new(MemoryStore::new(valid()));
+    processed(cluster(), &store).await;
+    let before = store.request();
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    assert_eq!(store.request(), before);
+}
+
+#[tokio::test]
+async fn a_denial_by_another_under_our_hands_holds() {
+    let store = Arc::new(MemoryStore::new(valid()).with_fault(0, Fault::DeniedBefore));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Done);
+    let request = store.request();
+    assert_eq!(reason(&request, "Denied").as_deref(), Some("ByHand"));
+    assert_eq!(reason(&request, "Approved"), None);
+    assert!(!is_issued(&request));
+}
+
+#[tokio::test]
+async fn a_request_that_never_stands_still_does_not_keep_others_waiting() {
+    let store = Arc::new(MemoryStore::new(valid()).with_fault(0, Fault::AnnotatedBefore));
+
+    let next = processed(cluster(), &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), MAX_ROUNDS);
+    assert!(!is_issued(&store.request()));
+}
+
+#[tokio::test]
+async fn a_request_that_is_deleted_under_our_hands_is_done_with() {
+    for write in [0, 1] {
+        let store = Arc::new(MemoryStore::new(valid()).with_fault(write, Fault::DeletedBefore));
+
+        assert_eq!(
+            processed(cluster(), &store).await,
+            Next::Done,
+            "write {write}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn another_request_under_the_same_name_is_left_to_its_own_turn() {
+    let store = Arc::new(MemoryStore::new(valid()));
+    let former = Work {
+        uid: "former".to_owned(),
+        ..work(None, 1)
+    };
+
+    let next = pipeline(cluster(), &store).process(former).await;
+
+    assert_eq!(next, Next::Done);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_is_longer_than_there_is_room_for_waits() {
+    let mut long = valid();
+    let note = "x".repeat(MAX_LEN);
+    long.metadata.annotations = Some([("note".to_owned(), note)].into());
+    let store = Arc::new(MemoryStore::new(long));
+
+    let next = pipeline(cluster(), &store).process(work(None, 1)).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+}
+
+#[tokio::test]
+async fn a_write_that_fails_in_either_way_is_followed_by_one_that_does_not() {
+    for fault in [Fault::Lost, Fault::AnswerLost] {
+        for write in [0, 1] {
+            let store = Arc::new(MemoryStore::new(valid()).with_fault(write, fault));
+            let context = cluster();
+            let next = processed(context.clone(), &store).await;
+            assert_eq!(next, Next::Retry, "{fault:?} of write {write}");
+
+            let next = pipeline(context, &store).process(work(None, 1)).await;
+
+            assert_eq!(next, Next::Done, "{fault:?} of write {write}");
+            assert!(is_issued(&store.request()), "{fault:?} of write {write}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whatever_died_after_a_write_is_finished_by_its_successor() {
+    for (request, write) in [
+        (valid(), 0),
+        (valid(), 1),
+        (bad(), 0),
+        (approved_by_hand(bad()), 0),
+    ] {
+        let store = Arc::new(MemoryStore::new(request).with_fault(write, Fault::Death));
+        let died = AssertUnwindSafe(processed(cluster(), &store))
+            .catch_unwind()
+            .await;
+        assert!(died.is_err(), "write {write}");
+
+        // The successor's memory is empty.
+        let next = processed(cluster(), &store).await;
+
+        assert_eq!(next, Next::Done);
+        let request = store.request();
+        let open = reason(&request, "Approved").is_some()
+            && !is_issued(&request)
+            && reason(&request, "Failed").is_none();
+        assert!(!open, "{request:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_that_never_end_give_their_place_back() {
+    let stuck = Context {
+        inventory: Arc::new(Stuck),
+        ..cluster()
+    };
+    let store = Arc::new(MemoryStore::new(valid()));
+
+    let next = processed(stuck, &store).await;
+
+    assert_eq!(next, Next::Retry);
+    assert_eq!(store.writes(), 0);
+}
+
+/// An inventory that never answers.
+#[derive(Debug)]
+struct Stuck;
+
+impl Inventory for Stuck {
+    fn by_provider_id<'a>(
+        &'a self,
+        _provider_id: &'a ProviderId,
+    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+
+    fn by_token<'a>(
+        &'a self,
+        _token: &'a TokenId,
+    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+
+    fn by_address(&self, _: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+
+    fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        std::future::pending().boxed()
+    }
+}

@@ -1,0 +1,135 @@
+//! Requests that wait: what is told of them, and when they are looked at again.
+
+use std::sync::LazyLock;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, ready};
+use k8s_openapi::api::events::v1::Event;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
+use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_core::duties::BuiltIn;
+use node_attestation_core::inventory::{Machine, MachineState, StaticInventory};
+use node_attestation_core::refusal::{Refusal, Unavailable};
+use node_attestation_core::testing::cluster::machine;
+use node_attestation_core::testing::{cluster, now, valid};
+use node_attestation_core::verifier::{Appraisal, Assurance, Verifier, Verifiers};
+
+use super::tests::{filed_at, later, pipeline, processed, reason, without_machines, work};
+use super::*;
+use crate::status::memory_store::MemoryStore;
+
+/// The tries, of forty, at which this context's Machine is told that a request goes on waiting, and the
+/// last Event.
+async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
+    let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
+    let (events, mut next) = Events::collected();
+    let pipeline = Pipeline {
+        clock: later,
+        events,
+        ..pipeline(context, &store)
+    };
+    let (mut told, mut last) = (Vec::new(), None);
+    for attempts in 1..40 {
+        let work = work(Some(store.request()), attempts);
+        assert_eq!(pipeline.process(work).await, Next::Retry);
+        if let Some(event) = next() {
+            told.push(attempts);
+            last = Some(event);
+        }
+        assert_eq!(next(), None);
+    }
+    (told, last)
+}
+
+/// A verifier whose list of endorsement keys is not there.
+#[derive(Debug)]
+struct Unread;
+
+impl Verifier for Unread {
+    fn provider(&self) -> &Provider {
+        &Provider::NULL
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        static V1: LazyLock<[EvidenceVersion; 1]> = LazyLock::new(|| [EvidenceVersion::v1()]);
+        &*V1
+    }
+
+    fn verify<'a>(
+        &'a self,
+        _appraisal: Appraisal<'a>,
+        _now: SystemTime,
+    ) -> BoxFuture<'a, Result<Assurance, Refusal>> {
+        let source = Unavailable::new("no ConfigMap metal/hosts");
+        ready(Err(Deferral::VerifierUnavailable { source }.into())).boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_machine_is_told_of_a_request_that_waits_for_a_person_again_and_again_but_seldom() {
+    let object = ObjectReference {
+        kind: Some("Machine".to_owned()),
+        namespace: Some("prod".to_owned()),
+        name: Some("m1".to_owned()),
+        ..ObjectReference::default()
+    };
+    let of = |change: fn(&mut Machine)| {
+        let mut machine = machine("m1", "n1", Some("abcdef"));
+        machine.object = Some(object.clone());
+        change(&mut machine);
+        Context {
+            inventory: Arc::new(StaticInventory::new(vec![machine]).unwrap()),
+            ..cluster()
+        }
+    };
+    let unread: Arc<dyn Verifier> = Arc::new(Unread);
+    for (context, reason) in [
+        (of(|machine| machine.provider_id = None), "MachineNotReady"),
+        (of(|machine| machine.node_name = None), "MachineNotReady"),
+        (
+            of(|machine| machine.state = MachineState::Pending),
+            "MachineNotReady",
+        ),
+        (
+            Context {
+                verifiers: Verifiers::from_iter([unread]),
+                ..of(|_| {})
+            },
+            "VerifierUnavailable",
+        ),
+    ] {
+        let (told, last) = told_of(context).await;
+
+        assert_eq!(told, [5, 7, 11, 19, 35]);
+        let event = last.unwrap();
+        assert_eq!(event.regarding.as_ref(), Some(&object));
+        assert_eq!(event.reason.as_deref(), Some(reason));
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
+        let note = event.note.unwrap();
+        assert!(note.ends_with("it has waited for 601 s"), "{note}");
+    }
+    assert_eq!(told_of(without_machines()).await, (vec![], None));
+}
+
+#[tokio::test]
+async fn a_stock_request_is_looked_at_again_until_it_is_answered_or_attestation_is_enforced() {
+    let mut context = cluster();
+    context.duties.built_in = BuiltIn::Deny;
+    context.enforcement.set(false);
+    let mut stock = valid();
+    stock.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();
+    let store = Arc::new(MemoryStore::new(stock.clone()));
+
+    assert_eq!(processed(context.clone(), &store).await, Next::Retry);
+    assert_eq!(store.writes(), 0);
+    let mut issued = stock.clone();
+    let status = issued.status.get_or_insert_default();
+    status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
+    let answered = Arc::new(MemoryStore::new(issued));
+    assert_eq!(processed(context.clone(), &answered).await, Next::Done);
+
+    context.enforcement.set(true);
+    assert_eq!(processed(context, &store).await, Next::Done);
+    let denied = reason(&store.request(), "Denied");
+    assert!(denied.is_some(), "{:?}", store.request());
+}

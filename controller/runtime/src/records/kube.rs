@@ -1,0 +1,301 @@
+//! Records as objects in the management cluster.
+
+use std::fmt::{self, Debug};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Error as KubeError};
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::verifier::Identity;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::cache::{Cache, State, follow};
+use super::heard::listening;
+use super::object::{self, BrokenRecord};
+use crate::watch::{Doubling, Lenient, watched_in_pages};
+
+/// For one call. An API server under load answers within its own limit of 60 s for others, not for
+/// one small object.
+const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+const FIELD_MANAGER: &str = "node-attestation-controller";
+
+/// HTTP status of an object that exists, or has changed.
+const CONFLICT: u16 = 409;
+
+/// How many objects a page of a list has; it is read whole.
+const PAGE_SIZE: u32 = 500;
+
+/// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
+/// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
+const WATCH_SECONDS: u32 = 45;
+
+/// The `NodeIdentity` objects of one Cluster, beside it.
+///
+/// A watch keeps a copy of all; it ends when this is dropped.
+pub struct KubeRecords {
+    api: Api<NodeIdentity>,
+    cluster: String,
+    cache: Arc<Cache>,
+    watching: AbortHandle,
+}
+
+impl KubeRecords {
+    /// Begins to watch the records of the Cluster of this name in `namespace`.
+    ///
+    /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their
+    /// status.
+    pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
+        let config = watched_in_pages()
+            .labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"))
+            .page_size(PAGE_SIZE)
+            .timeout(WATCH_SECONDS);
+        let cache = Arc::new(Cache::new(cluster));
+        let listening = listening(client.clone(), Arc::clone(&cache));
+        let watched: Api<Lenient<NodeIdentity>> = Api::namespaced(listening, namespace);
+        let api = Api::namespaced(client, namespace);
+        let events = watcher(watched, config).backoff(Doubling::default());
+        let watching = tokio::spawn(follow(events, Arc::clone(&cache)));
+        Self {
+            api,
+            cluster: cluster.to_owned(),
+            cache,
+            watching: watching.abort_handle(),
+        }
+    }
+
+    /// What is wrong with objects that somebody changed by hand.
+    pub fn broken(&self) -> Vec<BrokenRecord> {
+        let state = self.cache.state();
+        let broken = state.objects.values().filter_map(|one| one.as_ref().err());
+        broken.cloned().collect()
+    }
+
+    fn name(&self, node_name: &NodeName) -> String {
+        crd::object_name(&self.cluster, node_name.as_str())
+    }
+
+    async fn fetch(&self, name: &str) -> Result<Option<Stored>, Unavailable> {
+        let object = in_time(self.api.get_opt(name)).await?;
+        let object = object.map_err(Unavailable::new)?;
+        let stored = object.map(|object| object::stored(&object, &self.cluster));
+        stored.transpose().map_err(Unavailable::new)
+    }
+
+    async fn make(&self, record: &Record) -> Result<Stored, WriteError> {
+        let name = self.name(&record.node_name);
+        let spec = object::spec(record, &self.cluster).map_err(Unavailable::new)?;
+        let mut object = NodeIdentity::new(&name, spec);
+        let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
+        object.metadata.labels = Some([label].into());
+        let parameters = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        match in_time(self.api.create(&parameters, &object)).await? {
+            Ok(made) => self.written(&made),
+            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Exists),
+            Err(error) => Err(Unavailable::new(error).into()),
+        }
+    }
+
+    async fn change(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
+        let name = self.name(&record.node_name);
+        let patch = self.patch(record, read).map_err(Unavailable::new)?;
+        let parameters = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(&patch);
+        let patched = self.api.patch(&name, &parameters, &patch);
+        match in_time(patched).await? {
+            Ok(changed) => self.written(&changed),
+            Err(KubeError::Api(status)) if status.is_not_found() || status.code == CONFLICT => {
+                Err(WriteError::Conflict)
+            }
+            Err(error) => Err(Unavailable::new(error).into()),
+        }
+    }
+
+    /// A merge patch (RFC 7386) that applies to this version only, and leaves alone what is not
+    /// ours. A field that the record does not have is null in it, so that a former holder's goes.
+    fn patch(
+        &self,
+        record: &Record,
+        read: &Version,
+    ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        let spec = serde_json::to_value(object::spec(record, &self.cluster)?)?;
+        let reset = record.reset.map(|reset| reset.to_string());
+        Ok(json!({
+            "metadata": {
+                "resourceVersion": read.as_str(),
+                "annotations": {RESET_ANNOTATION: reset},
+            },
+            "spec": spec,
+        }))
+    }
+
+    fn written(&self, object: &NodeIdentity) -> Result<Stored, WriteError> {
+        let stored = object::stored(object, &self.cluster);
+        Ok(stored.map_err(Unavailable::new)?)
+    }
+
+    async fn remove(&self, name: &str, read: &Version) -> Result<(), WriteError> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: None,
+                resource_version: Some(read.as_str().to_owned()),
+            }),
+            ..DeleteParams::default()
+        };
+        match in_time(self.api.delete(name, &parameters)).await? {
+            Ok(_) => Ok(()),
+            Err(KubeError::Api(status)) if status.is_not_found() => Ok(()),
+            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Conflict),
+            Err(error) => Err(Unavailable::new(error).into()),
+        }
+    }
+
+    async fn write_status(&self, name: &str, issued: &LastIssued) -> Result<(), Unavailable> {
+        let moment = |time| object::moment(time).map_err(Unavailable::new);
+        // What is not in it stays: a certificate that no TPM asked for says nothing of one.
+        let status = crd::NodeIdentityStatus {
+            serial: Some(issued.serial.clone()),
+            not_after: Some(moment(issued.not_after)?),
+            last_renewal: Some(moment(issued.time)?),
+            last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
+                generation: issued.generation,
+                boot: object::boot_object(boot),
+            }),
+            conditions: Vec::new(),
+        };
+        let patch = json!({ "status": status });
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(&patch);
+        let patched = self.api.patch_status(name, &parameters, &patch);
+        in_time(patched).await?.map_err(Unavailable::new)?;
+        Ok(())
+    }
+}
+
+impl Drop for KubeRecords {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+impl Debug for KubeRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeRecords")
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Records for KubeRecords {
+    fn known<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move {
+            self.cache.synced().await?;
+            let state = self.cache.state();
+            let known = state.objects.get(&object).cloned();
+            known.transpose().map_err(Unavailable::new)
+        })
+    }
+
+    fn known_of_machine<'a>(
+        &'a self,
+        identity: &'a Identity,
+        key: KeyDigest,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+        Box::pin(async move {
+            self.cache.synced().await?;
+            let state = self.cache.state();
+            let known = state.objects.values().flatten();
+            let concerned = |stored: &&Stored| stored.record.concerns(identity, key);
+            Ok(known.filter(concerned).cloned().collect())
+        })
+    }
+
+    fn caught_up<'a>(
+        &'a self,
+        name: &'a NodeName,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move {
+            let has = |state: &State| state.has(&object, version);
+            self.cache.wait(has).await
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move { self.fetch(&object).await })
+    }
+
+    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        Box::pin(self.make(record))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        record: &'a Record,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        Box::pin(self.change(record, read))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        name: &'a NodeName,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>> {
+        let object = self.name(name);
+        Box::pin(async move { self.remove(&object, read).await })
+    }
+
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+        Box::pin(async move {
+            self.cache.synced().await?;
+            let state = self.cache.state();
+            Ok(state.objects.values().flatten().cloned().collect())
+        })
+    }
+
+    fn note<'a>(
+        &'a self,
+        name: &'a NodeName,
+        issued: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        let object = self.name(name);
+        Box::pin(async move { self.write_status(&object, issued).await })
+    }
+}
+
+/// The outer error is that there was no answer in time.
+async fn in_time<T>(
+    call: impl Future<Output = Result<T, KubeError>>,
+) -> Result<Result<T, KubeError>, Unavailable> {
+    tokio::time::timeout(CALL_DEADLINE, call)
+        .await
+        .map_err(Unavailable::new)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! An API server that answers as a test says.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures::future::pending;
+use futures::stream::StreamExt as _;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::{Request, Response};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
+use kube::client::Body;
+use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::inventory::StaticInventory;
+use node_attestation_core::ledger::{
+    Ledger as _, RecordLedger, Revoked, Tombstone, TombstoneReason,
+};
+use node_attestation_core::refusal::Refusal;
+use node_attestation_core::testing::records::{World, at, claim, name, renewal};
+use node_attestation_core::verifier::TpmBoot;
+use tokio::time::advance;
+
+use super::*;
+
+enum Answer {
+    Json(u16, Value),
+    /// Events as they are sent.
+    Open(UnboundedReceiver<Value>),
+    Never,
+}
+
+fn client(answer: impl Fn(&str) -> Answer + Clone + Send + 'static) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answer(&request.uri().to_string());
+        async move {
+            let (status, body) = match answer {
+                Answer::Json(status, json) => (
+                    status,
+                    Full::new(Bytes::from(json.to_string())).boxed_unsync(),
+                ),
+                Answer::Open(events) => {
+                    let frame = |event: Value| {
+                        Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n"))))
+                    };
+                    (200, StreamBody::new(events.map(frame)).boxed_unsync())
+                }
+                Answer::Never => pending().await,
+            };
+            let response = Response::builder().status(status);
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn start(answer: impl Fn(&str) -> Answer + Clone + Send + 'static) -> KubeRecords {
+    KubeRecords::start(client(answer), "default", "prod-1")
+}
+
+fn is_watch(uri: &str) -> bool {
+    uri.contains("watch=true")
+}
+
+fn empty_list() -> Answer {
+    Answer::Json(
+        200,
+        json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentityList",
+            "metadata": {"resourceVersion": "1"}, "items": [],
+        }),
+    )
+}
+
+fn bare() -> Record {
+    let mut claim = claim("m1", "n1", 1, 0);
+    claim.machine_name = None;
+    Record::first(&claim, RecordUid::new([7; 16]), None, at(0))
+}
+
+/// A record in which everything is said.
+fn full() -> Record {
+    let mut record = bare();
+    record.generation = 2;
+    record.holder.instance = Some("i-1".to_owned());
+    record.holder.machine_name = Some("m1".to_owned());
+    record.holder.endorsement_key = Some(KeyDigest::of(b"ek"));
+    record.holder.boot = Some(TpmBoot {
+        resets: 1,
+        restarts: 0,
+        clock: 5,
+    });
+    record.opened.stale_node = Some("node-1".to_owned());
+    record.former_until = Some(at(9));
+    record.tombstone = Some(Tombstone {
+        since: at(1),
+        reason: TombstoneReason::MachineGone,
+        until: at(9),
+    });
+    record.revoked = Some(Revoked {
+        generation: 1,
+        at: at(1),
+    });
+    record
+}
+
+/// RFC 7386.
+fn merged(target: &mut Value, patch: Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(&name);
+        } else {
+            merged(&mut target[name], value);
+        }
+    }
+}
+
+/// Each field of the schema is in the value.
+fn assert_whole(path: &str, schema: &JSONSchemaProps, value: &Value) {
+    for (name, property) in schema.properties.iter().flatten() {
+        let path = format!("{path}.{name}");
+        let value = value.get(name).filter(|value| !value.is_null());
+        assert_whole(
+            &path,
+            property,
+            value.unwrap_or_else(|| panic!("{path} is not said")),
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_patch_clears_each_field_that_the_record_does_not_have() {
+    let records = start(|_| Answer::Never);
+    let spec = |record: &Record| {
+        let spec = object::spec(record, "prod-1").unwrap();
+        serde_json::to_value(spec).unwrap()
+    };
+    let definition = crd::manifests().remove(1);
+    let schema = definition.spec.versions[0].schema.clone().unwrap();
+    let schema = schema.open_api_v3_schema.unwrap().properties.unwrap();
+    assert_whole("spec", &schema["spec"], &spec(&full()));
+
+    let mut object = json!({"spec": spec(&full())});
+    let patch = records.patch(&bare(), &Version::new("7")).unwrap();
+    merged(&mut object, patch);
+
+    let mut expected = json!({"spec": null});
+    merged(&mut expected, json!({"spec": spec(&bare())}));
+    assert_eq!(object["spec"], expected["spec"]);
+}
+
+#[tokio::test]
+async fn a_patch_has_the_version_that_was_read() {
+    let records = start(|_| Answer::Never);
+
+    let patch = records.patch(&bare(), &Version::new("7")).unwrap();
+
+    assert_eq!(patch["metadata"]["resourceVersion"], "7");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_that_fail_are_tried_less_and_less_often() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let _records = start(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Answer::Json(500, json!({"kind": "Status", "code": 500}))
+    });
+
+    for _ in 0..600 {
+        advance(Duration::from_millis(100)).await;
+        tokio::task::yield_now().await;
+    }
+
+    // 0.25, 0.5, 1, 2, 4, 8, 15, 15 and 15 s after each other.
+    let calls = calls.load(Ordering::Relaxed);
+    assert!((5..=10).contains(&calls), "{calls} calls in a minute");
+}
+
+/// A watch that stands, and what is sent on it. The list is answered once, and no watch after the first.
+fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
+    let (sender, receiver) = unbounded();
+    let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
+    let records = start(move |uri| {
+        if !is_watch(uri) {
+            return empty_list();
+        }
+        let receiver = receiver.lock().unwrap().take();
+        receiver.map_or(Answer::Never, Answer::Open)
+    });
+    (records, sender)
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_known_of_a_store_that_was_not_heard_of_for_a_minute() {
+    let (records, sender) = watched_once();
+    assert!(records.known(&name("n1")).await.is_ok());
+
+    tokio::time::sleep(Duration::from_secs(70)).await;
+
+    assert!(records.known(&name("n1")).await.is_err());
+    assert!(records.all().await.is_err());
+    drop(sender);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
+    let (records, sender) = watched_once();
+    records.known(&name("n1")).await.unwrap();
+    let world = World::new();
+    let machines = StaticInventory::new(world.machines).unwrap();
+    let ledger = RecordLedger::new(
+        Arc::new(records),
+        Arc::new(machines),
+        world.nodes,
+        world.policy,
+    );
+    tokio::time::sleep(Duration::from_secs(70)).await;
+
+    let refused = ledger.renew(&renewal("m1", 1, 1), at(1)).await;
+
+    let Err(Refusal::Retry(deferral)) = refused else {
+        panic!("not put off: {refused:?}");
+    };
+    assert_eq!(deferral.reason(), "LedgerUnavailable");
+    drop(sender);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_is_enough_to_be_heard_of() {
+    let (records, sender) = watched_once();
+    assert!(records.known(&name("n1")).await.is_ok());
+    for version in 2..10 {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        let bookmark = json!({
+            "type": "BOOKMARK",
+            "object": {
+                "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+                "metadata": {"resourceVersion": version.to_string()},
+            },
+        });
+        sender.unbounded_send(bookmark).unwrap();
+
+        assert!(records.known(&name("n1")).await.is_ok());
+    }
+}

@@ -1,0 +1,288 @@
+//! A record as a `NodeIdentity`, and back.
+
+use std::time::SystemTime;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::{Error as TimeError, Timestamp};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use node_attestation_core::crd::{
+    self, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION,
+};
+use node_attestation_core::identifiers::{KeyDigest, RecordUid};
+use node_attestation_core::ledger::{
+    Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Stored, Tombstone,
+    TombstoneReason, Version,
+};
+use node_attestation_core::verifier::TpmBoot;
+
+/// The longest name of a request that is written down.
+const MAX_NAME: usize = 253;
+
+/// The longest UID that is.
+const MAX_UID: usize = 64;
+
+/// An object does not say what a record says: somebody changed it by hand.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("NodeIdentity {object} is no record: {field} cannot be read")]
+pub struct BrokenRecord {
+    /// Its name.
+    pub object: String,
+    /// The field.
+    pub field: &'static str,
+}
+
+/// The record that an object of `cluster` is.
+pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, BrokenRecord> {
+    read(object, cluster).map_err(|field| BrokenRecord {
+        object: object.metadata.name.clone().unwrap_or_default(),
+        field,
+    })
+}
+
+/// The error is the field that cannot be read.
+fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
+    let NodeIdentity {
+        metadata,
+        spec,
+        status,
+    } = object;
+    let label = metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(CLUSTER_NAME_LABEL));
+    expect(spec.cluster_name == cluster, "spec.clusterName")?;
+    // The watch has only what has it.
+    expect(
+        label.is_some_and(|label| label == cluster),
+        "metadata.labels[cluster.x-k8s.io/cluster-name]",
+    )?;
+    let name = crd::object_name(cluster, &spec.node_name);
+    expect(metadata.name.as_ref() == Some(&name), "metadata.name")?;
+    expect(spec.generation > 0, "spec.generation")?;
+    let version = metadata.resource_version.clone();
+    let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
+    let record = Record {
+        node_name: NodeName::parse(&spec.node_name).map_err(|_| "spec.nodeName")?,
+        uid: RecordUid::parse(&spec.uid).map_err(|_| "spec.uid")?,
+        generation: spec.generation,
+        holder: holder(spec)?,
+        opened: opened(&spec.opened)?,
+        not_after: time(&spec.not_after),
+        renewed_until: status_end.map(time),
+        renewed_boot: status.as_ref().and_then(|status| {
+            let last = status.last_tpm_boot?;
+            (last.generation == spec.generation).then_some(SeenBoot {
+                boot: boot(last.boot),
+                at: time(status.last_renewal.as_ref()?),
+            })
+        }),
+        former_until: spec.former_until.as_ref().map(time),
+        tombstone: spec.tombstone.as_ref().map(tombstone),
+        revoked: spec.revoked.as_ref().map(revoked),
+        reset: metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(RESET_ANNOTATION)?.parse().ok()),
+    };
+    Ok(Stored {
+        record,
+        version: Version::new(version.ok_or("metadata.resourceVersion")?),
+    })
+}
+
+fn expect(holds: bool, field: &'static str) -> Result<(), &'static str> {
+    if holds { Ok(()) } else { Err(field) }
+}
+
+fn holder(spec: &NodeIdentitySpec) -> Result<RecordHolder, &'static str> {
+    let key = spec.endorsement_key_sha256.as_deref();
+    Ok(RecordHolder {
+        provider_id: ProviderId::parse(&spec.provider_id).map_err(|_| "spec.providerID")?,
+        attestor: Provider::parse(&spec.attestor).map_err(|_| "spec.attestor")?,
+        instance: spec.instance.clone(),
+        machine_name: spec.machine_name.clone(),
+        endorsement_key: key
+            .map(KeyDigest::parse)
+            .transpose()
+            .map_err(|_| "spec.endorsementKeySHA256")?,
+        boot: spec.tpm_boot.map(boot),
+    })
+}
+
+fn boot(boot: crd::TpmBoot) -> TpmBoot {
+    TpmBoot {
+        resets: boot.reset_count,
+        restarts: boot.restart_count,
+        clock: boot.clock,
+    }
+}
+
+/// What the object says of how far a TPM had come. The schema's numbers end with 63 bits, and no
+/// clock comes that far.
+pub(super) fn boot_object(boot: TpmBoot) -> crd::TpmBoot {
+    crd::TpmBoot {
+        reset_count: boot.resets,
+        restart_count: boot.restarts,
+        clock: boot.clock.min(i64::MAX.unsigned_abs()),
+    }
+}
+
+fn opened(opened: &crd::Opened) -> Result<Opened, &'static str> {
+    Ok(Opened {
+        key: KeyDigest::parse(&opened.key_sha256).map_err(|_| "spec.opened.keySHA256")?,
+        request: RequestRef {
+            name: opened.request_name.clone(),
+            uid: opened.request_uid.clone(),
+        },
+        time: time(&opened.time),
+        stale_node: opened.stale_node_uid.clone(),
+    })
+}
+
+fn tombstone(tombstone: &crd::Tombstone) -> Tombstone {
+    Tombstone {
+        since: time(&tombstone.since),
+        reason: match tombstone.reason {
+            crd::TombstoneReason::MachineGone => TombstoneReason::MachineGone,
+            crd::TombstoneReason::Renamed => TombstoneReason::Renamed,
+            crd::TombstoneReason::Unmanaged => TombstoneReason::Unmanaged,
+        },
+        until: time(&tombstone.until),
+    }
+}
+
+fn revoked(revoked: &crd::Revoked) -> Revoked {
+    Revoked {
+        generation: revoked.generation,
+        at: time(&revoked.at),
+    }
+}
+
+fn time(time: &Time) -> SystemTime {
+    SystemTime::from(time.0)
+}
+
+/// What the object of `record` says.
+///
+/// # Errors
+///
+/// A time of it is after the year 9999.
+pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
+    let Record {
+        node_name,
+        uid,
+        generation,
+        holder,
+        opened,
+        not_after,
+        renewed_until: _,
+        renewed_boot: _,
+        former_until,
+        tombstone,
+        revoked,
+        reset: _,
+    } = record;
+    let machine_name = holder.machine_name.as_deref();
+    let machine_name = machine_name.filter(|name| is_of_an_object(name));
+    Ok(NodeIdentitySpec {
+        cluster_name: cluster.to_owned(),
+        node_name: node_name.as_str().to_owned(),
+        uid: uid.to_string(),
+        provider_id: holder.provider_id.as_str().to_owned(),
+        attestor: holder.attestor.as_str().to_owned(),
+        instance: holder.instance.clone(),
+        machine_name: machine_name.map(str::to_owned),
+        endorsement_key_sha256: holder.endorsement_key.map(|key| key.to_string()),
+        tpm_boot: holder.boot.map(boot_object),
+        generation: *generation,
+        opened: crd::Opened {
+            key_sha256: opened.key.to_string(),
+            request_name: shown(&opened.request.name, MAX_NAME),
+            request_uid: shown(&opened.request.uid, MAX_UID),
+            time: moment(opened.time)?,
+            stale_node_uid: opened.stale_node.clone(),
+        },
+        not_after: moment(*not_after)?,
+        former_until: former_until.map(moment).transpose()?,
+        tombstone: tombstone.map(tombstone_object).transpose()?,
+        revoked: revoked.map(revoked_object).transpose()?,
+    })
+}
+
+/// Whether the name is an object's, which are RFC 1123 subdomains as nodes' names are. A member of a
+/// pool that no Machine stands for goes by its provider ID, which the object has anyway.
+fn is_of_an_object(name: &str) -> bool {
+    NodeName::parse(name).is_ok()
+}
+
+/// The text as the schema has it: a request may be called what a record cannot say, and must not
+/// fail for it.
+fn shown(text: &str, max: usize) -> String {
+    let visible = |c: char| if c.is_ascii_graphic() { c } else { '?' };
+    let shown: String = text.chars().take(max).map(visible).collect();
+    if shown.is_empty() {
+        "?".to_owned()
+    } else {
+        shown
+    }
+}
+
+fn tombstone_object(tombstone: Tombstone) -> Result<crd::Tombstone, TimeError> {
+    Ok(crd::Tombstone {
+        since: moment(tombstone.since)?,
+        reason: match tombstone.reason {
+            TombstoneReason::MachineGone => crd::TombstoneReason::MachineGone,
+            TombstoneReason::Renamed => crd::TombstoneReason::Renamed,
+            TombstoneReason::Unmanaged => crd::TombstoneReason::Unmanaged,
+        },
+        until: moment(tombstone.until)?,
+    })
+}
+
+fn revoked_object(revoked: Revoked) -> Result<crd::Revoked, TimeError> {
+    Ok(crd::Revoked {
+        generation: revoked.generation,
+        at: moment(revoked.at)?,
+    })
+}
+
+pub(super) fn moment(time: SystemTime) -> Result<Time, TimeError> {
+    Timestamp::try_from(time).map(Time)
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_core::ledger::Claim;
+    use node_attestation_core::testing::records::{at, claim};
+
+    use super::*;
+
+    fn written(claim: &Claim) -> NodeIdentitySpec {
+        let record = Record::first(claim, RecordUid::new([7; 16]), None, at(0));
+        spec(&record, "prod-1").unwrap()
+    }
+
+    #[test]
+    fn a_pools_member_has_no_machine_in_its_record() {
+        let mut claim = claim("m1", "n1", 1, 0);
+        assert_eq!(written(&claim).machine_name.as_deref(), Some("m1"));
+
+        claim.machine_name = Some("generic:///pool/a".to_owned());
+        assert_eq!(written(&claim).machine_name, None);
+    }
+
+    #[test]
+    fn a_request_of_any_name_is_written_down() {
+        for (name, expected) in [
+            ("kubelet-authenticator-AbC_1", "kubelet-authenticator-AbC_1"),
+            ("with space and\u{e9}", "with?space?and?"),
+            ("", "?"),
+            (&*"x".repeat(300), &*"x".repeat(253)),
+        ] {
+            let mut claim = claim("m1", "n1", 1, 0);
+            claim.request.name = name.to_owned();
+
+            assert_eq!(written(&claim).opened.request_name, expected);
+        }
+    }
+}

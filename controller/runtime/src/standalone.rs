@@ -1,0 +1,382 @@
+//! The controller for one cluster, by hand: everything from files, records in memory; or, of one
+//! cluster with Cluster API, the CA from files and the rest as [`fleet`](crate::fleet) has it
+//! ([`ClusterSettings`]).
+//!
+//! An infrastructure provider embeds it with verifiers of its own:
+//!
+//! ```no_run
+//! # use std::path::PathBuf;
+//! # use std::sync::Arc;
+//! # use node_attestation_core::duties::Duties;
+//! # use node_attestation_core::lifetimes::Lifetimes;
+//! # use node_attestation_runtime::standalone::{
+//! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
+//! # };
+//! # use node_attestation_core::verifier::{Verifier, Verifiers};
+//! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), StandaloneError> {
+//! let settings = Settings {
+//!     workload_kubeconfig: PathBuf::from("workload.kubeconfig"),
+//!     ca_cert: PathBuf::from("ca.crt"),
+//!     ca_key: Some(PathBuf::from("ca.key")),
+//!     inventory: Machines::File(PathBuf::from("machines.yaml")),
+//!     audiences: Vec::new(),
+//!     lifetimes: Lifetimes::default(),
+//!     duties: Duties::default(),
+//!     serving: ServingSettings::default(),
+//! };
+//! let controller = Standalone::load(settings, Verifiers::from_iter([verifier])).await?;
+//! controller.run(std::future::pending()).await;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::Audience;
+use node_attestation_core::decide::Context;
+use node_attestation_core::duties::{BuiltIn, Duties, Enforcement, Issuance};
+use node_attestation_core::inventory::Inventory;
+use node_attestation_core::ledger::{
+    Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger,
+};
+use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::serving::{AddressRange, GuestReported, ServingPolicy};
+use node_attestation_core::signer::{InvalidCa, Signer};
+use node_attestation_core::verifier::Verifiers;
+use zeroize::Zeroizing;
+
+use crate::capi::ObjectKey;
+use crate::client::{ClusterAccess, ClusterAccessError};
+use crate::clock::now;
+use crate::events::Events;
+use crate::machine_list::{MachineList, MachineListError};
+use crate::nodes::{KubeNodeAddresses, KubeNodes};
+use crate::pipeline::Pipeline;
+use crate::preflight::{self, Findings};
+use crate::status::{KubeStore, RequestStore};
+use crate::worker;
+
+mod cluster_api;
+
+pub use cluster_api::{ClusterSettings, NotFromCluster};
+
+/// Some hundred certificates, or any key; a limit, so that a wrong file is not read whole.
+const MAX_PEM_LEN: u64 = 256 * 1024;
+
+/// The wait before an API server that could not be asked is asked again.
+const EXAMINE_RETRY: Duration = Duration::from_secs(5);
+
+/// What an operator says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The workload cluster.
+    pub workload_kubeconfig: PathBuf,
+    /// Certificate of the CA that its API server accepts client certificates of.
+    pub ca_cert: PathBuf,
+    /// The CA's private key. `None`: kube-controller-manager signs ([`Issuance::ApproveOnly`]).
+    pub ca_key: Option<PathBuf>,
+    /// The machines.
+    pub inventory: Machines,
+    /// Audiences beside the digests of the CA certificates.
+    pub audiences: Vec<Audience>,
+    /// The longest validity that is granted.
+    pub lifetimes: Lifetimes,
+    /// Which requests are ours beside those to the client signers of the verifiers.
+    pub duties: Duties,
+    /// What serving certificates may be for.
+    pub serving: ServingSettings,
+}
+
+/// Where a cluster's machines are known.
+#[derive(Debug, Clone)]
+pub enum Machines {
+    /// A file ([`MachineList`]).
+    File(PathBuf),
+    /// Somewhere else.
+    Known(Arc<dyn Inventory>),
+}
+
+impl Machines {
+    fn open(self) -> Result<Arc<dyn Inventory>, MachineListError> {
+        Ok(match self {
+            Self::File(path) => Arc::new(MachineList::open(&path)?),
+            Self::Known(inventory) => inventory,
+        })
+    }
+}
+
+/// What an operator says of serving certificates.
+#[derive(Debug, Clone, Default)]
+pub struct ServingSettings {
+    /// Hosts of the control plane's endpoint, beside the one in the kubeconfig.
+    pub endpoint_hosts: Vec<String>,
+    /// The addresses of the cluster's Services.
+    pub service_ranges: Vec<AddressRange>,
+    /// Take the addresses that nodes report of themselves for theirs.
+    pub guest_reported_addresses: bool,
+}
+
+/// The controller cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StandaloneError {
+    /// The workload cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterAccessError),
+    /// The inventory.
+    #[error(transparent)]
+    Inventory(#[from] MachineListError),
+    /// The management cluster does not say how the cluster's requests are answered.
+    #[error("the management cluster does not say how requests of {cluster} are answered")]
+    NotFromCluster {
+        /// The Cluster.
+        cluster: ObjectKey,
+        /// The reason.
+        source: NotFromCluster,
+    },
+    /// A file of the CA could not be read.
+    #[error("cannot read the CA's {what} {}", path.display())]
+    ReadCa {
+        /// Certificate or key.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The CA cannot sign.
+    #[error("the CA in {} and {} cannot be used", cert.display(), key.display())]
+    Ca {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// The reason.
+        source: InvalidCa,
+    },
+}
+
+/// A controller that is ready to run.
+#[derive(Debug)]
+pub struct Standalone {
+    access: ClusterAccess,
+    context: Context,
+    store: Arc<dyn RequestStore>,
+    ca_is_known: bool,
+    /// With Cluster API, where records last.
+    management: Option<cluster_api::Background>,
+}
+
+impl Standalone {
+    /// Reads all files and checks them; nothing is asked of the cluster.
+    pub async fn load(settings: Settings, verifiers: Verifiers) -> Result<Self, StandaloneError> {
+        let certificate = read_pem("certificate", &settings.ca_cert)?;
+        let issuance = match &settings.ca_key {
+            Some(key) => Issuance::Sign(signer(&certificate, &settings.ca_cert, key)?),
+            None => Issuance::ApproveOnly,
+        };
+        let inventory = settings.inventory.open()?;
+        let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
+
+        let trust = Trust::of(&certificate, &access);
+        let audiences: BTreeSet<Audience> = trust
+            .audiences
+            .into_iter()
+            .chain(settings.audiences)
+            .collect();
+        let ServingSettings {
+            mut endpoint_hosts,
+            service_ranges,
+            guest_reported_addresses,
+        } = settings.serving;
+        endpoint_hosts.extend(access.server_host());
+        let nodes: Arc<dyn GuestReported> =
+            Arc::new(KubeNodeAddresses::new(access.client().clone()));
+        let serving = ServingPolicy {
+            endpoint_hosts,
+            service_ranges,
+            guest_reported: guest_reported_addresses.then_some(nodes),
+        };
+        let ledger = RecordLedger::new(
+            Arc::new(MemoryRecords::default()),
+            inventory.clone(),
+            Arc::new(KubeNodes::new(access.client().clone())),
+            LedgerPolicy {
+                certificates: match settings.duties.built_in {
+                    BuiltIn::ApproveOnly => Certificates::Unmarked,
+                    BuiltIn::Ignore | BuiltIn::Deny => Certificates::Marked,
+                },
+                ..LedgerPolicy::new(settings.lifetimes.longest())
+            },
+        );
+        let context = Context {
+            verifiers,
+            audiences: audiences.into_iter().collect(),
+            inventory,
+            ledger: Arc::new(ledger),
+            issuance,
+            lifetimes: settings.lifetimes,
+            duties: settings.duties,
+            enforcement: Enforcement::default(),
+            serving,
+        };
+        let store = Arc::new(KubeStore::new(access.client().clone()));
+        Ok(Self {
+            access,
+            context,
+            store,
+            ca_is_known: trust.ca_is_known,
+            management: None,
+        })
+    }
+
+    /// Writes through what `wrap` makes of the store: for tests that have a write fail.
+    #[must_use]
+    pub fn with_store(
+        mut self,
+        wrap: impl FnOnce(Arc<dyn RequestStore>) -> Arc<dyn RequestStore>,
+    ) -> Self {
+        self.store = wrap(self.store);
+        self
+    }
+
+    /// Keeps its records in what `wrap` makes of the ledger: one that lasts, or one that fails.
+    #[must_use]
+    pub fn with_ledger(mut self, wrap: impl FnOnce(Arc<dyn Ledger>) -> Arc<dyn Ledger>) -> Self {
+        self.context.ledger = wrap(self.context.ledger);
+        self
+    }
+
+    /// Answers requests until `stop` is ready.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        self.tell_of_settings();
+        let client = self.access.client().clone();
+        let machines = self.management.as_ref().map(|one| one.client.clone());
+        let (events, writer) = Events::start(client.clone(), machines);
+        let pipeline = Pipeline::new(self.context, self.store, events, now);
+        let signers = pipeline.signers();
+        let examination = tokio::spawn(examine(client.clone(), signers));
+        worker::run(client, pipeline, stop).await;
+        examination.abort();
+        writer.finish().await;
+        tracing::info!("stopped");
+    }
+
+    fn tell_of_settings(&self) {
+        for audience in &self.context.audiences {
+            tracing::info!(
+                audience = audience.as_str(),
+                "evidence for this audience is accepted"
+            );
+        }
+        if self.management.is_none() {
+            tracing::warn!(
+                "the ledger is in memory: after a restart every node name is free to the first machine that claims it, \
+                 and no certificate of before can be renewed"
+            );
+        }
+        if !self.ca_is_known {
+            tracing::warn!(
+                "the CA is not among the certificates that the kubeconfig trusts: \
+                 kube-apiserver must have it in its --client-ca-file, or it refuses what is issued"
+            );
+        }
+    }
+}
+
+/// What the CA and the kubeconfig say of each other.
+struct Trust {
+    ca_is_known: bool,
+    audiences: BTreeSet<Audience>,
+}
+
+impl Trust {
+    fn of(ca_certificate: &[u8], access: &ClusterAccess) -> Self {
+        let signing: Vec<Vec<u8>> = pem::parse_many(ca_certificate)
+            .unwrap_or_default()
+            .into_iter()
+            .map(pem::Pem::into_contents)
+            .collect();
+        let trusted = access.ca_certificates();
+        let all = signing.iter().chain(trusted);
+        Self {
+            ca_is_known: signing.iter().any(|ca| trusted.contains(ca)),
+            audiences: all.map(|der| Audience::of_ca(der)).collect(),
+        }
+    }
+}
+
+fn signer(certificate: &[u8], cert: &Path, key: &Path) -> Result<Arc<Signer>, StandaloneError> {
+    let key_pem = read_pem("key", key)?;
+    let signer = Signer::from_pem(certificate, &key_pem);
+    let signer = signer.map_err(|source| StandaloneError::Ca {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        source,
+    })?;
+    Ok(Arc::new(signer))
+}
+
+/// Asks until there is an answer, and tells of it.
+async fn examine(client: kube::Client, signers: Vec<String>) {
+    loop {
+        let error = match preflight::examine(&client, &signers).await {
+            Ok(findings) => return tell_of(&findings),
+            Err(error) => error,
+        };
+        let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);
+        let error = error_chain(&error);
+        if refused {
+            tracing::warn!(error, "the API server does not say what we may do");
+            return;
+        }
+        // The watches tell of an API server that is down.
+        tracing::debug!(error, "the API server could not be asked what we may do");
+        tokio::time::sleep(EXAMINE_RETRY).await;
+    }
+}
+
+fn tell_of(findings: &Findings) {
+    let version = findings.version.name.as_str();
+    tracing::info!(version, "the API server answers");
+    if !findings.version.hands_uids_on() {
+        tracing::warn!(
+            version,
+            "the API server is older than 1.33 and does not hand the UID of a certificate on: renewals will be denied"
+        );
+    }
+    for right in &findings.missing {
+        let right = right.to_string();
+        tracing::error!(
+            right,
+            "a right is missing without which requests cannot be answered"
+        );
+    }
+    for right in &findings.missing_optional {
+        let right = right.to_string();
+        tracing::warn!(
+            right,
+            "a right is missing; the controller works, and writes no events"
+        );
+    }
+}
+
+fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, StandaloneError> {
+    let failed = |source| StandaloneError::ReadCa {
+        what,
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Zeroizing::new(Vec::new());
+    File::open(path)
+        .and_then(|file| file.take(MAX_PEM_LEN).read_to_end(&mut bytes))
+        .map_err(failed)?;
+    Ok(bytes)
+}

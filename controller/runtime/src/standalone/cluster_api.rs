@@ -1,0 +1,217 @@
+//! One cluster of a management cluster, by hand: for when the controller that looks after it cannot
+//! run.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::Api;
+use kubelet_attestation::names::Audience;
+use node_attestation_core::crd::{GuestReportedAddresses, KubeletAuthentication};
+use node_attestation_core::decide::Context;
+use node_attestation_core::duties::{Enforcement, Issuance};
+use node_attestation_core::ledger::RecordLedger;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{Standalone, StandaloneError, Trust, read_pem, signer};
+use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
+use crate::client::ClusterAccess;
+use crate::fleet::{NoVerifiers, VerifierFactory, terms};
+use crate::hardening::admission;
+use crate::nodes::{KubeNodeAddresses, KubeNodes};
+use crate::records::KubeRecords;
+use crate::status::KubeStore;
+
+/// For all that is read before the first request is answered: some lists of small objects.
+const READ_DEADLINE: Duration = Duration::from_mins(1);
+
+/// What an operator says of a cluster whose other settings are its `KubeletAuthentication`.
+#[derive(Debug, Clone)]
+pub struct ClusterSettings {
+    /// The workload cluster.
+    pub workload_kubeconfig: PathBuf,
+    /// The management cluster; the same where it hosts itself.
+    pub management_kubeconfig: PathBuf,
+    /// The Cluster, and the `KubeletAuthentication` of the same name.
+    pub cluster: ObjectKey,
+    /// Certificate of the CA that the workload cluster's API server accepts client certificates of.
+    pub ca_cert: PathBuf,
+    /// The CA's private key.
+    pub ca_key: PathBuf,
+}
+
+/// The management cluster does not say how a cluster's requests are answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotFromCluster {
+    /// It does not answer, or not in time.
+    #[error("it could not be read in {} s", READ_DEADLINE.as_secs())]
+    Late,
+    /// It does not answer well.
+    #[error("its KubeletAuthentication cannot be read")]
+    Read(#[source] Box<kube::Error>),
+    /// There is no such object.
+    #[error("it has no {0} of this name")]
+    Absent(&'static str),
+    /// An attestor is authorized that is not to be had here.
+    #[error(transparent)]
+    NoVerifiers(#[from] NoVerifiers),
+    /// An audience is none.
+    #[error("{0:?} is no audience")]
+    Audience(String),
+}
+
+/// The management cluster, of which what is known is kept up to date as long as this lives.
+pub(super) struct Background {
+    pub(super) client: Client,
+    _watches: JoinSet<()>,
+}
+
+impl fmt::Debug for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Background").finish_non_exhaustive()
+    }
+}
+
+impl Standalone {
+    /// Answers the requests of one Cluster as [`Fleet`](crate::fleet::Fleet) would, with its machines
+    /// and records, but by a kubeconfig and a CA from files. The Cluster's Secrets are not read,
+    /// nothing else is looked after, and no Lease is waited for: what both of them write, the
+    /// records keep apart.
+    ///
+    /// # Errors
+    ///
+    /// A file, or what the management cluster says, cannot be used; or it says nothing in a minute.
+    pub async fn of_cluster(
+        settings: ClusterSettings,
+        verifiers: &dyn VerifierFactory,
+    ) -> Result<Self, StandaloneError> {
+        let certificate = read_pem("certificate", &settings.ca_cert)?;
+        let signer = signer(&certificate, &settings.ca_cert, &settings.ca_key)?;
+        let access = ClusterAccess::from_kubeconfig(&settings.workload_kubeconfig).await?;
+        let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await?;
+        let key = settings.cluster;
+        let refused = |source| StandaloneError::NotFromCluster {
+            cluster: key.clone(),
+            source,
+        };
+
+        let client = management.client().clone();
+        let said = Said::read(&client, &key).await.map_err(refused)?;
+        let verifiers = verifiers.verifiers(&said.authentication, &said.cluster.uid);
+        let verifiers = verifiers.map_err(|error| refused(error.into()))?;
+        let spec = &said.authentication.spec;
+        let Trust {
+            ca_is_known,
+            mut audiences,
+        } = Trust::of(&certificate, &access);
+        let more = more_audiences(&spec.audiences).map_err(refused)?;
+        audiences.extend(more);
+
+        let inventory = Arc::new(CapiInventory::new(said.objects, key.clone()));
+        let ledger = RecordLedger::new(
+            Arc::new(KubeRecords::start(
+                client.clone(),
+                &key.namespace,
+                &key.name,
+            )),
+            inventory.clone(),
+            Arc::new(KubeNodes::new(access.client().clone())),
+            terms::ledger_policy(spec, &verifiers, true),
+        );
+        let mut serving = terms::serving_policy(&said.cluster, &access);
+        serving.guest_reported = match spec.guest_reported_addresses {
+            GuestReportedAddresses::Refuse => None,
+            GuestReportedAddresses::Allow => {
+                Some(Arc::new(KubeNodeAddresses::new(access.client().clone())))
+            }
+        };
+        // Whether it is to be is found out by whoever looks after the cluster.
+        let enforced = terms::is_to_be_enforced(spec)
+            && admission::is_enforced(access.client())
+                .await
+                .unwrap_or(false);
+        let context = Context {
+            verifiers,
+            audiences: audiences.into_iter().collect(),
+            inventory,
+            ledger: Arc::new(ledger),
+            issuance: Issuance::Sign(signer),
+            lifetimes: terms::lifetimes(spec),
+            duties: terms::duties(spec, true),
+            enforcement: Enforcement::new(enforced),
+            serving,
+        };
+        let cluster = key.to_string();
+        tracing::info!(cluster, "by the machines and records of this Cluster");
+        if said.cluster.paused {
+            tracing::warn!(cluster, "the Cluster is paused: nothing is answered");
+        }
+        let store = Arc::new(KubeStore::new(access.client().clone()));
+        Ok(Self {
+            access,
+            context,
+            store,
+            ca_is_known,
+            management: Some(Background {
+                client,
+                _watches: said.watches,
+            }),
+        })
+    }
+}
+
+/// What the management cluster says.
+struct Said {
+    authentication: KubeletAuthentication,
+    cluster: Cluster,
+    objects: Objects,
+    watches: JoinSet<()>,
+}
+
+impl Said {
+    async fn read(client: &Client, key: &ObjectKey) -> Result<Self, NotFromCluster> {
+        let read = timeout(READ_DEADLINE, Self::read_all(client, key)).await;
+        read.map_err(|_| NotFromCluster::Late)?
+    }
+
+    async fn read_all(client: &Client, key: &ObjectKey) -> Result<Self, NotFromCluster> {
+        let api: Api<KubeletAuthentication> = Api::namespaced(client.clone(), &key.namespace);
+        let found = api.get_opt(&key.name).await;
+        let found = found.map_err(|error| NotFromCluster::Read(Box::new(error)))?;
+        let authentication = found.ok_or(NotFromCluster::Absent("KubeletAuthentication"))?;
+        let selection = Selection {
+            namespace: Some(key.namespace.clone()),
+            watch_filter: None,
+        };
+        let (objects, all) = Objects::new(client.clone(), selection);
+        let mut watches = JoinSet::new();
+        watches.spawn(all.run(pending()));
+        let mut changes = objects.changes();
+        while !objects.is_ready() {
+            if changes.changed().await.is_err() {
+                return Err(NotFromCluster::Late);
+            }
+        }
+        let cluster = objects.cluster(key);
+        Ok(Self {
+            authentication,
+            cluster: cluster.ok_or(NotFromCluster::Absent("Cluster"))?,
+            objects,
+            watches,
+        })
+    }
+}
+
+fn more_audiences(audiences: &[String]) -> Result<BTreeSet<Audience>, NotFromCluster> {
+    let parse = |text: &String| {
+        let audience = Audience::parse(text);
+        audience.map_err(|_| NotFromCluster::Audience(text.clone()))
+    };
+    audiences.iter().map(parse).collect()
+}
