@@ -36,7 +36,7 @@ use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT;
 use node_attestation_core::verifier::Verifiers;
 
-use crate::capi::{Objects, Selection};
+use crate::capi::{ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, Reach};
 use crate::clock::now;
 
@@ -148,13 +148,18 @@ pub struct Fleet {
     settings: Settings,
     management: Client,
     verifiers: Arc<dyn VerifierFactory>,
+    connect: Option<Connect>,
 }
+
+/// Gives access to the API server of a Cluster's workload cluster, in the place of its kubeconfig.
+pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
 
 /// The parts that all clusters share.
 struct Shared {
     management: Client,
     objects: Objects,
     reach: Reach,
+    connect: Option<Connect>,
     verifiers: Arc<dyn VerifierFactory>,
     ca_keys: CaKeys,
     missing_machine_timeout: Duration,
@@ -173,7 +178,16 @@ impl Fleet {
             settings,
             management: management.client().clone(),
             verifiers,
+            connect: None,
         }
+    }
+
+    /// Has workload clusters' API servers reached by `connect`.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn connecting_by(mut self, connect: Connect) -> Self {
+        self.connect = Some(connect);
+        self
     }
 
     /// Answers requests until `stop` is ready; only while this replica leads, where there may be
@@ -210,6 +224,7 @@ impl Fleet {
             management: self.management.clone(),
             objects,
             reach: self.settings.reach,
+            connect: self.connect.clone(),
             verifiers: self.verifiers.clone(),
             ca_keys: CaKeys::default(),
             missing_machine_timeout: self

@@ -156,6 +156,34 @@ impl ClusterAccess {
         })
     }
 
+    /// An API server in memory, of which calls and answers are bounded as an operator's are.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn in_memory<F, B>(
+        answer: impl Fn(hyper::Request<kube::client::Body>) -> F + Clone + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = hyper::Response<B>> + Send + 'static,
+        B: hyper::body::Body<Data = hyper::body::Bytes> + Send + Unpin + 'static,
+        B::Error: Into<tower::BoxError>,
+    {
+        let client = || {
+            let answer = answer.clone();
+            let service = tower::service_fn(move |request| {
+                let answer = answer(request);
+                async move { Ok::<_, tower::BoxError>(answer.await) }
+            });
+            Client::new(
+                super::Bounded::new(service, super::NamedBy::Operator),
+                "default",
+            )
+        };
+        Self {
+            client: client(),
+            server: "https://203.0.113.7:6443/".to_owned(),
+            ca_certificates: Vec::new(),
+        }
+    }
+
     /// The host of the API server: a name, or an address without brackets.
     pub fn server_host(&self) -> Option<String> {
         let url: hyper::Uri = self.server.parse().ok()?;

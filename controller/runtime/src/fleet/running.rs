@@ -60,7 +60,10 @@ impl Running {
         records: Arc<dyn Records>,
         absences: Absences,
     ) -> Result<Self, KubeconfigRefused> {
-        let access = service.kubeconfig.access()?;
+        let access = match &shared.connect {
+            Some(connect) => connect(key),
+            None => service.kubeconfig.access()?,
+        };
         let (fingerprint, ca) = (service.fingerprint, service.ca.clone());
         let (quit, quitted) = watch::channel(());
         let (said, health) = watch::channel(Health::default());

@@ -1,0 +1,179 @@
+//! API servers in memory that answer after a latency, in simulated time.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::{Method, Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep, sleep_until};
+
+pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A call, taken apart.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: BTreeMap<String, String>,
+    pub(crate) body: Value,
+}
+
+impl Call {
+    pub(crate) fn is_watch(&self) -> bool {
+        self.query.contains_key("watch")
+    }
+
+    fn number(&self, key: &str) -> Option<usize> {
+        self.query.get(key)?.parse().ok()
+    }
+}
+
+/// An answer to a call.
+pub(crate) enum Answer {
+    Object(Value),
+    /// A list of so many items, of which the page is made.
+    Items(usize, Box<dyn Fn(usize) -> Value + Send>),
+    Status(u16),
+    /// A watch of what is sent to watches of this path.
+    Watch,
+}
+
+/// Latency, failures, and a count of calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Network {
+    pub(crate) latency: Duration,
+    /// One of so many calls fails; none where it is zero.
+    pub(crate) failing: u64,
+}
+
+/// An API server, but for what it answers.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    network: Network,
+    calls: AtomicU64,
+    watches: AtomicU64,
+    /// Watches that are open, by their paths.
+    watching: Mutex<BTreeMap<String, Vec<UnboundedSender<Bytes>>>>,
+    is_down: std::sync::atomic::AtomicBool,
+}
+
+impl ApiServer {
+    pub(crate) fn new(network: Network) -> Self {
+        Self {
+            network,
+            calls: AtomicU64::new(0),
+            watches: AtomicU64::new(0),
+            watching: Mutex::default(),
+            is_down: false.into(),
+        }
+    }
+
+    /// Calls so far, watches among them.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Sends an event to every watch of this path.
+    pub(crate) fn send(&self, path: &str, kind: &str, object: &Value) {
+        let event = json!({"type": kind, "object": object}).to_string() + "\n";
+        let mut watching = self.watching.lock().unwrap();
+        let open = watching.entry(path.to_owned()).or_default();
+        open.retain(|watch| watch.send(Bytes::from(event.clone())).is_ok());
+    }
+
+    /// From now on nothing is answered.
+    pub(crate) fn cut(&self) {
+        self.is_down.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        request: Request<Body>,
+        answer: impl FnOnce(&Call) -> Answer,
+    ) -> Response<AnswerBody> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let pairs = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
+        let call = Call {
+            method: head.method,
+            path: head.uri.path().to_owned(),
+            query: pairs.into_owned().collect(),
+            body: serde_json::from_slice(&body).unwrap_or_default(),
+        };
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        sleep(self.network.latency).await;
+        if self.is_down.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if self.network.failing > 0 && number % self.network.failing == self.network.failing - 1 {
+            return status(503);
+        }
+        match answer(&call) {
+            Answer::Object(object) => whole(200, &object),
+            Answer::Status(code) => status(code),
+            Answer::Items(count, item) => whole(200, &page(&call, count, &item)),
+            Answer::Watch => self.watch(&call),
+        }
+    }
+
+    fn watch(&self, call: &Call) -> Response<AnswerBody> {
+        self.watches.fetch_add(1, Ordering::Relaxed);
+        let (sender, events) = unbounded_channel();
+        let mut watching = self.watching.lock().unwrap();
+        watching.entry(call.path.clone()).or_default().push(sender);
+        drop(watching);
+        let seconds = call.number("timeoutSeconds").unwrap_or(300);
+        let end = Instant::now() + Duration::from_secs(u64::try_from(seconds).unwrap());
+        let frames = stream::unfold(
+            events,
+            move |mut events: UnboundedReceiver<Bytes>| async move {
+                tokio::select! {
+                    event = events.recv() => Some((event?, events)),
+                    () = sleep_until(end) => None,
+                }
+            },
+        );
+        let body = StreamBody::new(frames.map(|bytes| Ok(Frame::data(bytes))));
+        Response::new(body.boxed_unsync())
+    }
+}
+
+fn page(call: &Call, count: usize, item: &(dyn Fn(usize) -> Value + Send)) -> Value {
+    let from = call.number("continue").unwrap_or(0);
+    let to = (from + call.number("limit").unwrap_or(count)).min(count);
+    let items: Vec<Value> = (from..to).map(item).collect();
+    let next = if to < count {
+        to.to_string()
+    } else {
+        String::new()
+    };
+    json!({
+        "apiVersion": "v1", "kind": "List",
+        "metadata": {"resourceVersion": "1", "continue": next},
+        "items": items,
+    })
+}
+
+pub(crate) fn whole(code: u16, object: &Value) -> Response<AnswerBody> {
+    let body = Full::new(Bytes::from(object.to_string())).boxed_unsync();
+    Response::builder().status(code).body(body).unwrap()
+}
+
+pub(crate) fn status(code: u16) -> Response<AnswerBody> {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code,
+        "reason": if code == 404 { "NotFound" } else { "ServiceUnavailable" },
+        "message": "as the benchmark has it",
+    });
+    whole(code, &object)
+}

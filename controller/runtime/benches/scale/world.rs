@@ -1,0 +1,201 @@
+//! A management cluster with its workload clusters, and replicas of the controller.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper::Request;
+use kube::client::Body;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::testing::cluster::Witness;
+use node_attestation_core::verifier::Verifiers;
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::fleet::{Fleet, NoVerifiers, Settings};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api_server::Network;
+use crate::management::Management;
+use crate::workload::Workload;
+
+/// Everything but the controller.
+pub(crate) struct World {
+    pub(crate) management: Arc<Management>,
+    workloads: Mutex<HashMap<ObjectKey, Arc<Workload>>>,
+    network: Network,
+    progress: Arc<Notify>,
+    start: Instant,
+}
+
+/// A replica of the controller; dropped, it dies.
+pub(crate) struct Replica(JoinHandle<()>);
+
+impl Replica {
+    /// It is gone, without a word.
+    pub(crate) fn die(self) {
+        self.0.abort();
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs in simulated time, on this thread.
+pub(crate) fn simulate(work: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(work);
+}
+
+fn key(number: usize) -> ObjectKey {
+    ObjectKey::new(format!("t{number}"), format!("c{number}"))
+}
+
+impl World {
+    pub(crate) fn new(
+        clusters: usize,
+        machines: usize,
+        cas: Arc<Vec<(String, String)>>,
+        network: Network,
+    ) -> Arc<Self> {
+        let progress = Arc::new(Notify::new());
+        let workload = |number| {
+            (
+                key(number),
+                Arc::new(Workload::new(network, progress.clone())),
+            )
+        };
+        Arc::new(Self {
+            management: Arc::new(Management::new(clusters, machines, cas, network)),
+            workloads: Mutex::new((0..clusters).map(workload).collect()),
+            network,
+            progress,
+            start: Instant::now(),
+        })
+    }
+
+    /// Starts a replica of this name.
+    pub(crate) fn start(self: &Arc<Self>, name: &str) -> Replica {
+        let management = self.management.clone();
+        let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+            let management = management.clone();
+            async move {
+                let server = management.server.clone();
+                server.serve(request, |call| management.answer(call)).await
+            }
+        });
+        let mut settings = Settings::default();
+        settings.candidate = Some(name.to_owned());
+        let verifiers = |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
+            let witness = Witness {
+                sees: None,
+                versions: vec![kubelet_attestation::version::EvidenceVersion::parse("v1").unwrap()],
+            };
+            let witness: Arc<dyn node_attestation_core::verifier::Verifier> = Arc::new(witness);
+            Ok(Verifiers::from_iter([witness]))
+        };
+        let world = self.clone();
+        let connect = move |key: &ObjectKey| world.access(key);
+        let fleet =
+            Fleet::new(&access, settings, Arc::new(verifiers)).connecting_by(Arc::new(connect));
+        Replica(tokio::spawn(fleet.run(std::future::pending())))
+    }
+
+    fn access(&self, key: &ObjectKey) -> ClusterAccess {
+        let workload = self.workloads.lock().unwrap()[key].clone();
+        ClusterAccess::in_memory(move |request: Request<Body>| {
+            let workload = workload.clone();
+            async move {
+                let server = workload.server.clone();
+                server.serve(request, |call| workload.answer(call)).await
+            }
+        })
+    }
+
+    fn count(&self, holds: impl Fn(&Workload) -> bool) -> usize {
+        let workloads = self.workloads.lock().unwrap();
+        workloads.values().filter(|one| holds(one)).count()
+    }
+
+    /// Seconds from the start until every request was answered; infinite where that takes too long.
+    pub(crate) async fn all_issued(&self, at_most: Duration) -> f64 {
+        let waiting = async {
+            while self.count(|one| one.issued().is_none()) > 0 {
+                self.progress.notified().await;
+            }
+        };
+        match timeout(at_most, waiting).await {
+            Ok(()) => self.start.elapsed().as_secs_f64(),
+            Err(_) => {
+                let waiting = self.count(|one| one.issued().is_none());
+                println!("{waiting} clusters are not served");
+                f64::INFINITY
+            }
+        }
+    }
+
+    /// A machine asks in every cluster, from new API servers' point of view.
+    pub(crate) fn join_again(&self) {
+        let mut workloads = self.workloads.lock().unwrap();
+        for workload in workloads.values_mut() {
+            // The replica that was there before does not hear of it.
+            *workload = Arc::new(Workload::new(self.network, self.progress.clone()));
+        }
+    }
+
+    /// Waits until another replica than the first leads.
+    pub(crate) async fn other_leader(&self, at_most: Duration) -> Instant {
+        let waiting = async {
+            while self.management.leaders().len() < 2 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        drop(timeout(at_most, waiting).await);
+        Instant::now()
+    }
+
+    /// Seconds from `since` until the first request is answered.
+    pub(crate) async fn first_issued(&self, since: Instant, at_most: Duration) -> f64 {
+        let waiting = async {
+            while self.count(|one| one.issued().is_some()) == 0 {
+                self.progress.notified().await;
+            }
+        };
+        match timeout(at_most, waiting).await {
+            Ok(()) => since.elapsed().as_secs_f64(),
+            Err(_) => f64::INFINITY,
+        }
+    }
+
+    /// Calls to the management cluster, and to all workload clusters.
+    pub(crate) fn calls(&self) -> (u64, u64) {
+        let workloads = self.workloads.lock().unwrap();
+        let workload = workloads.values().map(|one| one.server.calls()).sum();
+        (self.management.server.calls(), workload)
+    }
+
+    /// Microseconds of processor time for each of so many events of Machines.
+    pub(crate) async fn events(&self, count: usize) -> f64 {
+        let before = processor_time();
+        for number in 0..count {
+            self.management.machine_changes(number % 1000);
+            sleep(Duration::from_millis(1)).await;
+        }
+        (processor_time() - before).as_secs_f64() * 1e6 / crate::results::float(count)
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let (seconds, nanoseconds) = (time.tv_sec, time.tv_nsec);
+    Duration::new(
+        u64::try_from(seconds).unwrap(),
+        u32::try_from(nanoseconds).unwrap(),
+    )
+}
