@@ -11,23 +11,29 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
+use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
+use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
 mod bounded;
 mod dial;
 mod kubeconfig;
+mod retry;
 mod sieve;
 
-pub(crate) use bounded::{Bounded, Excess, NamedBy, PAGE_SIZE};
+pub(crate) use bounded::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};
 pub use dial::{Neighbourhood, Reach};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 
 use dial::Dialler;
+pub(crate) use retry::RetryLists;
 
-/// Longer than a watch lasts without a word (the API server sends bookmarks each minute), and than
-/// it lasts.
+/// Longer than a watch lasts without a word: the API server sends bookmarks each minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
+
+/// Calls that wait to be passed on; more wait where they are made. As many as kube has.
+const CALLS_WAITING: usize = 1024;
 
 /// As audit logs name us.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
@@ -39,7 +45,11 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
 fn of_operator(config: Config) -> Result<Client, kube::Error> {
     let builder = ClientBuilder::try_from(prepared(config))?;
     let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Operator));
-    Ok(builder.with_layer(&bounded).build())
+    let retried = RetryLayer::new(RetryLists::default());
+    // What is repeated must be a clone, which the client below is not.
+    let shared = BufferLayer::new(CALLS_WAITING);
+    let builder = builder.with_layer(&bounded).with_layer(&shared);
+    Ok(builder.with_layer(&retried).build())
 }
 
 /// A client that connects to the hosts in `reach`, and by way of no proxy: what a proxy dials

@@ -35,10 +35,12 @@ use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT;
 use node_attestation_core::verifier::Verifiers;
+use tokio::task::JoinSet;
 
-use crate::capi::{ObjectKey, Objects, Selection};
+use crate::capi::{ObjectKey, Objects, Selection, Watches};
 use crate::client::{ClusterAccess, Reach};
 use crate::clock::now;
+use crate::records::RecordsWatch;
 
 mod ca_keys;
 mod directory;
@@ -147,6 +149,7 @@ impl NoVerifiers {
 pub struct Fleet {
     settings: Settings,
     management: Client,
+    leases: Client,
     verifiers: Arc<dyn VerifierFactory>,
     connect: Option<Connect>,
 }
@@ -158,6 +161,7 @@ pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
 struct Shared {
     management: Client,
     objects: Objects,
+    records: RecordsWatch,
     reach: Reach,
     connect: Option<Connect>,
     verifiers: Arc<dyn VerifierFactory>,
@@ -177,6 +181,7 @@ impl Fleet {
         Self {
             settings,
             management: management.client().clone(),
+            leases: management.lease_client().clone(),
             verifiers,
             connect: None,
         }
@@ -193,20 +198,28 @@ impl Fleet {
     /// Answers requests until `stop` is ready; only while this replica leads, where there may be
     /// others.
     pub async fn run(self, stop: impl Future<Output = ()>) {
+        let (shared, watches) = self.shared();
+        // A replica that does not lead watches too: it knows all objects when it is its turn.
+        let mut watching = JoinSet::new();
+        watching.spawn(watches.run(pending()));
+        self.lead(&shared, stop).await;
+    }
+
+    async fn lead(&self, shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         let Some(name) = &self.settings.candidate else {
-            return self.work(stop).await;
+            return directory::supervise_all(&self.settings, shared, stop).await;
         };
         let identity = leader::identity(name);
         let lease = self.lease_name();
-        let leases = KubeLeases::new(self.management.clone(), lease.clone());
+        let leases = KubeLeases::new(self.leases.clone(), lease.clone());
         let candidate = Candidate::new(leases, lease, identity, now);
         loop {
             let mut term = tokio::select! {
                 () = &mut stop => return,
                 term = candidate.lead() => term,
             };
-            let work = |stop| self.work(stop);
+            let work = |stop| self.work(shared.clone(), stop);
             let stopped = Box::pin(term.during(&mut stop, work)).await;
             if stopped {
                 return term.release().await;
@@ -214,7 +227,19 @@ impl Fleet {
         }
     }
 
-    async fn work(&self, stop: impl Future<Output = ()>) {
+    /// Looks after all clusters, on a task of its own: renewing the Lease waits for none of it.
+    async fn work(&self, shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
+        let settings = self.settings.clone();
+        let mut work = JoinSet::new();
+        work.spawn(async move { directory::supervise_all(&settings, &shared, stop).await });
+        if let Some(Err(error)) = work.join_next().await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn shared(&self) -> (Arc<Shared>, Watches) {
         let selection = Selection {
             namespace: self.settings.namespace.clone(),
             watch_filter: self.settings.watch_filter.clone(),
@@ -223,6 +248,10 @@ impl Fleet {
         let shared = Arc::new(Shared {
             management: self.management.clone(),
             objects,
+            records: RecordsWatch::start(
+                self.management.clone(),
+                self.settings.namespace.as_deref(),
+            ),
             reach: self.settings.reach,
             connect: self.connect.clone(),
             verifiers: self.verifiers.clone(),
@@ -234,10 +263,7 @@ impl Fleet {
             sync_period: self.settings.sync_period.unwrap_or(SYNC_PERIOD),
             clock: now,
         });
-        tokio::select! {
-            () = directory::supervise_all(&self.settings, &shared, stop) => {}
-            () = watches.run(pending()) => {}
-        }
+        (shared, watches)
     }
 
     /// Controllers of different parts do not wait for each other.

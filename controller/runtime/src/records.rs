@@ -1,9 +1,11 @@
-//! The records of a cluster, as `NodeIdentity` objects.
+//! The records of clusters, as `NodeIdentity` objects.
 
 mod cache;
 mod heard;
 mod kube;
 mod object;
+mod watch;
 
 pub use kube::KubeRecords;
 pub use object::BrokenRecord;
+pub use watch::RecordsWatch;

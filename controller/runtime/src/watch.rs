@@ -14,16 +14,17 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::client::{Excess, PAGE_SIZE};
+use crate::client::{Excess, MANAGEMENT_PAGE_SIZE};
 
 mod lenient;
 
 pub use lenient::unreadable_objects;
 pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};
 
-/// The API server ends a watch after this many seconds, so a connection that died silently is found
-/// out soon after.
-const WATCH_SECONDS: u32 = 120;
+/// The API server ends a watch after at least so many seconds, and up to [`WATCH_SECONDS_MORE`] more, so that
+/// many watches do not end together. kube has no watch of 295 s or longer.
+const WATCH_SECONDS: u32 = 240;
+const WATCH_SECONDS_MORE: u32 = 50;
 
 /// The first wait before a watch that failed is begun again.
 const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
@@ -39,6 +40,7 @@ const WATCH_HELD: Duration = Duration::from_mins(1);
 pub(crate) fn in_smaller_pages<K>(
     api: Api<K>,
     config: watcher::Config,
+    first_page: u32,
     relist: Arc<Notify>,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
@@ -48,8 +50,8 @@ where
         let config = config.clone().page_size(page);
         watcher(api.clone(), config).backoff(backoff).boxed()
     };
-    let first = begin(PAGE_SIZE, Doubling::default());
-    stream::unfold((first, PAGE_SIZE), move |(mut events, mut page)| {
+    let first = begin(first_page, Doubling::default());
+    stream::unfold((first, first_page), move |(mut events, mut page)| {
         let (begin, relist) = (begin.clone(), relist.clone());
         async move {
             let event = loop {
@@ -68,11 +70,24 @@ where
     })
 }
 
-/// A watch that holds little of what is listed at once, and finds out when its connection has died.
-pub(crate) fn watched_in_pages() -> watcher::Config {
-    watcher::Config::default()
-        .page_size(PAGE_SIZE)
-        .timeout(WATCH_SECONDS)
+/// The configuration of a watch that ends in time to find out that its connection has died.
+pub(crate) fn watch_config() -> watcher::Config {
+    let mut random = [0];
+    // Without random bytes watches end together.
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    let more = WATCH_SECONDS_MORE * u32::from(random[0]) / 256;
+    watcher::Config::default().timeout(WATCH_SECONDS + more)
+}
+
+/// A watch of objects of the management cluster.
+pub(crate) fn on_management<K>(
+    api: Api<K>,
+    config: watcher::Config,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default())
 }
 
 /// Waits that double up to a limit, and begin anew once a watch has held.

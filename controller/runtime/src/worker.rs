@@ -22,9 +22,10 @@ use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::client::PAGE_SIZE;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::{Queue, Source};
-use crate::watch::{Lenient, Skipped, in_smaller_pages, watched_in_pages};
+use crate::watch::{Lenient, Skipped, in_smaller_pages, watch_config};
 
 /// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a
 /// Pod to end.
@@ -158,9 +159,9 @@ fn watch(
     signer: &str,
     relist: Arc<Notify>,
 ) -> impl Stream<Item = (Source, Event<Seen>)> + Send + use<> {
-    let selected = watched_in_pages().fields(&format!("spec.signerName={signer}"));
+    let selected = watch_config().fields(&format!("spec.signerName={signer}"));
     let mut told = WatchState::new(signer);
-    in_smaller_pages(Api::all(client), selected, relist).filter_map(move |event| {
+    in_smaller_pages(Api::all(client), selected, PAGE_SIZE, relist).filter_map(move |event| {
         told.observe(&event);
         std::future::ready(event.ok().map(|event| (source, event)))
     })

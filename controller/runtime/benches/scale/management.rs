@@ -112,7 +112,8 @@ impl Management {
                 Answer::Object(self.authentication(number))
             }
             (&Method::POST, [.., "namespaces", namespace, "nodeidentities"]) => {
-                let object = written(call);
+                let mut object = written(call);
+                object["metadata"]["namespace"] = json!(namespace);
                 let mut identities = self.identities.lock().unwrap();
                 identities.insert((*namespace).to_owned(), object.clone());
                 drop(identities);

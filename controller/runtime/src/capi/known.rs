@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kube::Client;
 use kube::api::Api;
@@ -32,6 +32,9 @@ struct Inner {
     state: RwLock<State>,
     resources: Mutex<HashMap<Kind, ApiResource>>,
     changes: watch::Sender<u64>,
+    cluster_changes: watch::Sender<u64>,
+    /// By Cluster, for those who wait for it.
+    of_cluster: Mutex<HashMap<ObjectKey, watch::Sender<()>>>,
 }
 
 /// A group, a version where the reference has one, and a kind.
@@ -60,6 +63,8 @@ impl Objects {
             state: RwLock::default(),
             resources: Mutex::default(),
             changes: watch::Sender::new(0),
+            cluster_changes: watch::Sender::new(0),
+            of_cluster: Mutex::default(),
         }));
         let watches = Watches::new(objects.clone(), selection);
         (objects, watches)
@@ -73,6 +78,41 @@ impl Objects {
     /// A number that changes whenever anything does that is known here, readiness included.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
+    }
+
+    /// A number that changes whenever a Cluster does, or readiness.
+    pub(crate) fn cluster_changes(&self) -> watch::Receiver<u64> {
+        self.0.cluster_changes.subscribe()
+    }
+
+    /// Hears whenever this Cluster changes, or readiness.
+    pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
+        let mut waiting = self.waiting();
+        let sender = waiting.entry(cluster.clone()).or_default();
+        sender.subscribe()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<ObjectKey, watch::Sender<()>>> {
+        // Every change of the map is one insertion or removal, so a panic elsewhere leaves it whole.
+        let waiting = self.0.of_cluster.lock();
+        waiting.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who wait for this Cluster that it has changed.
+    pub(super) fn cluster_changed(&self, cluster: &ObjectKey) {
+        increment(&self.0.cluster_changes);
+        let mut waiting = self.waiting();
+        if let Some(sender) = waiting.get(cluster)
+            && sender.send(()).is_err()
+        {
+            waiting.remove(cluster);
+        }
+    }
+
+    /// Tells everybody that any Cluster may have changed.
+    fn all_clusters_changed(&self) {
+        increment(&self.0.cluster_changes);
+        self.waiting().retain(|_, sender| sender.send(()).is_ok());
     }
 
     /// The Clusters, in order; none before [`Objects::is_ready`].
@@ -156,19 +196,22 @@ impl Objects {
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut state.store);
         drop(state);
-        self.0
-            .changes
-            .send_modify(|count| *count = count.wrapping_add(1));
+        increment(&self.0.changes);
     }
 
     pub(super) fn listed(&self, kind: &'static str) {
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.listed.insert(kind);
+        let is_new = state.listed.insert(kind);
         drop(state);
-        self.0
-            .changes
-            .send_modify(|count| *count = count.wrapping_add(1));
+        increment(&self.0.changes);
+        if is_new || kind == Cluster::KIND {
+            self.all_clusters_changed();
+        }
     }
+}
+
+fn increment(count: &watch::Sender<u64>) {
+    count.send_modify(|count| *count = count.wrapping_add(1));
 }
 
 impl State {

@@ -9,8 +9,7 @@ use futures::stream::StreamExt as _;
 use kube::Resource as _;
 use kube::api::Api;
 use kube::core::ApiResource;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kubelet_attestation::errors::error_chain;
 use tokio::time::sleep;
 
@@ -18,7 +17,7 @@ use super::known::Objects;
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
 use super::served::served;
 use super::store::Stored;
-use crate::watch::{Doubling, Skipped, watched_in_pages};
+use crate::watch::{Doubling, Skipped, on_management, watch_config};
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
@@ -103,7 +102,7 @@ impl Watches {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
-        let mut config = watched_in_pages();
+        let mut config = watch_config();
         if let Some(value) = self
             .selection
             .watch_filter
@@ -112,8 +111,7 @@ impl Watches {
         {
             config = config.labels(&format!("{WATCH_FILTER_LABEL}={value}"));
         }
-        let events = watcher(api, config).backoff(Doubling::default());
-        let mut events = std::pin::pin!(events);
+        let mut events = std::pin::pin!(on_management(api, config));
         let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
         while let Some(event) = events.next().await {
             match event {
@@ -166,6 +164,7 @@ impl Objects {
             Event::Delete(object) => {
                 if let Some(key) = object.key() {
                     self.write(|store| W::forget(&key, store));
+                    self.told_of::<W>(&key);
                 }
             }
         }
@@ -185,9 +184,16 @@ impl Objects {
             return;
         };
         self.write(|store| match kept {
-            Some(object) => object.put(key, store),
+            Some(object) => object.put(key.clone(), store),
             None => W::forget(&key, store),
         });
+        self.told_of::<W>(&key);
+    }
+
+    fn told_of<W: Watched>(&self, key: &ObjectKey) {
+        if W::IS_CLUSTER {
+            self.cluster_changed(key);
+        }
     }
 }
 

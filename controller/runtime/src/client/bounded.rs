@@ -18,8 +18,11 @@ use tower::{BoxError, Service};
 use super::sieve::{Limits, Sieve, TooMuch};
 use crate::memory::{Holding, Share};
 
-/// How many requests a page of a list has; it is read whole.
+/// The objects of a page of a list of a tenant's API server; it is read whole.
 pub(crate) const PAGE_SIZE: u32 = 16;
+
+/// The same for the management cluster's, as client-go has it: 100,000 Machines are 200 pages.
+pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 
 /// The JSON of one object. etcd takes 1.5 MiB of it (`--max-request-bytes`); what is bytes there is
 /// base64 here, and annotations, of which there are 256 KiB, may be escaped, six bytes for one.
@@ -54,8 +57,14 @@ const OPERATOR_SHARE: usize = MAX_PAGE_LEN;
 /// kube-controller-manager's signer makes five.
 const CALLS_AT_ONCE: usize = 16;
 
-/// For an answer to its last byte. The longest is a watch, which the API server ends sooner.
+/// The same for an API server that the operator named, which is asked for all clusters.
+const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
+
+/// For an answer to its last byte, but for a watch.
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
+
+/// For a watch, which the API server ends sooner.
+const WATCH_DEADLINE: Duration = Duration::from_secs(330);
 
 /// An answer that is not read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +79,7 @@ pub(crate) enum Excess {
     Items(usize),
     #[error("the answers of this API server and others take too much memory")]
     Memory,
-    #[error("the API server's answer was not complete after {} s", ANSWER_DEADLINE.as_secs())]
+    #[error("the API server's answer was not complete in time")]
     Time,
 }
 
@@ -193,14 +202,14 @@ pub(crate) struct Bounded<S> {
 impl<S> Bounded<S> {
     /// Bounds what this service is asked and answers.
     pub(crate) fn new(service: S, named_by: NamedBy) -> Self {
-        let own = match named_by {
-            NamedBy::Operator => OPERATOR_SHARE,
-            NamedBy::Tenant => TENANT_SHARE,
+        let (own, calls) = match named_by {
+            NamedBy::Operator => (OPERATOR_SHARE, MANAGEMENT_CALLS_AT_ONCE),
+            NamedBy::Tenant => (TENANT_SHARE, CALLS_AT_ONCE),
         };
         Self {
             service,
             named_by,
-            turns: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
+            turns: Arc::new(Semaphore::new(calls)),
             share: Share::new(own),
         }
     }
@@ -238,10 +247,10 @@ where
                 .map_err(|_| Excess::Time)?;
             let answer = answer.map_err(Into::into)?;
             let bound = bound.answered(answer.status(), named_by);
-            let turn = match bound {
-                Bound::Whole(_) => turn.ok(),
+            let (turn, deadline) = match bound {
+                Bound::Whole(_) => (turn.ok(), deadline),
                 // A watch has no end to wait for.
-                Bound::Line(_) => None,
+                Bound::Line(_) => (None, Instant::now() + WATCH_DEADLINE),
             };
             Ok(answer.map(|body| BoundedBody::new(body, bound, holding, deadline, turn)))
         }

@@ -86,6 +86,7 @@ pub enum InClusterAccessError {
 #[derive(Clone)]
 pub struct ClusterAccess {
     client: Client,
+    lease_client: Option<Client>,
     server: String,
     ca_certificates: Vec<Vec<u8>>,
 }
@@ -121,12 +122,15 @@ impl ClusterAccess {
             return Err(ClusterAccessError::NoCa { path: here() });
         }
         let server = config.cluster_url.to_string();
-        let client = super::of_operator(config).map_err(|error| ClusterAccessError::Client {
-            path: here(),
-            source: Box::new(error),
-        })?;
+        let client = || {
+            super::of_operator(config.clone()).map_err(|error| ClusterAccessError::Client {
+                path: here(),
+                source: Box::new(error),
+            })
+        };
         Ok(Self {
-            client,
+            client: client()?,
+            lease_client: Some(client()?),
             server,
             ca_certificates,
         })
@@ -137,9 +141,10 @@ impl ClusterAccess {
         let config = Config::incluster()?;
         let server = config.cluster_url.to_string();
         let ca_certificates = config.root_cert.clone().unwrap_or_default();
-        let client = super::of_operator(config).map_err(Box::new)?;
+        let client = || super::of_operator(config.clone()).map_err(Box::new);
         Ok(Self {
-            client,
+            client: client()?,
+            lease_client: Some(client()?),
             server,
             ca_certificates,
         })
@@ -151,6 +156,7 @@ impl ClusterAccess {
         let ca_certificates = config.root_cert.clone().unwrap_or_default();
         Ok(Self {
             client: super::of_tenant(config, reach)?,
+            lease_client: None,
             server,
             ca_certificates,
         })
@@ -172,13 +178,13 @@ impl ClusterAccess {
                 let answer = answer(request);
                 async move { Ok::<_, tower::BoxError>(answer.await) }
             });
-            Client::new(
-                super::Bounded::new(service, super::NamedBy::Operator),
-                "default",
-            )
+            let bounded = super::Bounded::new(service, super::NamedBy::Operator);
+            let policy = super::RetryLists::default();
+            Client::new(tower::retry::Retry::new(policy, bounded), "default")
         };
         Self {
             client: client(),
+            lease_client: Some(client()),
             server: "https://203.0.113.7:6443/".to_owned(),
             ca_certificates: Vec::new(),
         }
@@ -194,6 +200,11 @@ impl ClusterAccess {
     /// The client.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// A client for the Lease alone, with connections and calls of its own: renewing it waits behind nothing.
+    pub(crate) fn lease_client(&self) -> &Client {
+        self.lease_client.as_ref().unwrap_or(&self.client)
     }
 
     /// The API server's URL.

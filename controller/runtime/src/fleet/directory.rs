@@ -10,8 +10,7 @@ use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Event, watcher};
+use kube::runtime::watcher::Event;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
@@ -22,7 +21,7 @@ use super::enablement::Enablement;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
-use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
+use crate::watch::{Lenient, Skipped, on_management, watch_config};
 
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
@@ -218,22 +217,20 @@ fn authentications(
         None => Api::all(client),
     };
     let mut failed = false;
-    watcher(api, watched_in_pages())
-        .backoff(Doubling::default())
-        .filter_map(move |event| {
-            if let Err(error) = &event {
-                let error = error_chain(error);
-                if failed {
-                    tracing::debug!(error, "the watch of KubeletAuthentications failed again");
-                } else {
-                    tracing::warn!(
-                        error,
-                        "the watch of KubeletAuthentications failed; it is tried again until it holds"
-                    );
-                }
+    on_management(api, watch_config()).filter_map(move |event| {
+        if let Err(error) = &event {
+            let error = error_chain(error);
+            if failed {
+                tracing::debug!(error, "the watch of KubeletAuthentications failed again");
+            } else {
+                tracing::warn!(
+                    error,
+                    "the watch of KubeletAuthentications failed; it is tried again until it holds"
+                );
             }
-            // A watch also says that it begins before every list that fails.
-            failed = event.is_err() || failed && matches!(event, Ok(Event::Init));
-            std::future::ready(event.ok())
-        })
+        }
+        // A watch also says that it begins before every list that fails.
+        failed = event.is_err() || failed && matches!(event, Ok(Event::Init));
+        std::future::ready(event.ok())
+    })
 }

@@ -85,7 +85,7 @@ struct Wanted {
 impl Enablement {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            changes: shared.objects.changes(),
+            changes: shared.objects.cluster_changes(),
             look_at: Instant::now(),
             is_behind: false,
             last: HashMap::new(),

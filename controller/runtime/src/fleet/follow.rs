@@ -6,12 +6,11 @@ use std::future::ready;
 use futures::stream::{Stream, StreamExt as _};
 use kube::Resource;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Event, watcher};
+use kube::runtime::watcher::Event;
 use kubelet_attestation::errors::error_chain;
 use serde::de::DeserializeOwned;
 
-use crate::watch::{Doubling, Lenient, Skipped, watched_in_pages};
+use crate::watch::{Lenient, Skipped, on_management, watch_config};
 
 /// What is known of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,45 +52,43 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let mut skipped = Skipped::new("Secret");
-    let config = watched_in_pages().fields(&format!("metadata.name={name}"));
+    let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
     let mut failed = false;
     let name = name.to_owned();
-    watcher(api, config)
-        .backoff(Doubling::default())
-        .filter_map(move |event| {
-            let now = match event {
-                Ok(Event::Apply(object) | Event::InitApply(object)) => {
-                    seen = true;
-                    match object.object {
-                        Ok(read) => Some(Some(read)),
-                        Err(ref error) => {
-                            skipped.note(object.meta(), error);
-                            None
-                        }
+    on_management(api, config).filter_map(move |event| {
+        let now = match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                seen = true;
+                match object.object {
+                    Ok(read) => Some(Some(read)),
+                    Err(ref error) => {
+                        skipped.note(object.meta(), error);
+                        None
                     }
                 }
-                Ok(Event::Delete(_)) => Some(None),
-                Ok(Event::Init) => {
-                    seen = false;
-                    None
+            }
+            Ok(Event::Delete(_)) => Some(None),
+            Ok(Event::Init) => {
+                seen = false;
+                None
+            }
+            Ok(Event::InitDone) if !seen => Some(None),
+            Ok(Event::InitDone) => None,
+            Err(error) => {
+                if !failed {
+                    let error = error_chain(&error);
+                    tracing::warn!(
+                        object = name,
+                        error,
+                        "the watch failed; it is tried again until it holds"
+                    );
                 }
-                Ok(Event::InitDone) if !seen => Some(None),
-                Ok(Event::InitDone) => None,
-                Err(error) => {
-                    if !failed {
-                        let error = error_chain(&error);
-                        tracing::warn!(
-                            object = name,
-                            error,
-                            "the watch failed; it is tried again until it holds"
-                        );
-                    }
-                    failed = true;
-                    None
-                }
-            };
-            failed &= now.is_none();
-            ready(now)
-        })
+                failed = true;
+                None
+            }
+        };
+        failed &= now.is_none();
+        ready(now)
+    })
 }

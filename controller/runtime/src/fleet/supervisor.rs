@@ -25,7 +25,6 @@ use super::reporter::Reporter;
 use super::running::{Broken, Running};
 use super::{Shared, upkeep};
 use crate::capi::{Cluster, ObjectKey, Objects};
-use crate::records::KubeRecords;
 use crate::watch::Lenient;
 
 /// Some of what is said depends on the time.
@@ -47,11 +46,7 @@ pub(super) async fn supervise(
         authentication,
         sources: Sources::default(),
         ca_key: shared.ca_keys.holder(key.clone()),
-        records: Arc::new(KubeRecords::start(
-            shared.management.clone(),
-            &key.namespace,
-            &key.name,
-        )),
+        records: Arc::new(shared.records.of_cluster(&key)),
         absences: Absences::new(shared.missing_machine_timeout),
         running: None,
         panics: Panics::default(),
@@ -85,7 +80,7 @@ enum Change {
 impl Supervisor {
     async fn run(mut self) {
         let mut changes = self.changes();
-        let mut objects = self.shared.objects.changes();
+        let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
             let word = self.authentication.borrow_and_update().clone();
             let authentication = match word {
@@ -251,7 +246,7 @@ fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
 async fn other_cluster(
     objects: &Objects,
     key: &ObjectKey,
-    changes: &mut watch::Receiver<u64>,
+    changes: &mut watch::Receiver<()>,
     known: &Seen<Cluster>,
 ) -> Seen<Cluster> {
     loop {

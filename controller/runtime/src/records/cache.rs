@@ -1,12 +1,10 @@
-//! What the watch of the records has shown.
+//! The records of one cluster, as a watch has shown them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
 use kube::Resource as _;
-use kube::runtime::watcher;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::NodeIdentity;
 use node_attestation_core::ledger::{Stored, Version};
@@ -25,41 +23,47 @@ const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 /// would get certificates that outlive the revocation.
 pub(super) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
-/// What the watch has shown.
-pub(super) struct Cache {
-    pub(super) cluster: String,
-    state: Mutex<State>,
-    changes: watch::Sender<()>,
-}
+/// Records by the names of their objects; `Err` where somebody broke one.
+pub(super) type Entries = HashMap<String, Result<Stored, BrokenRecord>>;
 
-pub(super) struct State {
-    /// By their names; `Err` where somebody broke one.
-    pub(super) objects: HashMap<String, Result<Stored, BrokenRecord>>,
-    /// What a list has shown so far that is under way.
-    listed: HashMap<String, Result<Stored, BrokenRecord>>,
-    is_synced: bool,
-    heard: Option<Instant>,
-    skipped: Skipped,
-}
+/// When the API server was heard of last.
+#[derive(Default)]
+pub(super) struct Heard(watch::Sender<Option<Instant>>);
 
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            objects: HashMap::new(),
-            listed: HashMap::new(),
-            is_synced: false,
-            heard: None,
-            skipped: Skipped::new("NodeIdentity"),
-        }
+impl Heard {
+    /// Takes note that the API server answers.
+    pub(super) fn now(&self) {
+        self.0.send_replace(Some(Instant::now()));
+    }
+
+    fn is_recent(&self) -> bool {
+        let last = *self.0.borrow();
+        last.is_some_and(|heard| heard.elapsed() < HEARD_WITHIN)
     }
 }
 
+/// The records of one cluster.
+pub(super) struct Cache {
+    state: Mutex<State>,
+    changes: watch::Sender<()>,
+    heard: Arc<Heard>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) objects: Entries,
+    is_synced: bool,
+}
+
 impl Cache {
-    pub(super) fn new(cluster: &str) -> Self {
+    pub(super) fn new(is_synced: bool, heard: Arc<Heard>) -> Self {
         Self {
-            cluster: cluster.to_owned(),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                objects: Entries::new(),
+                is_synced,
+            }),
             changes: watch::Sender::new(()),
+            heard,
         }
     }
 
@@ -69,21 +73,20 @@ impl Cache {
     }
 
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
-        self.wait(|state| state.is_synced && state.is_heard_of())
+        self.wait(|state| state.is_synced && self.heard.is_recent())
             .await
-    }
-
-    /// Takes note that the API server answers.
-    pub(super) fn heard(&self) {
-        self.state().heard = Some(Instant::now());
-        self.changes.send_replace(());
     }
 
     pub(super) async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
         let mut changes = self.changes.subscribe();
+        let mut heard = self.heard.0.subscribe();
         let waiting = async {
             while !holds(&self.state()) {
-                changes.changed().await.map_err(Unavailable::new)?;
+                let changed = tokio::select! {
+                    changed = changes.changed() => changed,
+                    changed = heard.changed() => changed,
+                };
+                changed.map_err(Unavailable::new)?;
             }
             Ok(())
         };
@@ -91,60 +94,58 @@ impl Cache {
         waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of the records lags behind")))
     }
 
-    fn apply(&self, event: watcher::Event<Lenient<NodeIdentity>>) {
+    pub(super) fn is_empty(&self) -> bool {
+        self.state().objects.is_empty()
+    }
+
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.state().objects.contains_key(name)
+    }
+
+    /// Takes these for all that there are.
+    pub(super) fn replace(&self, objects: Entries) {
         let mut state = self.state();
-        match event {
-            watcher::Event::Apply(object) => {
-                let (name, stored) = self.entry(&object, &mut state);
-                state.objects.insert(name, stored);
-            }
-            watcher::Event::Delete(object) => {
-                let name = object.meta().name.as_deref().unwrap_or_default();
-                state.objects.remove(name);
-            }
-            watcher::Event::Init => state.listed.clear(),
-            watcher::Event::InitApply(object) => {
-                let (name, stored) = self.entry(&object, &mut state);
-                state.listed.insert(name, stored);
-            }
-            watcher::Event::InitDone => {
-                state.objects = std::mem::take(&mut state.listed);
-                state.is_synced = true;
-            }
-        }
+        state.objects = objects;
+        state.is_synced = true;
         drop(state);
         self.changes.send_replace(());
     }
 
-    fn entry(
-        &self,
-        seen: &Lenient<NodeIdentity>,
-        state: &mut State,
-    ) -> (String, Result<Stored, BrokenRecord>) {
-        let name = seen.meta().name.clone().unwrap_or_default();
-        let stored = match &seen.object {
-            Ok(object) => object::stored(object, &self.cluster),
-            Err(error) => {
-                state.skipped.note(seen.meta(), error);
-                Err(BrokenRecord {
-                    object: name.clone(),
-                    field: "spec or status",
-                })
-            }
-        };
-        if let Err(broken) = &stored {
-            tracing::error!(error = error_chain(broken), "a record is broken");
-        }
-        (name, stored)
+    pub(super) fn put(&self, name: String, stored: Result<Stored, BrokenRecord>) {
+        self.state().objects.insert(name, stored);
+        self.changes.send_replace(());
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        self.state().objects.remove(name);
+        self.changes.send_replace(());
     }
 }
 
-impl State {
-    fn is_heard_of(&self) -> bool {
-        self.heard
-            .is_some_and(|heard| heard.elapsed() < HEARD_WITHIN)
+/// The name of an object of `cluster`, and the record that it is.
+pub(super) fn entry(
+    seen: &Lenient<NodeIdentity>,
+    cluster: &str,
+    skipped: &mut Skipped,
+) -> (String, Result<Stored, BrokenRecord>) {
+    let name = seen.meta().name.clone().unwrap_or_default();
+    let stored = match &seen.object {
+        Ok(object) => object::stored(object, cluster),
+        Err(error) => {
+            skipped.note(seen.meta(), error);
+            Err(BrokenRecord {
+                object: name.clone(),
+                field: "spec or status",
+            })
+        }
+    };
+    if let Err(broken) = &stored {
+        tracing::error!(error = error_chain(broken), "a record is broken");
     }
+    (name, stored)
+}
 
+impl State {
     /// Whether the object is known in this version, or in a later one.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
         let Some(Ok(known)) = self.objects.get(object) else {
@@ -156,22 +157,5 @@ impl State {
             || number(&known.version)
                 .zip(number(version))
                 .is_some_and(|(known, wanted)| known >= wanted)
-    }
-}
-
-pub(super) async fn follow(
-    events: impl Stream<Item = Result<watcher::Event<Lenient<NodeIdentity>>, watcher::Error>>,
-    cache: Arc<Cache>,
-) {
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => cache.apply(event),
-            Err(error) => tracing::warn!(
-                cluster = cache.cluster,
-                error = error_chain(&error),
-                "the watch of the records was cut"
-            ),
-        }
     }
 }

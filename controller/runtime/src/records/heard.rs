@@ -7,22 +7,22 @@ use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 
-use super::cache::Cache;
+use super::cache::Heard;
 
-/// The same client, which tells `cache` of each piece of a successful answer.
+/// The same client, which tells `heard` of each piece of a successful answer.
 ///
 /// kube's watcher keeps bookmarks to itself, and a quiet watch has nothing else. So what counts is
 /// the bytes: the head of an answer, an event, or a bookmark.
-pub(super) fn listening(client: Client, cache: Arc<Cache>) -> Client {
+pub(super) fn listening(client: Client, heard: Arc<Heard>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (client, cache) = (client.clone(), cache.clone());
+        let (client, told) = (client.clone(), heard.clone());
         async move {
             let response: Response<Body> = client.send(request).await?;
             let is_success = response.status().is_success();
             let heard = move || {
                 if is_success {
-                    cache.heard();
+                    told.now();
                 }
             };
             heard();

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Error as KubeError};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
@@ -16,12 +15,11 @@ use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
 use serde_json::{Value, json};
-use tokio::task::AbortHandle;
 
-use super::cache::{Cache, State, follow};
-use super::heard::listening;
+use super::cache::{Cache, State};
 use super::object::{self, BrokenRecord};
-use crate::watch::{Doubling, Lenient, watched_in_pages};
+use super::watch::RecordsWatch;
+use crate::capi::ObjectKey;
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// one small object.
@@ -32,44 +30,36 @@ const FIELD_MANAGER: &str = "node-attestation-controller";
 /// HTTP status of an object that exists, or has changed.
 const CONFLICT: u16 = 409;
 
-/// How many objects a page of a list has; it is read whole.
-const PAGE_SIZE: u32 = 500;
-
-/// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
-/// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
-const WATCH_SECONDS: u32 = 45;
-
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
-/// A watch keeps a copy of all; it ends when this is dropped.
+/// A watch keeps a copy of all.
 pub struct KubeRecords {
     api: Api<NodeIdentity>,
     cluster: String,
     cache: Arc<Cache>,
-    watching: AbortHandle,
+    /// What keeps the cache up to date.
+    _watch: RecordsWatch,
 }
 
 impl KubeRecords {
-    /// Begins to watch the records of the Cluster of this name in `namespace`.
-    ///
-    /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their
-    /// status.
+    /// Begins to watch the records of the Cluster of this name in `namespace`, as
+    /// [`RecordsWatch::start`] does those of many.
     pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
-        let config = watched_in_pages()
-            .labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"))
-            .page_size(PAGE_SIZE)
-            .timeout(WATCH_SECONDS);
-        let cache = Arc::new(Cache::new(cluster));
-        let listening = listening(client.clone(), Arc::clone(&cache));
-        let watched: Api<Lenient<NodeIdentity>> = Api::namespaced(listening, namespace);
-        let api = Api::namespaced(client, namespace);
-        let events = watcher(watched, config).backoff(Doubling::default());
-        let watching = tokio::spawn(follow(events, Arc::clone(&cache)));
+        let cluster = ObjectKey::new(namespace, cluster);
+        RecordsWatch::of_one(client, &cluster).of_cluster(&cluster)
+    }
+
+    pub(super) fn new(
+        client: Client,
+        cluster: &ObjectKey,
+        cache: Arc<Cache>,
+        watch: RecordsWatch,
+    ) -> Self {
         Self {
-            api,
-            cluster: cluster.to_owned(),
+            api: Api::namespaced(client, &cluster.namespace),
+            cluster: cluster.name.clone(),
             cache,
-            watching: watching.abort_handle(),
+            _watch: watch,
         }
     }
 
@@ -184,12 +174,6 @@ impl KubeRecords {
         let patched = self.api.patch_status(name, &parameters, &patch);
         in_time(patched).await?.map_err(Unavailable::new)?;
         Ok(())
-    }
-}
-
-impl Drop for KubeRecords {
-    fn drop(&mut self) {
-        self.watching.abort();
     }
 }
 

@@ -1,0 +1,205 @@
+//! One watch of the records of many clusters.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::{Stream, StreamExt as _};
+use kube::api::Api;
+use kube::runtime::watcher::{self, Event};
+use kube::{Client, Resource as _};
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
+use tokio::task::JoinSet;
+
+use super::cache::{Cache, Entries, Heard, entry};
+use super::heard::listening;
+use super::kube::KubeRecords;
+use crate::capi::ObjectKey;
+use crate::watch::{Lenient, Skipped, on_management, watch_config};
+
+/// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
+/// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
+const WATCH_SECONDS: u32 = 45;
+
+/// A watch of `NodeIdentity` objects, which keeps a copy of all until the last clone, and the last records of
+/// a cluster that came from it, are dropped.
+#[derive(Clone)]
+pub struct RecordsWatch(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    caches: Arc<Caches>,
+    _watching: JoinSet<()>,
+}
+
+/// The caches of clusters, by their keys.
+struct Caches {
+    state: Mutex<State>,
+    heard: Arc<Heard>,
+}
+
+struct State {
+    clusters: HashMap<ObjectKey, Arc<Cache>>,
+    /// The objects so far of a list that is under way.
+    listing: HashMap<ObjectKey, Entries>,
+    is_synced: bool,
+    skipped: Skipped,
+}
+
+impl RecordsWatch {
+    /// Begins to watch the records of all clusters, or of those in `namespace`.
+    ///
+    /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their status.
+    pub fn start(client: Client, namespace: Option<&str>) -> Self {
+        Self::selected(client, namespace, CLUSTER_NAME_LABEL)
+    }
+
+    /// As [`start`](Self::start), of one cluster.
+    pub(super) fn of_one(client: Client, cluster: &ObjectKey) -> Self {
+        let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
+        Self::selected(client, Some(&cluster.namespace), &label)
+    }
+
+    fn selected(client: Client, namespace: Option<&str>, labels: &str) -> Self {
+        let heard = Arc::new(Heard::default());
+        let caches = Arc::new(Caches {
+            state: Mutex::new(State {
+                clusters: HashMap::new(),
+                listing: HashMap::new(),
+                is_synced: false,
+                skipped: Skipped::new("NodeIdentity"),
+            }),
+            heard: heard.clone(),
+        });
+        let listening = listening(client.clone(), heard);
+        let api: Api<Lenient<NodeIdentity>> = match namespace {
+            Some(namespace) => Api::namespaced(listening, namespace),
+            None => Api::all(listening),
+        };
+        let config = watch_config().labels(labels).timeout(WATCH_SECONDS);
+        let mut watching = JoinSet::new();
+        watching.spawn(follow(on_management(api, config), caches.clone()));
+        Self(Arc::new(Inner {
+            client,
+            caches,
+            _watching: watching,
+        }))
+    }
+
+    /// The records of this cluster.
+    pub fn of_cluster(&self, cluster: &ObjectKey) -> KubeRecords {
+        let cache = self.0.caches.cache(cluster);
+        KubeRecords::new(self.0.client.clone(), cluster, cache, self.clone())
+    }
+}
+
+impl Caches {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is one step, so a panic elsewhere leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cache(&self, cluster: &ObjectKey) -> Arc<Cache> {
+        self.state().cache(cluster, &self.heard)
+    }
+
+    fn apply(&self, event: Event<Lenient<NodeIdentity>>) {
+        let mut state = self.state();
+        match event {
+            Event::Init => state.listing.clear(),
+            Event::InitApply(object) => {
+                if let Some(cluster) = state.cluster_of(&object) {
+                    let (name, stored) = entry(&object, &cluster.name, &mut state.skipped);
+                    state
+                        .listing
+                        .entry(cluster)
+                        .or_default()
+                        .insert(name, stored);
+                }
+            }
+            Event::InitDone => {
+                let mut listing = std::mem::take(&mut state.listing);
+                for cluster in listing.keys() {
+                    state.cache(cluster, &self.heard);
+                }
+                state.is_synced = true;
+                for (cluster, cache) in &state.clusters {
+                    cache.replace(listing.remove(cluster).unwrap_or_default());
+                }
+                // What nobody asks for, and nothing is in, takes no memory.
+                let is_used =
+                    |cache: &Arc<Cache>| Arc::strong_count(cache) > 1 || !cache.is_empty();
+                state.clusters.retain(|_, cache| is_used(cache));
+            }
+            Event::Apply(object) => {
+                if let Some(cluster) = state.cluster_of(&object) {
+                    let (name, stored) = entry(&object, &cluster.name, &mut state.skipped);
+                    state.cache(&cluster, &self.heard).put(name, stored);
+                }
+            }
+            Event::Delete(object) => {
+                let name = object.meta().name.as_deref().unwrap_or_default();
+                if let Some(cluster) = state.cluster_of(&object)
+                    && let Some(cache) = state.clusters.get(&cluster)
+                {
+                    cache.remove(name);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn cache(&mut self, cluster: &ObjectKey, heard: &Arc<Heard>) -> Arc<Cache> {
+        let is_synced = self.is_synced;
+        let new = || Arc::new(Cache::new(is_synced, heard.clone()));
+        let cache = self.clusters.entry(cluster.clone()).or_insert_with(new);
+        cache.clone()
+    }
+
+    /// The cluster whose record this is: by its spec, as its name is; an object that cannot be read is of the
+    /// cluster that has it already, or else of the one in its label.
+    fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
+        let metadata = object.meta();
+        let namespace = metadata.namespace.as_ref()?;
+        if let Ok(read) = &object.object {
+            let cluster = read.spec.cluster_name.as_str();
+            return Some(ObjectKey::new(namespace, cluster));
+        }
+        let name = metadata.name.as_ref()?;
+        let has_it = |(key, cache): &(&ObjectKey, &Arc<Cache>)| {
+            key.namespace == *namespace && cache.contains(name)
+        };
+        let known = self
+            .clusters
+            .iter()
+            .find(has_it)
+            .map(|(key, _)| key.clone());
+        let labels = metadata.labels.as_ref();
+        let label = || labels?.get(CLUSTER_NAME_LABEL);
+        known.or_else(|| Some(ObjectKey::new(namespace, label()?)))
+    }
+}
+
+impl fmt::Debug for RecordsWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordsWatch").finish_non_exhaustive()
+    }
+}
+
+async fn follow(
+    events: impl Stream<Item = Result<Event<Lenient<NodeIdentity>>, watcher::Error>>,
+    caches: Arc<Caches>,
+) {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => caches.apply(event),
+            Err(error) => tracing::warn!(
+                error = error_chain(&error),
+                "the watch of NodeIdentity objects failed; it is tried again until it holds"
+            ),
+        }
+    }
+}
