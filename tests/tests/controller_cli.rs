@@ -321,7 +321,7 @@ fn the_log_is_text_unless_asked_otherwise_and_sigint_ends_it_well() {
     controller.signal(Signal::INT);
 
     assert!(
-        line.contains(" INFO watching signer=\"cluster.x-k8s.io/"),
+        line.contains(" INFO watching signers=\"cluster.x-k8s.io/"),
         "{line}"
     );
     assert_eq!(controller.wait(PATIENCE).code(), Some(0));

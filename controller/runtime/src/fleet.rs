@@ -63,7 +63,7 @@ use ca_keys::CaKeys;
 use leader::{Candidate, KubeLeases};
 
 /// The default of [`Settings::sync_period`].
-pub const SYNC_PERIOD: Duration = Duration::from_mins(1);
+pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 
 /// Which part of a management cluster is looked after, and how.
 #[derive(Debug, Clone, Default)]
@@ -81,8 +81,10 @@ pub struct Settings {
     /// For how long a Machine has to be missing before its record is retired, its certificates are
     /// revoked and its Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`].
     pub missing_machine_timeout: Option<Duration>,
-    /// The time between two reconciliations of a whole cluster: of its Machines, Nodes, revocations
-    /// and the bindings that approve requests. `None`: [`SYNC_PERIOD`].
+    /// The time between two inspections of a workload cluster that is in order: its version, its Nodes, the list
+    /// of what is revoked, the admission policies, the bindings that approve requests, and, every other time,
+    /// our rights. A cluster with which something is wrong is inspected each minute, and one whose watches fail
+    /// or come back at once. `None`: [`SYNC_PERIOD`].
     pub sync_period: Option<Duration>,
 }
 

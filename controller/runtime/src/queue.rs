@@ -63,7 +63,7 @@ pub(crate) struct Queue {
     /// What the entries take.
     entry_bytes: usize,
     memory: Holding,
-    left_out: BTreeMap<Source, LeftOut>,
+    left_out: Option<LeftOut>,
     /// Of how many arrivals those that were answered were forgotten.
     purged_at: Arrival,
 }
@@ -82,14 +82,11 @@ impl Default for Queue {
             last_arrival: 0,
             entry_bytes: 0,
             memory: share.holding(),
-            left_out: BTreeMap::new(),
+            left_out: None,
             purged_at: 0,
         }
     }
 }
-
-/// Which watch a request came from; each has its own list.
-pub(crate) type Source = usize;
 
 /// A place in the order of those that are ready.
 type Ticket = u64;
@@ -100,10 +97,9 @@ struct Entry {
     requester: String,
     arrival: Arrival,
     version: Option<String>,
-    source: Source,
     /// How long it is as JSON.
     bytes: usize,
-    /// Whether the source's list, as far as it was read, has it.
+    /// Whether the list, as far as it was read, has it.
     listed: bool,
     attempts: u32,
     state: State,
@@ -172,20 +168,20 @@ pub(crate) struct Work {
 }
 
 impl Queue {
-    /// A source begins to list what it has.
-    pub(crate) fn listing(&mut self, source: Source) {
-        self.left_out.remove(&source);
-        for entry in self.entries.values_mut().filter(|e| e.source == source) {
+    /// A list begins.
+    pub(crate) fn listing(&mut self) {
+        self.left_out = None;
+        for entry in self.entries.values_mut() {
             entry.listed = false;
         }
     }
 
-    /// The source has listed all: what it did not name is gone.
-    pub(crate) fn listed(&mut self, source: Source) {
+    /// The list has ended: what it did not name is gone.
+    pub(crate) fn listed(&mut self) {
         let gone: Vec<String> = self
             .entries
             .iter()
-            .filter(|(_, entry)| entry.source == source && !entry.listed)
+            .filter(|(_, entry)| !entry.listed)
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in gone {
@@ -196,7 +192,7 @@ impl Queue {
     /// The request exists in this version.
     ///
     /// One without a name or a UID is none: the API server gives both.
-    pub(crate) fn seen(&mut self, source: Source, csr: CertificateSigningRequest) {
+    pub(crate) fn seen(&mut self, csr: CertificateSigningRequest) {
         let metadata = &csr.metadata;
         let given = |text: &Option<String>, max| text.clone().filter(|text| text.len() <= max);
         let (Some(name), Some(uid)) = (
@@ -216,7 +212,6 @@ impl Queue {
                 requester,
                 arrival: self.last_arrival + 1,
                 version,
-                source,
                 bytes,
                 listed: true,
                 attempts: 0,
@@ -336,7 +331,7 @@ impl Queue {
             return None;
         }
         let timer = self.timers.first().map(|(until, _)| *until);
-        let relist = self.relistable().map(|(at, _)| at);
+        let relist = self.relistable();
         let turns = timer.into_iter().chain(self.held.next_turn());
         turns.chain(relist).min()
     }

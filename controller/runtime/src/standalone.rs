@@ -263,7 +263,7 @@ impl Standalone {
         let pipeline = Pipeline::new(self.context, self.store, events, now);
         let signers = pipeline.signers();
         let examination = tokio::spawn(examine(client.clone(), signers));
-        worker::run(client, pipeline, stop).await;
+        worker::run(client, pipeline, Arc::default(), stop).await;
         examination.abort();
         writer.finish().await;
         tracing::info!("stopped");

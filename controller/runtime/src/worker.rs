@@ -6,13 +6,14 @@
 //! - A request that panics or is slow does not stop the others; none is worked on twice at once.
 //! - On a stop, what is being answered is answered first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::stream::{self, Stream, StreamExt as _};
+use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
@@ -24,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::PAGE_SIZE;
 use crate::pipeline::{Next, Pipeline};
-use crate::queue::{Queue, Source};
+use crate::queue::Queue;
 use crate::watch::{Lenient, Skipped, in_smaller_pages, watch_config};
 
 /// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a
@@ -34,35 +35,36 @@ const STOP_DEADLINE: Duration = Duration::from_secs(20);
 /// When nothing waits; any event comes sooner.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Answers the requests of the cluster that `client` speaks to, until `stop` is ready.
-pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = ()>) {
+/// Answers the requests of the cluster that `client` speaks to, until `stop` is ready. `watches` is true after
+/// a watch failed that held, or held that failed.
+pub async fn run(
+    client: Client,
+    pipeline: Pipeline,
+    watches: Arc<AtomicBool>,
+    stop: impl Future<Output = ()>,
+) {
     let signers = pipeline.signers();
     let mut worker = Worker {
+        signers: signers.iter().cloned().collect(),
         pipeline,
         queue: Queue::default(),
         tasks: JoinSet::new(),
         started: HashMap::new(),
         skipped: Skipped::new("CertificateSigningRequest"),
     };
-    let lists: Vec<Arc<Notify>> = signers.iter().map(|_| Arc::default()).collect();
-    let relist = |source: Source| lists.get(source).cloned().unwrap_or_default();
-    let watches: Vec<_> = signers
-        .iter()
-        .enumerate()
-        .map(|(source, signer)| watch(client.clone(), source, signer, relist(source)).boxed())
-        .collect();
-    let mut events = stream::select_all(watches);
+    let relist: Arc<Notify> = Arc::default();
+    let mut events = watch(client, signers, relist.clone(), watches).boxed();
     let mut stop = pin!(stop);
     loop {
         worker.start_ready();
-        if let Some(source) = worker.queue.relist(Instant::now()) {
-            relist(source).notify_one();
+        if worker.queue.relist(Instant::now()) {
+            relist.notify_one();
         }
         let turn = worker.queue.next_turn();
         let turn = turn.unwrap_or_else(|| Instant::now() + IDLE);
         tokio::select! {
             () = &mut stop => break,
-            Some((source, event)) = events.next() => worker.watched(source, event),
+            Some(event) = events.next() => worker.watched(event),
             Some(ended) = worker.tasks.join_next_with_id() => worker.ended(&ended),
             () = sleep_until(turn) => {}
         }
@@ -72,6 +74,7 @@ pub async fn run(client: Client, pipeline: Pipeline, stop: impl Future<Output = 
 }
 
 struct Worker {
+    signers: BTreeSet<String>,
     pipeline: Pipeline,
     queue: Queue,
     tasks: JoinSet<Next>,
@@ -99,14 +102,16 @@ impl Worker {
         }
     }
 
-    fn watched(&mut self, source: Source, event: Event<Seen>) {
+    fn watched(&mut self, event: Event<Seen>) {
         match event {
-            Event::Init => self.queue.listing(source),
+            Event::Init => self.queue.listing(),
             Event::InitApply(seen) | Event::Apply(seen) => match seen.object {
-                Ok(csr) => self.queue.seen(source, csr),
+                Ok(csr) if self.signers.contains(&csr.spec.signer_name) => self.queue.seen(csr),
+                // Somebody else's.
+                Ok(_) => {}
                 Err(ref error) => self.skipped.note(seen.meta(), error),
             },
-            Event::InitDone => self.queue.listed(source),
+            Event::InitDone => self.queue.listed(),
             Event::Delete(seen) => {
                 if let Some(uid) = &seen.meta().uid {
                     self.queue.gone(uid);
@@ -152,60 +157,63 @@ impl Worker {
 /// A request as it is watched.
 type Seen = Lenient<CertificateSigningRequest>;
 
-/// The requests to one signer, for ever.
+/// All requests, for ever: one watch costs less than one for each signer, and the others' are few.
 fn watch(
     client: Client,
-    source: Source,
-    signer: &str,
+    signers: Vec<String>,
     relist: Arc<Notify>,
-) -> impl Stream<Item = (Source, Event<Seen>)> + Send + use<> {
-    let selected = watch_config().fields(&format!("spec.signerName={signer}"));
-    let mut told = WatchState::new(signer);
-    in_smaller_pages(Api::all(client), selected, PAGE_SIZE, relist).filter_map(move |event| {
-        told.observe(&event);
-        std::future::ready(event.ok().map(|event| (source, event)))
+    watches: Arc<AtomicBool>,
+) -> impl Stream<Item = Event<Seen>> + Send + use<> {
+    let mut told = WatchState::new(signers);
+    let events = in_smaller_pages(Api::all(client), watch_config(), PAGE_SIZE, relist);
+    events.filter_map(move |event| {
+        if told.observe(&event) {
+            watches.store(true, Ordering::Relaxed);
+        }
+        std::future::ready(event.ok())
     })
 }
 
 /// Tells when a watch begins, is lost, and is there again: once each.
 struct WatchState {
-    signer: String,
+    signers: String,
     last: Option<bool>,
 }
 
 impl WatchState {
-    fn new(signer: &str) -> Self {
+    fn new(signers: Vec<String>) -> Self {
         Self {
-            signer: signer.to_owned(),
+            signers: signers.join(" "),
             last: None,
         }
     }
 
-    fn observe(&mut self, event: &watcher::Result<Event<Seen>>) {
-        let signer = self.signer.as_str();
+    /// Whether that is another state than before.
+    fn observe(&mut self, event: &watcher::Result<Event<Seen>>) -> bool {
+        let signers = self.signers.as_str();
         let now = match event {
             // The first event comes before anything was asked.
-            Ok(Event::Init) => return,
+            Ok(Event::Init) => return false,
             Ok(_) => true,
             Err(_) => false,
         };
         let before = self.last.replace(now);
         match event {
-            Ok(_) if before != Some(true) => tracing::info!(signer, "watching"),
+            Ok(_) if before != Some(true) => tracing::info!(signers, "watching"),
             Ok(_) => {}
             Err(error) => {
                 let error = error_chain(error);
                 if before == Some(false) {
-                    tracing::debug!(signer, error, "the watch failed again");
+                    tracing::debug!(error, "the watch of requests failed again");
                 } else {
                     tracing::warn!(
-                        signer,
                         error,
-                        "the watch failed; it is tried again until it holds"
+                        "the watch of requests failed; it is tried again until it holds"
                     );
                 }
             }
         }
+        before.is_some_and(|before| before != now)
     }
 }
 
@@ -260,11 +268,11 @@ mod tests {
     async fn requests_that_are_too_long_for_a_page_are_listed_in_smaller_ones() {
         const MIB: usize = 1024 * 1024;
         for len in [1000, MIB / 4, MIB] {
-            let events = watch(client(20, len), 0, "s", Arc::default());
+            let events = watch(client(20, len), Vec::new(), Arc::default(), Arc::default());
             let mut events = std::pin::pin!(events);
             let mut listed = 0;
             let listing = async {
-                while let Some((_, event)) = events.next().await {
+                while let Some(event) = events.next().await {
                     match event {
                         Event::Init => listed = 0,
                         Event::InitApply(seen) => listed += usize::from(seen.object.is_ok()),
@@ -281,10 +289,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_is_begun_anew_where_that_is_wanted() {
         let relist: Arc<Notify> = Arc::default();
-        let mut events = watch(client(1, 0), 0, "s", relist.clone()).boxed();
+        let mut events = watch(client(1, 0), Vec::new(), relist.clone(), Arc::default()).boxed();
         for _ in 0..3 {
-            let listing =
-                async { while !matches!(events.next().await, Some((_, Event::InitDone))) {} };
+            let listing = async { while !matches!(events.next().await, Some(Event::InitDone)) {} };
             timeout(Duration::from_mins(1), listing).await.unwrap();
             relist.notify_one();
         }

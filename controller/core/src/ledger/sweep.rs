@@ -19,6 +19,10 @@ use crate::verifier::TpmBoot;
 /// usually the claim itself deletes it.
 const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
+/// The Node of a machine that is gone is looked for this long after its record became a tombstone, and later only
+/// where it was listed: a cluster may have had thousands of machines that are gone.
+const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
+
 /// A record of which nothing is written down yet waits for so long after its certificate: a join's
 /// own writes are enough while machines join by the hundred.
 const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
@@ -105,8 +109,13 @@ pub(super) enum Chore {
     RemoveStaleNode(String),
 }
 
-/// What is to be done about `record`, whose machine fares like this.
-pub(super) fn chore(record: &Record, holder: HolderState, now: SystemTime) -> Option<Chore> {
+/// The work on `record`, by the state of its machine; `is_listed` tells whether a Node of its name was listed.
+pub(super) fn chore(
+    record: &Record,
+    holder: HolderState,
+    is_listed: bool,
+    now: SystemTime,
+) -> Option<Chore> {
     match &record.tombstone {
         None if holder == HolderState::Gone => Some(Chore::Bury {
             contradicted: false,
@@ -120,7 +129,10 @@ pub(super) fn chore(record: &Record, holder: HolderState, now: SystemTime) -> Op
         }
         Some(_) if record.former_end().is_none_or(|end| end < now) => Some(Chore::Delete),
         Some(tombstone) => match tombstone.reason {
-            TombstoneReason::MachineGone | TombstoneReason::Renamed => Some(Chore::RemoveNode),
+            TombstoneReason::MachineGone | TombstoneReason::Renamed => {
+                let is_recent = now <= tombstone.since + NODE_LOOKED_FOR;
+                (is_recent || is_listed).then_some(Chore::RemoveNode)
+            }
             TombstoneReason::Unmanaged => None,
         },
     }
@@ -134,13 +146,18 @@ impl RecordLedger {
     /// and memory.
     ///
     /// For whoever serves the cluster, once a minute, while the inventory is complete and the
-    /// cluster is not paused.
+    /// cluster is not paused. `listed` has the names of Nodes of a list since the last sweep, if there was one:
+    /// the cost does not grow with the number of machines that are gone.
     ///
     /// # Errors
     ///
     /// The records cannot be had. What goes wrong with a single one is logged, and left to the next
     /// sweep; so is a machine that cannot be looked up.
-    pub async fn sweep(&self, now: SystemTime) -> Result<Swept, Unavailable> {
+    pub async fn sweep(
+        &self,
+        now: SystemTime,
+        listed: &BTreeSet<String>,
+    ) -> Result<Swept, Unavailable> {
         let mut swept = Swept::default();
         let all = self.records().all().await?;
         self.forget_but(
@@ -179,7 +196,8 @@ impl RecordLedger {
                 | HolderState::Leaving
                 | HolderState::Alive => holder,
             };
-            match chore(&stored.record, holder, now) {
+            let is_listed = listed.contains(stored.record.node_name.as_str());
+            match chore(&stored.record, holder, is_listed, now) {
                 None => swept.count(&stored.record, issued.as_ref()),
                 Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
             }

@@ -41,7 +41,7 @@ pub(super) struct ManagementArguments {
     missing_machine_timeout: Duration,
     /// Time between two reconciliations of a whole cluster: of Machines that are gone, revoked
     /// certificates, and bindings that approve requests; a second at least
-    #[arg(long, value_name = "DURATION", value_parser = sync_period, default_value = "1m")]
+    #[arg(long, value_name = "DURATION", value_parser = sync_period, default_value = "30m")]
     sync_period: Duration,
     /// Take a workload cluster's API server for another host's also where its address is ours
     #[arg(long, hide = true)]

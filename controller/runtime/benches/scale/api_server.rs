@@ -64,7 +64,8 @@ pub(crate) struct ApiServer {
     watches: AtomicU64,
     /// Watches that are open, by their paths.
     watching: Mutex<BTreeMap<String, Vec<UnboundedSender<Bytes>>>>,
-    is_down: std::sync::atomic::AtomicBool,
+    /// Calls so far, by what is called.
+    by_path: Mutex<BTreeMap<String, u64>>,
 }
 
 impl ApiServer {
@@ -74,7 +75,7 @@ impl ApiServer {
             calls: AtomicU64::new(0),
             watches: AtomicU64::new(0),
             watching: Mutex::default(),
-            is_down: false.into(),
+            by_path: Mutex::default(),
         }
     }
 
@@ -91,9 +92,13 @@ impl ApiServer {
         open.retain(|watch| watch.send(Bytes::from(event.clone())).is_ok());
     }
 
-    /// From now on nothing is answered.
-    pub(crate) fn cut(&self) {
-        self.is_down.store(true, Ordering::Relaxed);
+    /// Calls so far, by what is called.
+    pub(crate) fn calls_by_path(&self) -> BTreeMap<String, u64> {
+        self.by_path.lock().unwrap().clone()
+    }
+
+    fn count(&self, called: String) {
+        *self.by_path.lock().unwrap().entry(called).or_default() += 1;
     }
 
     pub(crate) async fn serve(
@@ -110,11 +115,14 @@ impl ApiServer {
             query: pairs.into_owned().collect(),
             body: serde_json::from_slice(&body).unwrap_or_default(),
         };
+        let watched = if call.is_watch() {
+            "WATCH"
+        } else {
+            call.method.as_str()
+        };
+        self.count(format!("{watched} {}", call.path));
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         sleep(self.network.latency).await;
-        if self.is_down.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
         if self.network.failing > 0 && number % self.network.failing == self.network.failing - 1 {
             return status(503);
         }

@@ -122,6 +122,16 @@ impl Management {
                 }
                 Answer::Object(object)
             }
+            (&Method::PATCH, [.., "namespaces", namespace, "nodeidentities", _]) => {
+                let mut identities = self.identities.lock().unwrap();
+                let object = identities.get_mut(*namespace).unwrap();
+                json_patch::merge(object, &call.body);
+                let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+                let version: u64 = version.parse().unwrap();
+                object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
+                self.server.send(IDENTITIES, "MODIFIED", object);
+                Answer::Object(object.clone())
+            }
             (&Method::POST | &Method::PATCH, _) => Answer::Object(written(call)),
             (&Method::GET, _) if call.is_watch() => Answer::Watch,
             (&Method::GET, [.., "namespaces", namespace, "kubeadmconfigs", name]) => self
@@ -132,6 +142,11 @@ impl Management {
             (&Method::GET, [.., "namespaces", _, "secrets", name]) => self
                 .secret(name)
                 .map_or(Answer::Status(404), Answer::Object),
+            (&Method::GET, [.., "namespaces", namespace, "nodeidentities", _]) => {
+                let identities = self.identities.lock().unwrap();
+                let found = identities.get(*namespace).cloned();
+                found.map_or(Answer::Status(404), Answer::Object)
+            }
             (&Method::GET, [.., kind]) => self.list(kind, call),
             _ => Answer::Status(404),
         }
@@ -273,9 +288,6 @@ impl Management {
                 "phase": "Running",
             },
         });
-        if member > 0 {
-            machine["status"]["nodeRef"] = json!({"name": format!("n{}", member + 1)});
-        }
         // As long as what Cluster API writes, managed fields among it.
         machine["metadata"]["annotations"] = json!({"filler": "x".repeat(3000)});
         machine

@@ -51,34 +51,24 @@ impl Workload {
                 Answer::Object(written(call))
             }
             (&Method::GET, _) if call.is_watch() => Answer::Watch,
-            (&Method::GET, [.., "certificatesigningrequests"]) => self.requests(call),
+            (&Method::GET, [.., "certificatesigningrequests"]) => self.requests(),
             (&Method::GET, [.., "certificatesigningrequests", _]) => {
                 let request = self.request.lock().unwrap().clone();
                 request.map_or(Answer::Status(404), Answer::Object)
             }
-            (&Method::GET, [.., _, _]) if is_list(&parts) => {
-                Answer::Items(0, Box::new(|_| Value::Null))
-            }
+            (&Method::GET, parts) if is_list(parts) => Answer::Items(0, Box::new(|_| Value::Null)),
             (&Method::GET, _) => Answer::Status(404),
             _ => Answer::Object(written(call)),
         }
     }
 
-    fn requests(&self, call: &Call) -> Answer {
+    fn requests(&self) -> Answer {
         let request = self.request.lock().unwrap().clone();
-        let signer = request.as_ref().and_then(|request| {
-            let signer = request["spec"]["signerName"].as_str()?;
-            Some(format!("spec.signerName={signer}"))
-        });
-        if call.query.get("fieldSelector") == signer.as_ref() {
-            let count = usize::from(request.is_some());
-            Answer::Items(
-                count,
-                Box::new(move |_| request.clone().unwrap_or_default()),
-            )
-        } else {
-            Answer::Items(0, Box::new(|_| Value::Null))
-        }
+        let count = usize::from(request.is_some());
+        Answer::Items(
+            count,
+            Box::new(move |_| request.clone().unwrap_or_default()),
+        )
     }
 
     fn written(&self, request: &Value) {
@@ -91,17 +81,16 @@ impl Workload {
     }
 }
 
-/// Whether the path is a collection's: it ends in a resource that is lower case and a plural, as all do
-/// that the controller lists.
+/// Whether the path ends in a resource, and not in an object's name or a subresource.
 fn is_list(parts: &[&str]) -> bool {
-    let collections = [
-        "nodes",
-        "secrets",
-        "clusterrolebindings",
-        "rolebindings",
-        "revokednodecredentials",
-    ];
-    parts.last().is_some_and(|last| collections.contains(last))
+    let rest = match parts {
+        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+        _ => return false,
+    };
+    match rest {
+        ["namespaces", _, rest @ ..] => rest.len() == 1,
+        rest => rest.len() == 1,
+    }
 }
 
 fn reviewed(call: &Call, allowed: bool) -> Answer {

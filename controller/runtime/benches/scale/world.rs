@@ -180,6 +180,16 @@ impl World {
         (self.management.server.calls(), workload)
     }
 
+    /// Prints the calls to the management cluster and to the first workload cluster.
+    pub(crate) fn print_calls(&self) {
+        let workload = self.workloads.lock().unwrap()[&key(0)].clone();
+        for server in [&self.management.server, &workload.server] {
+            for (path, count) in server.calls_by_path() {
+                println!("{count} {path}");
+            }
+        }
+    }
+
     /// Microseconds of processor time for each of so many events of Machines.
     pub(crate) async fn events(&self, count: usize) -> f64 {
         let before = processor_time();

@@ -119,7 +119,9 @@ pub(super) fn status(
                 live: census.live,
                 tombstones: census.tombstones,
             });
-            let earliest = census.earliest_expiry.map(Timestamp::try_from);
+            // Seconds are what the API server keeps; with more, no status would be the one that was written.
+            let seconds = |time| Timestamp::from_second(Timestamp::try_from(time)?.as_second());
+            let earliest = census.earliest_expiry.map(seconds);
             status.earliest_expiry = earliest.and_then(Result::ok).map(Time);
         }
         let attestor = authentication.spec.authorized_attestors.first();

@@ -31,6 +31,9 @@ use crate::worker;
 /// they are refused soon after, and not when the cluster is looked at next.
 const REVOCATIONS: Duration = Duration::from_secs(3);
 
+/// The time between two rounds, which cost no call where nothing has changed.
+const ROUND: Duration = Duration::from_mins(1);
+
 /// A cluster whose requests are answered.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -91,12 +94,13 @@ impl Running {
         );
         let pipeline = Pipeline::new(context, store, events, shared.clock);
         let client = access.client().clone();
+        let watches = upkeep.watches();
         let ended = closed(quitted.clone());
         tasks.spawn(async move {
-            worker::run(client, pipeline, ended).await;
+            worker::run(client, pipeline, watches, ended).await;
             writer.finish().await;
         });
-        let period = shared.sync_period;
+        let period = shared.sync_period.min(ROUND);
         tasks.spawn(keep_up(upkeep, said, period, closed(quitted)).boxed());
         Ok(Self {
             fingerprint,
@@ -157,7 +161,7 @@ async fn keep_up(
                 changed
             });
             let next = Instant::now() + jittered(period);
-            while Instant::now() < next {
+            while Instant::now() < next && !upkeep.is_inspection_urgent() {
                 sleep(REVOCATIONS).await;
                 upkeep.revoke_what_is_new().boxed().await;
             }

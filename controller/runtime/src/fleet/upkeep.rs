@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
@@ -16,6 +17,7 @@ use node_attestation_core::decide::Context;
 use node_attestation_core::duties::Enforcement;
 use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{RecordLedger, RevokedGenerations};
+use node_attestation_core::refusal::Unavailable;
 use tokio::time::{Instant, timeout};
 
 use super::Shared;
@@ -50,21 +52,32 @@ const MAX_PAGES: usize = 500;
 /// One is enough to wait for.
 const MAX_WITHOUT: usize = 1000;
 
-/// The time for which it is not counted anew how many Nodes have no record, where nothing waits for that.
-const COUNTED_AGAIN: Duration = Duration::from_mins(10);
+/// The time between two inspections of a cluster where something is wrong that its operator will mend.
+const WRONG_AGAIN: Duration = Duration::from_mins(1);
+
+/// The same where requests are approved by other means, which may be as intended.
+const OPEN_AGAIN: Duration = Duration::from_mins(5);
 
 /// HTTP statuses of who is not known, or may not.
 const NOT_LET_IN: [u16; 2] = [401, 403];
 
-/// The Nodes without a record, and what there was when they were found.
+/// The last inspection.
 #[derive(Debug)]
-struct Counted {
+struct Inspection {
     at: Instant,
+    found: Health,
+    /// What the number of Nodes without a record depends on, where that number matters.
+    counted: Option<Counted>,
+}
+
+/// What tells whether a Node without a record may have come or gone.
+#[derive(Debug, PartialEq, Eq)]
+struct Counted {
     /// The number of live records.
     live: usize,
+    has_tombstones: bool,
     /// The Nodes that Machines had.
     of_machines: BTreeSet<String>,
-    without: BTreeSet<String>,
 }
 
 /// The care of one cluster.
@@ -77,7 +90,12 @@ pub(super) struct Upkeep {
     /// Whether the operator wants attestation enforced, once every Node has a record.
     to_be_enforced: bool,
     enforcement: Enforcement,
-    counted: Option<Counted>,
+    sync_period: Duration,
+    inspection: Option<Inspection>,
+    /// When all rights were there.
+    rights: Option<Instant>,
+    /// Whether a watch of requests failed or came back since the last inspection.
+    watches: Arc<AtomicBool>,
     bootstrap_tokens: BootstrapTokens,
     inventory: CapiInventory,
     tokens: Tokens,
@@ -107,7 +125,10 @@ impl Upkeep {
             built_in_renewal: service.spec.built_in_renewal,
             to_be_enforced: terms::is_to_be_enforced(&service.spec),
             enforcement: context.enforcement.clone(),
-            counted: None,
+            sync_period: shared.sync_period,
+            inspection: None,
+            rights: None,
+            watches: Arc::default(),
             bootstrap_tokens: service.spec.bootstrap_tokens,
             inventory,
             tokens: Tokens::new(shared.missing_machine_timeout),
@@ -119,17 +140,31 @@ impl Upkeep {
         }
     }
 
-    /// Does all of it once, and tells what was found.
+    /// Hears whether a watch of requests fails or comes back.
+    pub(super) fn watches(&self) -> Arc<AtomicBool> {
+        self.watches.clone()
+    }
+
+    /// Does what costs no call where nothing has changed; and inspects the cluster, if it is time for that.
     pub(super) async fn round(&mut self) -> Health {
-        let mut health = self.examined().await;
+        let mut listed = BTreeSet::new();
+        if self.is_inspection_due().await {
+            let counted = self.counted().await.ok();
+            let found = self.inspect(&mut listed).boxed().await;
+            self.inspection = Some(Inspection {
+                at: Instant::now(),
+                found,
+                counted,
+            });
+        }
+        let found = self.inspection.as_ref().map(|last| last.found.clone());
+        let mut health = found.unwrap_or_default();
         if !matches!(health.answers, Answers::Yes(_)) {
             return health;
         }
-        // Once a round also what did not change: somebody may have undone it.
-        self.revoked = None;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
-        let swept = self.ledger.sweep((self.clock)()).await;
+        let swept = self.ledger.sweep((self.clock)(), &listed).await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
             health.census = Some(Census {
@@ -143,13 +178,78 @@ impl Upkeep {
             });
             self.teller.tell(swept.done, (self.clock)()).await;
         }
+        self.keep_tokens(&mut health).await;
+        health
+    }
+
+    /// Whether a watch of requests failed or came back: then the cluster is inspected at once.
+    pub(super) fn is_inspection_urgent(&self) -> bool {
+        self.watches.load(Ordering::Relaxed)
+    }
+
+    async fn is_inspection_due(&self) -> bool {
+        let urgent = self.watches.swap(false, Ordering::Relaxed);
+        let Some(last) = &self.inspection else {
+            return true;
+        };
+        let Health {
+            answers,
+            missing,
+            paths,
+            undone,
+            ..
+        } = &last.found;
+        let is_wrong =
+            !matches!(answers, Answers::Yes(_)) || !missing.is_empty() || !undone.is_empty();
+        let period = match paths {
+            _ if is_wrong => WRONG_AGAIN,
+            Paths::Closed(_) => self.sync_period,
+            Paths::Unknown | Paths::Unasked(_) | Paths::Waiting(_) => WRONG_AGAIN,
+            Paths::Bindings(_) | Paths::Open(_) => OPEN_AGAIN,
+        };
+        // A round comes a little later each time.
+        let is_time = last.at.elapsed() >= period.min(self.sync_period).mul_f64(0.95);
+        urgent || is_time || !self.enforcement.is_on() && self.counted().await.ok() != last.counted
+    }
+
+    async fn counted(&self) -> Result<Counted, Unavailable> {
+        let records = self.ledger.records().all().await?;
+        let live = records.iter().filter(|stored| stored.record.is_live());
+        let live = live.count();
+        Ok(Counted {
+            live,
+            has_tombstones: records.len() > live,
+            of_machines: self.inventory.nodes_without(|_| true).unwrap_or_default(),
+        })
+    }
+
+    /// Finds out how the cluster is, and sets right what somebody may have changed. `listed` gets the names
+    /// of Nodes that nobody holds.
+    async fn inspect(&mut self, listed: &mut BTreeSet<String>) -> Health {
+        let mut health = self.examined().await;
+        if !matches!(health.answers, Answers::Yes(_)) {
+            return health;
+        }
+        // The list of what is revoked is written anew: somebody may have changed it.
+        self.revoked = None;
         if self.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes()
         {
             self.admission.built_in_renewal = nodes;
         }
-        self.keep_tokens(&mut health).await;
-        let enforced = self.enforce().await;
+        let has_tombstones = self
+            .counted()
+            .await
+            .is_ok_and(|counted| counted.has_tombstones);
+        let without = if has_tombstones || !self.enforcement.is_on() {
+            self.without_record().await
+        } else {
+            Ok(BTreeSet::new())
+        };
+        if let Ok(without) = &without {
+            listed.clone_from(without);
+        }
+        let enforced = self.enforce(without).await;
         let Some(without) = health.note("the admission policy for requests", enforced) else {
             health.paths = Paths::Unasked("the admission policy cannot be read".to_owned());
             return health;
@@ -237,9 +337,28 @@ impl Upkeep {
         Ok(())
     }
 
-    async fn examined(&self) -> Health {
-        let examining = preflight::examine(self.access.client(), &self.signers);
-        match timeout(PART_DEADLINE, examining).await {
+    async fn examined(&mut self) -> Health {
+        // Rights are as they were, or a call is refused.
+        let had_rights = self
+            .rights
+            .is_some_and(|at| at.elapsed() < self.sync_period * 2);
+        let client = self.access.client();
+        let examining = async {
+            if had_rights {
+                preflight::version(client).await
+            } else {
+                preflight::examine(client, &self.signers).await
+            }
+        };
+        let examined = timeout(PART_DEADLINE, examining).await;
+        match &examined {
+            Ok(Ok(findings)) if findings.missing.is_empty() && !had_rights => {
+                self.rights = Some(Instant::now());
+            }
+            Ok(Ok(findings)) if findings.missing.is_empty() => {}
+            _ => self.rights = None,
+        }
+        match examined {
             Ok(Ok(findings)) => Health {
                 answers: Answers::Yes(findings.version),
                 missing: findings.missing.iter().map(ToString::to_string).collect(),
@@ -263,13 +382,16 @@ impl Upkeep {
     /// # Errors
     ///
     /// It cannot be found out whether it was enforced before; then it is left as it is.
-    async fn enforce(&mut self) -> Result<Option<String>, String> {
+    async fn enforce(
+        &mut self,
+        without: Result<BTreeSet<String>, String>,
+    ) -> Result<Option<String>, String> {
         let without = if !self.to_be_enforced {
-            Some(self.without_record_lately().await)
+            Some(without)
         } else if self.is_enforced().await? {
             None
         } else {
-            match self.without_record().await {
+            match without {
                 Ok(nodes) if nodes.is_empty() => None,
                 nodes => Some(nodes),
             }
@@ -334,33 +456,6 @@ impl Upkeep {
             }
             Closure::Closed | Closure::Open { .. } => Paths::Open(with_nodes(message)),
         })
-    }
-
-    /// The same as [`without_record`](Self::without_record), unless that was found out lately and since then
-    /// no record has come or gone, nor a Machine's Node: a large cluster has many Nodes.
-    async fn without_record_lately(&mut self) -> Result<BTreeSet<String>, String> {
-        let records = self.ledger.records().all().await;
-        let records = records.map_err(|error| cut(error_chain(&error)))?;
-        let live = records
-            .iter()
-            .filter(|stored| stored.record.is_live())
-            .count();
-        let of_machines = self.inventory.nodes_without(|_| true).unwrap_or_default();
-        if let Some(counted) = &self.counted
-            && counted.live == live
-            && counted.of_machines == of_machines
-            && counted.at.elapsed() < COUNTED_AGAIN
-        {
-            return Ok(counted.without.clone());
-        }
-        let without = self.without_record().await?;
-        self.counted = Some(Counted {
-            at: Instant::now(),
-            live,
-            of_machines,
-            without: without.clone(),
-        });
-        Ok(without)
     }
 
     /// The Nodes that nobody holds the name of, but for those that renew without a record; also where it

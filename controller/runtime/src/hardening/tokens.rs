@@ -15,6 +15,7 @@
 //!   was not extended here. So no right to delete Secrets of `kube-system` is needed.
 //! - The secret half is in the answer of a read, as in every read of a Secret, and is not taken out
 //!   of it: the type that it is read into has no field for it. Writes are answered with metadata.
+//! - A token that is missing is read ever more seldom, at last once a day.
 //! - A token is read when it is first wanted, when half of its time has passed, and when it is to
 //!   end, and not between. Labelled ones are listed once, without their contents.
 
@@ -29,6 +30,7 @@ use kube::{Client, Error as KubeError, Resource as _};
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::access::{FIELD_MANAGER, HardeningError, NOT_FOUND, call};
@@ -46,6 +48,13 @@ const PAGE: u32 = 500;
 /// The pages that are read: more Secrets than a cluster has Machines.
 const MAX_PAGES: usize = 20;
 
+/// The time in which a round begins to read tokens: a call's own deadline after it, the round has one too.
+const ROUND: Duration = Duration::from_secs(30);
+
+/// The waits before a token that is missing is read again.
+const FIRST_WAIT: Duration = Duration::from_mins(1);
+const LONGEST_WAIT: Duration = Duration::from_hours(24);
+
 const NAMESPACE: &str = "kube-system";
 
 /// The prefix of the names of tokens' Secrets.
@@ -61,8 +70,18 @@ pub struct Tokens {
     grace: Duration,
     /// Those that are wanted, and those that were extended and are not ended yet.
     known: BTreeMap<TokenId, Known>,
+    /// Wanted ones that are not there, or unusable.
+    missing: BTreeMap<TokenId, Missing>,
     /// Whether those are among them that were extended before.
     has_former: bool,
+}
+
+/// A token that could not be extended, which seldom changes: who makes tokens gives new ones new IDs.
+#[derive(Debug, Clone, Copy)]
+struct Missing {
+    /// The next time that it is read.
+    next: Timestamp,
+    wait: Duration,
 }
 
 #[derive(Debug)]
@@ -103,6 +122,7 @@ impl Tokens {
         Self {
             grace,
             known: BTreeMap::new(),
+            missing: BTreeMap::new(),
             has_former: false,
         }
     }
@@ -130,7 +150,16 @@ impl Tokens {
             known.unwanted_since = (!is_wanted).then_some(since);
             is_wanted || matches!(known.life, Life::Extended(_))
         });
+        self.missing.retain(|token, _| wanted.contains_key(token));
+        let begin = Instant::now();
         for (token, until) in wanted {
+            if self
+                .missing
+                .get(token)
+                .is_some_and(|missing| now < missing.next)
+            {
+                continue;
+            }
             let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
             if self
                 .known
@@ -138,6 +167,10 @@ impl Tokens {
                 .is_some_and(|known| !known.life.is_short(now))
             {
                 continue;
+            }
+            // The next round goes on with those that are not known by then.
+            if begin.elapsed() >= ROUND {
+                break;
             }
             match self.extend(client, token, until, now, &mut kept).await {
                 // Of this token alone; it is looked at again next time.
@@ -215,6 +248,15 @@ impl Tokens {
         Ok(())
     }
 
+    fn missed(&mut self, token: &TokenId, now: Timestamp) {
+        let before = self.missing.get(token);
+        let wait = before.map_or(FIRST_WAIT, |before| {
+            before.wait.saturating_mul(2).min(LONGEST_WAIT)
+        });
+        let next = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
+        self.missing.insert(token.clone(), Missing { next, wait });
+    }
+
     async fn extend(
         &mut self,
         client: &Client,
@@ -226,12 +268,15 @@ impl Tokens {
         let name = format!("{NAME_PREFIX}{token}");
         let Some(text) = read(client, &name).await? else {
             kept.missing.push(token.clone());
+            self.missed(token, now);
             return Ok(());
         };
         let Some((found, life)) = TokenSecret::parse(&text) else {
             kept.unusable.push(token.clone());
+            self.missed(token, now);
             return Ok(());
         };
+        self.missing.remove(token);
         let life = match life.extended(until, now) {
             Some(end) => {
                 write(client, &name, &found.extended_to(end)).await?;

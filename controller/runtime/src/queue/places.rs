@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Entry, Queue, Source, State};
+use super::{Entry, Queue, State};
 
 /// So many requests are known at once: several for each node of the largest cluster that Kubernetes
 /// supports. A hostile API server lists without end.
@@ -18,7 +18,7 @@ pub(super) const MAX_OF_REQUESTER: usize = 1000;
 /// How long after a list there is another, because requests were left out.
 pub(super) const RELIST: Duration = Duration::from_secs(10);
 
-/// What was left out of one source's list.
+/// What was left out of a list.
 #[derive(Debug)]
 pub(super) struct LeftOut {
     /// Not to be listed again before.
@@ -32,9 +32,9 @@ pub(super) struct LeftOut {
 impl Queue {
     /// Whether this one can be known; room is made for it where it is fair.
     pub(super) fn admit(&mut self, uid: &str, entry: &Entry) -> bool {
-        let (source, requester) = (entry.source, entry.requester.clone());
+        let requester = entry.requester.clone();
         if self.requesters.count(&requester) >= MAX_OF_REQUESTER {
-            self.leave_out(source, Some(requester));
+            self.leave_out(Some(requester));
             return false;
         }
         let bytes = entry.len(uid);
@@ -45,7 +45,7 @@ impl Queue {
             self.displace(self.requesters.count(&requester));
         }
         if !self.has_room(bytes) {
-            self.leave_out(source, None);
+            self.leave_out(None);
             return false;
         }
         self.entry_bytes += bytes;
@@ -84,20 +84,20 @@ impl Queue {
         let Some((uid, entry)) = newest.and_then(|uid| self.entries.get_key_value(&uid)) else {
             return;
         };
-        let (uid, source, requester) = (uid.clone(), entry.source, entry.requester.clone());
-        self.leave_out(source, Some(requester));
+        let (uid, requester) = (uid.clone(), entry.requester.clone());
+        self.leave_out(Some(requester));
         self.gone(&uid);
     }
 
-    fn leave_out(&mut self, source: Source, requester: Option<String>) {
-        if self.left_out.is_empty() {
+    fn leave_out(&mut self, requester: Option<String>) {
+        if self.left_out.is_none() {
             let requester = requester.as_deref();
             tracing::warn!(
                 requester,
                 "there are too many open requests; some are left out"
             );
         }
-        let left_out = self.left_out.entry(source).or_insert_with(|| LeftOut {
+        let left_out = self.left_out.get_or_insert_with(|| LeftOut {
             relist: Instant::now() + RELIST,
             of: BTreeSet::new(),
             others: false,
@@ -108,23 +108,22 @@ impl Queue {
         }
     }
 
-    /// A source that is to be listed again: requests of it were left out, and there is room now.
-    pub(crate) fn relist(&mut self, now: Instant) -> Option<Source> {
-        let (_, source) = self.relistable().find(|(at, _)| *at <= now)?;
-        self.left_out.remove(&source);
-        Some(source)
+    /// Whether requests are to be listed again: some were left out, and there is room now.
+    pub(crate) fn relist(&mut self, now: Instant) -> bool {
+        let is_due = self.relistable().is_some_and(|at| at <= now);
+        if is_due {
+            self.left_out = None;
+        }
+        is_due
     }
 
-    /// The sources that may be listed again because there is room now, and when.
-    pub(super) fn relistable(&self) -> impl Iterator<Item = (Instant, Source)> {
+    /// When requests may be listed again, because there is room now.
+    pub(super) fn relistable(&self) -> Option<Instant> {
         let has_few = |one: &String| self.requesters.count(one) <= MAX_OF_REQUESTER / 2;
         let has_room = self.entries.len() <= MAX_ENTRIES / 2;
-        let left_out = self.left_out.iter();
-        left_out
-            .filter(move |(_, left_out)| {
-                left_out.of.iter().any(has_few) || left_out.others && has_room
-            })
-            .map(|(source, left_out)| (left_out.relist, *source))
+        let left_out = self.left_out.as_ref()?;
+        let has_place = left_out.of.iter().any(has_few) || left_out.others && has_room;
+        has_place.then_some(left_out.relist)
     }
 
     /// Takes the entry out of what is counted.

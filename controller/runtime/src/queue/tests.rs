@@ -19,7 +19,7 @@ pub(super) fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningReq
 fn queue_with(names: &[&str]) -> Queue {
     let mut queue = Queue::default();
     for name in names {
-        queue.seen(0, csr(name, name, "1"));
+        queue.seen(csr(name, name, "1"));
     }
     queue
 }
@@ -44,7 +44,7 @@ async fn a_request_is_not_worked_on_twice_at_once() {
     let now = Instant::now();
     queue.next(now).unwrap();
 
-    queue.seen(0, csr("a", "a", "2"));
+    queue.seen(csr("a", "a", "2"));
 
     assert!(queue.next(now).is_none());
 }
@@ -55,7 +55,7 @@ async fn a_request_that_changed_while_it_was_worked_on_is_tried_again_at_once() 
     let now = Instant::now();
     queue.next(now).unwrap();
 
-    queue.seen(0, csr("a", "a", "2"));
+    queue.seen(csr("a", "a", "2"));
     queue.retry("a", now);
 
     let work = queue.next(now).unwrap();
@@ -68,10 +68,10 @@ async fn an_answered_request_is_not_looked_at_again() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
-    queue.seen(0, csr("a", "a", "2"));
+    queue.seen(csr("a", "a", "2"));
 
     queue.settled("a");
-    queue.seen(0, csr("a", "a", "3"));
+    queue.seen(csr("a", "a", "3"));
 
     assert!(queue.next(now).is_none());
 }
@@ -83,7 +83,7 @@ async fn another_request_under_an_answered_ones_name_is_new() {
     queue.next(now).unwrap();
     queue.settled("a");
 
-    queue.seen(0, csr("a", "other", "9"));
+    queue.seen(csr("a", "other", "9"));
 
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
 }
@@ -113,10 +113,10 @@ async fn a_change_ends_the_wait_and_a_repetition_does_not() {
     queue.next(now).unwrap();
     queue.retry("a", now);
 
-    queue.seen(0, csr("a", "a", "1"));
+    queue.seen(csr("a", "a", "1"));
     assert!(queue.next(now).is_none());
 
-    queue.seen(0, csr("a", "a", "2"));
+    queue.seen(csr("a", "a", "2"));
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
     assert_eq!(queue.next_turn(), None);
 }
@@ -129,7 +129,7 @@ async fn what_is_gone_is_forgotten_wherever_it_stood() {
     queue.next(now).unwrap();
     queue.retry("waiting", now);
     queue.retry("ready", now);
-    queue.seen(0, csr("ready", "ready", "2"));
+    queue.seen(csr("ready", "ready", "2"));
 
     queue.gone("ready");
     queue.gone("waiting");
@@ -140,17 +140,15 @@ async fn what_is_gone_is_forgotten_wherever_it_stood() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_list_does_not_name_any_more_is_gone_for_its_source_alone() {
+async fn what_a_list_does_not_name_any_more_is_gone() {
     let mut queue = queue_with(&["a", "b"]);
-    queue.seen(1, csr("other", "other", "1"));
 
-    queue.listing(0);
-    queue.seen(0, csr("b", "b", "1"));
-    queue.listed(0);
+    queue.listing();
+    queue.seen(csr("b", "b", "1"));
+    queue.listed();
 
     let now = Instant::now();
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("b"));
-    assert_eq!(name_of(queue.next(now)).as_deref(), Some("other"));
     assert!(queue.next(now).is_none());
 }
 
@@ -159,10 +157,7 @@ async fn a_flood_is_kept_by_name_alone() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OBJECTS {
         // Each within its own budget.
-        queue.seen(
-            0,
-            csr_by(&format!("requester-{number}"), &number.to_string()),
-        );
+        queue.seen(csr_by(&format!("requester-{number}"), &number.to_string()));
     }
     let now = Instant::now();
 
@@ -192,7 +187,7 @@ async fn another_request_under_the_name_of_one_that_is_worked_on_has_its_turn() 
         let now = Instant::now();
         queue.next(now).unwrap();
         queue.gone("a");
-        queue.seen(0, csr("a", "other", "2"));
+        queue.seen(csr("a", "other", "2"));
 
         let work = queue.next(now).unwrap();
         if retried {
@@ -200,29 +195,14 @@ async fn another_request_under_the_name_of_one_that_is_worked_on_has_its_turn() 
         } else {
             queue.settled("a");
         }
-        queue.listing(0);
-        queue.seen(0, csr("a", "other", "2"));
-        queue.listed(0);
+        queue.listing();
+        queue.seen(csr("a", "other", "2"));
+        queue.listed();
 
         assert_eq!(work.name, "a");
         assert_eq!(work.attempts, 0);
         assert!(queue.next(now).is_none());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_one_watch_misses_is_not_gone_for_another_that_has_the_same_name() {
-    let mut queue = queue_with(&["a"]);
-    queue.listing(0);
-    queue.seen(1, csr("a", "other", "2"));
-
-    queue.listed(0);
-    queue.gone("a");
-    queue.listing(0);
-    queue.listed(0);
-
-    assert_eq!(name_of(queue.next(Instant::now())).as_deref(), Some("a"));
-    assert!(queue.next(Instant::now()).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,10 +225,10 @@ async fn what_was_given_up_has_another_turn_when_it_has_changed() {
     queue.next(now).unwrap();
     queue.given_up("a");
 
-    queue.seen(0, csr("a", "a", "1"));
+    queue.seen(csr("a", "a", "1"));
     assert!(queue.next(now + LAST_RETRY).is_none());
 
-    queue.seen(0, csr("a", "a", "2"));
+    queue.seen(csr("a", "a", "2"));
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));
 }
 
@@ -280,9 +260,9 @@ async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
     const LARGE: usize = MAX_OBJECT_BYTES / 4;
     let mut queue = Queue::default();
     for name in ["a", "b", "c", "d"] {
-        queue.seen(0, csr_of(name, "1", LARGE));
+        queue.seen(csr_of(name, "1", LARGE));
     }
-    queue.seen(0, csr("small", "small", "1"));
+    queue.seen(csr("small", "small", "1"));
 
     assert_eq!(kept(&mut queue), [true, true, true, false, true]);
     for name in ["a", "b", "c", "d", "small"] {
@@ -295,7 +275,7 @@ async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
 async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
     let mut queue = queue_with(&["a", "b"]);
 
-    queue.seen(0, csr_of("a", "2", MAX_OBJECT_BYTES));
+    queue.seen(csr_of("a", "2", MAX_OBJECT_BYTES));
 
     assert_eq!(kept(&mut queue), [false, true]);
     for name in ["a", "b"] {
@@ -324,7 +304,7 @@ async fn so_many_are_worked_on_at_once_and_the_next_when_one_is_done() {
     let mut queue = Queue::default();
     let names: Vec<_> = (0..MAX_RUNNING + 2).map(|n| n.to_string()).collect();
     for name in &names {
-        queue.seen(0, csr_by(&format!("requester-{name}"), name));
+        queue.seen(csr_by(&format!("requester-{name}"), name));
     }
 
     assert_eq!(begun(&mut queue), MAX_RUNNING);
@@ -341,7 +321,7 @@ async fn large_ones_are_worked_on_a_few_at_once() {
     const LARGE: usize = MAX_OBJECT_BYTES / 4;
     let mut queue = Queue::default();
     for number in 0..20 {
-        queue.seen(0, csr_of(&number.to_string(), "1", LARGE));
+        queue.seen(csr_of(&number.to_string(), "1", LARGE));
     }
 
     assert_eq!(begun(&mut queue), 8);
@@ -357,10 +337,7 @@ async fn a_turn_that_has_come_does_not_wake_whoever_is_busy() {
     queue.retry("waits", now);
     assert!(queue.next_turn().is_some());
     for number in 0..MAX_RUNNING {
-        queue.seen(
-            0,
-            csr_by(&format!("requester-{number}"), &number.to_string()),
-        );
+        queue.seen(csr_by(&format!("requester-{number}"), &number.to_string()));
     }
     assert_eq!(begun(&mut queue), MAX_RUNNING);
 
@@ -375,7 +352,7 @@ async fn what_grew_while_it_was_worked_on_has_room_for_that_when_it_is_read() {
     let work = queue.next(Instant::now()).unwrap();
     let grown = csr_of("a", "2", MAX_OBJECT_BYTES);
 
-    queue.seen(0, grown.clone());
+    queue.seen(grown.clone());
     queue.retry("a", Instant::now());
 
     let again = queue.next(Instant::now()).unwrap();
@@ -394,12 +371,12 @@ async fn a_requester_over_its_budget_waits_and_delays_nobody_else() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 2 {
-        queue.seen(
-            0,
-            csr_by("system:bootstrap:flooder", &format!("flood-{number}")),
-        );
+        queue.seen(csr_by(
+            "system:bootstrap:flooder",
+            &format!("flood-{number}"),
+        ));
     }
-    queue.seen(0, csr_by("system:bootstrap:honest", "honest"));
+    queue.seen(csr_by("system:bootstrap:honest", "honest"));
     let begin = Instant::now();
 
     let names: Vec<String> = std::iter::from_fn(|| name_of(queue.next(begin))).collect();
@@ -418,7 +395,7 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 2 {
-        queue.seen(0, csr_by("flooder", &format!("flood-{number}")));
+        queue.seen(csr_by("flooder", &format!("flood-{number}")));
     }
     let begin = Instant::now();
     while queue.next(begin).is_some() {}
@@ -434,13 +411,13 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
 async fn what_names_a_request_has_a_limit() {
     let mut queue = Queue::default();
     let long = "x".repeat(MAX_NAME_LEN + 1);
-    queue.seen(0, csr(&long, "a", "1"));
-    queue.seen(0, csr("a", &"x".repeat(MAX_ID_LEN + 1), "1"));
+    queue.seen(csr(&long, "a", "1"));
+    queue.seen(csr("a", &"x".repeat(MAX_ID_LEN + 1), "1"));
     assert!(queue.entries.is_empty());
 
     let mut csr = csr("a", "a", "1");
     csr.spec.username = Some(long);
-    queue.seen(0, csr);
+    queue.seen(csr);
 
     assert_eq!(queue.entries["a"].requester.len(), MAX_NAME_LEN);
 }

@@ -70,7 +70,12 @@ fn a_machine_that_was_gone_is_told_of_when_it_returns() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     for sweep in [at(1) - MISSING_MACHINE_TIMEOUT, at(1)] {
-        futures::executor::block_on(world.ledger().sweep(sweep)).unwrap();
+        futures::executor::block_on(
+            world
+                .ledger()
+                .sweep(sweep, &std::collections::BTreeSet::new()),
+        )
+        .unwrap();
     }
     world.becomes("m1", Some(MachineState::Ready));
 

@@ -20,13 +20,21 @@ use crate::verifier::{AttestedIdentity, Identity};
 
 mod retirement;
 
+/// A sweep after the Nodes were listed.
 fn swept(world: &World, hour: u32) -> Swept {
-    block_on(world.ledger().sweep(at(hour))).unwrap()
+    let listed = (node(world) != NodeState::Absent).then(|| "n1".to_owned());
+    let listed = listed.into_iter().collect();
+    block_on(world.ledger().sweep(at(hour), &listed)).unwrap()
 }
 
 /// The sweep at this hour, when what is missing was missing for ten minutes.
 fn swept_again(world: &World, hour: u32) -> Swept {
-    block_on(world.ledger().sweep(at(hour) - MISSING_MACHINE_TIMEOUT)).unwrap();
+    block_on(
+        world
+            .ledger()
+            .sweep(at(hour) - MISSING_MACHINE_TIMEOUT, &BTreeSet::new()),
+    )
+    .unwrap();
     swept(world, hour)
 }
 
@@ -103,7 +111,12 @@ fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
     world.node("n1", false, 0);
 
-    block_on(world.ledger().sweep(at(0) + STALE_NODE_LOOKED_FOR)).unwrap();
+    block_on(
+        world
+            .ledger()
+            .sweep(at(0) + STALE_NODE_LOOKED_FOR, &BTreeSet::new()),
+    )
+    .unwrap();
     assert_eq!(node(&world), NodeState::Absent);
 }
 
@@ -156,7 +169,7 @@ fn the_first_end_is_known_before_it_is_written_down() {
     block_on(ledger.records().note(&name("n1"), &issued(0))).unwrap();
     ledger.issued(&name("n1"), issued(5));
 
-    let swept = block_on(ledger.sweep(at(6))).unwrap();
+    let swept = block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
 
     assert_eq!(world.record("n1").known_end(), at(10));
     assert_eq!(swept.earliest_expiry, Some(at(15)));
@@ -168,9 +181,9 @@ fn a_certificate_is_written_down_once() {
     let ledger = world.ledger();
     ledger.issued(&name("n1"), issued(5));
 
-    block_on(ledger.sweep(at(5))).unwrap();
+    block_on(ledger.sweep(at(5), &BTreeSet::new())).unwrap();
     assert_eq!(world.record("n1").renewed_until, None);
-    block_on(ledger.sweep(at(6))).unwrap();
+    block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
     assert_eq!(world.record("n1").renewed_until, Some(at(15)));
     assert!(!is_due(&issued(5), &world.record("n1"), at(6)));
 }
@@ -201,6 +214,26 @@ fn a_machine_that_was_started_anew_is_written_down_at_once() {
         };
         assert_eq!(is_due(&issued, &record, at(0)), due, "{seen:?}");
     }
+}
+
+#[test]
+fn the_node_of_a_tombstone_is_looked_for_ten_minutes_and_later_where_it_was_listed() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    let since = world.record("n1").tombstone.unwrap().since;
+    let unlisted = |world: &World, minutes| {
+        world.node("n1", true, 3);
+        let now = since + Duration::from_mins(minutes);
+        block_on(world.ledger().sweep(now, &BTreeSet::new())).unwrap();
+        node(world)
+    };
+    assert_eq!(unlisted(&world, 10), NodeState::Absent);
+    assert_ne!(unlisted(&world, 11), NodeState::Absent);
+
+    swept(&world, 3);
+
+    assert_eq!(node(&world), NodeState::Absent);
 }
 
 #[test]
@@ -367,7 +400,7 @@ fn an_inventory_that_is_away_buries_nobody() {
     let records: Arc<MemoryRecords> = world.records.clone();
     let ledger = RecordLedger::new(records, Arc::new(Away), world.nodes.clone(), policy());
 
-    let swept = block_on(ledger.sweep(at(1))).unwrap();
+    let swept = block_on(ledger.sweep(at(1), &BTreeSet::new())).unwrap();
 
     assert_eq!((swept.live, swept.tombstones), (1, 0));
     assert!(world.record("n1").is_live());
@@ -412,7 +445,7 @@ fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
     let rejoined = Arc::new(Rejoined(world));
     let ledger = RecordLedger::new(records, Arc::new(machines), rejoined, policy());
 
-    block_on(ledger.sweep(at(3))).unwrap();
+    block_on(ledger.sweep(at(3), &BTreeSet::new())).unwrap();
 
     let node = block_on(nodes.state(&name("n1"))).unwrap();
     assert_ne!(node, NodeState::Absent);
