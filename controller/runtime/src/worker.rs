@@ -53,7 +53,7 @@ pub async fn run(
         skipped: Skipped::new("CertificateSigningRequest"),
     };
     let relist: Arc<Notify> = Arc::default();
-    let mut events = watch(client, signers, relist.clone(), watches).boxed();
+    let mut events = watch(client, &signers, relist.clone(), watches).boxed();
     let mut stop = pin!(stop);
     loop {
         worker.start_ready();
@@ -160,7 +160,7 @@ type Seen = Lenient<CertificateSigningRequest>;
 /// All requests, for ever: one watch costs less than one for each signer, and the others' are few.
 fn watch(
     client: Client,
-    signers: Vec<String>,
+    signers: &[String],
     relist: Arc<Notify>,
     watches: Arc<AtomicBool>,
 ) -> impl Stream<Item = Event<Seen>> + Send + use<> {
@@ -181,7 +181,7 @@ struct WatchState {
 }
 
 impl WatchState {
-    fn new(signers: Vec<String>) -> Self {
+    fn new(signers: &[String]) -> Self {
         Self {
             signers: signers.join(" "),
             last: None,
@@ -268,7 +268,7 @@ mod tests {
     async fn requests_that_are_too_long_for_a_page_are_listed_in_smaller_ones() {
         const MIB: usize = 1024 * 1024;
         for len in [1000, MIB / 4, MIB] {
-            let events = watch(client(20, len), Vec::new(), Arc::default(), Arc::default());
+            let events = watch(client(20, len), &[], Arc::default(), Arc::default());
             let mut events = std::pin::pin!(events);
             let mut listed = 0;
             let listing = async {
@@ -289,7 +289,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_is_begun_anew_where_that_is_wanted() {
         let relist: Arc<Notify> = Arc::default();
-        let mut events = watch(client(1, 0), Vec::new(), relist.clone(), Arc::default()).boxed();
+        let mut events = watch(client(1, 0), &[], relist.clone(), Arc::default()).boxed();
         for _ in 0..3 {
             let listing = async { while !matches!(events.next().await, Some(Event::InitDone)) {} };
             timeout(Duration::from_mins(1), listing).await.unwrap();

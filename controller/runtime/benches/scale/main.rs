@@ -1,8 +1,8 @@
 //! A controller of many clusters, over API servers in memory, in simulated time: the time that calls take
 //! counts, and the time that the processor takes does not, but where it is measured by itself.
 //!
-//! Arguments choose what is measured, by parts of names; SCALE_CLUSTERS and SCALE_MACHINES set how many there are,
-//! and with SCALE_LOG the controller's log is printed.
+//! Arguments choose what is measured, by parts of names; `SCALE_CLUSTERS` and `SCALE_MACHINES` set how many
+//! there are, and with `SCALE_LOG` the controller's log and the calls of an idle cluster are printed.
 //!
 //! Prints, and writes `target/bench/scale.json`: a list of `{name, value, unit, limit}`. Exit code 1 says
 //! that a limit is exceeded.
@@ -21,11 +21,24 @@ mod workload;
 mod world;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
 use self::api_server::Network;
-use self::results::{Results, resident};
+use self::management::Cas;
+use self::results::{Results, float, resident};
 use self::world::{World, simulate};
+
+/// One call in so many fails.
+const FAILING: u64 = 100;
+
+/// For anything that is waited for.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// A cluster that is measured while nothing happens in it.
+const IDLE_CLUSTERS: usize = 20;
 
 /// The number that is measured, unless this variable of the environment has another one.
 fn number(variable: &str, default: usize) -> usize {
@@ -33,131 +46,132 @@ fn number(variable: &str, default: usize) -> usize {
     set.map_or(default, |set| set.parse().unwrap())
 }
 
-/// One call in so many fails.
-const FAILING: u64 = 100;
-
 fn main() -> ExitCode {
     if std::env::var_os("SCALE_LOG").is_some() {
         tracing_subscriber::fmt().init();
     }
     let clusters = number("SCALE_CLUSTERS", 1000);
-    let machines = number("SCALE_MACHINES", 100_000);
-    let cas = management::cas(clusters);
-    let mut results = Results::default();
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|one| !one.starts_with('-'))
-        .collect();
-    let is_wanted =
-        |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.contains(one.as_str()));
-    for (latency, limit) in [(5, 60.0), (30, 60.0), (100, 60.0)] {
-        if !is_wanted(&format!("start {latency}")) {
-            continue;
-        }
-        let network = Network {
-            latency: Duration::from_millis(latency),
-            failing: FAILING,
-        };
-        simulate(async {
-            let before = resident();
-            let world = World::new(clusters, machines, cas.clone(), network);
-            let replica = world.start("a");
-            let took = world.all_issued(Duration::from_mins(5)).await;
-            let name = |what| format!("{latency} ms: {what}");
-            results.add(name("every cluster served after"), took, "s", Some(limit));
-            let gap = world.management.longest_lease_gap().as_secs_f64();
-            results.add(
-                name("longest time without a renewal of the Lease"),
-                gap,
-                "s",
-                Some(10.0),
-            );
-            let terms = world.management.leaders().len();
-            results.add(name("terms"), results::float(terms), "", Some(1.0));
-            if latency == 5 {
-                // Later ones get memory that was free.
-                let memory = (resident().saturating_sub(before)) / 1024 / 1024;
-                let name = "resident memory of controller and simulation, without sockets";
-                results.add(name, results::float(memory), "MiB", None);
-            }
-            drop(replica);
-        });
-    }
-    let network = Network {
-        latency: Duration::from_millis(30),
-        failing: FAILING,
+    let bench = Bench {
+        clusters,
+        machines: number("SCALE_MACHINES", 100_000),
+        cas: management::cas(clusters.max(IDLE_CLUSTERS)),
     };
+    let arguments = std::env::args().skip(1);
+    let wanted: Vec<String> = arguments.filter(|one| !one.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.contains(one));
+    let mut results = Results::default();
+    for latency in [5, 30, 100] {
+        if is_wanted(&format!("start {latency}")) {
+            bench.start(latency, &mut results);
+        }
+    }
     if is_wanted("fail-over") {
-        simulate(async {
-            let world = World::new(clusters, machines, cas.clone(), network);
-            let first = world.start("a");
-            world.all_issued(Duration::from_mins(5)).await;
-            let second = world.start("b");
-            tokio::time::sleep(Duration::from_mins(5)).await;
-            world.join_again();
-            let died = tokio::time::Instant::now();
-            first.die();
-            let leading = world.other_leader(Duration::from_mins(5)).await;
-            results.add(
-                "the next replica leads after",
-                (leading - died).as_secs_f64(),
-                "s",
-                Some(20.0),
-            );
-            let decided = world.first_issued(leading, Duration::from_mins(5)).await;
-            results.add("first decision after it leads", decided, "s", Some(10.0));
-            drop(second);
-        });
+        bench.fail_over(&mut results);
     }
     if is_wanted("idle") {
-        let network = Network {
-            latency: Duration::from_millis(5),
-            failing: 0,
-        };
-        simulate(async {
-            let world = World::new(20, 2000, cas.clone(), network);
-            let replica = world.start("a");
-            world.all_issued(Duration::from_mins(5)).await;
-            tokio::time::sleep(Duration::from_mins(10)).await;
-            let (management, workload) = world.calls();
-            tokio::time::sleep(Duration::from_hours(2)).await;
-            let (management_then, workload_then) = world.calls();
-            let a_minute = |calls: u64| results::float(calls) / 120.0;
-            results.add(
-                "calls of an idle cluster to its API server",
-                a_minute(workload_then - workload) / 20.0,
-                "/min",
-                Some(1.0),
-            );
-            results.add(
-                "calls of an idle cluster to the management cluster",
-                a_minute(management_then - management) / 20.0,
-                "/min",
-                None,
-            );
-            if std::env::var_os("SCALE_LOG").is_some() {
-                world.print_calls();
-            }
-            drop(replica);
-        });
+        bench.idle(&mut results);
     }
     if is_wanted("event") {
         for few in [1, 100, clusters] {
-            let network = Network {
-                latency: Duration::from_millis(5),
-                failing: 0,
-            };
-            simulate(async {
-                let world = World::new(few, 1000, cas.clone(), network);
-                let replica = world.start("a");
-                world.all_issued(Duration::from_mins(5)).await;
-                tokio::time::sleep(Duration::from_secs(30)).await;
-                let took = world.events(1000).await;
-                let name = format!("{few} clusters: processor time of a Machine's event");
-                results.add(name, took, "us", (few == clusters).then_some(100.0));
-                drop(replica);
-            });
+            bench.events(few, &mut results);
         }
     }
     results.finish()
+}
+
+struct Bench {
+    clusters: usize,
+    machines: usize,
+    cas: Arc<Cas>,
+}
+
+fn network(latency: u64, failing: u64) -> Network {
+    Network {
+        latency: Duration::from_millis(latency),
+        failing,
+    }
+}
+
+impl Bench {
+    fn world(&self, network: Network) -> Arc<World> {
+        World::new(self.clusters, self.machines, self.cas.clone(), network)
+    }
+
+    /// From the start of the controller to the first certificate in every cluster.
+    fn start(&self, latency: u64, results: &mut Results) {
+        simulate(async {
+            let before = resident();
+            let world = self.world(network(latency, FAILING));
+            let _replica = world.start("a");
+            let took = world.all_issued(PATIENCE).await;
+            let name = |what| format!("{latency} ms: {what}");
+            results.add(name("every cluster served after"), took, "s", Some(60.0));
+            let gap = world.management.longest_lease_gap().as_secs_f64();
+            let without = name("longest time without a renewal of the Lease");
+            results.add(without, gap, "s", Some(10.0));
+            let terms = world.management.leaders().len();
+            results.add(name("terms"), float(terms), "", Some(1.0));
+            if latency == 5 {
+                // Later simulations get memory that was free.
+                let memory = resident().saturating_sub(before) / 1024 / 1024;
+                let name = "resident memory of controller and simulation, without sockets";
+                results.add(name, float(memory), "MiB", None);
+            }
+        });
+    }
+
+    /// From the death of a replica to the first certificate by another.
+    fn fail_over(&self, results: &mut Results) {
+        simulate(async {
+            let world = self.world(network(30, FAILING));
+            let first = world.start("a");
+            world.all_issued(PATIENCE).await;
+            let _second = world.start("b");
+            sleep(PATIENCE).await;
+            world.join_again();
+            let died = Instant::now();
+            drop(first);
+            let leading = world.other_leader(PATIENCE).await;
+            let took = (leading - died).as_secs_f64();
+            results.add("the next replica leads after", took, "s", Some(20.0));
+            let took = world.first_issued(leading, PATIENCE).await;
+            results.add("first decision after it leads", took, "s", Some(10.0));
+        });
+    }
+
+    /// Calls where nothing happens.
+    fn idle(&self, results: &mut Results) {
+        simulate(async {
+            let (clusters, machines) = (IDLE_CLUSTERS, 100 * IDLE_CLUSTERS);
+            let world = World::new(clusters, machines, self.cas.clone(), network(5, 0));
+            let _replica = world.start("a");
+            world.all_issued(PATIENCE).await;
+            sleep(Duration::from_mins(10)).await;
+            let (management, workload) = world.calls();
+            sleep(Duration::from_hours(2)).await;
+            let (management_then, workload_then) = world.calls();
+            let a_minute = |calls: u64| float(calls) / 120.0 / float(clusters);
+            let to = |what| format!("calls of an idle cluster to {what}");
+            let calls = a_minute(workload_then - workload);
+            results.add(to("its API server"), calls, "/min", Some(1.0));
+            let calls = a_minute(management_then - management);
+            results.add(to("the management cluster's"), calls, "/min", None);
+            if std::env::var_os("SCALE_LOG").is_some() {
+                world.print_calls();
+            }
+        });
+    }
+
+    /// Processor time of an event, which is not to grow with the number of clusters.
+    fn events(&self, clusters: usize, results: &mut Results) {
+        simulate(async {
+            let world = World::new(clusters, 1000, self.cas.clone(), network(5, 0));
+            let _replica = world.start("a");
+            world.all_issued(PATIENCE).await;
+            sleep(Duration::from_secs(30)).await;
+            let took = world.events(1000).await;
+            let name = format!("{clusters} clusters: processor time of a Machine's event");
+            results.add(name, took, "us", Some(100.0));
+        });
+    }
 }

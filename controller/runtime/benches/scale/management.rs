@@ -15,13 +15,15 @@ use crate::api_server::{Answer, ApiServer, Call, Network};
 /// All records.
 const IDENTITIES: &str = "/apis/attestation.cluster.x-k8s.io/v1alpha1/nodeidentities";
 
+/// CA certificates and their keys, in base64.
+pub(crate) type Cas = Vec<(String, String)>;
+
 /// The objects, and what was written of them.
 pub(crate) struct Management {
     pub(crate) server: Arc<ApiServer>,
     clusters: usize,
     machines: usize,
-    /// Certificates and keys, in base64.
-    cas: Arc<Vec<(String, String)>>,
+    cas: Arc<Cas>,
     statuses: Mutex<HashMap<usize, Value>>,
     lease: Mutex<Lease>,
     /// By namespace.
@@ -39,7 +41,7 @@ struct Lease {
 }
 
 /// CAs for so many clusters.
-pub(crate) fn cas(count: usize) -> Arc<Vec<(String, String)>> {
+pub(crate) fn cas(count: usize) -> Arc<Cas> {
     let ca = |_| {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -52,12 +54,7 @@ pub(crate) fn cas(count: usize) -> Arc<Vec<(String, String)>> {
 }
 
 impl Management {
-    pub(crate) fn new(
-        clusters: usize,
-        machines: usize,
-        cas: Arc<Vec<(String, String)>>,
-        network: Network,
-    ) -> Self {
+    pub(crate) fn new(clusters: usize, machines: usize, cas: Arc<Cas>, network: Network) -> Self {
         Self {
             server: Arc::new(ApiServer::new(network)),
             clusters,
@@ -170,7 +167,7 @@ impl Management {
                 let found: Vec<Value> = found.map(|(_, object)| object.clone()).collect();
                 Answer::Items(found.len(), Box::new(move |number| found[number].clone()))
             }
-            "clusters" => of(clusters, Self::cluster),
+            "clusters" => of(clusters, |_, number| cluster(number)),
             "machines" => of(machines, Self::machine),
             "kubeadmconfigs" => of(machines, Self::config),
             "secrets" => {
@@ -247,18 +244,6 @@ impl Management {
         object
     }
 
-    fn cluster(&self, number: usize) -> Value {
-        json!({
-            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-            "metadata": metadata(number, &format!("c{number}")),
-            "spec": {
-                "controlPlaneEndpoint": {"host": "203.0.113.7", "port": 6443},
-                "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/12"]}},
-            },
-            "status": {"phase": "Provisioned"},
-        })
-    }
-
     /// The first Machine of each cluster is the one that joins.
     fn machine(&self, number: usize) -> Value {
         let (cluster, member) = (number % self.clusters, number / self.clusters);
@@ -332,6 +317,18 @@ impl Management {
             "apiVersion": "v1", "kind": "Secret", "metadata": metadata(number, name), "data": data,
         }))
     }
+}
+
+fn cluster(number: usize) -> Value {
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+        "metadata": metadata(number, &format!("c{number}")),
+        "spec": {
+            "controlPlaneEndpoint": {"host": "203.0.113.7", "port": 6443},
+            "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/12"]}},
+        },
+        "status": {"phase": "Provisioned"},
+    })
 }
 
 fn kubeconfig(ca: &str) -> String {

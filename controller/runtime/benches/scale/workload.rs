@@ -83,14 +83,10 @@ impl Workload {
 
 /// Whether the path ends in a resource, and not in an object's name or a subresource.
 fn is_list(parts: &[&str]) -> bool {
-    let rest = match parts {
-        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
-        _ => return false,
+    let (["api", _, rest @ ..] | ["apis", _, _, rest @ ..]) = parts else {
+        return false;
     };
-    match rest {
-        ["namespaces", _, rest @ ..] => rest.len() == 1,
-        rest => rest.len() == 1,
-    }
+    matches!(rest, [_] | ["namespaces", _, _])
 }
 
 fn reviewed(call: &Call, allowed: bool) -> Answer {

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api_server::Network;
-use crate::management::Management;
+use crate::management::{Cas, Management};
 use crate::workload::Workload;
 
 /// Everything but the controller.
@@ -30,15 +30,8 @@ pub(crate) struct World {
     start: Instant,
 }
 
-/// A replica of the controller; dropped, it dies.
+/// A replica of the controller; dropped, it dies without a word.
 pub(crate) struct Replica(JoinHandle<()>);
-
-impl Replica {
-    /// It is gone, without a word.
-    pub(crate) fn die(self) {
-        self.0.abort();
-    }
-}
 
 impl Drop for Replica {
     fn drop(&mut self) {
@@ -61,7 +54,7 @@ impl World {
     pub(crate) fn new(
         clusters: usize,
         machines: usize,
-        cas: Arc<Vec<(String, String)>>,
+        cas: Arc<Cas>,
         network: Network,
     ) -> Arc<Self> {
         let progress = Arc::new(Notify::new());
@@ -130,14 +123,12 @@ impl World {
                 self.progress.notified().await;
             }
         };
-        match timeout(at_most, waiting).await {
-            Ok(()) => self.start.elapsed().as_secs_f64(),
-            Err(_) => {
-                let waiting = self.count(|one| one.issued().is_none());
-                println!("{waiting} clusters are not served");
-                f64::INFINITY
-            }
+        if timeout(at_most, waiting).await.is_ok() {
+            return self.start.elapsed().as_secs_f64();
         }
+        let waiting = self.count(|one| one.issued().is_none());
+        println!("{waiting} clusters are not served");
+        f64::INFINITY
     }
 
     /// A machine asks in every cluster, from new API servers' point of view.
@@ -197,7 +188,7 @@ impl World {
             self.management.machine_changes(number % 1000);
             sleep(Duration::from_millis(1)).await;
         }
-        (processor_time() - before).as_secs_f64() * 1e6 / crate::results::float(count)
+        processor_time().saturating_sub(before).as_secs_f64() * 1e6 / crate::results::float(count)
     }
 }
 

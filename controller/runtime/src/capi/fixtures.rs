@@ -203,5 +203,5 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
 /// Tells of an object as a watch does.
 pub(super) fn seen<W: Watched + Stored>(objects: &Objects, object: Value) {
     let raw = raw::<W>(object);
-    objects.seen::<W>(raw.key().unwrap(), raw, &mut Skipped::new(W::KIND));
+    objects.seen::<W>(&raw.key().unwrap(), raw, &mut Skipped::new(W::KIND));
 }

@@ -144,7 +144,7 @@ impl Objects {
             Event::InitApply(object) => {
                 if let Some(key) = object.key() {
                     listing.insert(key.clone());
-                    self.seen::<W>(key, object, skipped);
+                    self.seen::<W>(&key, object, skipped);
                 }
             }
             Event::InitDone => {
@@ -158,7 +158,7 @@ impl Objects {
             }
             Event::Apply(object) => {
                 if let Some(key) = object.key() {
-                    self.seen::<W>(key, object, skipped);
+                    self.seen::<W>(&key, object, skipped);
                 }
             }
             Event::Delete(object) => {
@@ -173,7 +173,7 @@ impl Objects {
     /// One that cannot be read stays what it was.
     pub(super) fn seen<W: Watched + Stored>(
         &self,
-        key: ObjectKey,
+        key: &ObjectKey,
         object: Raw<W>,
         skipped: &mut Skipped,
     ) {
@@ -185,9 +185,9 @@ impl Objects {
         };
         self.write(|store| match kept {
             Some(object) => object.put(key.clone(), store),
-            None => W::forget(&key, store),
+            None => W::forget(key, store),
         });
-        self.told_of::<W>(&key);
+        self.told_of::<W>(key);
     }
 
     fn told_of<W: Watched>(&self, key: &ObjectKey) {

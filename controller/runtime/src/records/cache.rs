@@ -82,11 +82,11 @@ impl Cache {
         let mut heard = self.heard.0.subscribe();
         let waiting = async {
             while !holds(&self.state()) {
-                let changed = tokio::select! {
-                    changed = changes.changed() => changed,
-                    changed = heard.changed() => changed,
-                };
-                changed.map_err(Unavailable::new)?;
+                tokio::select! {
+                    told = changes.changed() => told,
+                    told = heard.changed() => told,
+                }
+                .map_err(Unavailable::new)?;
             }
             Ok(())
         };

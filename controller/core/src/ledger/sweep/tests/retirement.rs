@@ -8,7 +8,7 @@ fn a_machine_is_gone_when_it_was_missing_for_ten_minutes_and_two_rounds() {
     world.becomes("m1", None);
     let ledger = world.ledger();
     let is_held_after = |time| {
-        block_on(ledger.sweep(time, &std::collections::BTreeSet::new())).unwrap();
+        block_on(ledger.sweep(time, &BTreeSet::new())).unwrap();
         world.record("n1").is_live()
     };
     let ten_minutes = Duration::from_mins(10);
@@ -115,12 +115,7 @@ fn a_machine_that_comes_back_in_between_begins_anew() {
         (20, None, false),
     ] {
         world.becomes("m1", state);
-        block_on(
-            world
-                .ledger()
-                .sweep(minutes(minute), &std::collections::BTreeSet::new()),
-        )
-        .unwrap();
+        block_on(world.ledger().sweep(minutes(minute), &BTreeSet::new())).unwrap();
         assert_eq!(world.record("n1").is_live(), is_held, "{minute}");
     }
 }
@@ -177,11 +172,9 @@ fn more_than_a_fifth_and_more_than_five_records_at_once_stay() {
         }
         let ledger = world.ledger();
         for minute in [0, 10, 20] {
-            let swept = block_on(ledger.sweep(
-                at(1) + Duration::from_mins(minute),
-                &std::collections::BTreeSet::new(),
-            ))
-            .unwrap();
+            let swept =
+                block_on(ledger.sweep(at(1) + Duration::from_mins(minute), &BTreeSet::new()))
+                    .unwrap();
             let held_back = (minute >= 10 && !retired).then_some(gone);
             assert_eq!(swept.held_back, held_back, "{gone} of {machines}");
         }
