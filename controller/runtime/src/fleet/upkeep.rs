@@ -7,9 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
-use k8s_openapi::api::core::v1::Node;
-use kube::Client;
-use kube::api::{Api, ListParams};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{BootstrapTokens, BuiltInRenewal};
@@ -19,6 +16,12 @@ use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{RecordLedger, RevokedGenerations};
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::{Instant, timeout};
+
+mod inspection;
+mod nodes;
+
+use inspection::{Counted, Inspection};
+use nodes::{MAX_WITHOUT, nodes_named};
 
 use super::Shared;
 use super::health::{Answers, Census, Health, HeldBack, Paths};
@@ -42,43 +45,8 @@ const MAX_MESSAGE_LEN: usize = 512;
 /// How many Nodes a message names.
 const MAX_NAMED: usize = 5;
 
-/// How many Nodes a page of a list has: a few kilobytes each.
-const NODES_A_PAGE: u32 = 100;
-
-/// A list of more pages is not read to its end: a server that always has another one would keep the
-/// cluster's upkeep for ever. As many Nodes as a cluster of ten times the supported size has.
-const MAX_PAGES: usize = 500;
-
-/// One is enough to wait for.
-const MAX_WITHOUT: usize = 1000;
-
-/// The time between two inspections of a cluster where something is wrong that its operator will mend.
-const WRONG_AGAIN: Duration = Duration::from_mins(1);
-
-/// The same where requests are approved by other means, which may be as intended.
-const OPEN_AGAIN: Duration = Duration::from_mins(5);
-
 /// HTTP statuses of who is not known, or may not.
 const NOT_LET_IN: [u16; 2] = [401, 403];
-
-/// The last inspection.
-#[derive(Debug)]
-struct Inspection {
-    at: Instant,
-    found: Health,
-    /// What the number of Nodes without a record depends on, where that number matters.
-    counted: Option<Counted>,
-}
-
-/// What tells whether a Node without a record may have come or gone.
-#[derive(Debug, PartialEq, Eq)]
-struct Counted {
-    /// The number of live records.
-    live: usize,
-    has_tombstones: bool,
-    /// The Nodes that Machines had.
-    of_machines: BTreeSet<String>,
-}
 
 /// The care of one cluster.
 #[derive(Debug)]
@@ -192,23 +160,7 @@ impl Upkeep {
         let Some(last) = &self.inspection else {
             return true;
         };
-        let Health {
-            answers,
-            missing,
-            paths,
-            undone,
-            ..
-        } = &last.found;
-        let is_wrong =
-            !matches!(answers, Answers::Yes(_)) || !missing.is_empty() || !undone.is_empty();
-        let period = match paths {
-            _ if is_wrong => WRONG_AGAIN,
-            Paths::Closed(_) => self.sync_period,
-            Paths::Unknown | Paths::Unasked(_) | Paths::Waiting(_) => WRONG_AGAIN,
-            Paths::Bindings(_) | Paths::Open(_) => OPEN_AGAIN,
-        };
-        // A round comes a little later each time.
-        let is_time = last.at.elapsed() >= period.min(self.sync_period).mul_f64(0.95);
+        let is_time = last.is_over(self.sync_period);
         urgent || is_time || !self.enforcement.is_on() && self.counted().await.ok() != last.counted
     }
 
@@ -479,33 +431,6 @@ impl Upkeep {
     }
 }
 
-/// The Nodes with such a name: all of them, or [`MAX_WITHOUT`] at least.
-async fn nodes_named(
-    client: &Client,
-    wanted: impl Fn(&str) -> bool,
-) -> Result<BTreeSet<String>, String> {
-    let api: Api<Node> = Api::all(client.clone());
-    let mut page = ListParams::default().limit(NODES_A_PAGE);
-    let mut found = BTreeSet::new();
-    for _ in 0..MAX_PAGES {
-        let nodes = match timeout(PART_DEADLINE, api.list_metadata(&page)).await {
-            Ok(Ok(nodes)) => nodes,
-            Ok(Err(error)) => return Err(cut(error_chain(&error))),
-            Err(_) => return Err(late()),
-        };
-        let names = nodes
-            .items
-            .into_iter()
-            .filter_map(|node| node.metadata.name);
-        found.extend(names.filter(|name| wanted(name)));
-        match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) if found.len() < MAX_WITHOUT => page = page.continue_token(&next),
-            Some(_) | None => return Ok(found),
-        }
-    }
-    Err(format!("their list has more than {MAX_PAGES} pages"))
-}
-
 /// Takes back what would stand in the way of those who look after a cluster after us: what tokens
 /// and nodes may ask for.
 ///
@@ -558,6 +483,3 @@ fn refusal(error: &kube::Error) -> Answers {
         Answers::No(text)
     }
 }
-
-#[cfg(test)]
-mod tests;
