@@ -74,9 +74,21 @@ isolation:
 	nice -n 19 tests/isolation
 
 ## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
-bench: prerequisites-all musl control-plane
+##        (SUITE=NAME: that suite alone; scale is a controller of 1,000 clusters, in simulated time)
+bench: bench-$(or $(SUITE),all)
+
+# Simulated: it needs no Kubernetes.
+bench-scale:
+	@$(CARGO) bench --locked --quiet -p node-attestation-runtime --bench scale
+
+bench-programs: prerequisites-all musl control-plane
 	@$(CARGO) build --locked --quiet --release -p node-attestation-manager
 	@$(CARGO) build --locked --quiet --release -p kubelet-authenticator-tests --bin bench --bin null-attestation-controller
+
+bench-%: bench-programs
+	@target/release/bench $*
+
+bench-all: bench-programs bench-scale
 	@target/release/bench
 	@$(CARGO) bench --locked --quiet -p node-attestation-aws --bench verification
 	@$(CARGO) bench --locked --quiet -p node-attestation-tpm --bench verify
@@ -141,5 +153,5 @@ $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: help demo test test-long test-fast build suites isolation bench bench-limits musl control-plane cluster-api capa \
+.PHONY: help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
 	metrics-server moto cloud-init dependencies fmt deny advisories machete

@@ -39,8 +39,8 @@ pub(super) struct ManagementArguments {
         default_value = "10m"
     )]
     missing_machine_timeout: Duration,
-    /// Time between two reconciliations of a whole cluster: of Machines that are gone, revoked
-    /// certificates, and bindings that approve requests; a second at least
+    /// Time between two inspections of a workload cluster that is in order: of its version, our
+    /// rights, revoked certificates, and bindings that approve requests; a second at least
     #[arg(long, value_name = "DURATION", value_parser = sync_period, default_value = "30m")]
     sync_period: Duration,
     /// Take a workload cluster's API server for another host's also where its address is ours
