@@ -48,7 +48,7 @@ fn a_machine_with_its_own_token_gets_its_certificate_and_the_log_says_how() {
         "conform_client",
         "locate",
         "attest",
-        "settle",
+        "check_node_name",
         "claim",
         "sign",
     ];

@@ -10,7 +10,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Kubeconfig, Route, Times};
 use kubelet_authenticator_test_support::process::Scratch;
 use node_attestation_runtime::capi::TenantKubeconfig;
-use node_attestation_runtime::client::Reach;
+use node_attestation_runtime::client::EgressPolicy;
 
 /// More than the largest answer that is read.
 const HUGE: usize = 80 * 1024 * 1024;
@@ -18,7 +18,7 @@ const HUGE: usize = 80 * 1024 * 1024;
 /// Lists requests with this kubeconfig; why not, if it cannot.
 async fn list(kubeconfig: Kubeconfig) -> Result<usize, String> {
     let text = kubeconfig.to_yaml();
-    let mut reach = Reach::STRICT;
+    let mut reach = EgressPolicy::STRICT;
     reach.insecure_allow_loopback = true;
     let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
     let access = kubeconfig.access().unwrap();
@@ -145,7 +145,7 @@ fn twenty_api_servers_that_make_much_of_little_leave_memory_for_others() {
 /// that was taken.
 fn read_of_twenty(kubeconfig: &str) {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
-    let mut reach = Reach::STRICT;
+    let mut reach = EgressPolicy::STRICT;
     reach.insecure_allow_loopback = true;
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let clusters: Vec<_> = (0..20)

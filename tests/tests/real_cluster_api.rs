@@ -17,7 +17,7 @@ use node_attestation_runtime::capi::{
     CaRefused, CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey, Objects, Selection,
     TenantKubeconfig,
 };
-use node_attestation_runtime::client::{ClusterAccess, Neighbourhood, Reach};
+use node_attestation_runtime::client::{ClusterAccess, EgressPolicy, LocalRange};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -33,8 +33,8 @@ static SHARED: LazyLock<Management> = LazyLock::new(Management::start);
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 /// API servers of tests are on loopback.
-const HERE: Reach = {
-    let mut reach = Reach::STRICT;
+const HERE: EgressPolicy = {
+    let mut reach = EgressPolicy::STRICT;
     reach.insecure_allow_loopback = true;
     reach
 };
@@ -346,7 +346,7 @@ fn the_kubeconfig_of_a_cluster_gives_access_to_it() {
         cluster.control_plane(),
     );
 
-    let version = |text: &str, reach: Reach| {
+    let version = |text: &str, reach: EgressPolicy| {
         let _entered = RUNTIME.enter();
         let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
         let access = kubeconfig.access().unwrap();
@@ -354,17 +354,17 @@ fn the_kubeconfig_of_a_cluster_gives_access_to_it() {
     };
     assert_eq!(version(&text, HERE).unwrap().major, "1");
 
-    let refused = TenantKubeconfig::parse(text.as_bytes(), Reach::STRICT).unwrap_err();
+    let refused = TenantKubeconfig::parse(text.as_bytes(), EgressPolicy::STRICT).unwrap_err();
     assert!(matches!(
         refused,
         KubeconfigRefused::Address {
-            neighbourhood: Neighbourhood::Loopback,
+            neighbourhood: LocalRange::Loopback,
             ..
         }
     ));
     let named = text.replace("https://127.0.0.1", "https://localhost");
     assert_ne!(named, text);
-    let error = error_chain(&version(&named, Reach::STRICT).unwrap_err());
+    let error = error_chain(&version(&named, EgressPolicy::STRICT).unwrap_err());
     assert!(
         error.contains("is refused: it is a loopback address"),
         "{error}"

@@ -16,14 +16,14 @@ mod ber;
 mod cms;
 mod fields;
 mod json;
-mod signers;
+mod region_certificates;
 
 use std::time::SystemTime;
 
 use node_attestation_core::refusal::AwsDenial;
 
 pub(crate) use json::{is_instance, is_zone_of};
-pub use signers::{InvalidSigners, Signer, Signers};
+pub use region_certificates::{InvalidSigners, Signer, Signers};
 
 /// What a signed document says of its instance. Only a verified signature makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]

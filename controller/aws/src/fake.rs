@@ -11,7 +11,7 @@ use node_attestation_core::refusal::Unavailable;
 
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 use crate::document::VerifiedDocument;
-use crate::instance::{Attachment, Describe, InstanceFacts, Outage, Page, Query, Root};
+use crate::ec2::{Attachment, Describe, InstanceFacts, Outage, Page, Query, Root};
 
 pub(crate) const ACCOUNT: &str = "111122223333";
 pub(crate) const REGION: &str = "eu-west-1";

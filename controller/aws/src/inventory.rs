@@ -16,7 +16,7 @@ use node_attestation_core::refusal::Unavailable;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::instance::{InstanceFacts, Instances, node_name};
+use crate::ec2::{InstanceFacts, Instances, node_name};
 
 /// How long a list of instances is good for.
 const FRESH: Duration = Duration::from_secs(30);

@@ -22,15 +22,15 @@ use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use node_attestation_core::crd::conditions::Report;
+use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::ServingName;
 use node_attestation_core::refusal::{AwsDenial, Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
-use crate::caller::Sts;
 use crate::document::{Signers, VerifiedDocument};
-use crate::instance::{self, Checked, Expected, Instances};
+use crate::ec2::{self, Checked, Instances, Reservation};
 use crate::policy::AwsPolicy;
+use crate::sts::Sts;
 
 use self::answers::Answers;
 
@@ -39,14 +39,14 @@ use self::answers::Answers;
 /// Shared so that one evidence counts once, however many clusters it is shown to, and so that
 /// requests of several clusters go to EC2 together where the same credentials ask.
 #[derive(Debug)]
-pub struct Witnesses {
+pub struct AwsClients {
     signers: Signers,
     sts: Sts,
     instances: Instances,
     answers: Answers,
 }
 
-impl Witnesses {
+impl AwsClients {
     /// Those who sign identity documents, who know whose credentials signed, and who know the
     /// instances.
     pub fn new(signers: Signers, sts: Sts, instances: Instances) -> Self {
@@ -62,7 +62,7 @@ impl Witnesses {
 /// Appraises the evidence of instances, for one cluster.
 #[derive(Debug)]
 pub struct AwsVerifier {
-    witnesses: Arc<Witnesses>,
+    witnesses: Arc<AwsClients>,
     policy: AwsPolicy,
     cluster: String,
     versions: [EvidenceVersion; 1],
@@ -77,7 +77,7 @@ struct Claim {
 
 impl AwsVerifier {
     /// A verifier of the cluster that accepts what `policy` says.
-    pub fn new(witnesses: Arc<Witnesses>, policy: AwsPolicy) -> Self {
+    pub fn new(witnesses: Arc<AwsClients>, policy: AwsPolicy) -> Self {
         Self {
             witnesses,
             policy,
@@ -176,7 +176,7 @@ impl AwsVerifier {
     async fn is_there(
         &self,
         document: &VerifiedDocument,
-        expected: Result<Expected, Unavailable>,
+        expected: Result<Reservation, Unavailable>,
         now: SystemTime,
     ) -> Result<Checked, Refusal> {
         let VerifiedDocument {
@@ -190,8 +190,8 @@ impl AwsVerifier {
         answers.heard(&self.cluster, region, facts.as_ref().err());
         let facts = facts.map_err(|source| Deferral::VerifierUnavailable { source })?;
         match facts {
-            Some(facts) => instance::check(&facts, document, &self.policy, now),
-            None => Err(instance::absent(document, now)),
+            Some(facts) => ec2::check(&facts, document, &self.policy, now),
+            None => Err(ec2::absent(document, now)),
         }
     }
 }
@@ -221,7 +221,7 @@ impl Verifier for AwsVerifier {
         instances.serving_names(&self.policy, provider_id).boxed()
     }
 
-    fn reports(&self) -> Vec<Report> {
+    fn reports(&self) -> Vec<ConditionReport> {
         let answers = &self.witnesses.answers;
         answers.reports(&self.cluster, &self.policy.regions)
     }

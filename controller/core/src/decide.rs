@@ -8,13 +8,13 @@ use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName,
 };
 
-use crate::duties::{BuiltIn, Issuance};
 use crate::identifiers::CertificateUid;
 use crate::ledger::RequestRef;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
-    Approval, Asked, ClaimedCsr, Dismissal, IssuedCertificate, ParsedCsr, RawRequest,
+    Approval, Asked, ClaimedCsr, IssuedCertificate, ParsedCsr, RawRequest, TriageError,
 };
+use crate::scope::{Issuance, KubeletSignerMode};
 use crate::signer::Signer;
 
 mod context;
@@ -58,11 +58,11 @@ impl From<Denial> for Decision {
     }
 }
 
-impl From<Dismissal> for Decision {
-    fn from(dismissal: Dismissal) -> Self {
+impl From<TriageError> for Decision {
+    fn from(dismissal: TriageError) -> Self {
         match dismissal {
-            Dismissal::Ignore(ignored) => Self::Ignore(ignored),
-            Dismissal::Deny(denial) => Self::Deny(denial),
+            TriageError::Ignore(ignored) => Self::Ignore(ignored),
+            TriageError::Deny(denial) => Self::Deny(denial),
         }
     }
 }
@@ -234,8 +234,8 @@ impl Deciding<'_> {
         self.machine.clone_from(&csr.machine().object);
         let attested = csr.attest(verifier, audiences, now);
         let csr = self.steps.wait(Check::Attest, attested).await?;
-        let settled = csr.settle(inventory, ledger.as_ref(), now);
-        let csr = self.steps.wait(Check::Settle, settled).await?;
+        let settled = csr.check_node_name(inventory, ledger.as_ref(), now);
+        let csr = self.steps.wait(Check::NodeName, settled).await?;
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
         if let Some(Err(not_valid)) = signer.map(|signer| signer.is_valid(now)) {
@@ -248,11 +248,13 @@ impl Deciding<'_> {
 
     async fn attested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         match self.context.duties.built_in {
-            BuiltIn::ApproveOnly => self.client(csr, None).await,
-            BuiltIn::Deny | BuiltIn::Ignore => Err(match csr.provider().cloned() {
-                Some(provider) => Denial::BuiltInSignerNotUsed { provider }.into(),
-                None => Denial::SignerPurpose.into(),
-            }),
+            KubeletSignerMode::ApproveOnly => self.client(csr, None).await,
+            KubeletSignerMode::Deny | KubeletSignerMode::Ignore => {
+                Err(match csr.provider().cloned() {
+                    Some(provider) => Denial::BuiltInSignerNotUsed { provider }.into(),
+                    None => Denial::SignerPurpose.into(),
+                })
+            }
         }
     }
 

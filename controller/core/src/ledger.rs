@@ -11,18 +11,19 @@ use crate::refusal::Refusal;
 use crate::verifier::{Assurance, AttestedIdentity};
 
 mod absences;
+mod garbage_collect;
+mod grant_reason;
 #[cfg(test)]
 mod model;
-mod opening;
 mod policy;
 mod record;
 mod record_ledger;
 mod records;
 mod rules;
-mod sweep;
 
 pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
-pub use opening::{Because, Opening};
+pub use garbage_collect::{SweepAction, SweepReport};
+pub use grant_reason::{GrantReason, ReenrolReason};
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
 pub use record::{
     Opened, Record, RecordHolder, RequestRef, Revoked, RevokedGenerations, SeenBoot, Tombstone,
@@ -30,7 +31,6 @@ pub use record::{
 };
 pub use record_ledger::RecordLedger;
 pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError};
-pub use sweep::{Done, Swept};
 
 /// Keeps one record for each node name of one cluster.
 ///
@@ -159,5 +159,5 @@ pub struct Grant {
     /// The latest end of its validity.
     pub not_after: SystemTime,
     /// How it came to be granted.
-    pub opening: Opening,
+    pub opening: GrantReason,
 }

@@ -14,7 +14,6 @@
 
 pub mod crd;
 pub mod decide;
-pub mod duties;
 pub mod identifiers;
 pub mod inventory;
 pub mod ledger;
@@ -23,6 +22,7 @@ pub mod nodes;
 mod policy;
 pub mod refusal;
 pub mod request;
+pub mod scope;
 pub mod serving;
 pub mod signer;
 #[cfg(any(test, feature = "testing"))]

@@ -20,11 +20,11 @@ pub struct ServingPolicy {
     pub service_ranges: Vec<AddressRange>,
     /// Takes the addresses that a node reports of itself as its machine's too. `None`: only those
     /// of the infrastructure count.
-    pub guest_reported: Option<Arc<dyn GuestReported>>,
+    pub guest_reported: Option<Arc<dyn NodeReportedAddresses>>,
 }
 
 /// Reads what nodes report of themselves.
-pub trait GuestReported: Debug + Send + Sync {
+pub trait NodeReportedAddresses: Debug + Send + Sync {
     /// The names and addresses in the Node's status; none where there is no Node.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
-use crate::crd::conditions::Report;
+use crate::crd::conditions::ConditionReport;
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
 use crate::refusal::{Denial, Refusal, Unavailable};
@@ -65,7 +65,7 @@ pub trait Verifier: Debug + Send + Sync {
 
     /// What there is to say of the cluster beside the answers to its requests, for conditions of its
     /// `KubeletAuthentication`. Nothing rests on it, and nobody is asked for it.
-    fn reports(&self) -> Vec<Report> {
+    fn reports(&self) -> Vec<ConditionReport> {
         Vec::new()
     }
 }

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kubelet_attestation::evidence::aws::is_region;
-use node_attestation_aws::caller::{InvalidStsSettings, ProfileRole, Sts, StsSettings};
 use node_attestation_aws::credentials::DefaultChain;
 use node_attestation_aws::document::{InvalidSigners, Signers};
-use node_attestation_aws::instance::{ClusterTpms, Ec2Settings, Instances, NitroTpms};
+use node_attestation_aws::ec2::{ClusterTpms, Ec2Settings, Instances, NitroTpms};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::proxy::Proxy;
-use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
+use node_attestation_aws::sts::{InvalidStsSettings, ProfileRole, Sts, StsSettings};
+use node_attestation_aws::verifier::{AwsClients, AwsVerifier};
 use node_attestation_core::verifier::Verifier;
 
 use crate::file::{self, FileError};
@@ -52,7 +52,7 @@ pub(crate) struct AwsArguments {
 /// What is known of AWS, and whom to ask there: one for all clusters.
 #[derive(Debug, Clone)]
 pub(crate) struct Aws {
-    witnesses: Arc<Witnesses>,
+    witnesses: Arc<AwsClients>,
     instances: Instances,
     tpms: NitroTpms,
 }
@@ -127,7 +127,7 @@ impl AwsArguments {
         let credentials = Arc::new(DefaultChain::new(proxy));
         let instances = Instances::new(credentials.clone(), ec2.clone());
         Ok(Aws {
-            witnesses: Arc::new(Witnesses::new(signers, sts, instances.clone())),
+            witnesses: Arc::new(AwsClients::new(signers, sts, instances.clone())),
             instances,
             tpms: NitroTpms::new(credentials, ec2),
         })

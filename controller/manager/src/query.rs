@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use node_attestation_runtime::admin::IdentitiesError;
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::cluster_states::ClusterStatesError;
-use node_attestation_runtime::identities::IdentitiesError;
 
 use crate::access::{AccessError, access, persons_kubeconfig};
 

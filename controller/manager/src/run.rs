@@ -9,8 +9,8 @@ mod standalone_tpm;
 use std::io;
 
 use kubelet_attestation::errors::error_chain;
-use node_attestation_aws::caller::InvalidStsSettings;
 use node_attestation_aws::inventory::InvalidInventory;
+use node_attestation_aws::sts::InvalidStsSettings;
 use node_attestation_runtime::standalone::StandaloneError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

@@ -1,19 +1,20 @@
 //! Cluster API: what it says of a cluster, its machines and its API server.
 
+mod api_discovery;
 mod ca;
+mod cache;
 #[cfg(test)]
 mod fixtures;
 mod inventory;
-mod known;
 mod kubeconfig;
 mod objects;
-mod served;
 mod store;
 mod watch;
 
+pub(crate) use api_discovery::cluster_resource;
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa, KeyDigest};
+pub use cache::Objects;
 pub use inventory::CapiInventory;
-pub use known::Objects;
 pub use kubeconfig::{
     Credential, FileField, Impersonation, KubeconfigRefused, Listed, TenantKubeconfig, UrlPart,
 };
@@ -21,5 +22,4 @@ pub use objects::{
     Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, ObjectKey, OwnAttestors, Reference,
 };
 pub(crate) use objects::{are_same, is_paused};
-pub(crate) use served::cluster_resource;
 pub use watch::{Selection, Watches};

@@ -16,17 +16,17 @@ use tower::layer::layer_fn;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
-mod bounded;
-mod dial;
+mod egress;
 mod kubeconfig;
+mod response_limits;
 mod retry;
 mod sieve;
 
-pub(crate) use bounded::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};
-pub use dial::{Neighbourhood, Reach};
+pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
+pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};
 
-use dial::Dialler;
+use egress::Dialler;
 pub(crate) use retry::RetryLists;
 
 /// Longer than a watch lasts without a word: the API server sends bookmarks each minute.
@@ -54,7 +54,7 @@ fn of_operator(config: Config) -> Result<Client, kube::Error> {
 
 /// A client that connects to the hosts in `reach`, and by way of no proxy: what a proxy dials
 /// cannot be checked here.
-fn of_tenant(config: Config, reach: Reach) -> Result<Client, kube::Error> {
+fn of_tenant(config: Config, reach: EgressPolicy) -> Result<Client, kube::Error> {
     // The process' own; who was first does not matter, they are the same.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let config = prepared(config);

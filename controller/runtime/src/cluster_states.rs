@@ -8,9 +8,9 @@ use kube::{Client, Resource as _};
 use node_attestation_core::crd::KubeletAuthentication;
 use serde::Serialize;
 
+use crate::admin::{IdentitiesError, in_time, pages};
 use crate::capi::{ObjectKey, cluster_resource};
 use crate::client::ClusterAccess;
-use crate::identities::{IdentitiesError, in_time, pages};
 
 /// A Cluster, and the resource that says who may join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

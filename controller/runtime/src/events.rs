@@ -2,7 +2,7 @@
 //!
 //! An answer is told of on the machine, where the inventory has an object for it; a refusal also on
 //! the request. Where there is no such object, everything is told of on the request. So a join
-//! costs one event, which says what the name's record went through ([`Opening`]); a renewal and a
+//! costs one event, which says what the name's record went through ([`GrantReason`]); a renewal and a
 //! serving certificate are nothing new, and cost none. A challenge is half of a join or a renewal,
 //! though its request fails: nothing is wrong, and nobody is told.
 
@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use node_attestation_core::decide::{Decided, Decision};
-use node_attestation_core::ledger::Opening;
+use node_attestation_core::ledger::GrantReason;
 use node_attestation_core::refusal::{Deferral, Failure};
 
 mod limiter;
@@ -308,11 +308,11 @@ fn events_of(
     on_machine.into_iter().chain(on_request).collect()
 }
 
-fn is_news(opening: Option<&Opening>) -> bool {
-    opening.is_some_and(Opening::is_news)
+fn is_news(opening: Option<&GrantReason>) -> bool {
+    opening.is_some_and(GrantReason::is_news)
 }
 
-fn told(opening: Option<&Opening>) -> String {
+fn told(opening: Option<&GrantReason>) -> String {
     opening.map_or_else(String::new, |opening| format!(": {opening}"))
 }
 
@@ -327,7 +327,7 @@ fn event_of(
         Decision::Issue(certificate) => (
             "Normal",
             "Issue",
-            certificate.opening().map_or("Issued", Opening::reason),
+            certificate.opening().map_or("Issued", GrantReason::reason),
             format!(
                 "issued a certificate of generation {} to node {} on machine {}{}",
                 certificate.uid().generation,
@@ -341,7 +341,7 @@ fn event_of(
             "Approve",
             approval
                 .opening()
-                .map_or(approval.basis().reason(), Opening::reason),
+                .map_or(approval.basis().reason(), GrantReason::reason),
             format!(
                 "approved a certificate of node {} on machine {}{}",
                 approval.node_name(),

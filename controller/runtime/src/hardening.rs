@@ -4,11 +4,11 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | [`bindings`] | finds who has kubelets approved unseen, and removes kubeadm's two bindings |
-//! | [`closure`] | proves that nobody has, or names who |
+//! | [`auto_approve_audit`] | proves that nobody has, or names who |
 //! | [`admission`] | confines what tokens and nodes may ask for |
 //! | [`revocation`] | refuses revoked certificates every write |
 //! | [`tokens`] | keeps bootstrap tokens alive while they are wanted |
-//! | [`budget`] | bounds the work that one requester can cause; it has no I/O |
+//! | [`rate_limit`] | bounds the work that one requester can cause; it has no I/O |
 //!
 //! # Guarantees
 //!
@@ -19,10 +19,10 @@
 
 mod access;
 pub mod admission;
+pub mod auto_approve_audit;
 pub mod bindings;
-pub mod budget;
-pub mod closure;
 mod policies;
+pub mod rate_limit;
 pub mod revocation;
 pub mod tokens;
 
@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime};
 
 use kube::Client;
 
-pub use access::{HardeningError, Put};
+pub use access::{ApplyOutcome, HardeningError};
 
 use node_attestation_core::crd::AutoApproveBindings;
 use node_attestation_core::identifiers::{RecordUid, TokenId};
@@ -58,11 +58,11 @@ pub struct Desired {
 #[non_exhaustive]
 pub struct Findings {
     /// Whether every way is closed, once what was to be removed is removed.
-    pub closure: Result<closure::Closure, HardeningError>,
+    pub closure: Result<auto_approve_audit::Closure, HardeningError>,
     /// Which of kubeadm's bindings were removed, for whoever wonders where they went.
     pub removed: Result<Vec<bindings::KubeadmBinding>, HardeningError>,
     /// Whether the policy on requests had to be written.
-    pub admission: Result<Put, HardeningError>,
+    pub admission: Result<ApplyOutcome, HardeningError>,
     /// How far revocation reaches.
     pub revocation: Result<revocation::Revocation, HardeningError>,
     /// What was done about tokens.
@@ -136,11 +136,11 @@ async fn close(
     client: &Client,
     about: AutoApproveBindings,
     removed: &mut Result<Vec<bindings::KubeadmBinding>, HardeningError>,
-) -> Result<closure::Closure, HardeningError> {
+) -> Result<auto_approve_audit::Closure, HardeningError> {
     let mut scan = bindings::scan(client).await?;
     match about {
         AutoApproveBindings::Report => {}
         AutoApproveBindings::Remove => *removed = bindings::remove(client, &mut scan).await,
     }
-    closure::examine(client, &scan).await
+    auto_approve_audit::examine(client, &scan).await
 }

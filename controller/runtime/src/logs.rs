@@ -10,7 +10,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, Provider};
 
 use node_attestation_core::decide::{Decided, Decision};
-use node_attestation_core::ledger::Opening;
+use node_attestation_core::ledger::GrantReason;
 use node_attestation_core::refusal::Ignored;
 
 /// What a line says of a request, whatever became of it.
@@ -80,7 +80,7 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
 }
 
 /// What a name's record went through.
-fn opening(opening: Option<&Opening>) -> String {
+fn opening(opening: Option<&GrantReason>) -> String {
     opening.map_or_else(String::new, |opening| format!("; {opening}"))
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
         Decision::Retry(deferral) => ("deferred", deferral.reason(), error_chain(deferral)),
         Decision::Issue(certificate) => (
             "issued",
-            certificate.opening().map_or("Issued", Opening::reason),
+            certificate.opening().map_or("Issued", GrantReason::reason),
             format!(
                 "certificate {} for {}{}",
                 certificate.uid(),
@@ -107,7 +107,7 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
             "approved",
             approval
                 .opening()
-                .map_or(approval.basis().reason(), Opening::reason),
+                .map_or(approval.basis().reason(), GrantReason::reason),
             format!(
                 "for {}, to be signed by others{}",
                 approval.provider_id(),

@@ -11,14 +11,14 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::TokenOwner;
 use node_attestation_core::ledger::LastIssued;
 use node_attestation_core::refusal::{Deferral, Failure, Ignored};
-use node_attestation_core::request::Basis;
+use node_attestation_core::request::ApprovalReason;
 use tokio::time::Instant;
 
 use crate::clock;
+use crate::csr_writer::{Answered, RequestStore, StoreError, answer, is_approved};
 use crate::events::Events;
 use crate::logs::{self, Subject};
 use crate::queue::{Work, json_len};
-use crate::status::{Answered, RequestStore, StoreError, answer, is_approved};
 
 /// For all checks of one request. A verifier has deadlines of its own, well below; this one keeps a
 /// place in the queue from being lost to one that has not.
@@ -242,7 +242,7 @@ impl Pipeline {
         let Decision::Issue(certificate) = decision else {
             return;
         };
-        if certificate.basis() == Basis::NodeNameClaimed {
+        if certificate.basis() == ApprovalReason::NodeNameClaimed {
             let issued = LastIssued {
                 generation: certificate.uid().generation,
                 serial: certificate.serial().to_owned(),

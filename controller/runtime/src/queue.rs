@@ -6,17 +6,17 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::time::Instant;
 
-mod held;
+mod memory_budget;
 mod places;
 mod requesters;
-mod room;
+mod throttled;
 
-pub(crate) use room::json_len;
+pub(crate) use memory_budget::json_len;
 
-use held::Held;
+use memory_budget::{Kept, Room, allowance};
 use places::LeftOut;
 use requesters::{Arrival, Requesters};
-use room::{Kept, Room, allowance};
+use throttled::Held;
 
 use crate::memory::{Holding, Share};
 
@@ -53,10 +53,10 @@ const SHARE: usize = 2 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
-    ready: BTreeMap<Ticket, String>,
+    ready: BTreeMap<Seq, String>,
     held: Held,
     timers: BTreeSet<(Instant, String)>,
-    last_ticket: Ticket,
+    last_ticket: Seq,
     room: Room,
     requesters: Requesters,
     last_arrival: Arrival,
@@ -89,7 +89,7 @@ impl Default for Queue {
 }
 
 /// A place in the order of those that are ready.
-type Ticket = u64;
+type Seq = u64;
 
 #[derive(Debug)]
 struct Entry {
@@ -116,11 +116,11 @@ impl Entry {
 #[derive(Debug)]
 enum State {
     /// In `ready`, with the object where there was room for it.
-    Ready(Ticket, Option<Kept>),
+    Ready(Seq, Option<Kept>),
     /// In `held`.
-    OverBudget(Ticket),
+    OverBudget(Seq),
     /// Worked on.
-    Running(Meanwhile),
+    Running(ChangedWhileRunning),
     /// In `timers`.
     Waiting(Instant),
     /// Answered, or none of our business.
@@ -144,7 +144,7 @@ impl State {
 
 /// What became of an object while it was worked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meanwhile {
+enum ChangedWhileRunning {
     Nothing,
     /// It has so many bytes of JSON now.
     Changed(usize),
@@ -241,7 +241,7 @@ impl Queue {
                     *kept = self.room.keep(csr, bytes);
                 }
             }
-            State::Running(meanwhile) => *meanwhile = Meanwhile::Changed(bytes),
+            State::Running(meanwhile) => *meanwhile = ChangedWhileRunning::Changed(bytes),
             State::Waiting(until) => {
                 let timer = (*until, uid.clone());
                 self.timers.remove(&timer);
@@ -259,7 +259,7 @@ impl Queue {
         };
         match &mut entry.state {
             State::Running(meanwhile) => {
-                *meanwhile = Meanwhile::Deleted;
+                *meanwhile = ChangedWhileRunning::Deleted;
                 return;
             }
             State::Waiting(until) => {
@@ -311,7 +311,10 @@ impl Queue {
 
     fn start(&mut self, uid: String) -> Option<Work> {
         let entry = self.entries.get_mut(&uid)?;
-        let state = std::mem::replace(&mut entry.state, State::Running(Meanwhile::Nothing));
+        let state = std::mem::replace(
+            &mut entry.state,
+            State::Running(ChangedWhileRunning::Nothing),
+        );
         let kept = state.kept();
         let (name, attempts, bytes) = (entry.name.clone(), entry.attempts, entry.bytes);
         self.room.begin(bytes);
@@ -352,8 +355,10 @@ impl Queue {
         };
         entry.attempts = entry.attempts.saturating_add(1);
         match meanwhile {
-            Meanwhile::Changed(_) => self.make_ready(uid.to_owned(), None),
-            Meanwhile::Nothing | Meanwhile::Deleted => entry.state = State::GivenUp,
+            ChangedWhileRunning::Changed(_) => self.make_ready(uid.to_owned(), None),
+            ChangedWhileRunning::Nothing | ChangedWhileRunning::Deleted => {
+                entry.state = State::GivenUp;
+            }
         }
     }
 
@@ -365,8 +370,8 @@ impl Queue {
         let until = now + wait_after(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
         match meanwhile {
-            Meanwhile::Changed(_) => self.make_ready(uid.to_owned(), None),
-            Meanwhile::Nothing | Meanwhile::Deleted => {
+            ChangedWhileRunning::Changed(_) => self.make_ready(uid.to_owned(), None),
+            ChangedWhileRunning::Nothing | ChangedWhileRunning::Deleted => {
                 entry.state = State::Waiting(until);
                 self.timers.insert((until, uid.to_owned()));
             }
@@ -374,18 +379,18 @@ impl Queue {
     }
 
     /// The entry that was worked on, unless its object is gone: then it is forgotten.
-    fn worked_on(&mut self, uid: &str) -> Option<(&mut Entry, Meanwhile)> {
+    fn worked_on(&mut self, uid: &str) -> Option<(&mut Entry, ChangedWhileRunning)> {
         let entry = self.entries.get(uid)?;
         let State::Running(meanwhile) = entry.state else {
             return None;
         };
         self.room.end(entry.bytes);
-        if meanwhile == Meanwhile::Deleted {
+        if meanwhile == ChangedWhileRunning::Deleted {
             self.forget(uid);
             return None;
         }
         let entry = self.entries.get_mut(uid)?;
-        if let Meanwhile::Changed(bytes) = meanwhile {
+        if let ChangedWhileRunning::Changed(bytes) = meanwhile {
             entry.bytes = bytes;
         }
         Some((entry, meanwhile))

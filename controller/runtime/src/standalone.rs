@@ -1,5 +1,5 @@
 //! The controller for one cluster, by hand: everything from files, records in memory; or, of one
-//! cluster with Cluster API, the CA from files and the rest as [`fleet`](crate::fleet) has it
+//! cluster with Cluster API, the CA from files and the rest as [`fleet`](crate::management) has it
 //! ([`ClusterSettings`]).
 //!
 //! An infrastructure provider embeds it with verifiers of its own:
@@ -7,7 +7,7 @@
 //! ```no_run
 //! # use std::path::PathBuf;
 //! # use std::sync::Arc;
-//! # use node_attestation_core::duties::Duties;
+//! # use node_attestation_core::scope::Duties;
 //! # use node_attestation_core::lifetimes::Lifetimes;
 //! # use node_attestation_runtime::standalone::{
 //! #     Machines, ServingSettings, Settings, Standalone, StandaloneError,
@@ -41,13 +41,13 @@ use std::time::Duration;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::decide::Context;
-use node_attestation_core::duties::{BuiltIn, Duties, Enforcement, Issuance};
 use node_attestation_core::inventory::Inventory;
 use node_attestation_core::ledger::{
     Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger,
 };
 use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::serving::{AddressRange, GuestReported, ServingPolicy};
+use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
+use node_attestation_core::serving::{AddressRange, NodeReportedAddresses, ServingPolicy};
 use node_attestation_core::signer::{InvalidCa, Signer};
 use node_attestation_core::verifier::Verifiers;
 use zeroize::Zeroizing;
@@ -55,12 +55,12 @@ use zeroize::Zeroizing;
 use crate::capi::ObjectKey;
 use crate::client::{ClusterAccess, ClusterAccessError};
 use crate::clock::now;
+use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
-use crate::machine_list::{MachineList, MachineListError};
+use crate::file_inventory::{MachineList, MachineListError};
 use crate::nodes::{KubeNodeAddresses, KubeNodes};
 use crate::pipeline::Pipeline;
 use crate::preflight::{self, Findings};
-use crate::status::{KubeStore, RequestStore};
 use crate::worker;
 
 mod cluster_api;
@@ -197,7 +197,7 @@ impl Standalone {
             guest_reported_addresses,
         } = settings.serving;
         endpoint_hosts.extend(access.server_host());
-        let nodes: Arc<dyn GuestReported> =
+        let nodes: Arc<dyn NodeReportedAddresses> =
             Arc::new(KubeNodeAddresses::new(access.client().clone()));
         let serving = ServingPolicy {
             endpoint_hosts,
@@ -210,8 +210,8 @@ impl Standalone {
             Arc::new(KubeNodes::new(access.client().clone())),
             LedgerPolicy {
                 certificates: match settings.duties.built_in {
-                    BuiltIn::ApproveOnly => Certificates::Unmarked,
-                    BuiltIn::Ignore | BuiltIn::Deny => Certificates::Marked,
+                    KubeletSignerMode::ApproveOnly => Certificates::Unmarked,
+                    KubeletSignerMode::Ignore | KubeletSignerMode::Deny => Certificates::Marked,
                 },
                 ..LedgerPolicy::new(settings.lifetimes.longest())
             },

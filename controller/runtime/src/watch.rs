@@ -46,24 +46,24 @@ pub(crate) fn in_smaller_pages<K>(
 where
     K: Resource<DynamicType: Clone + Debug> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let begin = move |page: u32, backoff: Doubling| {
+    let begin = move |page: u32, backoff: ExponentialBackoff| {
         let config = config.clone().page_size(page);
         watcher(api.clone(), config).backoff(backoff).boxed()
     };
-    let first = begin(first_page, Doubling::default());
+    let first = begin(first_page, ExponentialBackoff::default());
     stream::unfold((first, first_page), move |(mut events, mut page)| {
         let (begin, relist) = (begin.clone(), relist.clone());
         async move {
             let event = loop {
                 tokio::select! {
                     event = events.next() => break event?,
-                    () = relist.notified() => events = begin(page, Doubling::default()),
+                    () = relist.notified() => events = begin(page, ExponentialBackoff::default()),
                 }
             };
             let too_long = |error| Excess::behind(error).is_some_and(Excess::is_of_size);
             if page > 1 && event.as_ref().is_err_and(|error| too_long(error)) {
                 page = (page / 4).max(1);
-                events = begin(page, Doubling::after_failure());
+                events = begin(page, ExponentialBackoff::after_failure());
             }
             Some((event, (events, page)))
         }
@@ -92,12 +92,12 @@ where
 
 /// Waits that double up to a limit, and begin anew once a watch has held.
 #[derive(Debug)]
-pub(crate) struct Doubling {
+pub(crate) struct ExponentialBackoff {
     wait: Duration,
     last: Option<Instant>,
 }
 
-impl Default for Doubling {
+impl Default for ExponentialBackoff {
     fn default() -> Self {
         Self {
             wait: FIRST_WATCH_RETRY,
@@ -106,7 +106,7 @@ impl Default for Doubling {
     }
 }
 
-impl Doubling {
+impl ExponentialBackoff {
     /// The waits after one failure that was not waited for.
     fn after_failure() -> Self {
         let mut waits = Self::default();
@@ -115,7 +115,7 @@ impl Doubling {
     }
 }
 
-impl Iterator for Doubling {
+impl Iterator for ExponentialBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -130,7 +130,7 @@ impl Iterator for Doubling {
     }
 }
 
-impl Backoff for Doubling {
+impl Backoff for ExponentialBackoff {
     /// Does nothing: a watch also says that it begins, which is no success, before every list that
     /// fails.
     fn reset(&mut self) {}
@@ -142,7 +142,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_an_api_server_double_until_a_watch_has_held() {
-        let mut waits = Doubling::default();
+        let mut waits = ExponentialBackoff::default();
         let mut millis = Vec::new();
         for _ in 0..8 {
             let wait = waits.next().unwrap();

@@ -102,7 +102,7 @@ impl Worker {
         }
     }
 
-    fn watched(&mut self, event: Event<Seen>) {
+    fn watched(&mut self, event: Event<ReadRequest>) {
         match event {
             Event::Init => self.queue.listing(),
             Event::InitApply(seen) | Event::Apply(seen) => match seen.object {
@@ -155,7 +155,7 @@ impl Worker {
 }
 
 /// A request as it is watched.
-type Seen = Lenient<CertificateSigningRequest>;
+type ReadRequest = Lenient<CertificateSigningRequest>;
 
 /// All requests, for ever: one watch costs less than one for each signer, and the others' are few.
 fn watch(
@@ -163,7 +163,7 @@ fn watch(
     signers: &[String],
     relist: Arc<Notify>,
     watches: Arc<AtomicBool>,
-) -> impl Stream<Item = Event<Seen>> + Send + use<> {
+) -> impl Stream<Item = Event<ReadRequest>> + Send + use<> {
     let mut told = WatchState::new(signers);
     let events = in_smaller_pages(Api::all(client), watch_config(), PAGE_SIZE, relist);
     events.filter_map(move |event| {
@@ -189,7 +189,7 @@ impl WatchState {
     }
 
     /// Whether that is another state than before.
-    fn observe(&mut self, event: &watcher::Result<Event<Seen>>) -> bool {
+    fn observe(&mut self, event: &watcher::Result<Event<ReadRequest>>) -> bool {
         let signers = self.signers.as_str();
         let now = match event {
             // The first event comes before anything was asked.
@@ -204,11 +204,16 @@ impl WatchState {
             Err(error) => {
                 let error = error_chain(error);
                 if before == Some(false) {
-                    tracing::debug!(error, "the watch of requests failed again");
+                    tracing::debug!(
+                        kind = "CertificateSigningRequest",
+                        error,
+                        "the watch failed again"
+                    );
                 } else {
                     tracing::warn!(
+                        kind = "CertificateSigningRequest",
                         error,
-                        "the watch of requests failed; it is tried again until it holds"
+                        "the watch failed; it is tried again until it holds"
                     );
                 }
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::TryFutureExt as _;
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::ProviderId;
-use node_attestation_core::crd::conditions::{self, Holds, Report, reason};
+use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
@@ -31,7 +31,7 @@ pub trait KeyLists: Debug + Send + Sync {
     fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>>;
 
     /// A condition about them; nobody is asked.
-    fn report(&self) -> Report;
+    fn report(&self) -> ConditionReport;
 }
 
 /// One list.
@@ -107,21 +107,21 @@ impl KeyLists for ConfigMaps<KeyList> {
         self.read().map_err(Unavailable::new).boxed()
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> ConditionReport {
         let (holds, reason, message) = match self.last_outcome() {
             None => (
-                Holds::Unknown,
+                ConditionStatus::Unknown,
                 reason::PENDING,
                 "no machine has asked yet, so the ConfigMaps were not read".to_owned(),
             ),
             Some(Err(unread)) => (
-                Holds::False,
+                ConditionStatus::False,
                 reason::CONFIG_MAP_UNREADABLE,
                 unread.to_string(),
             ),
             Some(Ok(lists)) => of_read(&lists),
         };
-        Report {
+        ConditionReport {
             of: conditions::ENDORSEMENT_KEY_LISTS_READ,
             holds,
             reason,
@@ -130,15 +130,15 @@ impl KeyLists for ConfigMaps<KeyList> {
     }
 }
 
-fn of_read(lists: &[Arc<KeyList>]) -> (Holds, &'static str, String) {
+fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
     let malformed = lists.iter().filter_map(|list| list.malformed());
     let malformed: Vec<_> = malformed.map(ToString::to_string).collect();
     if malformed.is_empty() {
         let message = format!("ConfigMaps that were read: {}", lists.len());
-        (Holds::True, reason::LISTS_READ, message)
+        (ConditionStatus::True, reason::LISTS_READ, message)
     } else {
         let message = format!("{}; {WELL_FORMED}", malformed.join("; "));
-        (Holds::False, reason::ENTRIES_MALFORMED, message)
+        (ConditionStatus::False, reason::ENTRIES_MALFORMED, message)
     }
 }
 
@@ -154,10 +154,10 @@ impl KeyLists for NoKeyLists {
         ready(Ok(Arc::default())).boxed()
     }
 
-    fn report(&self) -> Report {
-        Report {
+    fn report(&self) -> ConditionReport {
+        ConditionReport {
             of: conditions::ENDORSEMENT_KEY_LISTS_READ,
-            holds: Holds::True,
+            holds: ConditionStatus::True,
             reason: reason::NOT_APPLICABLE,
             message: "no ConfigMap is named".to_owned(),
         }
@@ -173,10 +173,10 @@ impl KeyLists for NotReadHere {
         ready(Err(Unavailable::new(NOT_READ_HERE))).boxed()
     }
 
-    fn report(&self) -> Report {
-        Report {
+    fn report(&self) -> ConditionReport {
+        ConditionReport {
             of: conditions::ENDORSEMENT_KEY_LISTS_READ,
-            holds: Holds::False,
+            holds: ConditionStatus::False,
             reason: reason::CONFIG_MAP_UNREADABLE,
             message: NOT_READ_HERE.to_owned(),
         }

@@ -27,7 +27,7 @@ use kubelet_attestation::evidence::tpm::{
 };
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use node_attestation_core::crd::conditions::Report;
+use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Refusal, TpmDenial, Unavailable};
 use node_attestation_core::verifier::platform::{Asked, Platform};
@@ -329,7 +329,7 @@ impl Verifier for TpmVerifier {
         self.platform.serving_names(provider_id)
     }
 
-    fn reports(&self) -> Vec<Report> {
+    fn reports(&self) -> Vec<ConditionReport> {
         vec![self.lists.report()]
     }
 }

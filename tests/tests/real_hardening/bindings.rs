@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, KubeadmBinding};
 use kubelet_authenticator_test_support::process::poll;
+use node_attestation_runtime::hardening::auto_approve_audit::{self, Closure};
 use node_attestation_runtime::hardening::bindings::{self, Scan};
-use node_attestation_runtime::hardening::closure::{self, Closure};
 
 use crate::bed::{Bed, Request, STOCK, assert_done};
 
@@ -28,7 +28,8 @@ fn remove(bed: &Bed, found: &mut Scan) -> Vec<bindings::KubeadmBinding> {
 }
 
 fn examine(bed: &Bed) -> Closure {
-    bed.run(closure::examine(bed.client(), &scan(bed))).unwrap()
+    bed.run(auto_approve_audit::examine(bed.client(), &scan(bed)))
+        .unwrap()
 }
 
 /// The ways that this binding opens, in words.
@@ -70,7 +71,9 @@ fn a_bootstrap_token_asks_the_built_in_signer_for_any_nodes_name() {
             bindings::KubeadmBinding::Rotation
         ]
     );
-    let closure = bed.run(closure::examine(bed.client(), &found)).unwrap();
+    let closure = bed
+        .run(auto_approve_audit::examine(bed.client(), &found))
+        .unwrap();
     assert_eq!(closure, Closure::Closed);
     let token = bed.token_holder("anyone");
     assert_done(&request.file(&token));

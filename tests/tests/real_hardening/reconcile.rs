@@ -13,9 +13,9 @@ use node_attestation_core::identifiers::{RecordUid, TokenId};
 use node_attestation_core::ledger::RevokedGenerations;
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::hardening::admission::{Settings, Signing};
+use node_attestation_runtime::hardening::auto_approve_audit::Closure;
 use node_attestation_runtime::hardening::bindings::KubeadmBinding as Removed;
-use node_attestation_runtime::hardening::closure::Closure;
-use node_attestation_runtime::hardening::{Desired, Hardening, HardeningError, Put};
+use node_attestation_runtime::hardening::{ApplyOutcome, Desired, Hardening, HardeningError};
 use rustix::process::Signal;
 
 use crate::bed::{Bed, Request, assert_done, assert_refused};
@@ -57,7 +57,7 @@ fn a_stock_cluster_is_hardened_and_our_nodes_join_with_the_rights_of_the_manifes
     let reported = reconcile(AutoApproveBindings::Report);
     assert_eq!(reported.errors().count(), 0, "{reported:?}");
     assert_eq!(reported.removed.as_ref().unwrap(), &[]);
-    assert_eq!(reported.admission.as_ref().unwrap(), &Put::Made);
+    assert_eq!(reported.admission.as_ref().unwrap(), &ApplyOutcome::Made);
     let open = reported.closure.unwrap();
     assert_eq!(open.reason(), "AutoApproveBindingFound");
 
@@ -72,7 +72,7 @@ fn a_stock_cluster_is_hardened_and_our_nodes_join_with_the_rights_of_the_manifes
     assert_eq!(removed.tokens.unwrap().missing.len(), 1);
 
     let again = reconcile(AutoApproveBindings::Remove);
-    assert_eq!(again.admission.unwrap(), Put::Unchanged);
+    assert_eq!(again.admission.unwrap(), ApplyOutcome::Unchanged);
     assert_eq!(again.removed.unwrap(), []);
 
     let program = program("node-attestation-controller");

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use kubelet_attestation::names::{NodeName, Provider};
 use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
-use node_attestation_runtime::hardening::Put;
+use node_attestation_runtime::hardening::ApplyOutcome;
 use node_attestation_runtime::hardening::admission::{self, POLICY_NAME, Settings, Signing};
 
 use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, assert_refused};
@@ -39,7 +39,7 @@ fn settings(signing: Signing) -> Settings {
 fn confined(settings: &Settings) -> Bed {
     let bed = Bed::start(Controllers::None, &[KubeadmBinding::KubeletBootstrap]);
     let put = bed.run(admission::apply(bed.client(), settings)).unwrap();
-    assert_eq!(put, Put::Made);
+    assert_eq!(put, ApplyOutcome::Made);
     bed.wait_until_confined(true);
     bed
 }
@@ -215,10 +215,10 @@ fn a_policy_that_is_as_it_should_be_is_not_written() {
             object["metadata"]["resourceVersion"].clone()
         })
     };
-    assert_eq!(apply(), Put::Made);
+    assert_eq!(apply(), ApplyOutcome::Made);
     let made = versions();
 
-    assert_eq!(apply(), Put::Unchanged);
+    assert_eq!(apply(), ApplyOutcome::Unchanged);
 
     assert_eq!(versions(), made);
 }
@@ -234,7 +234,7 @@ fn a_policy_that_somebody_weakened_is_put_right() {
         "value":{"name":"never","expression":"false"}}]"#;
     kubectl.ok(["patch", POLICY, POLICY_NAME, "--type=json", "-p", never]);
 
-    assert_eq!(apply(), Put::Replaced);
+    assert_eq!(apply(), ApplyOutcome::Replaced);
 
     let policy = kubectl.json(["get", POLICY, POLICY_NAME]);
     assert_eq!(
@@ -242,7 +242,7 @@ fn a_policy_that_somebody_weakened_is_put_right() {
         1
     );
     kubectl.ok(["delete", BINDING, POLICY_NAME]);
-    assert_eq!(apply(), Put::Made);
+    assert_eq!(apply(), ApplyOutcome::Made);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, is_issued};
 use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::scene::Scene;
-use node_attestation_runtime::hardening::budget::TOKEN_RATE;
+use node_attestation_runtime::hardening::rate_limit::TOKEN_RATE;
 use serde_json::{Value, json};
 
 use crate::SCENE;

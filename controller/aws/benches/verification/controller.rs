@@ -11,20 +11,20 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::instance_identity::TestSigner;
 use kubelet_authenticator_test_support::sts::Sts as Service;
-use node_attestation_aws::caller::{Sts, StsSettings};
 use node_attestation_aws::credentials::{Credentials, CredentialsKey, CredentialsSource};
 use node_attestation_aws::document::Signers;
-use node_attestation_aws::instance::{
+use node_attestation_aws::ec2::{
     Attachment, Describe, InstanceFacts, Instances, Limits, Outage, Page, Query, Root,
 };
 use node_attestation_aws::policy::AwsPolicy;
-use node_attestation_aws::verifier::{AwsVerifier, Witnesses};
+use node_attestation_aws::sts::{Sts, StsSettings};
+use node_attestation_aws::verifier::{AwsClients, AwsVerifier};
 use node_attestation_core::crd::AwsSettings;
-use node_attestation_core::duties::Duties;
 use node_attestation_core::inventory::StaticInventory;
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::request::{AttestedCsr, LocatedCsr, RawRequest};
+use node_attestation_core::scope::Duties;
 use node_attestation_core::verifier::{Verifier, Verifiers};
 
 use crate::fleet::{self, ACCOUNT, CLUSTER, Instance, REGION, ZONE};
@@ -39,7 +39,7 @@ pub(crate) struct Controller {
 impl Controller {
     /// One that has decided about nothing yet.
     pub(crate) fn new(fleet: &[Instance], signer: &TestSigner, sts: &Service) -> Self {
-        let witnesses = Witnesses::new(signers(signer), caller(sts), instances());
+        let witnesses = AwsClients::new(signers(signer), caller(sts), instances());
         let verifier: Arc<dyn Verifier> = Arc::new(AwsVerifier::new(Arc::new(witnesses), policy()));
         let machines = fleet.iter().map(Instance::machine).collect();
         Self {

@@ -7,7 +7,7 @@ use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_authenticator_test_support::instance_identity::TestSigner;
-use node_attestation_aws::instance::check;
+use node_attestation_aws::ec2::check;
 use x509_cert::Certificate;
 use x509_cert::der::{DecodePem as _, Encode as _};
 

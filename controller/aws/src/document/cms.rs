@@ -13,7 +13,7 @@ use x509_cert::der::asn1::{
 use x509_cert::name::Name;
 
 use super::fields::{Fields, Unexpected, as_set, context};
-use super::signers::Signer;
+use super::region_certificates::Signer;
 
 const DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.1");
 const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.2");

@@ -3,8 +3,8 @@
 use tokio::time::advance;
 
 use super::*;
+use crate::ec2::{Limits, Outage};
 use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
-use crate::instance::{Limits, Outage};
 
 const OTHER: &str = "i-00000000000000002";
 

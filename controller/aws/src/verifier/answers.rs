@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-use node_attestation_core::crd::conditions::{self, Holds, Report, reason};
+use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 
-use crate::instance::Outage;
+use crate::ec2::Outage;
 
 /// By cluster and region, what is wrong with the credentials there; nothing where EC2 answered.
 ///
@@ -41,17 +41,21 @@ impl Answers {
     }
 
     /// What there is to say to `cluster` of these regions; of all of its own, if there are none.
-    pub(super) fn reports(&self, cluster: &str, regions: &BTreeSet<String>) -> Vec<Report> {
-        let resolved = Report {
+    pub(super) fn reports(
+        &self,
+        cluster: &str,
+        regions: &BTreeSet<String>,
+    ) -> Vec<ConditionReport> {
+        let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,
-            holds: Holds::True,
+            holds: ConditionStatus::True,
             reason: reason::CONTROLLER_IDENTITY,
             message: "EC2 is asked with the controller's own credentials".to_owned(),
         };
         vec![resolved, self.credentials(cluster, regions)]
     }
 
-    fn credentials(&self, cluster: &str, regions: &BTreeSet<String>) -> Report {
+    fn credentials(&self, cluster: &str, regions: &BTreeSet<String>) -> ConditionReport {
         let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = answers.iter().filter(|((asking, region), _)| {
             asking == cluster && (regions.is_empty() || regions.contains(region))
@@ -62,19 +66,23 @@ impl Answers {
                 .iter()
                 .filter_map(|(_, wrong)| wrong.as_deref())
                 .collect();
-            (Holds::False, reason::CREDENTIALS_UNUSABLE, wrong.join("; "))
+            (
+                ConditionStatus::False,
+                reason::CREDENTIALS_UNUSABLE,
+                wrong.join("; "),
+            )
         } else if well.is_empty() {
             let message = "no instance has asked yet, so neither was EC2".to_owned();
-            (Holds::Unknown, reason::PENDING, message)
+            (ConditionStatus::Unknown, reason::PENDING, message)
         } else {
             let regions: Vec<_> = well
                 .iter()
                 .map(|((_, region), _)| region.as_str())
                 .collect();
             let message = format!("EC2 answered in {}", regions.join(", "));
-            (Holds::True, reason::CREDENTIALS_ACCEPTED, message)
+            (ConditionStatus::True, reason::CREDENTIALS_ACCEPTED, message)
         };
-        Report {
+        ConditionReport {
             of: conditions::AWS_CREDENTIALS_READY,
             holds,
             reason,
@@ -89,11 +97,11 @@ mod tests {
 
     const CLUSTER: &str = "9a1b";
 
-    fn credentials(answers: &Answers, regions: &[&str]) -> (Holds, &'static str) {
+    fn credentials(answers: &Answers, regions: &[&str]) -> (ConditionStatus, &'static str) {
         let regions = regions.iter().map(|&region| region.to_owned()).collect();
         let reports = answers.reports(CLUSTER, &regions);
-        let [resolved, ready] = <[Report; 2]>::try_from(reports).unwrap();
-        assert_eq!(resolved.holds, Holds::True);
+        let [resolved, ready] = <[ConditionReport; 2]>::try_from(reports).unwrap();
+        assert_eq!(resolved.holds, ConditionStatus::True);
         (ready.holds, ready.reason)
     }
 
@@ -115,18 +123,21 @@ mod tests {
     #[test]
     fn credentials_are_ready_once_ec2_answered_and_not_where_it_refused_them() {
         let answers = Answers::default();
-        assert_eq!(credentials(&answers, &[]), (Holds::Unknown, "Pending"));
+        assert_eq!(
+            credentials(&answers, &[]),
+            (ConditionStatus::Unknown, "Pending")
+        );
 
         answers.heard(CLUSTER, "eu-west-1", None);
-        let accepted = (Holds::True, "CredentialsAccepted");
+        let accepted = (ConditionStatus::True, "CredentialsAccepted");
         assert_eq!(credentials(&answers, &[]), accepted);
 
         answers.heard(CLUSTER, "us-east-1", Some(&refused("us-east-1")));
-        let unusable = (Holds::False, "CredentialsUnusable");
+        let unusable = (ConditionStatus::False, "CredentialsUnusable");
         assert_eq!(credentials(&answers, &[]), unusable);
         assert_eq!(credentials(&answers, &["us-east-1"]), unusable);
         assert_eq!(credentials(&answers, &["eu-west-1"]), accepted);
-        let pending = (Holds::Unknown, "Pending");
+        let pending = (ConditionStatus::Unknown, "Pending");
         assert_eq!(credentials(&answers, &["eu-west-2"]), pending);
 
         answers.heard(CLUSTER, "us-east-1", None);
@@ -139,7 +150,7 @@ mod tests {
         answers.heard("another", "us-east-1", Some(&refused("us-east-1")));
         answers.heard("another", "eu-west-1", None);
 
-        let pending = (Holds::Unknown, "Pending");
+        let pending = (ConditionStatus::Unknown, "Pending");
         assert_eq!(credentials(&answers, &[]), pending);
         assert_eq!(credentials(&answers, &["us-east-1"]), pending);
 
@@ -155,7 +166,7 @@ mod tests {
 
         answers.heard(CLUSTER, "eu-west-1", Some(&late("eu-west-1")));
 
-        let accepted = (Holds::True, "CredentialsAccepted");
+        let accepted = (ConditionStatus::True, "CredentialsAccepted");
         assert_eq!(credentials(&answers, &[]), accepted);
     }
 
@@ -169,7 +180,7 @@ mod tests {
             Some(&Unavailable::new("nothing was found")),
         );
 
-        let unusable = (Holds::False, "CredentialsUnusable");
+        let unusable = (ConditionStatus::False, "CredentialsUnusable");
         assert_eq!(credentials(&answers, &[]), unusable);
     }
 }

@@ -9,14 +9,14 @@ use kubelet_attestation::names::{Audience, NodeName};
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
 use kubelet_authenticator_test_support::sts::{Principal, Signing, Sts as Service, sign};
 use node_attestation_core::crd::AwsSettings;
-use node_attestation_core::crd::conditions::Holds;
+use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::Deferral;
 
 use super::*;
-use crate::caller::StsSettings;
+use crate::ec2::{Attachment, InstanceFacts, Limits, Outage, Root};
 use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts};
-use crate::instance::{Attachment, InstanceFacts, Limits, Outage, Root};
+use crate::sts::StsSettings;
 
 const OTHER: &str = "i-0fedcba9876543210";
 
@@ -70,7 +70,7 @@ impl Case {
             ..StsSettings::default()
         };
         let ec2 = Arc::new(self.ec2.clone());
-        let witnesses = Witnesses::new(
+        let witnesses = AwsClients::new(
             Signers::embedded().with_file(&signers).unwrap(),
             Sts::new(sts).unwrap(),
             Instances::with(Arc::new(PerAccount), ec2, Limits::default()),
@@ -318,7 +318,7 @@ async fn an_outage_of_ec2_leaves_the_request_pending_and_says_so_of_the_credenti
     );
     let reports = verifier.reports();
     let ready = reports.iter().find(|it| it.of == "AWSCredentialsReady");
-    assert_eq!(ready.unwrap().holds, Holds::False);
+    assert_eq!(ready.unwrap().holds, ConditionStatus::False);
 }
 
 #[tokio::test]

@@ -95,7 +95,7 @@ const MAX_MESSAGE: usize = 32 * 1024;
 
 /// Whether something holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum ConditionStatus {
     /// It does.
     True,
     /// It does not.
@@ -104,7 +104,7 @@ pub enum Holds {
     Unknown,
 }
 
-impl Holds {
+impl ConditionStatus {
     /// As a condition has it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -117,11 +117,11 @@ impl Holds {
 
 /// What is to be said of one type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding<'a> {
+pub struct ConditionUpdate<'a> {
     /// The condition's type.
     pub of: &'a str,
     /// Whether it holds.
-    pub holds: Holds,
+    pub holds: ConditionStatus,
     /// Why, in one word.
     pub reason: &'a str,
     /// Why, for a person; may be empty. Cut at 32 KiB.
@@ -132,11 +132,11 @@ pub struct Finding<'a> {
 
 /// What somebody has to say of one type, as it is kept until it is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ConditionReport {
     /// The condition's type.
     pub of: &'static str,
     /// Whether it holds.
-    pub holds: Holds,
+    pub holds: ConditionStatus,
     /// Why, in one word.
     pub reason: &'static str,
     /// Why, for a person.
@@ -147,7 +147,7 @@ pub struct Report {
 ///
 /// The time of the last transition changes only with the status. `Ready` comes first, the others
 /// in order of their types.
-pub fn set(conditions: &mut Vec<Condition>, finding: &Finding<'_>, now: &Time) -> bool {
+pub fn set(conditions: &mut Vec<Condition>, finding: &ConditionUpdate<'_>, now: &Time) -> bool {
     let known = conditions.iter().position(|one| one.type_ == finding.of);
     let status = finding.holds.as_str();
     let since = known
@@ -189,9 +189,9 @@ mod tests {
         Time(k8s_openapi::jiff::Timestamp::from_second(second).unwrap())
     }
 
-    const READY_NOW: Finding<'static> = Finding {
+    const READY_NOW: ConditionUpdate<'static> = ConditionUpdate {
         of: READY,
-        holds: Holds::True,
+        holds: ConditionStatus::True,
         reason: reason::READY,
         message: "",
         observed_generation: Some(1),
@@ -215,7 +215,7 @@ mod tests {
         for (second, finding, since) in [
             (
                 2,
-                Finding {
+                ConditionUpdate {
                     reason: "Other",
                     ..READY_NOW
                 },
@@ -223,7 +223,7 @@ mod tests {
             ),
             (
                 3,
-                Finding {
+                ConditionUpdate {
                     message: "words",
                     ..READY_NOW
                 },
@@ -231,7 +231,7 @@ mod tests {
             ),
             (
                 4,
-                Finding {
+                ConditionUpdate {
                     observed_generation: Some(2),
                     ..READY_NOW
                 },
@@ -239,16 +239,16 @@ mod tests {
             ),
             (
                 5,
-                Finding {
-                    holds: Holds::False,
+                ConditionUpdate {
+                    holds: ConditionStatus::False,
                     ..READY_NOW
                 },
                 5,
             ),
             (
                 6,
-                Finding {
-                    holds: Holds::Unknown,
+                ConditionUpdate {
+                    holds: ConditionStatus::Unknown,
                     ..READY_NOW
                 },
                 6,
@@ -267,7 +267,11 @@ mod tests {
     fn ready_comes_first_and_the_others_in_order() {
         let mut conditions = Vec::new();
         for of in [WORKLOAD_CLUSTER_REACHABLE, READY, AUTO_APPROVE_PATHS_CLOSED] {
-            set(&mut conditions, &Finding { of, ..READY_NOW }, &at(1));
+            set(
+                &mut conditions,
+                &ConditionUpdate { of, ..READY_NOW },
+                &at(1),
+            );
         }
 
         let types: Vec<_> = conditions.iter().map(|one| one.type_.as_str()).collect();
@@ -285,7 +289,7 @@ mod tests {
 
         set(
             &mut conditions,
-            &Finding {
+            &ConditionUpdate {
                 message: &message,
                 ..READY_NOW
             },

@@ -11,7 +11,7 @@ use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::lifetimes::Lifetimes;
 use crate::nodes::MemoryNodes;
-use crate::request::Basis;
+use crate::request::ApprovalReason;
 use crate::testing::cluster::{machine, node};
 use crate::testing::serving::{
     serving as serving_request, serving_cluster, serving_cluster_of, serving_machine,
@@ -23,7 +23,7 @@ use crate::testing::{
 
 const DAY: u64 = 24 * 60 * 60;
 
-fn with_duty(built_in: BuiltIn) -> Context {
+fn with_duty(built_in: KubeletSignerMode) -> Context {
     let mut cluster = cluster();
     cluster.duties.built_in = built_in;
     cluster
@@ -90,7 +90,7 @@ fn the_built_in_signer_is_not_ours_by_default() {
 
 #[test]
 fn what_is_watched_is_what_is_answered() {
-    let mut cluster = with_duty(BuiltIn::Deny);
+    let mut cluster = with_duty(KubeletSignerMode::Deny);
     cluster.duties.serving = true;
 
     assert_eq!(
@@ -107,7 +107,7 @@ fn what_is_watched_is_what_is_answered() {
 
 #[test]
 fn a_built_in_request_without_evidence_is_denied() {
-    for duty in [BuiltIn::Deny, BuiltIn::ApproveOnly] {
+    for duty in [KubeletSignerMode::Deny, KubeletSignerMode::ApproveOnly] {
         for request in [stock(), stock_renewal()] {
             assert_eq!(
                 unattested(&request, &with_duty(duty)),
@@ -123,7 +123,7 @@ fn a_built_in_request_without_evidence_is_denied() {
 
 #[test]
 fn while_attestation_is_not_enforced_stock_requests_are_left_alone_whatever_they_are_like() {
-    for duty in [BuiltIn::Deny, BuiltIn::ApproveOnly] {
+    for duty in [KubeletSignerMode::Deny, KubeletSignerMode::ApproveOnly] {
         let mut cluster = with_duty(duty);
         cluster.duties.serving = true;
         let unreadable = |mut request: CertificateSigningRequest| {
@@ -206,7 +206,7 @@ fn while_attestation_is_not_enforced_our_own_requests_are_decided_all_the_same()
 
     let decision = decided(&named(with_evidence(Some(DAY))), &off(approve_only()));
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
-    unattested(&named(stock()), &off(with_duty(BuiltIn::Deny)));
+    unattested(&named(stock()), &off(with_duty(KubeletSignerMode::Deny)));
     let decision = decided(&valid(), &off(cluster()));
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
     let decision = decided(&serving_request(), &off(serving_cluster()));
@@ -218,7 +218,7 @@ fn a_built_in_request_that_others_approved_is_denied_all_the_same() {
     let mut request = stock();
     request.status.get_or_insert_default().conditions = Some(vec![condition("Approved")]);
 
-    unattested(&request, &with_duty(BuiltIn::Deny));
+    unattested(&request, &with_duty(KubeletSignerMode::Deny));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_built_in_certificate_that_we_did_not_approve_is_told_of() {
     status.conditions = Some(vec![condition("Approved")]);
     status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
 
-    let decision = decided(&request, &with_duty(BuiltIn::Deny));
+    let decision = decided(&request, &with_duty(KubeletSignerMode::Deny));
 
     assert!(
         matches!(decision, Decision::Ignore(Ignored::IssuedByOthers)),
@@ -239,7 +239,10 @@ fn a_built_in_certificate_that_we_did_not_approve_is_told_of() {
 #[test]
 fn evidence_for_the_built_in_signer_is_denied_where_we_sign_ourselves() {
     assert_eq!(
-        denied(&with_evidence(Some(DAY)), &with_duty(BuiltIn::Deny)),
+        denied(
+            &with_evidence(Some(DAY)),
+            &with_duty(KubeletSignerMode::Deny)
+        ),
         Denial::BuiltInSignerNotUsed {
             provider: Provider::NULL
         }
@@ -250,7 +253,7 @@ fn evidence_for_the_built_in_signer_is_denied_where_we_sign_ourselves() {
 fn approve_only() -> Context {
     Context {
         issuance: Issuance::ApproveOnly,
-        ..with_duty(BuiltIn::ApproveOnly)
+        ..with_duty(KubeletSignerMode::ApproveOnly)
     }
 }
 
@@ -268,7 +271,7 @@ fn approve_only_approves_what_passed_every_check_and_claims_the_name() {
     let Decision::Approve(approval) = decision else {
         panic!("not approved: {decision:?}")
     };
-    assert_eq!(approval.basis(), Basis::NodeNameClaimed);
+    assert_eq!(approval.basis(), ApprovalReason::NodeNameClaimed);
     assert_eq!(approval.node_name().as_str(), "n1");
     assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
     nodes.put(NodeName::parse("n1").unwrap(), node("a", true, now()));
@@ -353,7 +356,7 @@ fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
     let mut machine = machine("m1", "n1", Some("abcdef"));
     machine.control_plane = true;
     change(&mut machine);
-    let mut cluster = with_duty(BuiltIn::Deny);
+    let mut cluster = with_duty(KubeletSignerMode::Deny);
     cluster.duties.control_plane_renewal = true;
     cluster.inventory = Arc::new(StaticInventory::new(vec![machine]).unwrap());
     cluster
@@ -366,7 +369,7 @@ fn a_control_plane_machine_renews_kubeadms_certificate_where_the_operator_says_s
     let Decision::Approve(approval) = decision else {
         panic!("not approved: {decision:?}")
     };
-    assert_eq!(approval.basis(), Basis::ControlPlaneRenewal);
+    assert_eq!(approval.basis(), ApprovalReason::ControlPlaneRenewal);
     assert_eq!(approval.node_name().as_str(), "n1");
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kubelet_attestation::names::Audience;
 
-use crate::duties::{Duties, Enforcement, Issuance};
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
 use crate::lifetimes::Lifetimes;
 use crate::request;
+use crate::scope::{Duties, Enforcement, Issuance};
 use crate::serving::ServingPolicy;
 use crate::verifier::Verifiers;
 

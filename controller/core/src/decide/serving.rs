@@ -10,7 +10,7 @@ use crate::identifiers::CertificateUid;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::{MemoryRecords, Record, Records as _, Revoked};
 use crate::lifetimes::Lifetimes;
-use crate::request::Basis;
+use crate::request::ApprovalReason;
 use crate::testing::cluster::Parts;
 use crate::testing::serving::{
     dns, ip, joined, other_machine, serving, serving_cluster, serving_cluster_of, serving_csr,
@@ -63,7 +63,7 @@ pub(super) fn alone(change: impl FnOnce(&mut Machine)) -> Context {
 fn a_node_has_its_serving_certificate_approved_for_its_own_name_and_address() {
     let approval = approved(&serving(), &serving_cluster());
 
-    assert_eq!(approval.basis(), Basis::ServingNamesCorroborated);
+    assert_eq!(approval.basis(), ApprovalReason::ServingNamesCorroborated);
     assert_eq!(approval.node_name(), &n1());
     assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
 }
@@ -97,7 +97,7 @@ fn our_own_serving_signer_issues_what_was_corroborated() {
 
     let issued = issued_at(&request, &serving_cluster(), now());
 
-    assert_eq!(issued.basis(), Basis::ServingNamesCorroborated);
+    assert_eq!(issued.basis(), ApprovalReason::ServingNamesCorroborated);
     assert_eq!(issued.uid().to_string(), UID);
     assert_eq!(issued.not_after(), now() + Lifetimes::default().attested);
 }
@@ -351,7 +351,7 @@ fn a_nodes_name_is_its_records_whatever_name_the_inventory_has_for_the_machine()
 fn what_we_approved_is_left_to_its_signer() {
     let mut request = serving();
     let mut ours = condition("Approved");
-    ours.reason = Some(Basis::ServingNamesCorroborated.reason().to_owned());
+    ours.reason = Some(ApprovalReason::ServingNamesCorroborated.reason().to_owned());
     request.status.get_or_insert_default().conditions = Some(vec![ours]);
 
     let decision = decided(&request, &serving_cluster());

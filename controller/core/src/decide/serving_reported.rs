@@ -10,7 +10,7 @@ use super::serving::{alone, approved, denied, denied_by};
 use super::*;
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
-use crate::serving::GuestReported;
+use crate::serving::NodeReportedAddresses;
 use crate::testing::decided;
 use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
 use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
@@ -19,7 +19,7 @@ use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 #[derive(Debug)]
 struct Guest(Option<Vec<ServingName>>);
 
-impl GuestReported for Guest {
+impl NodeReportedAddresses for Guest {
     fn names<'a>(
         &'a self,
         _: &'a NodeName,

@@ -30,7 +30,7 @@ pub enum Check {
     /// Does the evidence hold, for this key and this machine?
     Attest,
     /// Is the node name this machine's?
-    Settle,
+    NodeName,
     /// Is the name's record this machine's?
     Claim,
     /// Can the CA sign?
@@ -52,7 +52,7 @@ impl Check {
             Self::ConformClient => "conform_client",
             Self::Locate => "locate",
             Self::Attest => "attest",
-            Self::Settle => "settle",
+            Self::NodeName => "check_node_name",
             Self::Claim => "claim",
             Self::Sign => "sign",
             Self::ConformServing => "conform_serving",

@@ -75,7 +75,7 @@ fn every_check_is_a_step_and_the_last_one_decided() {
         "conform_client",
         "locate",
         "attest",
-        "settle",
+        "check_node_name",
         "claim",
         "sign",
     ];

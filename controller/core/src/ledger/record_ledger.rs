@@ -12,7 +12,7 @@ use kubelet_attestation::names::NodeName;
 use super::records::{MemoryRecords, Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
-    Absences, Claim, Grant, Holder, LastIssued, Ledger, LedgerPolicy, Opening, Record,
+    Absences, Claim, Grant, GrantReason, Holder, LastIssued, Ledger, LedgerPolicy, Record,
     RecordHolder, Renewal,
 };
 use crate::identifiers::{CertificateUid, RecordUid};
@@ -208,7 +208,7 @@ impl RecordLedger {
                 Step::Create(record) => match self.records.create(&record).await {
                     Ok(stored) => {
                         let from = renamed.as_ref();
-                        opening = Some(Opening::of(claim, None, &nodes, from, now));
+                        opening = Some(GrantReason::of(claim, None, &nodes, from, now));
                         Own::fresh(Some(stored))
                     }
                     Err(error) => self.read_after(error, name).await?,
@@ -222,7 +222,8 @@ impl RecordLedger {
                         Ok(stored) if stored.record.node_name == *name => {
                             let (before, from) = (Some(&read.record), renamed.as_ref());
                             let opened = stored.record.is_live();
-                            opening = opened.then(|| Opening::of(claim, before, &nodes, from, now));
+                            opening =
+                                opened.then(|| GrantReason::of(claim, before, &nodes, from, now));
                             Own::fresh(Some(stored))
                         }
                         Ok(stored) => {

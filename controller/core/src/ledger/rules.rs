@@ -9,8 +9,8 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::record::{Record, TombstoneReason};
 use super::records::Stored;
 use super::{
-    Adoption, Certificates, Claim, Claimant, Grant, LedgerPolicy, NameReuse, Opening, Reenrolment,
-    StaleNodes,
+    Adoption, Certificates, Claim, Claimant, Grant, GrantReason, LedgerPolicy, NameReuse,
+    Reenrolment, StaleNodes,
 };
 use crate::nodes::NodeState;
 use crate::refusal::{Deferral, Denial, Refusal};
@@ -241,9 +241,9 @@ impl Rules<'_> {
             uid: record.certificate_uid(),
             not_after,
             opening: if by_name {
-                Opening::Renewed
+                GrantReason::Renewed
             } else {
-                Opening::Again
+                GrantReason::Again
             },
         }))
     }

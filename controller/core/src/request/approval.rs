@@ -3,12 +3,12 @@
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{Asked, ClaimedCsr, ControlPlaneRenewal, CorroboratedCsr};
-use crate::ledger::Opening;
+use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 
 /// On what ground a request is approved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Basis {
+pub enum ApprovalReason {
     /// The name in the certificate has a record in the ledger, and it is the requesting machine's.
     NodeNameClaimed,
     /// Every name and address of the serving certificate is the requesting machine's.
@@ -17,7 +17,7 @@ pub enum Basis {
     ControlPlaneRenewal,
 }
 
-impl Basis {
+impl ApprovalReason {
     /// The reason on the `Approved` condition.
     pub const fn reason(self) -> &'static str {
         match self {
@@ -42,10 +42,10 @@ impl Basis {
 /// A request that passed every check, for kube-controller-manager to sign; not written yet.
 #[derive(Debug)]
 pub struct Approval {
-    basis: Basis,
+    basis: ApprovalReason,
     node_name: NodeName,
     provider_id: ProviderId,
-    opening: Option<Opening>,
+    opening: Option<GrantReason>,
 }
 
 impl ClaimedCsr {
@@ -59,7 +59,7 @@ impl ClaimedCsr {
             return Err(Denial::SignerPurpose.into());
         }
         Ok(Approval {
-            basis: Basis::NodeNameClaimed,
+            basis: ApprovalReason::NodeNameClaimed,
             node_name: self.request().node_name().clone(),
             provider_id: self.identity().provider_id.clone(),
             opening: Some(self.opening().clone()),
@@ -78,7 +78,7 @@ impl CorroboratedCsr {
             return Err(Denial::SignerPurpose.into());
         }
         Ok(Approval {
-            basis: Basis::ServingNamesCorroborated,
+            basis: ApprovalReason::ServingNamesCorroborated,
             node_name: self.request().node_name().clone(),
             provider_id: self.identity().provider_id.clone(),
             opening: None,
@@ -90,17 +90,17 @@ impl ControlPlaneRenewal {
     /// Leaves the signing to kube-controller-manager.
     pub fn approve(self) -> Approval {
         Approval {
-            basis: Basis::ControlPlaneRenewal,
+            basis: ApprovalReason::ControlPlaneRenewal,
             node_name: self.node_name().clone(),
             provider_id: self.provider_id().clone(),
-            opening: Some(Opening::Renewed),
+            opening: Some(GrantReason::Renewed),
         }
     }
 }
 
 impl Approval {
     /// On what ground.
-    pub fn basis(&self) -> Basis {
+    pub fn basis(&self) -> ApprovalReason {
         self.basis
     }
 
@@ -115,7 +115,7 @@ impl Approval {
     }
 
     /// How a client certificate came to be granted; `None` of a serving certificate.
-    pub fn opening(&self) -> Option<&Opening> {
+    pub fn opening(&self) -> Option<&GrantReason> {
         self.opening.as_ref()
     }
 }

@@ -16,12 +16,12 @@ use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier
 #[derive(Debug)]
 pub struct AttestedCsr {
     csr: LocatedCsr,
-    standing: Standing,
+    standing: ClaimOrRenewal,
 }
 
 /// By what right a certificate is asked for. Only a proved identity can renew.
 #[derive(Debug)]
-pub(super) enum Standing {
+pub(super) enum ClaimOrRenewal {
     /// It claims its name, with this.
     Claiming(Assurance, Claimant),
     /// It goes on with the record of this certificate.
@@ -61,11 +61,13 @@ impl LocatedCsr {
         let assurance = appraised?;
         machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
         let standing = match (request.requester(), assurance) {
-            (Requester::First { .. }, assurance) => Standing::Claiming(assurance, Claimant::Token),
+            (Requester::First { .. }, assurance) => {
+                ClaimOrRenewal::Claiming(assurance, Claimant::Token)
+            }
             // Whether it may without evidence is the ledger's policy.
-            (Requester::Unmarked, assurance) => Standing::Claiming(assurance, Claimant::Node),
+            (Requester::Unmarked, assurance) => ClaimOrRenewal::Claiming(assurance, Claimant::Node),
             (Requester::Renewal { uid }, Assurance::Attested(identity)) => {
-                Standing::Renewing(identity, *uid)
+                ClaimOrRenewal::Renewing(identity, *uid)
             }
             (Requester::Renewal { .. }, Assurance::None(_)) => {
                 return Err(Denial::UnattestedRenewal.into());
@@ -92,12 +94,12 @@ impl AttestedCsr {
     /// The identity, proved or only claimed.
     pub fn identity(&self) -> &Identity {
         match &self.standing {
-            Standing::Claiming(assurance, _) => assurance.identity(),
-            Standing::Renewing(identity, _) => identity.identity(),
+            ClaimOrRenewal::Claiming(assurance, _) => assurance.identity(),
+            ClaimOrRenewal::Renewing(identity, _) => identity.identity(),
         }
     }
 
-    pub(super) fn standing(&self) -> &Standing {
+    pub(super) fn standing(&self) -> &ClaimOrRenewal {
         &self.standing
     }
 }
@@ -123,12 +125,12 @@ mod tests {
 
     /// Remembers when the request was made that it appraised last.
     #[derive(Debug, Default)]
-    struct Clerk {
+    struct RecordingVerifier {
         asked: Mutex<Option<SystemTime>>,
         accepts_late_provider_ids: bool,
     }
 
-    impl Verifier for Clerk {
+    impl Verifier for RecordingVerifier {
         fn provider(&self) -> &Provider {
             &Provider::NULL
         }
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_verifier_is_told_when_the_api_server_got_the_request() {
-        let clerk = Clerk::default();
+        let clerk = RecordingVerifier::default();
         let asked = |created| {
             let refused = block_on(located_at(created).attest(&clerk, &[], now()));
             assert!(refused.is_err());
@@ -168,9 +170,9 @@ mod tests {
     #[test]
     fn a_machine_without_a_provider_id_waits_unless_the_verifier_accepts_that() {
         for accepts_late_provider_ids in [false, true] {
-            let clerk = Clerk {
+            let clerk = RecordingVerifier {
                 accepts_late_provider_ids,
-                ..Clerk::default()
+                ..RecordingVerifier::default()
             };
             let unnamed = Machine {
                 provider_id: None,

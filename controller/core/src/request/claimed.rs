@@ -2,21 +2,21 @@
 
 use std::time::SystemTime;
 
-use super::attested::Standing;
-use super::{ConformantClientCsr, SettledCsr};
+use super::attested::ClaimOrRenewal;
+use super::{ConformantClientCsr, NamedCsr};
 use crate::identifiers::{CertificateUid, KeyDigest};
-use crate::ledger::{Claim, Grant, Ledger, Opening, Renewal, RequestRef};
+use crate::ledger::{Claim, Grant, GrantReason, Ledger, Renewal, RequestRef};
 use crate::refusal::Refusal;
 use crate::verifier::Identity;
 
 /// A request whose machine holds the record of its node name: all that was left to check.
 #[derive(Debug)]
 pub struct ClaimedCsr {
-    csr: SettledCsr,
+    csr: NamedCsr,
     grant: Grant,
 }
 
-impl SettledCsr {
+impl NamedCsr {
     /// Claims the name's record, or finds the one that is being renewed.
     ///
     /// `reference` is what the record will say of this request.
@@ -31,7 +31,7 @@ impl SettledCsr {
         let asked = request.asked_at().unwrap_or(now);
         let node_name = request.node_name().clone();
         let grant = match self.standing() {
-            Standing::Claiming(assurance, claimant) => {
+            ClaimOrRenewal::Claiming(assurance, claimant) => {
                 let claim = Claim {
                     node_name,
                     claimant: *claimant,
@@ -45,7 +45,7 @@ impl SettledCsr {
                 };
                 ledger.claim(&claim, now).await?
             }
-            Standing::Renewing(identity, uid) => {
+            ClaimOrRenewal::Renewing(identity, uid) => {
                 let renewal = Renewal {
                     node_name,
                     identity: identity.clone(),
@@ -77,7 +77,7 @@ impl ClaimedCsr {
     }
 
     /// How the certificate came to be granted.
-    pub fn opening(&self) -> &Opening {
+    pub fn opening(&self) -> &GrantReason {
         &self.grant.opening
     }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use kubelet_attestation::names::NodeName;
 
 use super::{Asked, ParsedCsr};
-use crate::duties::Issuance;
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::lifetimes::Lifetimes;
 use crate::policy::{extensions, lifetime, requester, serving_names, subject, usages};
 use crate::refusal::{Denial, Refusal};
+use crate::scope::Issuance;
 use crate::serving::ServingPolicy;
 
 /// A request for a kubelet's serving certificate, by the node itself, for names that can be a

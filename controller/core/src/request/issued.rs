@@ -4,9 +4,9 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{Asked, Basis, ClaimedCsr, CorroboratedCsr};
+use super::{ApprovalReason, Asked, ClaimedCsr, CorroboratedCsr};
 use crate::identifiers::{CertificateUid, KeyDigest};
-use crate::ledger::Opening;
+use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 use crate::signer::{CertificateContents, Purpose, Signer};
 use crate::verifier::TpmBoot;
@@ -14,14 +14,14 @@ use crate::verifier::TpmBoot;
 /// A certificate for a machine that passed every check; neither approved nor published yet.
 #[derive(Debug)]
 pub struct IssuedCertificate {
-    basis: Basis,
+    basis: ApprovalReason,
     node_name: NodeName,
     provider_id: ProviderId,
     uid: CertificateUid,
     pem: String,
     serial: String,
     not_after: SystemTime,
-    opening: Option<Opening>,
+    opening: Option<GrantReason>,
     endorsement_key: Option<KeyDigest>,
     boot: Option<TpmBoot>,
 }
@@ -46,7 +46,7 @@ impl ClaimedCsr {
         };
         let certificate = signer.sign(&contents, now)?;
         Ok(IssuedCertificate {
-            basis: Basis::NodeNameClaimed,
+            basis: ApprovalReason::NodeNameClaimed,
             node_name: self.request().node_name().clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.uid(),
@@ -76,7 +76,7 @@ impl CorroboratedCsr {
         };
         let certificate = signer.sign(&contents, now)?;
         Ok(IssuedCertificate {
-            basis: Basis::ServingNamesCorroborated,
+            basis: ApprovalReason::ServingNamesCorroborated,
             node_name: self.request().node_name().clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.uid(),
@@ -99,7 +99,7 @@ fn is_ours(asked: &Asked) -> Result<(), Denial> {
 
 impl IssuedCertificate {
     /// On what ground it is issued.
-    pub fn basis(&self) -> Basis {
+    pub fn basis(&self) -> ApprovalReason {
         self.basis
     }
 
@@ -144,7 +144,7 @@ impl IssuedCertificate {
     }
 
     /// How a client certificate came to be granted; `None` of a serving certificate.
-    pub fn opening(&self) -> Option<&Opening> {
+    pub fn opening(&self) -> Option<&GrantReason> {
         self.opening.as_ref()
     }
 }

@@ -12,8 +12,8 @@
 //! | [`ParsedCsr`] | [`conform_client`](ParsedCsr::conform_client) | [`ConformantClientCsr`] |
 //! | [`ConformantClientCsr`] | [`locate`](ConformantClientCsr::locate) | [`LocatedCsr`] |
 //! | [`LocatedCsr`] | [`attest`](LocatedCsr::attest) | [`AttestedCsr`] |
-//! | [`AttestedCsr`] | [`settle`](AttestedCsr::settle) | [`SettledCsr`] |
-//! | [`SettledCsr`] | [`claim`](SettledCsr::claim) | [`ClaimedCsr`] |
+//! | [`AttestedCsr`] | [`check_node_name`](AttestedCsr::check_node_name) | [`NamedCsr`] |
+//! | [`NamedCsr`] | [`claim`](NamedCsr::claim) | [`ClaimedCsr`] |
 //! | [`ClaimedCsr`] | [`sign`](ClaimedCsr::sign) | [`IssuedCertificate`] |
 //! | [`ClaimedCsr`] | [`approve`](ClaimedCsr::approve) | [`Approval`] |
 //!
@@ -42,12 +42,12 @@ mod control_plane;
 mod corroborated;
 mod issued;
 mod located;
+mod named;
 mod parsed;
 mod raw;
-mod settled;
 
 pub use crate::policy::requester::Requester;
-pub use approval::{Approval, Basis};
+pub use approval::{Approval, ApprovalReason};
 pub use attested::AttestedCsr;
 pub use claimed::ClaimedCsr;
 pub use conformant::ConformantClientCsr;
@@ -56,7 +56,7 @@ pub use control_plane::ControlPlaneRenewal;
 pub use corroborated::CorroboratedCsr;
 pub use issued::IssuedCertificate;
 pub use located::LocatedCsr;
+pub use named::NamedCsr;
 pub use parsed::ParsedCsr;
 pub(crate) use raw::signers;
-pub use raw::{Asked, Dismissal, RawRequest};
-pub use settled::SettledCsr;
+pub use raw::{Asked, RawRequest, TriageError};

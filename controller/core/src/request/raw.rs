@@ -8,10 +8,10 @@ use k8s_openapi::api::certificates::v1::{
 use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 
-use super::Basis;
-use crate::duties::{BuiltIn, Duties};
+use super::ApprovalReason;
 use crate::policy::size;
 use crate::refusal::{Denial, Ignored};
+use crate::scope::{Duties, KubeletSignerMode};
 use crate::verifier::Verifiers;
 
 /// An open request to one of our signers, within limits; nothing of it has been read.
@@ -45,8 +45,8 @@ impl Asked {
     /// Whom the signer of this name is, if its requests are ours to answer.
     fn of(signer: &str, verifiers: &Verifiers, duties: Duties) -> Option<Self> {
         let answers_built_in = match duties.built_in {
-            BuiltIn::Ignore => false,
-            BuiltIn::Deny | BuiltIn::ApproveOnly => true,
+            KubeletSignerMode::Ignore => false,
+            KubeletSignerMode::Deny | KubeletSignerMode::ApproveOnly => true,
         };
         let admitted = |provider: &Provider| verifiers.of(provider).is_some();
         let attests = |provider: &Provider| {
@@ -83,7 +83,7 @@ pub(crate) fn signers(verifiers: &Verifiers, duties: Duties) -> Vec<String> {
 /// Why a request does not enter the chain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Dismissal {
+pub enum TriageError {
     /// It is not ours to answer.
     #[error(transparent)]
     Ignore(#[from] Ignored),
@@ -102,7 +102,7 @@ impl RawRequest {
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,
         duties: &Duties,
-    ) -> Result<Self, Dismissal> {
+    ) -> Result<Self, TriageError> {
         let spec = &csr.spec;
         let asked = Asked::of(&spec.signer_name, verifiers, *duties).ok_or_else(|| {
             Ignored::AnotherSigner {
@@ -185,7 +185,11 @@ fn still_open(status: &CertificateSigningRequestStatus, asked: &Asked) -> Result
             .any(|condition| condition.type_ == kind)
     };
     let approved_by_us = status.conditions.iter().flatten().any(|condition| {
-        condition.type_ == "Approved" && condition.reason.as_deref().is_some_and(Basis::is_ours)
+        condition.type_ == "Approved"
+            && condition
+                .reason
+                .as_deref()
+                .is_some_and(ApprovalReason::is_ours)
     });
     let signed_by_others = match asked {
         Asked::BuiltInClient | Asked::BuiltInServing => true,

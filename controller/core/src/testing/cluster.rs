@@ -10,7 +10,6 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::{Context, Decision, decide};
-use crate::duties::{Duties, Enforcement, Issuance};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
@@ -18,6 +17,7 @@ use crate::lifetimes::Lifetimes;
 use crate::nodes::{MemoryNodes, Node, Nodes};
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
+use crate::scope::{Duties, Enforcement, Issuance};
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::verifier::{
@@ -31,12 +31,12 @@ pub fn now() -> SystemTime {
 
 /// Vouches for the machine it is told, or for whatever is claimed.
 #[derive(Debug)]
-pub struct Witness {
+pub struct AcceptAllVerifier {
     pub sees: Option<ProviderId>,
     pub versions: Vec<EvidenceVersion>,
 }
 
-impl Verifier for Witness {
+impl Verifier for AcceptAllVerifier {
     fn provider(&self) -> &Provider {
         &Provider::NULL
     }
@@ -77,7 +77,7 @@ pub fn cluster_of_nodes(nodes: Arc<dyn Nodes>) -> Context {
     .cluster()
 }
 
-pub fn cluster_seen_by(witness: Witness) -> Context {
+pub fn cluster_seen_by(witness: AcceptAllVerifier) -> Context {
     Parts {
         witness,
         ..Parts::default()
@@ -96,7 +96,7 @@ pub fn node(uid: &str, ready: bool, renewed: SystemTime) -> Node {
 
 /// What a cluster is made of.
 pub struct Parts {
-    pub witness: Witness,
+    pub witness: AcceptAllVerifier,
     pub inventory: Arc<dyn Inventory>,
     pub nodes: Arc<dyn Nodes>,
     pub records: Arc<dyn Records>,
@@ -110,7 +110,7 @@ impl Default for Parts {
             machine("m3", "n3", None),
         ];
         Self {
-            witness: Witness {
+            witness: AcceptAllVerifier {
                 sees: None,
                 versions: vec![EvidenceVersion::v1()],
             },

@@ -9,8 +9,8 @@ use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use super::cluster::machine;
 use super::{Csr, UID, block, cluster, der, extension, issued_at, now, renewal, texts, valid};
 use crate::decide::Context;
-use crate::duties::Duties;
 use crate::inventory::{Machine, StaticInventory};
+use crate::scope::Duties;
 use crate::serving::ServingPolicy;
 
 pub const SUBJECT_ALT_NAME_OID: &str = "2.5.29.17";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubelet_attestation::names::{Provider, ProviderId};
 
 use super::Verifier;
-use crate::crd::conditions::Report;
+use crate::crd::conditions::ConditionReport;
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 
@@ -41,7 +41,7 @@ impl Verifiers {
     }
 
     /// Their reports about the cluster, for its conditions.
-    pub fn reports(&self) -> impl Iterator<Item = Report> {
+    pub fn reports(&self) -> impl Iterator<Item = ConditionReport> {
         self.0.values().flat_map(|verifier| verifier.reports())
     }
 }

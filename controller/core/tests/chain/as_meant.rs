@@ -9,8 +9,8 @@ use node_attestation_core::identifiers::CertificateUid;
 use node_attestation_core::ledger::{Renewal, RequestRef};
 use node_attestation_core::request::{
     Approval, AttestedCsr, ClaimedCsr, ConformantClientCsr, ConformantServingCsr,
-    ControlPlaneRenewal, CorroboratedCsr, IssuedCertificate, LocatedCsr, ParsedCsr, RawRequest,
-    SettledCsr,
+    ControlPlaneRenewal, CorroboratedCsr, IssuedCertificate, LocatedCsr, NamedCsr, ParsedCsr,
+    RawRequest,
 };
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::{AttestedIdentity, Verifier};
@@ -29,7 +29,7 @@ pub(crate) async fn chain(
     let conformant: ConformantClientCsr = parsed.conform_client(verifier, &context.lifetimes)?;
     let located: LocatedCsr = conformant.locate(inventory).await?;
     let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
-    let settled: SettledCsr = attested.settle(inventory, ledger, now).await?;
+    let settled: NamedCsr = attested.check_node_name(inventory, ledger, now).await?;
     let claimed: ClaimedCsr = settled.claim(ledger, RequestRef::default(), now).await?;
     let issued: IssuedCertificate = claimed.sign(signer, now)?;
     Ok(issued)

@@ -8,7 +8,7 @@ fn copied(
     conformant: &ConformantClientCsr,
     located: &LocatedCsr,
     attested: &AttestedCsr,
-    settled: &SettledCsr,
+    settled: &NamedCsr,
     claimed: &ClaimedCsr,
     issued: &IssuedCertificate,
     serving: &ConformantServingCsr,
@@ -21,7 +21,7 @@ fn copied(
     let _: ConformantClientCsr = conformant.clone();
     let _: LocatedCsr = located.clone();
     let _: AttestedCsr = attested.clone();
-    let _: SettledCsr = settled.clone();
+    let _: NamedCsr = settled.clone();
     let _: ClaimedCsr = claimed.clone();
     let _: IssuedCertificate = issued.clone();
     let _: ConformantServingCsr = serving.clone();
@@ -36,7 +36,7 @@ fn out_of_nothing() {
     let _ = ConformantClientCsr::default();
     let _ = LocatedCsr::default();
     let _ = AttestedCsr::default();
-    let _ = SettledCsr::default();
+    let _ = NamedCsr::default();
     let _ = ClaimedCsr::default();
     let _ = IssuedCertificate::default();
     let _ = ConformantServingCsr::default();

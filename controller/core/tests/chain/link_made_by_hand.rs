@@ -8,7 +8,7 @@ fn by_hand() {
     let _ = ConformantClientCsr {};
     let _ = LocatedCsr {};
     let _ = AttestedCsr {};
-    let _ = SettledCsr {};
+    let _ = NamedCsr {};
     let _ = ClaimedCsr {};
     let _ = IssuedCertificate {};
     let _ = ConformantServingCsr {};

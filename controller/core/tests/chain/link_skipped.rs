@@ -21,14 +21,14 @@ fn unlocated(conformant: ConformantClientCsr, verifier: &dyn Verifier, now: Syst
 }
 
 fn unattested(located: LocatedCsr, context: &Context, now: SystemTime) {
-    let _ = located.settle(context.inventory.as_ref(), context.ledger.as_ref(), now);
+    let _ = located.check_node_name(context.inventory.as_ref(), context.ledger.as_ref(), now);
 }
 
 fn unsettled(attested: AttestedCsr, context: &Context, now: SystemTime) {
     let _ = attested.claim(context.ledger.as_ref(), RequestRef::default(), now);
 }
 
-fn unclaimed(settled: SettledCsr, signer: &Signer, now: SystemTime) {
+fn unclaimed(settled: NamedCsr, signer: &Signer, now: SystemTime) {
     let _ = settled.sign(signer, now);
 }
 
@@ -54,7 +54,7 @@ fn approved_uncorroborated(serving: ConformantServingCsr) {
     let _ = serving.approve();
 }
 
-fn approved_unclaimed(settled: SettledCsr) {
+fn approved_unclaimed(settled: NamedCsr) {
     let _ = settled.approve();
 }
 

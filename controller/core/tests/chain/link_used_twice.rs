@@ -28,12 +28,12 @@ fn attested_twice(located: LocatedCsr, verifier: &dyn Verifier, now: SystemTime)
     let _ = located.attest(verifier, &[], now);
 }
 
-fn settled_twice(attested: AttestedCsr, context: &Context, now: SystemTime) {
-    let _ = attested.settle(context.inventory.as_ref(), context.ledger.as_ref(), now);
-    let _ = attested.settle(context.inventory.as_ref(), context.ledger.as_ref(), now);
+fn named_twice(attested: AttestedCsr, context: &Context, now: SystemTime) {
+    let _ = attested.check_node_name(context.inventory.as_ref(), context.ledger.as_ref(), now);
+    let _ = attested.check_node_name(context.inventory.as_ref(), context.ledger.as_ref(), now);
 }
 
-fn claimed_twice(settled: SettledCsr, context: &Context, now: SystemTime) {
+fn claimed_twice(settled: NamedCsr, context: &Context, now: SystemTime) {
     let _ = settled.claim(context.ledger.as_ref(), RequestRef::default(), now);
     let _ = settled.claim(context.ledger.as_ref(), RequestRef::default(), now);
 }

@@ -7,7 +7,7 @@ use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec, TpmSettings};
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
-use node_attestation_runtime::fleet::{NoVerifiers, VerifierFactory};
+use node_attestation_runtime::management::{VerifierFactory, VerifierUnavailable};
 
 use crate::aws::Aws;
 use crate::tpm::{self, ConfigMapReader, NoTpm, Tpm};
@@ -31,28 +31,31 @@ impl Attestors {
         attestor: &str,
         authentication: &KubeletAuthentication,
         cluster_uid: &str,
-    ) -> Result<Arc<dyn Verifier>, NoVerifiers> {
+    ) -> Result<Arc<dyn Verifier>, VerifierUnavailable> {
         let spec = &authentication.spec;
         if attestor == Provider::AWS.as_str() {
-            let aws = self.aws.as_ref().map_err(|why| NoVerifiers::Unusable {
-                attestor: "aws",
-                why: why.clone(),
-            })?;
+            let aws = self
+                .aws
+                .as_ref()
+                .map_err(|why| VerifierUnavailable::Unusable {
+                    attestor: "aws",
+                    why: why.clone(),
+                })?;
             Ok(aws.verifier(policy(spec), cluster_uid))
         } else if attestor == Provider::TPM.as_str() {
             let settings = spec.tpm.clone().unwrap_or_default();
             let namespace = authentication.metadata.namespace.as_deref();
             let verifier = self.tpm(&settings, cluster_uid, policy(spec), namespace);
-            verifier.map_err(|error| NoVerifiers::Unusable {
+            verifier.map_err(|error| VerifierUnavailable::Unusable {
                 attestor: "tpm",
                 why: error_chain(&error),
             })
         } else if attestor != Provider::INSECURE.as_str() {
-            Err(NoVerifiers::Unknown(attestor.to_owned()))
+            Err(VerifierUnavailable::Unknown(attestor.to_owned()))
         } else if self.allow_insecure {
             Ok(Arc::new(InsecureVerifier))
         } else {
-            Err(NoVerifiers::InsecureNotAllowed)
+            Err(VerifierUnavailable::InsecureNotAllowed)
         }
     }
 
@@ -86,7 +89,7 @@ impl VerifierFactory for Attestors {
         &self,
         authentication: &KubeletAuthentication,
         cluster_uid: &str,
-    ) -> Result<Verifiers, NoVerifiers> {
+    ) -> Result<Verifiers, VerifierUnavailable> {
         let authorized = authentication.spec.authorized_attestors.iter();
         authorized
             .map(|attestor| self.one(attestor, authentication, cluster_uid))
@@ -122,21 +125,27 @@ mod tests {
         assert!(admitted.of(&Provider::INSECURE).is_some());
 
         let refused = attestors(false).verifiers(&authorizing("insecure"), "");
-        assert_eq!(refused.unwrap_err(), NoVerifiers::InsecureNotAllowed);
+        assert_eq!(
+            refused.unwrap_err(),
+            VerifierUnavailable::InsecureNotAllowed
+        );
     }
 
     #[test]
     fn an_attestor_that_is_not_verified_here_is_named() {
         let refused = attestors(true).verifiers(&authorizing("gcp"), "");
 
-        assert_eq!(refused.unwrap_err(), NoVerifiers::Unknown("gcp".to_owned()));
+        assert_eq!(
+            refused.unwrap_err(),
+            VerifierUnavailable::Unknown("gcp".to_owned())
+        );
     }
 
     #[test]
     fn a_tpm_is_challenged_only_with_keys_to_do_it() {
         let refused = attestors(true).verifiers(&authorizing("tpm"), "");
 
-        let expected = NoVerifiers::Unusable {
+        let expected = VerifierUnavailable::Unusable {
             attestor: "tpm",
             why: "it runs without --tpm-challenge-keys".to_owned(),
         };
@@ -155,7 +164,7 @@ mod tests {
 
         let why = "endorsementKeys.configMaps are read by a controller with a management cluster, \
                    and there is none here: list the keys in allowList";
-        let expected = NoVerifiers::Unusable {
+        let expected = VerifierUnavailable::Unusable {
             attestor: "tpm",
             why: why.to_owned(),
         };
@@ -173,7 +182,7 @@ mod tests {
 
         let why = "the platform aws, which is to tell the endorsement keys, cannot be asked: \
                    no authorities";
-        let expected = NoVerifiers::Unusable {
+        let expected = VerifierUnavailable::Unusable {
             attestor: "tpm",
             why: why.to_owned(),
         };
@@ -184,7 +193,7 @@ mod tests {
     fn what_keeps_aws_from_being_asked_is_told_to_who_authorizes_it() {
         let refused = attestors(true).verifiers(&authorizing("aws"), "");
 
-        let expected = NoVerifiers::Unusable {
+        let expected = VerifierUnavailable::Unusable {
             attestor: "aws",
             why: "no authorities".to_owned(),
         };

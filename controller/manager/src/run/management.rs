@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgAction;
-use node_attestation_runtime::client::Reach;
-use node_attestation_runtime::fleet::{Fleet, Settings};
+use node_attestation_runtime::client::EgressPolicy;
+use node_attestation_runtime::management::{Fleet, Settings};
 
 use super::RunError;
 use super::attestors::Attestors;
@@ -66,7 +66,7 @@ pub(super) async fn run(
     settings.candidate = arguments.leader_elect.then(host_name);
     settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
     settings.sync_period = Some(arguments.sync_period);
-    settings.reach = Reach {
+    settings.reach = EgressPolicy {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };
     let fleet = Fleet::new(&access, settings, Arc::new(attestors));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use kubelet_attestation::names::{Audience, InvalidName};
-use node_attestation_core::duties::{BuiltIn, Duties};
 use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::scope::{Duties, KubeletSignerMode};
 use node_attestation_core::serving::AddressRange;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::capi::ObjectKey;
@@ -209,11 +209,11 @@ impl StandaloneArguments {
 
     fn duties(&self) -> Duties {
         let built_in = if self.approve_only {
-            BuiltIn::ApproveOnly
+            KubeletSignerMode::ApproveOnly
         } else if self.deny_built_in {
-            BuiltIn::Deny
+            KubeletSignerMode::Deny
         } else {
-            BuiltIn::Ignore
+            KubeletSignerMode::Ignore
         };
         Duties {
             serving: self.serving,

@@ -7,11 +7,11 @@ use std::time::Duration;
 use hyper::Request;
 use kube::client::Body;
 use node_attestation_core::crd::KubeletAuthentication;
-use node_attestation_core::testing::cluster::Witness;
+use node_attestation_core::testing::cluster::AcceptAllVerifier;
 use node_attestation_core::verifier::Verifiers;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;
-use node_attestation_runtime::fleet::{Fleet, NoVerifiers, Settings};
+use node_attestation_runtime::management::{Fleet, Settings, VerifierUnavailable};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -85,8 +85,10 @@ impl World {
         });
         let mut settings = Settings::default();
         settings.candidate = Some(name.to_owned());
-        let verifiers = |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
-            let witness = Witness {
+        let verifiers = |_: &KubeletAuthentication,
+                         _: &str|
+         -> Result<Verifiers, VerifierUnavailable> {
+            let witness = AcceptAllVerifier {
                 sees: None,
                 versions: vec![kubelet_attestation::version::EvidenceVersion::parse("v1").unwrap()],
             };

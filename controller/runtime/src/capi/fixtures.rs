@@ -11,7 +11,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use super::known::Objects;
+use super::cache::Objects;
 use super::objects::{Kept, Raw, Watched};
 use super::store::Stored;
 use super::watch::Selection;

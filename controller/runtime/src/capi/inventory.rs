@@ -11,7 +11,7 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
 use node_attestation_core::refusal::Unavailable;
 
-use super::known::Objects;
+use super::cache::Objects;
 use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference};
 
 mod names;
@@ -39,7 +39,7 @@ const ASKED_AGAIN: Duration = Duration::from_secs(30);
 /// Nothing can be said of a cluster's machines now.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-enum NotNow {
+enum InventoryError {
     #[error("the management cluster's objects have not been listed yet")]
     NotListed,
     #[error("the management cluster has no Cluster {0}")]
@@ -117,23 +117,26 @@ impl CapiInventory {
     }
 
     /// What `look` finds, if anything may be said.
-    fn look<T>(&self, look: impl FnOnce(View<'_>) -> Result<T, NotNow>) -> Result<T, NotNow> {
+    fn look<T>(
+        &self,
+        look: impl FnOnce(View<'_>) -> Result<T, InventoryError>,
+    ) -> Result<T, InventoryError> {
         let found = self.objects.store(|store| {
             let cluster = &self.cluster;
             let Some(facts) = store.cluster(cluster) else {
-                return Err(NotNow::NoCluster(cluster.clone()));
+                return Err(InventoryError::NoCluster(cluster.clone()));
             };
             if facts.paused {
-                return Err(NotNow::Paused(cluster.clone()));
+                return Err(InventoryError::Paused(cluster.clone()));
             }
             look(View::new(store, cluster))
         });
-        found.unwrap_or(Err(NotNow::NotListed))
+        found.unwrap_or(Err(InventoryError::NotListed))
     }
 
     /// The machine with this ID; of a pool that has Machines, one that is not ready before its own
     /// is there. It is not gone: a pool gets Machines when its provider learns to make them.
-    async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, NotNow> {
+    async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, InventoryError> {
         let (mut machine, infrastructure) = match self.look(|view| view.by_provider_id(id))? {
             None => return Ok(None),
             Some(Found::Machine(machine)) => return Ok(Some(machine)),
@@ -152,7 +155,7 @@ impl CapiInventory {
 
     /// Whether this `InfraMachinePool` has a Machine made for every member. A sweep asks once for
     /// each of them.
-    async fn makes_machines(&self, reference: &Reference) -> Result<bool, NotNow> {
+    async fn makes_machines(&self, reference: &Reference) -> Result<bool, InventoryError> {
         let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let known = asked().get(reference).copied();
         if let Some((at, makes)) = known
@@ -170,7 +173,7 @@ impl CapiInventory {
 
     /// The token's owner; a machine that has no provider ID yet, with the one that its
     /// `InfraMachine` has already.
-    async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, NotNow> {
+    async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, InventoryError> {
         let Some((mut owner, infrastructure)) = self.look(|view| Ok(view.owner(token)))? else {
             return Ok(None);
         };
@@ -194,10 +197,13 @@ impl CapiInventory {
         Ok(Some(owner))
     }
 
-    async fn fetch<K: objects::Kept>(&self, reference: &Reference) -> Result<Option<K>, NotNow> {
+    async fn fetch<K: objects::Kept>(
+        &self,
+        reference: &Reference,
+    ) -> Result<Option<K>, InventoryError> {
         let namespace = &self.cluster.namespace;
         let found = self.objects.fetch(namespace, reference).await;
-        found.map_err(|source| NotNow::Read {
+        found.map_err(|source| InventoryError::Read {
             kind: reference.kind.clone(),
             name: reference.name.clone(),
             source: Box::new(source),

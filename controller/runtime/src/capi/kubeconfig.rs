@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use crate::client::{ClusterAccess, Reach};
+use crate::client::{ClusterAccess, EgressPolicy};
 
 mod document;
 mod refused;
@@ -39,7 +39,7 @@ pub struct TenantKubeconfig {
     server_name: Option<String>,
     ca_certificates: Vec<Vec<u8>>,
     credentials: Credentials,
-    reach: Reach,
+    reach: EgressPolicy,
 }
 
 /// Who we are; as base64, as the text has it, or a bearer token.
@@ -57,7 +57,7 @@ impl TenantKubeconfig {
     /// # Errors
     ///
     /// The first thing that is refused. No error repeats anything of the text but an address.
-    pub fn parse(text: &[u8], reach: Reach) -> Result<Self, KubeconfigRefused> {
+    pub fn parse(text: &[u8], reach: EgressPolicy) -> Result<Self, KubeconfigRefused> {
         if text.len() > MAX_LEN {
             return Err(KubeconfigRefused::TooLong);
         }
@@ -112,7 +112,7 @@ impl fmt::Debug for TenantKubeconfig {
     }
 }
 
-fn server(cluster: &Cluster, reach: Reach) -> Result<Uri, KubeconfigRefused> {
+fn server(cluster: &Cluster, reach: EgressPolicy) -> Result<Uri, KubeconfigRefused> {
     let text = cluster.server.as_deref().unwrap_or_default();
     // The URL's parser drops a fragment in silence.
     for (sign, part) in [('#', UrlPart::Fragment), ('?', UrlPart::Query)] {

@@ -13,11 +13,11 @@ use kube::runtime::watcher::{self, Event};
 use kubelet_attestation::errors::error_chain;
 use tokio::time::sleep;
 
-use super::known::Objects;
+use super::api_discovery::served;
+use super::cache::Objects;
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
-use super::served::served;
 use super::store::Stored;
-use crate::watch::{Doubling, Skipped, on_management, watch_config};
+use crate::watch::{ExponentialBackoff, Skipped, on_management, watch_config};
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
@@ -74,8 +74,8 @@ impl Watches {
     /// Watches one kind, for ever, in the version that is served then.
     async fn watch<W: Watched + Stored>(&self) {
         let client = self.objects.client();
-        let mut told = Told::new(W::KIND);
-        let mut waits = Doubling::default();
+        let mut told = WatchLog::new(W::KIND);
+        let mut waits = ExponentialBackoff::default();
         loop {
             match served(client, W::GROUP, W::KIND).await {
                 Ok(Some(resource)) => self.follow::<W>(&resource, &mut told).await,
@@ -96,7 +96,7 @@ impl Watches {
     }
 
     /// Watches this version until there is none such.
-    async fn follow<W: Watched + Stored>(&self, resource: &ApiResource, told: &mut Told) {
+    async fn follow<W: Watched + Stored>(&self, resource: &ApiResource, told: &mut WatchLog) {
         let client = self.objects.client().clone();
         let api: Api<Raw<W>> = match &self.selection.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
@@ -215,37 +215,37 @@ fn is_gone(error: &watcher::Error) -> bool {
 }
 
 /// Tells when a kind is watched, is not, and is again: once each.
-struct Told {
+struct WatchLog {
     kind: &'static str,
-    last: Option<Standing>,
+    last: Option<WatchStatus>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    Holds,
+enum WatchStatus {
+    ConditionStatus,
     Absent,
     Failed,
 }
 
-impl Told {
+impl WatchLog {
     fn new(kind: &'static str) -> Self {
         Self { kind, last: None }
     }
 
-    fn changes_to(&mut self, standing: Standing) -> bool {
+    fn changes_to(&mut self, standing: WatchStatus) -> bool {
         self.last.replace(standing) != Some(standing)
     }
 
     fn holds(&mut self, version: &str) {
         let kind = self.kind;
-        if self.changes_to(Standing::Holds) {
+        if self.changes_to(WatchStatus::ConditionStatus) {
             tracing::info!(kind, version, "watching");
         }
     }
 
     fn absent(&mut self) {
         let kind = self.kind;
-        if self.changes_to(Standing::Absent) {
+        if self.changes_to(WatchStatus::Absent) {
             tracing::warn!(
                 kind,
                 "the management cluster has no version of this kind that is read"
@@ -256,7 +256,7 @@ impl Told {
     fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
         let kind = self.kind;
         let error = error_chain(error);
-        if self.changes_to(Standing::Failed) {
+        if self.changes_to(WatchStatus::Failed) {
             tracing::warn!(
                 kind,
                 error,

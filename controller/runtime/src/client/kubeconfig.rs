@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-use super::dial::Reach;
+use super::egress::EgressPolicy;
 
 /// Some hundred clusters with their certificates; a limit, so that a wrong file is not read whole.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -151,7 +151,7 @@ impl ClusterAccess {
     }
 
     /// A cluster as somebody else describes it, if its API server is in `reach`.
-    pub(crate) fn of_tenant(config: Config, reach: Reach) -> Result<Self, kube::Error> {
+    pub(crate) fn of_tenant(config: Config, reach: EgressPolicy) -> Result<Self, kube::Error> {
         let server = config.cluster_url.to_string();
         let ca_certificates = config.root_cert.clone().unwrap_or_default();
         Ok(Self {

@@ -152,7 +152,7 @@ fn of_what_was_asked(error: KubeError) -> Result<Box<Status>, KubeError> {
 /// What became of an object that is to be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Put {
+pub enum ApplyOutcome {
     /// It was as it should be; nothing was written.
     Unchanged,
     /// It was made.
@@ -172,7 +172,7 @@ pub(super) async fn put<K>(
     kind: &'static str,
     wanted: &K,
     same: impl FnOnce(&K, &K) -> bool,
-) -> Result<Put, HardeningError>
+) -> Result<ApplyOutcome, HardeningError>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope>
         + Clone
@@ -190,7 +190,7 @@ where
         (is_same, found.resource_version())
     });
     match found {
-        Some((true, _)) => Ok(Put::Unchanged),
+        Some((true, _)) => Ok(ApplyOutcome::Unchanged),
         Some((false, version)) => {
             let mut replacement = wanted.clone();
             replacement.meta_mut().resource_version = version;
@@ -200,14 +200,14 @@ where
             };
             let written = api.replace(&name, &options, &replacement);
             call("update", &object, written).await?;
-            Ok(Put::Replaced)
+            Ok(ApplyOutcome::Replaced)
         }
         None => {
             let options = PatchParams::apply(FIELD_MANAGER);
             let patch = Patch::Apply(wanted);
             let written = api.patch(&name, &options, &patch);
             call("create", &object, written).await?;
-            Ok(Put::Made)
+            Ok(ApplyOutcome::Made)
         }
     }
 }

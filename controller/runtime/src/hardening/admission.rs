@@ -33,7 +33,7 @@ use kubelet_attestation::names::{
     Provider,
 };
 
-use super::access::{HardeningError, Put};
+use super::access::{ApplyOutcome, HardeningError};
 use super::policies;
 
 /// The name of the policy and of its binding.
@@ -74,10 +74,10 @@ pub enum Signing {
 /// # Errors
 ///
 /// It could not be read or written; what was enforced before still is.
-pub async fn apply(client: &Client, settings: &Settings) -> Result<Put, HardeningError> {
+pub async fn apply(client: &Client, settings: &Settings) -> Result<ApplyOutcome, HardeningError> {
     let policy = policies::put_policy(client, &policy(settings)).await?;
     let binding = policies::put_binding(client, &binding(settings.enforced)).await?;
-    Ok(if policy == Put::Unchanged {
+    Ok(if policy == ApplyOutcome::Unchanged {
         binding
     } else {
         policy

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Client;
 use kube::api::Api;
 
-use super::access::{HardeningError, Put, call, delete_if_there, put};
+use super::access::{ApplyOutcome, HardeningError, call, delete_if_there, put};
 
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
@@ -54,7 +54,7 @@ pub(super) fn matching_everything() -> MatchResources {
 pub(super) async fn put_policy(
     client: &Client,
     policy: &ValidatingAdmissionPolicy,
-) -> Result<Put, HardeningError> {
+) -> Result<ApplyOutcome, HardeningError> {
     let api = Api::all(client.clone());
     put(&api, POLICIES, policy, |found, wanted| {
         found.spec == wanted.spec
@@ -65,7 +65,7 @@ pub(super) async fn put_policy(
 pub(super) async fn put_binding(
     client: &Client,
     binding: &ValidatingAdmissionPolicyBinding,
-) -> Result<Put, HardeningError> {
+) -> Result<ApplyOutcome, HardeningError> {
     let api = Api::all(client.clone());
     put(&api, BINDINGS, binding, |found, wanted| {
         found.spec == wanted.spec

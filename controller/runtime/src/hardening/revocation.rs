@@ -45,7 +45,7 @@ use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::RevokedGenerations;
 use tokio::time::{Instant, sleep};
 
-use super::access::{HardeningError, NOT_FOUND, Put, call, put};
+use super::access::{ApplyOutcome, HardeningError, NOT_FOUND, call, put};
 use super::policies;
 
 /// The name of the policy and of its binding.
@@ -156,7 +156,10 @@ async fn release(client: &Client) -> Result<(), HardeningError> {
     Ok(())
 }
 
-async fn put_list(client: &Client, wanted: &RevokedNodeCredentials) -> Result<Put, HardeningError> {
+async fn put_list(
+    client: &Client,
+    wanted: &RevokedNodeCredentials,
+) -> Result<ApplyOutcome, HardeningError> {
     let api = Api::all(client.clone());
     put(&api, OBJECTS, wanted, |found, wanted| {
         found.spec == wanted.spec

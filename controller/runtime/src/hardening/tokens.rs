@@ -82,6 +82,8 @@ struct Missing {
     /// The next time that it is read.
     next: Timestamp,
     wait: Duration,
+    /// Whether there is something of its name.
+    unusable: bool,
 }
 
 #[derive(Debug)]
@@ -108,7 +110,7 @@ pub struct Kept {
     pub extended: Vec<TokenId>,
     /// Those that were ended, or had been by then.
     pub ended: Vec<TokenId>,
-    /// Those that are not there. Whoever made them must make others.
+    /// Those that were not there when they were last read. Whoever made them must make others.
     pub missing: Vec<TokenId>,
     /// Those whose Secret is no bootstrap token, or has an end that cannot be read.
     pub unusable: Vec<TokenId>,
@@ -153,11 +155,13 @@ impl Tokens {
         self.missing.retain(|token, _| wanted.contains_key(token));
         let begin = Instant::now();
         for (token, until) in wanted {
-            if self
-                .missing
-                .get(token)
-                .is_some_and(|missing| now < missing.next)
-            {
+            if let Some(missing) = self.missing.get(token).filter(|one| now < one.next) {
+                let known = if missing.unusable {
+                    &mut kept.unusable
+                } else {
+                    &mut kept.missing
+                };
+                known.push(token.clone());
                 continue;
             }
             let until = Timestamp::try_from(*until).unwrap_or(Timestamp::MAX);
@@ -248,13 +252,18 @@ impl Tokens {
         Ok(())
     }
 
-    fn missed(&mut self, token: &TokenId, now: Timestamp) {
+    fn missed(&mut self, token: &TokenId, unusable: bool, now: Timestamp) {
         let before = self.missing.get(token);
         let wait = before.map_or(FIRST_WAIT, |before| {
             before.wait.saturating_mul(2).min(LONGEST_WAIT)
         });
         let next = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
-        self.missing.insert(token.clone(), Missing { next, wait });
+        let missing = Missing {
+            next,
+            wait,
+            unusable,
+        };
+        self.missing.insert(token.clone(), missing);
     }
 
     async fn extend(
@@ -268,12 +277,12 @@ impl Tokens {
         let name = format!("{NAME_PREFIX}{token}");
         let Some(text) = read(client, &name).await? else {
             kept.missing.push(token.clone());
-            self.missed(token, now);
+            self.missed(token, false, now);
             return Ok(());
         };
         let Some((found, life)) = TokenSecret::parse(&text) else {
             kept.unusable.push(token.clone());
-            self.missed(token, now);
+            self.missed(token, true, now);
             return Ok(());
         };
         self.missing.remove(token);

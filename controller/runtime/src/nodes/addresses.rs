@@ -8,7 +8,7 @@ use kube::{Api, Client};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::ServingName;
 use node_attestation_core::refusal::Unavailable;
-use node_attestation_core::serving::GuestReported;
+use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 
 use crate::watch::Lenient;
@@ -60,7 +60,7 @@ fn serving_name(ReadAddress { address }: ReadAddress) -> ServingName {
         .map_or_else(|_| ServingName::Dns(address.clone()), ServingName::Ip)
 }
 
-impl GuestReported for KubeNodeAddresses {
+impl NodeReportedAddresses for KubeNodeAddresses {
     fn names<'a>(
         &'a self,
         node_name: &'a NodeName,

@@ -14,7 +14,7 @@ use node_attestation_core::verifier::{
 };
 
 use super::*;
-use crate::status::memory_store::{MemoryStore, UID};
+use crate::csr_writer::memory_store::{MemoryStore, UID};
 
 const CHALLENGE: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
 const ENDORSEMENT_KEY: &str = "cluster.x-k8s.io/tpm-endorsement-key";

@@ -18,7 +18,7 @@ use node_attestation_core::testing::{UID, now, renewal, valid};
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
 
 use super::*;
-use crate::status::memory_store::{MemoryStore, UID as REQUEST_UID};
+use crate::csr_writer::memory_store::{MemoryStore, UID as REQUEST_UID};
 
 /// Counts writes, and dies after one of them.
 #[derive(Debug)]

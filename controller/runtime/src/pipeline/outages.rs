@@ -15,7 +15,7 @@ use node_attestation_core::testing::{now, valid};
 use node_attestation_core::verifier::Identity;
 
 use super::*;
-use crate::status::memory_store::{MemoryStore, UID};
+use crate::csr_writer::memory_store::{MemoryStore, UID};
 
 /// Away until then.
 #[derive(Debug)]

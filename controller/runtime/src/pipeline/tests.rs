@@ -12,11 +12,11 @@ use node_attestation_core::inventory::{
     Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
 use node_attestation_core::refusal::Unavailable;
-use node_attestation_core::testing::cluster::{Witness, cluster_seen_by, machine};
+use node_attestation_core::testing::cluster::{AcceptAllVerifier, cluster_seen_by, machine};
 use node_attestation_core::testing::{cluster, now, valid};
 
 use super::*;
-use crate::status::memory_store::{Fault, MemoryStore, UID};
+use crate::csr_writer::memory_store::{Fault, MemoryStore, UID};
 
 pub(super) fn pipeline(context: Context, store: &Arc<MemoryStore>) -> Pipeline {
     Pipeline::new(context, store.clone(), Events::none(), now)
@@ -153,7 +153,7 @@ async fn a_contradiction_is_denied_and_nothing_else_is_written() {
 
 #[tokio::test]
 async fn an_unsupported_version_fails_with_the_list_of_those_that_are() {
-    let newer = Witness {
+    let newer = AcceptAllVerifier {
         sees: None,
         versions: vec![
             EvidenceVersion::parse("v8").unwrap(),

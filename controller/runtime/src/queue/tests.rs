@@ -1,8 +1,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::room::{MAX_OBJECT_BYTES, MAX_OBJECTS, MAX_RUNNING};
+use super::memory_budget::{MAX_OBJECT_BYTES, MAX_OBJECTS, MAX_RUNNING};
 use super::*;
-use crate::hardening::budget::TOKEN_RATE;
+use crate::hardening::rate_limit::TOKEN_RATE;
 
 pub(super) fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningRequest {
     CertificateSigningRequest {

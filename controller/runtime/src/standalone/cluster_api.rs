@@ -13,19 +13,19 @@ use kube::api::Api;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{GuestReportedAddresses, KubeletAuthentication};
 use node_attestation_core::decide::Context;
-use node_attestation_core::duties::{Enforcement, Issuance};
 use node_attestation_core::ledger::RecordLedger;
+use node_attestation_core::scope::{Enforcement, Issuance};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{Standalone, StandaloneError, Trust, read_pem, signer};
 use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
 use crate::client::ClusterAccess;
-use crate::fleet::{NoVerifiers, VerifierFactory, terms};
+use crate::csr_writer::KubeStore;
 use crate::hardening::admission;
+use crate::management::{VerifierFactory, VerifierUnavailable, spec_mapping};
 use crate::nodes::{KubeNodeAddresses, KubeNodes};
 use crate::records::KubeRecords;
-use crate::status::KubeStore;
 
 /// For all that is read before the first request is answered: some lists of small objects.
 const READ_DEADLINE: Duration = Duration::from_mins(1);
@@ -60,7 +60,7 @@ pub enum NotFromCluster {
     Absent(&'static str),
     /// An attestor is authorized that is not to be had here.
     #[error(transparent)]
-    NoVerifiers(#[from] NoVerifiers),
+    VerifierUnavailable(#[from] VerifierUnavailable),
     /// An audience is none.
     #[error("{0:?} is no audience")]
     Audience(String),
@@ -79,7 +79,7 @@ impl fmt::Debug for Background {
 }
 
 impl Standalone {
-    /// Answers the requests of one Cluster as [`Fleet`](crate::fleet::Fleet) would, with its machines
+    /// Answers the requests of one Cluster as [`Fleet`](crate::management::Fleet) would, with its machines
     /// and records, but by a kubeconfig and a CA from files. The Cluster's Secrets are not read,
     /// nothing else is looked after, and no Lease is waited for: what both of them write, the
     /// records keep apart.
@@ -122,9 +122,9 @@ impl Standalone {
             )),
             inventory.clone(),
             Arc::new(KubeNodes::new(access.client().clone())),
-            terms::ledger_policy(spec, &verifiers, true),
+            spec_mapping::ledger_policy(spec, &verifiers, true),
         );
-        let mut serving = terms::serving_policy(&said.cluster, &access);
+        let mut serving = spec_mapping::serving_policy(&said.cluster, &access);
         serving.guest_reported = match spec.guest_reported_addresses {
             GuestReportedAddresses::Refuse => None,
             GuestReportedAddresses::Allow => {
@@ -132,7 +132,7 @@ impl Standalone {
             }
         };
         // Whether it is to be is found out by whoever looks after the cluster.
-        let enforced = terms::is_to_be_enforced(spec)
+        let enforced = spec_mapping::is_to_be_enforced(spec)
             && admission::is_enforced(access.client())
                 .await
                 .unwrap_or(false);
@@ -142,8 +142,8 @@ impl Standalone {
             inventory,
             ledger: Arc::new(ledger),
             issuance: Issuance::Sign(signer),
-            lifetimes: terms::lifetimes(spec),
-            duties: terms::duties(spec, true),
+            lifetimes: spec_mapping::lifetimes(spec),
+            duties: spec_mapping::duties(spec, true),
             enforcement: Enforcement::new(enforced),
             serving,
         };

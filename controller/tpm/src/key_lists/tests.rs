@@ -27,7 +27,7 @@ fn a_condition_names_every_config_map_with_a_malformed_entry() {
     let digest = "0f".repeat(32);
     let good = list("rack-1", &[(&digest, "metal3://metal/host-7/")]);
     let read = (
-        Holds::True,
+        ConditionStatus::True,
         "ListsRead",
         "ConfigMaps that were read: 1".to_owned(),
     );
@@ -37,7 +37,10 @@ fn a_condition_names_every_config_map_with_a_malformed_entry() {
     let [second, third] = bad.clone();
     let (holds, reason, message) = of_read(&[good, second, third]);
 
-    assert_eq!((holds, reason), (Holds::False, "EntriesMalformed"));
+    assert_eq!(
+        (holds, reason),
+        (ConditionStatus::False, "EntriesMalformed")
+    );
     for (list, name) in bad.iter().zip(["metal/rack-2", "metal/rack-3"]) {
         assert!(message.contains(name), "{message}");
         assert!(
@@ -54,6 +57,6 @@ fn where_no_config_map_is_named_the_condition_says_so() {
     assert_eq!(report.of, "EndorsementKeyListsRead");
     assert_eq!(
         (report.holds, report.reason),
-        (Holds::True, "NotApplicable")
+        (ConditionStatus::True, "NotApplicable")
     );
 }

@@ -10,7 +10,7 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::CertificateUid;
 use node_attestation_core::ledger::{Claim, Grant, Holder, Ledger, Renewal};
 use node_attestation_core::refusal::Refusal;
-use node_attestation_runtime::status::{RequestStore, StoreError};
+use node_attestation_runtime::csr_writer::{RequestStore, StoreError};
 
 /// After what to die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

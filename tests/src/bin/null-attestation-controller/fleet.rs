@@ -8,8 +8,8 @@ use clap::{ArgAction, Args};
 use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
-use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, Reach};
-use node_attestation_runtime::fleet::{Fleet, NoVerifiers, Settings, VerifierFactory};
+use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, EgressPolicy};
+use node_attestation_runtime::management::{Fleet, Settings, VerifierFactory, VerifierUnavailable};
 
 #[derive(Debug, Args)]
 pub(crate) struct Management {
@@ -44,7 +44,7 @@ pub(crate) async fn serve(
     settings.candidate = management.leader_elect.then(|| "null".to_owned());
     settings.missing_machine_timeout = management.missing_machine_timeout;
     settings.sync_period = management.sync_period;
-    settings.reach = Reach {
+    settings.reach = EgressPolicy {
         insecure_allow_loopback: management.insecure_allow_loopback,
     };
     let verifiers = verifiers(stamp);
@@ -56,7 +56,9 @@ pub(crate) async fn serve(
 
 /// The rubber stamp, and `insecure` where that is authorized.
 pub(crate) fn verifiers(stamp: Arc<dyn Verifier>) -> impl VerifierFactory {
-    move |authentication: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
+    move |authentication: &KubeletAuthentication,
+          _: &str|
+          -> Result<Verifiers, VerifierUnavailable> {
         let authorized = &authentication.spec.authorized_attestors;
         let insecure = authorized
             .iter()

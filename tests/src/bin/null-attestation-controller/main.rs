@@ -20,8 +20,8 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, NodeName};
-use node_attestation_core::duties::{BuiltIn, Duties};
 use node_attestation_core::lifetimes::Lifetimes;
+use node_attestation_core::scope::{Duties, KubeletSignerMode};
 use node_attestation_core::serving::AddressRange;
 use node_attestation_core::verifier::{Verifier, Verifiers};
 use node_attestation_runtime::capi::ObjectKey;
@@ -181,9 +181,9 @@ async fn serve(
         duties: Duties {
             serving: run.serving,
             built_in: match (run.approve_only, run.deny_built_in) {
-                (true, _) => BuiltIn::ApproveOnly,
-                (false, true) => BuiltIn::Deny,
-                (false, false) => BuiltIn::Ignore,
+                (true, _) => KubeletSignerMode::ApproveOnly,
+                (false, true) => KubeletSignerMode::Deny,
+                (false, false) => KubeletSignerMode::Ignore,
             },
             control_plane_renewal: run.control_plane_renewal,
         },

@@ -6,7 +6,7 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 use crate::decide::Decision;
 use crate::refusal::{Denial, SubjectAltNameKind};
-use crate::testing::cluster::{Witness, cluster_seen_by};
+use crate::testing::cluster::{AcceptAllVerifier, cluster_seen_by};
 use crate::testing::{
     Csr, PROVIDER_ID_OID, decided, denied, der, envelope, extension, object, valid,
 };
@@ -272,7 +272,7 @@ fn a_critical_provider_id_is_denied() {
 #[test]
 fn a_provider_id_other_than_the_attested_one_is_denied() {
     let m2 = ProviderId::parse("metal:///rack/m2").unwrap();
-    let cluster = cluster_seen_by(Witness {
+    let cluster = cluster_seen_by(AcceptAllVerifier {
         sees: Some(m2.clone()),
         versions: vec![EvidenceVersion::v1()],
     });

@@ -4,7 +4,7 @@ use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::CertificateUid;
 use crate::ledger::record::Record;
-use crate::ledger::{Grant, Holder, Opening, Renewal};
+use crate::ledger::{Grant, GrantReason, Holder, Renewal};
 use crate::refusal::{Denial, Refusal};
 
 /// What follows from a renewal by this record.
@@ -34,7 +34,7 @@ pub(in crate::ledger) fn renewed(
     Ok(Grant {
         uid: record.certificate_uid(),
         not_after: renewal.not_after,
-        opening: Opening::Renewed,
+        opening: GrantReason::Renewed,
     })
 }
 

@@ -8,7 +8,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Machine, MachineState, TokenOwner};
 
-use super::NotNow;
+use super::InventoryError;
 use crate::capi::objects::{self, BootstrapConfig, MachinePool, ObjectKey, Reference};
 use crate::capi::store::{Holders, Members, NO_MEMBERS, Store};
 
@@ -62,7 +62,7 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
-    pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, NotNow> {
+    pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, InventoryError> {
         let Some(holders) = self.members.provider_id_holders(id) else {
             return Ok(None);
         };
@@ -85,7 +85,7 @@ impl View<'_> {
     }
 
     /// A member of a pool that no Machine stands for.
-    fn listed(self, id: &ProviderId, holders: &Holders) -> Result<Option<Found>, NotNow> {
+    fn listed(self, id: &ProviderId, holders: &Holders) -> Result<Option<Found>, InventoryError> {
         let mut pools = holders.pools.iter();
         let (first, second) = (pools.next(), pools.next());
         if let (Some(first), Some(second)) = (first, second) {
@@ -106,7 +106,7 @@ impl View<'_> {
     }
 
     /// Whether `machine` can be the one with this ID.
-    pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), NotNow> {
+    pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), InventoryError> {
         let holders = self.members.provider_id_holders(id);
         let mut machines = holders.into_iter().flat_map(|holders| &holders.machines);
         match machines.find(|other| **other != machine.name) {
@@ -249,8 +249,8 @@ fn last_segment(id: &ProviderId) -> Option<NodeName> {
     NodeName::parse(segment).ok()
 }
 
-fn ambiguous(first_kind: &str, first: &str, second_kind: &str, second: &str) -> NotNow {
-    NotNow::Ambiguous {
+fn ambiguous(first_kind: &str, first: &str, second_kind: &str, second: &str) -> InventoryError {
+    InventoryError::Ambiguous {
         first: format!("{first_kind} {first}"),
         second: format!("{second_kind} {second}"),
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::client::Neighbourhood;
+use crate::client::LocalRange;
 
 /// A tenant's kubeconfig is refused, for the first of these that is found.
 ///
@@ -96,7 +96,7 @@ pub enum KubeconfigRefused {
         /// The address.
         address: IpAddr,
         /// What is wrong with it.
-        neighbourhood: Neighbourhood,
+        neighbourhood: LocalRange,
     },
     /// The name to check the API server's certificate against is none.
     #[error("tls-server-name is neither a DNS name nor an IP address")]

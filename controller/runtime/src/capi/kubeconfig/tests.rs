@@ -2,7 +2,7 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::client::Neighbourhood;
+use crate::client::LocalRange;
 
 mod document;
 
@@ -45,7 +45,7 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 fn parse(kubeconfig: &Value) -> Result<TenantKubeconfig, KubeconfigRefused> {
-    TenantKubeconfig::parse(kubeconfig.to_string().as_bytes(), Reach::default())
+    TenantKubeconfig::parse(kubeconfig.to_string().as_bytes(), EgressPolicy::default())
 }
 
 fn refused(kubeconfig: &Value) -> KubeconfigRefused {
@@ -187,7 +187,7 @@ fn a_proxy_and_a_server_that_is_not_verified_are_refused() {
             1,
         );
         assert_eq!(
-            TenantKubeconfig::parse(text.as_bytes(), Reach::default()).unwrap_err(),
+            TenantKubeconfig::parse(text.as_bytes(), EgressPolicy::default()).unwrap_err(),
             KubeconfigRefused::SkipsVerification,
             "{yes}"
         );
@@ -246,14 +246,14 @@ fn a_server_is_an_https_url_of_host_port_and_path() {
 #[test]
 fn a_server_that_only_we_can_reach_is_refused() {
     for (host, expected) in [
-        ("127.0.0.1", Neighbourhood::Loopback),
-        ("[::1]", Neighbourhood::Loopback),
-        ("[::ffff:127.0.0.1]", Neighbourhood::Loopback),
-        ("0.0.0.0", Neighbourhood::Unspecified),
-        ("[::]", Neighbourhood::Unspecified),
-        ("169.254.169.254", Neighbourhood::LinkLocal),
-        ("[fe80::1]", Neighbourhood::LinkLocal),
-        ("[::ffff:169.254.169.254]", Neighbourhood::LinkLocal),
+        ("127.0.0.1", LocalRange::Loopback),
+        ("[::1]", LocalRange::Loopback),
+        ("[::ffff:127.0.0.1]", LocalRange::Loopback),
+        ("0.0.0.0", LocalRange::Unspecified),
+        ("[::]", LocalRange::Unspecified),
+        ("169.254.169.254", LocalRange::LinkLocal),
+        ("[fe80::1]", LocalRange::LinkLocal),
+        ("[::ffff:169.254.169.254]", LocalRange::LinkLocal),
     ] {
         let refused = refused(&with(SERVER, json!(format!("https://{host}:6443"))));
 
@@ -263,7 +263,7 @@ fn a_server_that_only_we_can_reach_is_refused() {
         );
     }
     let loopback = with(SERVER, json!("https://127.0.0.1:6443")).to_string();
-    let reach = Reach {
+    let reach = EgressPolicy {
         insecure_allow_loopback: true,
     };
     assert!(TenantKubeconfig::parse(loopback.as_bytes(), reach).is_ok());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use node_attestation_core::crd::LateProviderIds;
-use node_attestation_core::crd::conditions::{Holds, Report};
+use node_attestation_core::crd::conditions::{ConditionReport, ConditionStatus};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::config_maps::Content as _;
 
@@ -26,7 +26,7 @@ impl KeyLists for Lists {
         futures::future::ready(lists).boxed()
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> ConditionReport {
         NoKeyLists.report()
     }
 }
@@ -240,7 +240,7 @@ fn config_maps_that_nobody_reads_are_not_passed_over() {
     let [report] = verifier.reports().try_into().unwrap();
     assert_eq!(
         (report.holds, report.reason),
-        (Holds::False, "ConfigMapUnreadable")
+        (ConditionStatus::False, "ConfigMapUnreadable")
     );
 }
 

@@ -93,7 +93,7 @@ fn another_document_is_refused() {
         refused(&with("/kind", json!("Secret"))),
         KubeconfigRefused::WrongType
     );
-    let parse = |text: &[u8]| TenantKubeconfig::parse(text, Reach::default()).unwrap_err();
+    let parse = |text: &[u8]| TenantKubeconfig::parse(text, EgressPolicy::default()).unwrap_err();
     assert_eq!(parse(&[0xff, 0xfe]), KubeconfigRefused::NotUtf8);
     assert_eq!(parse(&vec![b' '; MAX_LEN + 1]), KubeconfigRefused::TooLong);
     let deep = format!("extensions: {}1{}", "[".repeat(64), "]".repeat(64));
@@ -130,7 +130,7 @@ fn a_yaml_bomb_is_refused() {
         .chain(lines)
         .collect();
 
-    let refused = TenantKubeconfig::parse(bomb.as_bytes(), Reach::default()).unwrap_err();
+    let refused = TenantKubeconfig::parse(bomb.as_bytes(), EgressPolicy::default()).unwrap_err();
 
     assert!(
         matches!(refused, KubeconfigRefused::Syntax { .. }),

@@ -1,0 +1,172 @@
+//! Who signs the documents of which region.
+
+mod file;
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use data_encoding::HEXUPPER;
+use serde::Deserialize;
+use x509_cert::der::asn1::UintRef;
+use x509_cert::der::{Decode, Tag};
+use x509_cert::spki::{ObjectIdentifier, SubjectPublicKeyInfoRef};
+
+use super::fields::{Fields, Unexpected};
+
+pub use file::InvalidSigners;
+
+/// The RSA-2048 signers of AWS, one a region, from AWS's page of certificates for instance identity
+/// document signatures: the file names it. The isolated regions are not on it.
+const AWS_SIGNERS: &str = include_str!("region_certificates/aws.json");
+
+const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
+const MODULUS_LEN: usize = 256;
+
+/// One signer: a key, pinned for one region under the name that its certificate has.
+///
+/// The certificate itself is no more than that. It is no authority for anything, and nobody asks
+/// whether it has expired: AWS replaces a signer by publishing another.
+#[derive(Debug, Clone)]
+pub struct Signer {
+    issuer: String,
+    serial: Vec<u8>,
+    key: ParsedPublicKey,
+}
+
+impl Signer {
+    /// The key of this SPKI, under an issuer (RFC 4514) and a serial number (no leading zeros).
+    fn new(issuer: &str, serial: &[u8], spki: &[u8]) -> Result<Self, NotRsa2048> {
+        if !is_rsa_2048(spki).unwrap_or(false) {
+            return Err(NotRsa2048);
+        }
+        let key =
+            ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, spki).map_err(|_| NotRsa2048)?;
+        Ok(Self {
+            issuer: issuer.to_owned(),
+            serial: serial.to_vec(),
+            key,
+        })
+    }
+
+    /// Whether a message that names this issuer and serial number names this signer.
+    pub(super) fn is(&self, issuer: &str, serial: &[u8]) -> bool {
+        self.issuer == issuer && self.serial == serial
+    }
+
+    /// What verifies the signatures: PKCS #1 v1.5 with SHA-256.
+    pub(super) fn key(&self) -> &ParsedPublicKey {
+        &self.key
+    }
+
+    fn spki(&self) -> &[u8] {
+        self.key.as_ref()
+    }
+}
+
+/// A key that is not RSA of 2048 bits.
+#[derive(Debug)]
+struct NotRsa2048;
+
+fn is_rsa_2048(spki: &[u8]) -> Result<bool, Unexpected> {
+    let spki = SubjectPublicKeyInfoRef::from_der(spki)?;
+    let key = spki.subject_public_key.as_bytes().ok_or(Unexpected)?;
+    let mut key = Fields::new(key)?.within(Tag::Sequence)?;
+    let modulus: UintRef<'_> = key.value()?;
+    let bytes = modulus.as_bytes();
+    Ok(spki.algorithm.oid == RSA
+        && bytes.len() == MODULUS_LEN
+        && bytes.first().is_some_and(|byte| *byte >= 0x80))
+}
+
+/// The signers of all regions that are known.
+#[derive(Debug, Clone)]
+pub struct Signers {
+    by_region: BTreeMap<String, Vec<Signer>>,
+}
+
+#[derive(Deserialize)]
+struct Table {
+    signers: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    region: String,
+    issuer: String,
+    serial: String,
+    spki: String,
+}
+
+impl Row {
+    fn signer(&self) -> Option<Signer> {
+        let serial = HEXUPPER.decode(self.serial.as_bytes()).ok()?;
+        let spki = STANDARD.decode(&self.spki).ok()?;
+        Signer::new(&self.issuer, &serial, &spki).ok()
+    }
+}
+
+impl Signers {
+    /// AWS's, as they were published when this was built.
+    ///
+    /// # Panics
+    ///
+    /// Never: the table is part of the program, and a test reads it.
+    pub fn embedded() -> Self {
+        #[expect(
+            clippy::expect_used,
+            reason = "the table is part of the program, and a test reads it"
+        )]
+        Self::of_table(AWS_SIGNERS).expect("the embedded signers can be read")
+    }
+
+    /// These, and those of an operator's file: of new regions, of isolated ones, or of one whose
+    /// signer AWS has replaced. Nothing in the file takes a signer away.
+    ///
+    /// The file is PEM as AWS publishes it, with a line before each certificate that says whose it
+    /// is; empty lines and lines that begin with `#` are passed over:
+    ///
+    /// ```text
+    /// Region: us-iso-east-1
+    /// -----BEGIN CERTIFICATE-----
+    /// ...
+    /// -----END CERTIFICATE-----
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The file has another form, no certificate, one whose key is not RSA of 2048 bits, or one that
+    /// contradicts what is known: the key of another region, or a known name with another key.
+    pub fn with_file(self, file: &str) -> Result<Self, InvalidSigners> {
+        let mut extended = self.clone();
+        for entry in file::parse(file)? {
+            self.has_no_other_region_for(&entry)?;
+            extended.add(entry)?;
+        }
+        Ok(extended)
+    }
+
+    /// The signers of a region's documents; none for a region that is not known.
+    pub fn region(&self, region: &str) -> &[Signer] {
+        self.by_region.get(region).map_or(&[], Vec::as_slice)
+    }
+
+    /// The regions that are known, in alphabetical order.
+    pub fn regions(&self) -> impl Iterator<Item = &str> {
+        self.by_region.keys().map(String::as_str)
+    }
+
+    fn of_table(table: &str) -> Option<Self> {
+        let table: Table = serde_json::from_str(table).ok()?;
+        let mut by_region: BTreeMap<String, Vec<Signer>> = BTreeMap::new();
+        for row in table.signers {
+            let signer = row.signer()?;
+            by_region.entry(row.region).or_default().push(signer);
+        }
+        Some(Self { by_region })
+    }
+}
+
+#[cfg(test)]
+mod tests;

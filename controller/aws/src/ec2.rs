@@ -1,0 +1,77 @@
+//! What EC2 says of an instance, and whether that is what its document says; and which TPM it has.
+
+mod batch;
+mod bucket;
+mod checks;
+mod circuit_breaker;
+mod client;
+mod describe;
+mod endorsement_key;
+mod lane;
+mod named;
+mod nitro_tpm;
+mod outage;
+mod place;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+pub use self::batch::{Instances, Limits, Reservation};
+pub(crate) use self::checks::node_name;
+pub use self::checks::{Checked, absent, check};
+pub use self::client::{Ec2, Ec2Settings};
+pub use self::describe::{Describe, MAX_IDS, Page, Query};
+pub use self::nitro_tpm::{ClusterTpms, NitroTpms, TpmLimits};
+pub use self::outage::Outage;
+
+/// What is used of what EC2 says of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceFacts {
+    /// Its ID.
+    pub id: String,
+    /// The account that owns it.
+    pub owner: String,
+    /// How it fares, in EC2's word.
+    pub state: String,
+    /// Its availability zone.
+    pub zone: String,
+    /// When it was launched, or started again.
+    pub launched: Option<SystemTime>,
+    /// Its private DNS name.
+    pub private_dns_name: Option<String>,
+    /// Its private addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The network interface with device index 0.
+    pub first_interface: Option<Attachment>,
+    /// What it boots from.
+    pub root: Root,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Something that was attached to an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attachment {
+    /// When.
+    pub time: Option<SystemTime>,
+}
+
+/// What an instance boots from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// A disk of the host, which no other instance can have had.
+    InstanceStore,
+    /// A volume; `None` if EC2 does not say which.
+    Volume(Option<Attachment>),
+}
+
+impl InstanceFacts {
+    /// Whether it runs, or is about to.
+    pub fn is_running(&self) -> bool {
+        matches!(&*self.state, "pending" | "running")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Names and addresses of machines, by EC2's word.
+
+use node_attestation_core::crd::AwsNodeName;
+
+use super::*;
+use crate::ec2::{InstanceFacts, Limits};
+use crate::fake::{ACCOUNT, FakeEc2, INSTANCE, facts};
+
+async fn name_of(
+    cluster: &ClusterTpms,
+    provider_id: &str,
+) -> Result<Option<NodeName>, Unavailable> {
+    let provider_id = ProviderId::parse(provider_id).unwrap();
+    cluster.node_name(&provider_id).await
+}
+
+#[tokio::test]
+async fn a_node_is_called_as_ec2_and_the_policy_say() {
+    let account = "300000000021";
+    let instance = instance(account);
+    for (node_name, expected) in [
+        (AwsNodeName::PrivateDnsName, &instance.private_dns_name),
+        (AwsNodeName::InstanceId, &instance.id),
+    ] {
+        let settings = AwsSettings {
+            accounts: vec![account.to_owned()],
+            node_name,
+            ..AwsSettings::default()
+        };
+        let policy = AwsPolicy::new(&settings, None);
+        let cluster = limited(TpmLimits::default()).of_cluster(instances(), policy);
+
+        let told = name_of(&cluster, &provider_id(&instance)).await.unwrap();
+
+        assert_eq!(told.unwrap().as_str(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_node_serves_at_the_addresses_that_ec2_reports_while_its_instance_runs() {
+    let account = "300000000024";
+    let instance = instance(account);
+    let cluster = cluster(account);
+    let id = ProviderId::parse(&provider_id(&instance)).unwrap();
+
+    let told = cluster.serving_names(&id).await.unwrap();
+
+    let expected = [
+        ServingName::Ip(instance.private_ip.parse().unwrap()),
+        ServingName::Dns(instance.private_dns_name.clone()),
+    ];
+    assert_eq!(told.unwrap(), expected);
+    MOTO.ec2(account, REGION).stop(&instance.id);
+    let anew = limited(TpmLimits::default()).of_cluster(instances(), policy(account, &[]));
+    assert_eq!(anew.serving_names(&id).await.unwrap(), Some(Vec::new()));
+}
+
+#[tokio::test]
+async fn ec2_has_no_say_in_the_name_of_a_node_that_is_not_the_clusters_instance() {
+    let account = "300000000022";
+    let instance = instance(account);
+    let cluster =
+        limited(TpmLimits::default()).of_cluster(instances(), policy(account, &["eu-west-2"]));
+
+    for provider_id in [&*provider_id(&instance), "metal:///rack-1/7"] {
+        assert_eq!(name_of(&cluster, provider_id).await.unwrap(), None);
+        let provider_id = ProviderId::parse(provider_id).unwrap();
+        assert_eq!(cluster.serving_names(&provider_id).await.unwrap(), None);
+    }
+    assert!(calls(account).is_empty());
+}
+
+#[tokio::test]
+async fn a_node_waits_for_a_name_that_ec2_does_not_tell_yet() {
+    let account = "300000000023";
+    let young = instance(account);
+    let cluster = cluster(account);
+    MOTO.hide(&young.id);
+    let id = provider_id(&young);
+
+    let told = name_of(&cluster, &id).await.unwrap_err().to_string();
+
+    let unknown = format!(
+        "EC2 in eu-west-1 does not know the instance {}, or not yet",
+        young.id
+    );
+    assert_eq!(told, unknown);
+    MOTO.restore(&young.id);
+    assert!(name_of(&cluster, &id).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_node_waits_where_its_instance_has_no_private_dns_name() {
+    let ec2 = FakeEc2::with([InstanceFacts {
+        private_dns_name: None,
+        ..facts()
+    }]);
+    let instances = Instances::with(Arc::new(PerAccount), Arc::new(ec2), Limits::default());
+    let cluster = limited(TpmLimits::default()).of_cluster(instances, policy(ACCOUNT, &[]));
+
+    let told = name_of(&cluster, &format!("aws:///eu-west-1a/{INSTANCE}")).await;
+
+    assert_eq!(
+        told.unwrap_err().to_string(),
+        format!(
+            "EC2 in eu-west-1 tells no name of the instance {INSTANCE} that a Node could have, or not yet"
+        )
+    );
+}

@@ -1,0 +1,188 @@
+//! The caller: who signed the call of STS that the evidence carries.
+//!
+//! The request is rebuilt here and sent to the STS of the document's region. STS knows whose the
+//! credentials are, and whether they signed this request, in which the key binding stands: evidence
+//! that was made for another key, machine, name or cluster makes another request, whose signature
+//! STS does not accept.
+//!
+//! # Guarantees
+//!
+//! - A node chooses no host, path, method, header or body.
+//! - What can be refused without STS is not sent: another region, age, a signature that was
+//!   confirmed for another key.
+//! - Evidence that STS has confirmed is not sent again while it is fresh.
+//! - What STS refused is not sent again for a minute.
+//! - No cluster's calls or signatures are in another's way.
+//! - An outage of STS, or of the way there, is never a denial.
+//! - No reason, error or `Debug` has the session token, the access key ID or the signature.
+
+mod age;
+mod answer;
+mod client;
+mod dial;
+mod outage;
+mod principal;
+mod refused;
+mod replay;
+mod request;
+mod settings;
+
+use std::time::SystemTime;
+
+use kubelet_attestation::binding::KeyBinding;
+use kubelet_attestation::evidence::aws::Proof;
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::refusal::{AwsDenial, Denial, Refusal};
+
+pub use self::principal::{CallerRole, InvalidRole, ProfileRole, VerifiedCaller};
+pub use self::settings::{InvalidStsSettings, StsSettings};
+
+use self::client::{Client, TrustRoots};
+use self::outage::Outage;
+use self::refused::Refused;
+use self::replay::{Limits, Owner, ReplayCache, ReplayCheck};
+use crate::document::VerifiedDocument;
+use crate::partition::{EndpointHost, Partition, of_region};
+
+/// Asks STS who signed.
+#[derive(Debug)]
+pub struct Sts {
+    client: Client,
+    settings: StsSettings,
+    signatures: ReplayCache,
+    refused: Refused,
+}
+
+impl Sts {
+    /// A client of STS with these settings.
+    ///
+    /// # Errors
+    ///
+    /// The settings cannot hold.
+    pub fn new(settings: StsSettings) -> Result<Self, InvalidStsSettings> {
+        Ok(Self {
+            client: settings.client()?,
+            settings,
+            signatures: ReplayCache::with_limits(Limits::default()),
+            refused: Refused::default(),
+        })
+    }
+
+    /// The same with the turns and the memory of this cluster, which must not choose its name.
+    pub fn of_cluster<'a>(&'a self, cluster: &'a str) -> ClusterSts<'a> {
+        ClusterSts { sts: self, cluster }
+    }
+
+    /// The STS of the document's region, which must be the proof's.
+    fn endpoint(&self, proof: &Proof, document: &VerifiedDocument) -> Result<Endpoint, AwsDenial> {
+        let region = &document.region;
+        let unknown = || AwsDenial::RegionUnknown {
+            region: region.clone(),
+        };
+        if proof.region() != region {
+            return Err(AwsDenial::CallerRegionMismatch {
+                claimed: proof.region().to_owned(),
+                region: region.clone(),
+            });
+        }
+        let partition = of_region(region).ok_or_else(unknown)?;
+        let (host, believed) = match self.settings.endpoints.get(region) {
+            Some(host) => (host.clone(), TrustRoots::Own),
+            None => (
+                EndpointHost::sts(region).ok_or_else(unknown)?,
+                TrustRoots::Public,
+            ),
+        };
+        Ok(Endpoint {
+            host,
+            believed,
+            partition,
+        })
+    }
+}
+
+/// Asks STS for one cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterSts<'a> {
+    sts: &'a Sts,
+    cluster: &'a str,
+}
+
+impl ClusterSts<'_> {
+    /// Has STS say who signed `proof` for `binding`, and checks that this is the instance of
+    /// `document`.
+    ///
+    /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers;
+    /// `asked` is when the request was made, by the API server's clock.
+    ///
+    /// # Errors
+    ///
+    /// In the order of the checks: [`AwsDenial::RegionUnknown`], [`AwsDenial::CallerRegionMismatch`],
+    /// age ([`EvidenceExpired`](node_attestation_core::refusal::Failure::EvidenceExpired)),
+    /// [`AwsDenial::EvidenceReplayed`]; then what STS says: [`AwsDenial::CallerRefused`], age again, an
+    /// outage ([`VerifierUnavailable`](node_attestation_core::refusal::Deferral)); then whom it
+    /// names: `Caller..` of [`AwsDenial`].
+    pub async fn verify(
+        self,
+        proof: &Proof,
+        document: &VerifiedDocument,
+        binding: &KeyBinding,
+        spki: &[u8],
+        asked: SystemTime,
+        now: SystemTime,
+    ) -> Result<VerifiedCaller, Refusal> {
+        let Self { sts, cluster } = self;
+        let endpoint = sts.endpoint(proof, document).map_err(Denial::from)?;
+        let fresh = age::fresh(proof.amz_date(), asked, now)?;
+        let call = request::rebuild(proof, binding, &endpoint.host)
+            .map_err(|source| Outage::Unbuildable { source })?;
+        let key = KeyDigest::of(spki);
+        let owner = Owner {
+            cluster,
+            instance: &document.instance,
+        };
+        let seen = sts.signatures.look(&call, &key, owner, now);
+        if let Some(caller) = known(seen)? {
+            return Ok(caller);
+        }
+        if let Some(refused) = sts.refused.look(&call, proof, document, now) {
+            return Err(Denial::from(refused).into());
+        }
+        let sent = call.request.clone();
+        let exchange = sts
+            .client
+            .exchange(sent, cluster, &document.region, endpoint.believed);
+        let (status, body) = exchange.await?;
+        let identity = answer::read(status, &body).inspect_err(|refusal| {
+            sts.refused.remember(refusal, &call, proof, document, now);
+        })?;
+        let caller =
+            VerifiedCaller::named(&identity, document, endpoint.partition, &sts.settings.roles)
+                .map_err(Denial::from)?;
+        // Another request may have been confirmed meanwhile.
+        known(
+            sts.signatures
+                .remember(&call, key, cluster, &caller, fresh.until),
+        )?;
+        Ok(caller)
+    }
+}
+
+struct Endpoint {
+    host: EndpointHost,
+    believed: TrustRoots,
+    partition: Partition,
+}
+
+/// The caller, where STS need not be asked.
+fn known(seen: ReplayCheck) -> Result<Option<VerifiedCaller>, Refusal> {
+    match seen {
+        ReplayCheck::New => Ok(None),
+        ReplayCheck::Confirmed(caller) => Ok(Some(caller)),
+        ReplayCheck::AnotherKey => Err(Denial::from(AwsDenial::EvidenceReplayed).into()),
+        ReplayCheck::Full => Err(Outage::MemoryFull.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

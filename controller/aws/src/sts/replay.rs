@@ -1,0 +1,214 @@
+//! Signatures that were seen before, while STS would still take them.
+//!
+//! That a signature belongs to one key is what STS itself says, because the key binding is among
+//! what is signed. This memory says it a second time, without a call, and spares the call where a
+//! request of ours is decided about again.
+//!
+//! A signature is remembered once STS has confirmed it for a key: evidence is public, and whoever
+//! shows a copy of it first must not spoil it for its owner. HMAC has one signature for a request,
+//! so that there is no second form of one (as there is with ECDSA).
+//!
+//! The memory is bounded, for each instance, for each cluster and in all, and each cluster
+//! has a share that no other takes. Where it is full, requests wait: nothing is forgotten before
+//! its time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use node_attestation_core::identifiers::KeyDigest;
+
+use super::VerifiedCaller;
+use super::request::Call;
+
+/// Signatures of all instances: a join leaves one, and they stay for fifteen minutes. Some 30 MB.
+pub(super) const MAX_SIGNATURES: usize = 65_536;
+
+/// Signatures of the instances of one cluster: a hundred machines that join each minute, several
+/// times over.
+pub(super) const MAX_OF_CLUSTER: usize = 8192;
+
+/// So many of each cluster are remembered whatever the others have.
+pub(super) const OWN_OF_CLUSTER: usize = 256;
+
+/// Signatures of one instance: a node makes one for each request it files, and backs off.
+pub(super) const MAX_OF_INSTANCE: usize = 64;
+
+/// The memory.
+#[derive(Debug)]
+pub(super) struct ReplayCache {
+    inner: Mutex<Inner>,
+    limits: Limits,
+}
+
+/// The bounds of the memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// In all, but for what clusters have of their own.
+    pub(super) all: usize,
+    /// Of one cluster.
+    pub(super) of_cluster: usize,
+    /// Of one cluster, whatever the others have.
+    pub(super) own_of_cluster: usize,
+    /// Of one instance.
+    pub(super) of_instance: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            all: MAX_SIGNATURES,
+            of_cluster: MAX_OF_CLUSTER,
+            own_of_cluster: OWN_OF_CLUSTER,
+            of_instance: MAX_OF_INSTANCE,
+        }
+    }
+}
+
+/// Whose a signature is said to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner<'a> {
+    /// The cluster that it was shown to.
+    pub(super) cluster: &'a str,
+    /// The instance.
+    pub(super) instance: &'a str,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    seen: HashMap<[u8; 32], Entry>,
+    by_end: BTreeSet<(SystemTime, [u8; 32])>,
+    of_cluster: HashMap<String, usize>,
+    of_instance: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    cluster: String,
+    key: KeyDigest,
+    content: [u8; 32],
+    caller: VerifiedCaller,
+}
+
+/// What is known of a signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ReplayCheck {
+    /// Nothing, or only a request of the same key that says something else: STS is to be asked.
+    New,
+    /// The same request of the same key, which STS has confirmed.
+    Confirmed(VerifiedCaller),
+    /// STS has confirmed it for another key.
+    AnotherKey,
+    /// Nothing, and there is no room to remember it.
+    Full,
+}
+
+impl ReplayCache {
+    /// A memory of so many signatures.
+    pub(super) fn with_limits(limits: Limits) -> Self {
+        Self {
+            inner: Mutex::default(),
+            limits,
+        }
+    }
+
+    /// What is known of the signature of `call`, shown for `key` and said to be of `owner`.
+    pub(super) fn look(
+        &self,
+        call: &Call,
+        key: &KeyDigest,
+        owner: Owner<'_>,
+        now: SystemTime,
+    ) -> ReplayCheck {
+        let mut inner = self.lock();
+        inner.forget(now);
+        match inner.seen.get(&call.signature) {
+            Some(entry) if entry.key != *key => ReplayCheck::AnotherKey,
+            Some(entry) if entry.content == call.content => {
+                ReplayCheck::Confirmed(entry.caller.clone())
+            }
+            None if self.is_full(&inner, owner) => ReplayCheck::Full,
+            Some(_) | None => ReplayCheck::New,
+        }
+    }
+
+    /// Remembers until then that STS has confirmed `call` for `key`, in this cluster.
+    ///
+    /// The answer is [`ReplayCheck::New`] where it is remembered.
+    pub(super) fn remember(
+        &self,
+        call: &Call,
+        key: KeyDigest,
+        cluster: &str,
+        caller: &VerifiedCaller,
+        until: SystemTime,
+    ) -> ReplayCheck {
+        let mut inner = self.lock();
+        if let Some(entry) = inner.seen.get(&call.signature) {
+            return if entry.key == key {
+                ReplayCheck::New
+            } else {
+                ReplayCheck::AnotherKey
+            };
+        }
+        let owner = Owner {
+            cluster,
+            instance: caller.instance(),
+        };
+        if self.is_full(&inner, owner) {
+            return ReplayCheck::Full;
+        }
+        let entry = Entry {
+            cluster: cluster.to_owned(),
+            key,
+            content: call.content,
+            caller: caller.clone(),
+        };
+        inner.seen.insert(call.signature, entry);
+        inner.by_end.insert((until, call.signature));
+        let count = inner.of_instance.entry(caller.instance().to_owned());
+        *count.or_default() += 1;
+        *inner.of_cluster.entry(cluster.to_owned()).or_default() += 1;
+        ReplayCheck::New
+    }
+
+    fn is_full(&self, inner: &Inner, owner: Owner<'_>) -> bool {
+        let count = |counts: &HashMap<String, usize>, of: &str| counts.get(of).copied();
+        let of_instance = count(&inner.of_instance, owner.instance).unwrap_or_default();
+        let of_cluster = count(&inner.of_cluster, owner.cluster).unwrap_or_default();
+        let is_crowded = inner.seen.len() >= self.limits.all;
+        of_instance >= self.limits.of_instance
+            || of_cluster >= self.limits.of_cluster
+            || is_crowded && of_cluster >= self.limits.own_of_cluster
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Whoever panicked left whole entries.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Forgets what STS takes no more.
+    fn forget(&mut self, now: SystemTime) {
+        while let Some((until, signature)) = self.by_end.first().copied()
+            && until < now
+        {
+            self.by_end.pop_first();
+            let Some(entry) = self.seen.remove(&signature) else {
+                continue;
+            };
+            forget_one(&mut self.of_instance, entry.caller.instance());
+            forget_one(&mut self.of_cluster, &entry.cluster);
+        }
+    }
+}
+
+fn forget_one(counts: &mut HashMap<String, usize>, of: &str) {
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
+        }
+    }
+}

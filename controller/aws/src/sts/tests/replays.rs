@@ -1,0 +1,347 @@
+//! C11: a signature that was seen before.
+
+use kubelet_authenticator_test_support::sts::{Fault, Times};
+
+use super::super::replay::{Limits, Owner, ReplayCache, ReplayCheck};
+use super::super::request::{Call, rebuild};
+use super::fixture::*;
+
+#[tokio::test]
+async fn a_signature_that_was_confirmed_for_another_key_is_a_replay() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    bed.show(&proof, &node).await.unwrap();
+    let attacker = Node {
+        spki: b"the attacker's key".to_vec(),
+        ..node.clone()
+    };
+
+    let denied = denial(bed.show(&proof, &attacker).await);
+
+    assert_eq!(denied, AwsDenial::EvidenceReplayed);
+    assert_eq!(bed.outcomes(), ["OK"], "nobody was asked");
+}
+
+#[tokio::test]
+async fn the_same_signature_for_the_same_key_is_our_own_retry_and_costs_no_call() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    let first = bed.show(&proof, &node).await.unwrap();
+
+    let later = now() + minutes(13);
+    let second = bed.show_at(&proof, &node, now(), later).await.unwrap();
+
+    assert_eq!(first, second);
+    assert_eq!(bed.outcomes(), ["OK"]);
+    let late = now() + minutes(15);
+    assert_expired(&bed.show_at(&proof, &node, now(), late).await);
+}
+
+#[tokio::test]
+async fn the_same_key_with_other_claims_is_for_sts_to_refuse() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    bed.show(&proof, &node).await.unwrap();
+    let mut renamed = node;
+    renamed.document.digest = [8; 32];
+
+    assert_eq!(denial(bed.show(&proof, &renamed).await), mismatch());
+    assert_eq!(bed.outcomes(), ["OK", "SignatureDoesNotMatch"]);
+}
+
+#[tokio::test]
+async fn a_copy_that_comes_first_is_refused_and_spoils_nothing() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    let attacker = Node {
+        spki: b"the attacker's key".to_vec(),
+        ..node.clone()
+    };
+
+    assert_eq!(denial(bed.show(&proof, &attacker).await), mismatch());
+
+    bed.show(&proof, &node).await.unwrap();
+}
+
+fn owner(instance: &str) -> Owner<'_> {
+    Owner {
+        cluster: "one",
+        instance,
+    }
+}
+
+/// A caller as STS confirmed it, and a call of it with this key.
+fn confirmed(node: &Node) -> (Call, KeyDigest) {
+    let host = EndpointHost::sts(REGION).unwrap();
+    let call = rebuild(&node.proof(), &node.binding(), &host).unwrap();
+    (call, KeyDigest::of(&node.spki))
+}
+
+#[tokio::test]
+async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let caller = bed.verify(&node).await.unwrap();
+    let other_instance = bed.node(Principal::instance(ACCOUNT, OTHER_INSTANCE));
+    let until = now() + minutes(15);
+    let signed = |second: usize| {
+        let mut node = node.clone();
+        node.date = format!("20260101T1200{second:02}Z");
+        confirmed(&node)
+    };
+    for (all, of_instance) in [(2, 9), (9, 2)] {
+        let memory = ReplayCache::with_limits(Limits {
+            all,
+            own_of_cluster: 0,
+            of_instance,
+            ..Limits::default()
+        });
+        for second in [1, 2] {
+            let (call, key) = signed(second);
+            assert_eq!(
+                memory.look(&call, &key, owner(INSTANCE), now()),
+                ReplayCheck::New
+            );
+            let remembered = memory.remember(&call, key, "one", &caller, until);
+            assert_eq!(remembered, ReplayCheck::New);
+        }
+        let (third, key) = signed(3);
+
+        assert_eq!(
+            memory.look(&third, &key, owner(INSTANCE), now()),
+            ReplayCheck::Full
+        );
+        assert_eq!(
+            memory.remember(&third, key, "one", &caller, until),
+            ReplayCheck::Full
+        );
+
+        // Another instance waits only where there is no room at all.
+        let (call, key) = confirmed(&other_instance);
+        let expected = if all == 2 {
+            ReplayCheck::Full
+        } else {
+            ReplayCheck::New
+        };
+        assert_eq!(
+            memory.look(&call, &key, owner(OTHER_INSTANCE), now()),
+            expected
+        );
+
+        // What is there is still known, for its key and for another.
+        let (first, key) = signed(1);
+        let known = memory.look(&first, &key, owner(INSTANCE), until);
+        assert_eq!(known, ReplayCheck::Confirmed(caller.clone()));
+        let other_key = KeyDigest::of(b"another");
+        let known = memory.look(&first, &other_key, owner(INSTANCE), until);
+        assert_eq!(known, ReplayCheck::AnotherKey);
+        assert_eq!(
+            memory.remember(&first, other_key, "one", &caller, until),
+            ReplayCheck::AnotherKey
+        );
+
+        // After its time there is room again.
+        let after = until + Duration::from_secs(1);
+        let (third, key) = signed(3);
+        assert_eq!(
+            memory.look(&third, &key, owner(INSTANCE), after),
+            ReplayCheck::New
+        );
+        assert_eq!(
+            memory.remember(&third, key, "one", &caller, after),
+            ReplayCheck::New
+        );
+
+        // Nothing is left of what is forgotten.
+        let empty = after + Duration::from_secs(1);
+        assert_eq!(
+            memory.look(&first, &other_key, owner(INSTANCE), empty),
+            ReplayCheck::New
+        );
+        assert!(!format!("{memory:?}").contains(INSTANCE));
+    }
+}
+
+#[tokio::test]
+async fn a_request_waits_while_there_is_no_room_to_remember_it() {
+    let mut bed = Bed::start();
+    bed.verifier.signatures = ReplayCache::with_limits(Limits {
+        all: 0,
+        own_of_cluster: 0,
+        ..Limits::default()
+    });
+    let node = bed.instance();
+
+    let words = outage(bed.verify(&node).await);
+
+    assert!(words.contains("too many signatures"), "{words}");
+    assert_eq!(bed.outcomes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn of_two_keys_that_are_confirmed_at_once_for_a_signature_the_second_is_a_replay() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    let other = Node {
+        spki: b"another key".to_vec(),
+        ..node.clone()
+    };
+    // As no STS does.
+    let body = format!(
+        "{{\"GetCallerIdentityResponse\":{{\"GetCallerIdentityResult\":{{\
+         \"Account\":\"{ACCOUNT}\",\
+         \"Arn\":\"arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance/{INSTANCE}\",\
+         \"UserId\":\"{ACCOUNT}:aws:ec2-instance:{INSTANCE}\"}}}}}}"
+    );
+    bed.service.inject(Times::always(), Fault::body(body));
+
+    let (one, two) = tokio::join!(bed.show(&proof, &node), bed.show(&proof, &other));
+
+    assert_eq!(bed.outcomes().len(), 2, "both were asked about");
+    let (confirmed, refused) = if one.is_ok() { (one, two) } else { (two, one) };
+    assert_eq!(confirmed.unwrap().instance(), INSTANCE);
+    assert_eq!(denial(refused), AwsDenial::EvidenceReplayed);
+}
+
+#[tokio::test]
+async fn a_call_is_known_by_all_that_it_says() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let proof = node.proof();
+    let host = EndpointHost::sts(REGION).unwrap();
+    let call = rebuild(&proof, &node.binding(), &host).unwrap();
+    let with = |region: &str, id: &str, token: &str, date: &str, signature: &str| {
+        let proof = Proof::new(region, id, token, date, signature).unwrap();
+        rebuild(&proof, &node.binding(), &host).unwrap()
+    };
+    let (id, token, signature) = (
+        proof.access_key_id(),
+        proof.session_token(),
+        proof.signature(),
+    );
+    let elsewhere = EndpointHost::sts("eu-west-2").unwrap();
+    let mut of_another_document = node.clone();
+    of_another_document.document.digest = [8; 32];
+    let same_signature = [
+        with(REGION, id, "dG9rZW4=", NOON, signature),
+        with(REGION, id, token, "20260101T120001Z", signature),
+        rebuild(&proof, &node.binding(), &elsewhere).unwrap(),
+        rebuild(&proof, &of_another_document.binding(), &host).unwrap(),
+    ];
+    // A signature is one of its key, day and region.
+    let another_signature = [
+        with(REGION, id, token, NOON, &"0".repeat(64)),
+        with(REGION, "ASIAAAAAAAAAAAAAAAAA", token, NOON, signature),
+        with(REGION, id, token, "20260102T120000Z", signature),
+        with("eu-west-2", id, token, NOON, signature),
+    ];
+
+    for other in &same_signature {
+        assert_eq!(other.signature, call.signature);
+        assert_ne!(other.content, call.content);
+    }
+    for other in &another_signature {
+        assert_ne!(other.signature, call.signature);
+        assert_ne!(other.content, call.content);
+    }
+    let again = rebuild(&proof, &node.binding(), &host).unwrap();
+    assert_eq!(
+        (again.signature, again.content),
+        (call.signature, call.content)
+    );
+}
+
+#[tokio::test]
+async fn a_cluster_that_fills_its_share_of_the_memory_is_in_nobody_elses_way() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let caller = bed.verify(&node).await.unwrap();
+    let until = now() + minutes(15);
+    let limits = Limits {
+        all: 4,
+        of_cluster: 3,
+        own_of_cluster: 2,
+        of_instance: 9,
+    };
+    let memory = ReplayCache::with_limits(limits);
+    let fill = |cluster: &str, second: usize| {
+        let mut node = node.clone();
+        node.date = format!("20260101T1200{second:02}Z");
+        let (call, key) = confirmed(&node);
+        let owner = Owner {
+            cluster,
+            instance: INSTANCE,
+        };
+        let seen = memory.look(&call, &key, owner, now());
+        assert_eq!(memory.remember(&call, key, cluster, &caller, until), seen);
+        seen
+    };
+    let taken = |cluster: &str, from: usize| {
+        let seen = (from..from + 9).map(|second| fill(cluster, second));
+        seen.filter(|seen| *seen == ReplayCheck::New).count()
+    };
+
+    assert_eq!(taken("greedy", 0), 3, "its limit");
+    assert_eq!(
+        taken("other", 10),
+        2,
+        "one that is left, and one of its own"
+    );
+    assert_eq!(taken("third", 20), 2, "its own");
+}
+
+#[tokio::test]
+async fn what_sts_refused_is_not_asked_again_for_a_minute() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let mut forged = node.clone();
+    forged.credentials.secret_access_key = "made up".to_owned();
+    let proof = forged.proof();
+
+    for seconds in [0, 59] {
+        let later = now() + Duration::from_secs(seconds);
+        let shown = bed.show_at(&proof, &forged, now(), later).await;
+        assert_eq!(denial(shown), mismatch());
+    }
+    assert_eq!(bed.outcomes(), ["SignatureDoesNotMatch"]);
+    let later = now() + minutes(1);
+    assert_eq!(
+        denial(bed.show_at(&proof, &forged, now(), later).await),
+        mismatch()
+    );
+    assert_eq!(bed.outcomes().len(), 2);
+
+    // Whose credentials they are has another signature.
+    bed.verify(&node).await.unwrap();
+}
+
+#[tokio::test]
+async fn credentials_that_sts_refused_are_refused_for_a_minute_whatever_they_sign() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let mut unknown = node.clone();
+    unknown.credentials.access_key_id = "ASIAAAAAAAAAAAAAAAAA".to_owned();
+    let unknown_to_sts = AwsDenial::CallerRefused {
+        code: "InvalidClientTokenId".into(),
+    };
+
+    for key in ["one", "another"] {
+        unknown.spki = key.as_bytes().to_vec();
+        assert_eq!(denial(bed.verify(&unknown).await), unknown_to_sts);
+    }
+
+    assert_eq!(bed.outcomes(), ["InvalidClientTokenId"]);
+    let mut with_another_token = unknown;
+    with_another_token.credentials.session_token = "b3RoZXI=".to_owned();
+    assert_eq!(
+        denial(bed.verify(&with_another_token).await),
+        unknown_to_sts
+    );
+    assert_eq!(bed.outcomes().len(), 2);
+    bed.verify(&node).await.unwrap();
+}

@@ -1,0 +1,366 @@
+//! What time and the cloud do to records, once a minute: machines go, certificates expire, Nodes come
+//! back from the dead.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::NodeName;
+
+use super::absences::holding;
+use super::record::{Record, TombstoneReason, whole_seconds};
+use super::records::{Stored, WriteError};
+use super::rules::HolderState;
+use super::{LastIssued, RecordLedger};
+use crate::refusal::Unavailable;
+use crate::verifier::TpmBoot;
+
+/// The Node that a former holder left is looked for this long after the name has changed hands;
+/// usually the claim itself deletes it.
+const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
+
+/// The Node of a machine that is gone is looked for this long after its record became a tombstone, and later only
+/// where it was listed: a cluster may have had thousands of machines that are gone.
+const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
+
+/// A record of which nothing is written down yet waits for so long after its certificate: a join's
+/// own writes are enough while machines join by the hundred.
+const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
+
+/// An end that is written down may be out of date by as much: so a node that renews costs one write
+/// a day at most.
+const END_MAY_LAG: Duration = Duration::from_hours(24);
+
+/// What there is after a sweep.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SweepReport {
+    /// The first end of a certificate of a live record, as far as it is known.
+    pub earliest_expiry: Option<SystemTime>,
+    /// Records that somebody holds.
+    pub live: usize,
+    /// Those of them whose machine proved itself.
+    pub attested: usize,
+    /// Those of them that a person revoked.
+    pub revoked: usize,
+    /// Tombstones.
+    pub tombstones: usize,
+    /// The number of live records whose machines are gone, if it is so large that none of them was
+    /// retired: a person has to allow it ([`Absences::allow`](super::Absences::allow)).
+    pub held_back: Option<usize>,
+    /// What was done, for people to be told.
+    pub done: Vec<SweepAction>,
+}
+
+/// Something that a sweep did, and that people may wonder about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SweepAction {
+    /// The record became a tombstone.
+    Buried {
+        /// The name.
+        node_name: NodeName,
+        /// The generation that ended.
+        generation: u64,
+        /// Whether its Machine is there with another provider ID, and not gone.
+        contradicted: bool,
+    },
+    /// A Node of a name that nobody holds was deleted.
+    NodeRemoved {
+        /// The name.
+        node_name: NodeName,
+        /// The record's last generation.
+        generation: u64,
+    },
+    /// The Node that the name's former holder left was deleted.
+    StaleNodeRemoved {
+        /// The name.
+        node_name: NodeName,
+        /// The present holder's generation.
+        generation: u64,
+    },
+}
+
+/// Whether what was issued is to be written down: where nothing is yet, an hour after; otherwise when
+/// what is written misleads, because it is a day out of date, has passed, or is too late. Of a machine
+/// that was started anew at once: by that a copy of its TPM is told, and our memory may not last.
+fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
+    let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
+    if issued.boot.map(starts) > record.known_boot().map(starts) {
+        return true;
+    }
+    match record.renewed_until {
+        None => now >= issued.time + FIRST_NOTE_AFTER,
+        Some(written) => {
+            let end = whole_seconds(issued.not_after);
+            end < written || written <= now && written < end || end >= written + END_MAY_LAG
+        }
+    }
+}
+
+/// What is to be done about one record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum GcAction {
+    /// Its machine is gone, or is there with another provider ID.
+    Bury { contradicted: bool },
+    /// No certificate of it can be valid any more.
+    Delete,
+    /// Remove whatever Node there is of its name: nobody holds it.
+    RemoveNode,
+    /// Remove the Node of this UID.
+    RemoveStaleNode(String),
+}
+
+/// The work on `record`, by the state of its machine; `is_listed` tells whether a Node of its name was listed.
+pub(super) fn chore(
+    record: &Record,
+    holder: HolderState,
+    is_listed: bool,
+    now: SystemTime,
+) -> Option<GcAction> {
+    match &record.tombstone {
+        None if holder == HolderState::Gone => Some(GcAction::Bury {
+            contradicted: false,
+        }),
+        None if holder == HolderState::Contradicted => Some(GcAction::Bury { contradicted: true }),
+        None => {
+            let opened = &record.opened;
+            let recent = now <= opened.time + STALE_NODE_LOOKED_FOR;
+            let stale = opened.stale_node.clone().filter(|_| recent);
+            stale.map(GcAction::RemoveStaleNode)
+        }
+        Some(_) if record.former_end().is_none_or(|end| end < now) => Some(GcAction::Delete),
+        Some(tombstone) => match tombstone.reason {
+            TombstoneReason::MachineGone | TombstoneReason::Renamed => {
+                let is_recent = now <= tombstone.since + NODE_LOOKED_FOR;
+                (is_recent || is_listed).then_some(GcAction::RemoveNode)
+            }
+            TombstoneReason::Unmanaged => None,
+        },
+    }
+}
+
+impl RecordLedger {
+    /// Sweeps all records: those whose machine is gone become tombstones, unless that would be too many
+    /// at once ([`SweepReport::held_back`]); tombstones whose certificates have expired go, and Nodes of names that nobody holds are deleted. What was
+    /// issued meanwhile is written down where what is written misleads: once a day and record at
+    /// most, unless certificates live for less. The first end is known without that, from records
+    /// and memory.
+    ///
+    /// For whoever serves the cluster, once a minute, while the inventory is complete and the
+    /// cluster is not paused. `listed` has the names of Nodes of a list since the last sweep, if there was one:
+    /// the cost does not grow with the number of machines that are gone.
+    ///
+    /// # Errors
+    ///
+    /// The records cannot be had. What goes wrong with a single one is logged, and left to the next
+    /// sweep; so is a machine that cannot be looked up.
+    pub async fn sweep(
+        &self,
+        now: SystemTime,
+        listed: &BTreeSet<String>,
+    ) -> Result<SweepReport, Unavailable> {
+        let mut swept = SweepReport::default();
+        let all = self.records().all().await?;
+        self.forget_but(
+            &all.iter()
+                .map(|one| one.record.node_name.clone())
+                .collect::<BTreeSet<_>>(),
+        );
+        let mut found = Vec::with_capacity(all.len());
+        for stored in all {
+            let holder = self.holder_state(&stored.record.holder).await.ok();
+            found.push((stored, holder));
+        }
+        let live = || found.iter().filter(|(stored, _)| stored.record.is_live());
+        let is_missing = |holder| matches!(holder, HolderState::Gone | HolderState::Contradicted);
+        let missing = live().filter(|(_, holder)| holder.is_some_and(is_missing));
+        let missing = missing.map(|(stored, _)| holding(&stored.record)).collect();
+        let mut gone = self.absences().round(missing, now);
+        if !self.absences().may_retire(gone.len(), live().count()) {
+            swept.held_back = Some(gone.len());
+            gone.clear();
+        }
+        for (stored, holder) in found {
+            let issued = self.last_issued(&stored.record.node_name);
+            let issued = issued.filter(|issued| issued.generation == stored.record.generation);
+            self.write_down(&stored.record, issued.as_ref(), now).await;
+            let Some(holder) = holder else {
+                swept.count(&stored.record, issued.as_ref());
+                continue;
+            };
+            let holder = match holder {
+                missing if is_missing(missing) && !gone.contains(&holding(&stored.record)) => {
+                    HolderState::Leaving
+                }
+                HolderState::Gone
+                | HolderState::Contradicted
+                | HolderState::Leaving
+                | HolderState::Alive => holder,
+            };
+            let is_listed = listed.contains(stored.record.node_name.as_str());
+            match chore(&stored.record, holder, is_listed, now) {
+                None => swept.count(&stored.record, issued.as_ref()),
+                Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
+            }
+        }
+        Ok(swept)
+    }
+
+    async fn write_down(&self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {
+        let name = &record.node_name;
+        let due = |issued: &&LastIssued| is_due(issued, record, now);
+        let Some(issued) = issued.filter(due).filter(|_| record.is_live()) else {
+            return;
+        };
+        if let Err(error) = self.records().note(name, issued).await {
+            tracing::debug!(
+                node = name.as_str(),
+                error = error_chain(&error),
+                "what was issued could not be written down"
+            );
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        chore: GcAction,
+        stored: Stored,
+        swept: &mut SweepReport,
+        now: SystemTime,
+    ) {
+        let Stored { record, version } = &stored;
+        let name = &record.node_name;
+        let (node_name, generation) = (name.clone(), record.generation);
+        let failed = match chore {
+            GcAction::Bury { contradicted } => {
+                let longest = self.policy().longest_lifetime;
+                let buried = record.buried(TombstoneReason::MachineGone, longest, now);
+                swept.count(&buried, None);
+                match self.records().replace(&buried, version).await {
+                    Ok(_) => {
+                        tracing::info!(node = name.as_str(), generation, "the record is buried");
+                        swept.done.push(SweepAction::Buried {
+                            node_name,
+                            generation,
+                            contradicted,
+                        });
+                        None
+                    }
+                    Err(error) => outage(error),
+                }
+            }
+            GcAction::Delete => {
+                let deleted = self.records().delete(name, version).await;
+                deleted.err().and_then(outage)
+            }
+            GcAction::RemoveNode => {
+                swept.count(record, None);
+                let removed = self.remove_node(&stored).await;
+                swept.removed(removed, || SweepAction::NodeRemoved {
+                    node_name,
+                    generation,
+                })
+            }
+            GcAction::RemoveStaleNode(uid) => {
+                swept.count(record, self.last_issued(name).as_ref());
+                let removed = self.remove_stale_node(name, &uid, now).await;
+                swept.removed(removed, || SweepAction::StaleNodeRemoved {
+                    node_name,
+                    generation,
+                })
+            }
+        };
+        if let Some(error) = failed {
+            tracing::warn!(
+                node = name.as_str(),
+                error = error_chain(&error),
+                "a record could not be swept"
+            );
+        }
+    }
+
+    /// Deletes the Node of a name that nobody holds; whether there was one. Whoever makes one by right
+    /// has claimed the name before, so the record is read after the Node: a cache lags, and a sweep
+    /// takes its time.
+    async fn remove_node(&self, stored: &Stored) -> Result<bool, Unavailable> {
+        let name = &stored.record.node_name;
+        let state = self.nodes().state(name).await?;
+        let Some(uid) = state.uid() else {
+            return Ok(false);
+        };
+        let fresh = self.records().read(name).await?;
+        if fresh.is_none_or(|fresh| fresh.version != stored.version) {
+            return Ok(false);
+        }
+        self.nodes().delete(name, uid).await?;
+        tracing::info!(node = name.as_str(), "a Node that nobody holds is deleted");
+        Ok(true)
+    }
+
+    /// Deletes the Node of this UID, that a former holder left, if it still is down; whether it was.
+    /// Where it could not be deleted before, the kubelet of the present holder may have taken it on,
+    /// and makes no other.
+    async fn remove_stale_node(
+        &self,
+        name: &NodeName,
+        uid: &str,
+        now: SystemTime,
+    ) -> Result<bool, Unavailable> {
+        let state = self.nodes().state(name).await?;
+        if state.uid() != Some(uid) || !state.is_down(now) {
+            return Ok(false);
+        }
+        self.nodes().delete(name, uid).await?;
+        tracing::info!(
+            node = name.as_str(),
+            "the Node of a former holder is deleted"
+        );
+        Ok(true)
+    }
+}
+
+/// One that changed meanwhile is left to the next sweep.
+fn outage(error: WriteError) -> Option<Unavailable> {
+    match error {
+        WriteError::Exists | WriteError::Conflict => None,
+        WriteError::Unavailable(error) => Some(error),
+    }
+}
+
+impl SweepReport {
+    fn removed(
+        &mut self,
+        removed: Result<bool, Unavailable>,
+        done: impl FnOnce() -> SweepAction,
+    ) -> Option<Unavailable> {
+        match removed {
+            Ok(true) => {
+                self.done.push(done());
+                None
+            }
+            Ok(false) => None,
+            Err(error) => Some(error),
+        }
+    }
+
+    /// The end is that of the certificate which was last `issued`, where that is known.
+    fn count(&mut self, record: &Record, issued: Option<&LastIssued>) {
+        if !record.is_live() {
+            self.tombstones += 1;
+            return;
+        }
+        self.live += 1;
+        self.attested += usize::from(record.holder.is_attested());
+        self.revoked += usize::from(record.is_revoked());
+        let end = Some(match issued {
+            Some(issued) if issued.generation == record.generation => issued.not_after,
+            Some(_) | None => record.known_end(),
+        });
+        self.earliest_expiry = match self.earliest_expiry {
+            None => end,
+            earliest => earliest.min(end),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,479 @@
+use std::sync::Arc;
+
+use futures::executor::block_on;
+use futures::future::{BoxFuture, FutureExt as _};
+
+use super::*;
+use crate::identifiers::TokenId;
+use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenOwner};
+use crate::ledger::record::GRANT_LAG;
+use crate::ledger::{
+    LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal,
+    SeenBoot,
+};
+use crate::nodes::{NodeState, Nodes};
+use crate::refusal::Unavailable;
+use crate::testing::records::{
+    LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
+};
+use crate::verifier::{AttestedIdentity, Identity};
+
+mod retirement;
+
+/// A sweep after the Nodes were listed.
+fn swept(world: &World, hour: u32) -> SweepReport {
+    let listed = (node(world) != NodeState::Absent).then(|| "n1".to_owned());
+    let listed = listed.into_iter().collect();
+    block_on(world.ledger().sweep(at(hour), &listed)).unwrap()
+}
+
+/// The sweep at this hour, when what is missing was missing for ten minutes.
+fn swept_again(world: &World, hour: u32) -> SweepReport {
+    block_on(
+        world
+            .ledger()
+            .sweep(at(hour) - MISSING_MACHINE_TIMEOUT, &BTreeSet::new()),
+    )
+    .unwrap();
+    swept(world, hour)
+}
+
+fn count(world: &World) -> usize {
+    block_on(world.records.all()).unwrap().len()
+}
+
+fn node(world: &World) -> NodeState {
+    block_on(world.nodes.state(&name("n1"))).unwrap()
+}
+
+#[test]
+fn a_sweep_counts_and_finds_the_first_end() {
+    let world = World::held(policy());
+    world.claims(&insecure(claim("m2", "n2", 2, 3)), 3).unwrap();
+    world.revoke("n1", 3);
+
+    assert_eq!(
+        swept(&world, 4),
+        SweepReport {
+            earliest_expiry: Some(at(10)),
+            live: 2,
+            attested: 1,
+            revoked: 1,
+            tombstones: 0,
+            held_back: None,
+            done: Vec::new(),
+        }
+    );
+}
+
+#[test]
+fn a_machine_that_is_gone_leaves_a_tombstone_until_every_certificate_has_expired() {
+    let mut world = World::held(policy());
+    swept(&world, 1);
+    world.becomes("m1", Some(MachineState::Deleting));
+    swept(&world, 1);
+    assert!(world.record("n1").is_live());
+
+    world.becomes("m1", None);
+    assert_eq!(swept_again(&world, 2).tombstones, 1);
+    let tombstone = world.record("n1").tombstone.unwrap();
+    assert_eq!(tombstone.reason, TombstoneReason::MachineGone);
+    assert_eq!(
+        (tombstone.since, tombstone.until),
+        (at(2), at(22) + GRANT_LAG)
+    );
+
+    swept(&world, 22);
+    assert_eq!(count(&world), 1);
+    swept(&world, 23);
+    assert_eq!(count(&world), 0);
+}
+
+#[test]
+fn a_node_that_an_old_certificate_makes_again_is_removed() {
+    let mut world = World::held(policy());
+    world.node("n1", true, 1);
+    swept(&world, 1);
+    assert_ne!(node(&world), NodeState::Absent);
+
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    world.node("n1", true, 3);
+    swept(&world, 3);
+
+    assert_eq!(node(&world), NodeState::Absent);
+}
+
+#[test]
+fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
+    let world = World::new();
+    world.node("n1", false, 0);
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+    world.node("n1", false, 0);
+
+    block_on(
+        world
+            .ledger()
+            .sweep(at(0) + STALE_NODE_LOOKED_FOR, &BTreeSet::new()),
+    )
+    .unwrap();
+    assert_eq!(node(&world), NodeState::Absent);
+}
+
+fn issued(hour: u32) -> LastIssued {
+    LastIssued {
+        generation: 1,
+        serial: "0a".to_owned(),
+        not_after: at(hour + 10),
+        time: at(hour),
+        boot: None,
+    }
+}
+
+#[test]
+fn what_is_written_of_a_certificate_follows_when_it_would_mislead() {
+    let minutes = Duration::from_mins(1);
+    let day = 24;
+    for (written, issued_at, now, due) in [
+        // Nothing is written: an hour after.
+        (None, 0, at(1) - minutes, false),
+        (None, 0, at(1), true),
+        // The end is written, and is the same, or a little later, or a day later.
+        (Some(at(10)), 0, at(5), false),
+        (Some(at(10)), 9, at(9), false),
+        (Some(at(10)), day - 1, at(9), false),
+        (Some(at(10)), day, at(9), true),
+        // It is too late, or has passed.
+        (Some(at(11)), 0, at(5), true),
+        (Some(at(10)), 9, at(10) - minutes, false),
+        (Some(at(10)), 9, at(10), true),
+        (Some(at(10)), 0, at(12), false),
+    ] {
+        let issued = issued(issued_at);
+        let record = Record {
+            renewed_until: written,
+            ..World::held(policy()).record("n1")
+        };
+        assert_eq!(
+            is_due(&issued, &record, now),
+            due,
+            "{written:?} {issued:?} {now:?}"
+        );
+    }
+}
+
+#[test]
+fn the_first_end_is_known_before_it_is_written_down() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    block_on(ledger.records().note(&name("n1"), &issued(0))).unwrap();
+    ledger.issued(&name("n1"), issued(5));
+
+    let swept = block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
+
+    assert_eq!(world.record("n1").known_end(), at(10));
+    assert_eq!(swept.earliest_expiry, Some(at(15)));
+}
+
+#[test]
+fn a_certificate_is_written_down_once() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    ledger.issued(&name("n1"), issued(5));
+
+    block_on(ledger.sweep(at(5), &BTreeSet::new())).unwrap();
+    assert_eq!(world.record("n1").renewed_until, None);
+    block_on(ledger.sweep(at(6), &BTreeSet::new())).unwrap();
+    assert_eq!(world.record("n1").renewed_until, Some(at(15)));
+    assert!(!is_due(&issued(5), &world.record("n1"), at(6)));
+}
+
+#[test]
+fn a_machine_that_was_started_anew_is_written_down_at_once() {
+    let boot = |resets, restarts, clock| TpmBoot {
+        resets,
+        restarts,
+        clock,
+    };
+    let world = World::held(policy());
+    let record = Record {
+        renewed_boot: Some(SeenBoot {
+            boot: boot(2, 1, 100),
+            at: at(0),
+        }),
+        ..world.record("n1")
+    };
+    for (seen, due) in [
+        (boot(2, 1, 200), false),
+        (boot(2, 2, 100), true),
+        (boot(3, 0, 100), true),
+    ] {
+        let issued = LastIssued {
+            boot: Some(seen),
+            ..issued(0)
+        };
+        assert_eq!(is_due(&issued, &record, at(0)), due, "{seen:?}");
+    }
+}
+
+#[test]
+fn the_node_of_a_tombstone_is_looked_for_ten_minutes_and_later_where_it_was_listed() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    let since = world.record("n1").tombstone.unwrap().since;
+    let unlisted = |world: &World, minutes| {
+        world.node("n1", true, 3);
+        let now = since + Duration::from_mins(minutes);
+        block_on(world.ledger().sweep(now, &BTreeSet::new())).unwrap();
+        node(world)
+    };
+    assert_eq!(unlisted(&world, 10), NodeState::Absent);
+    assert_ne!(unlisted(&world, 11), NodeState::Absent);
+
+    swept(&world, 3);
+
+    assert_eq!(node(&world), NodeState::Absent);
+}
+
+#[test]
+fn what_a_sweep_did_is_told_of_once() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    let (node_name, generation) = (name("n1"), 1);
+    let buried = SweepAction::Buried {
+        node_name: node_name.clone(),
+        generation,
+        contradicted: false,
+    };
+    assert_eq!(swept_again(&world, 2).done, [buried]);
+
+    world.node("n1", true, 3);
+    let removed = SweepAction::NodeRemoved {
+        node_name,
+        generation,
+    };
+    assert_eq!(swept(&world, 3).done, [removed]);
+    assert_eq!(swept(&world, 3).done, []);
+}
+
+#[test]
+fn a_stale_node_that_is_removed_is_told_of_once() {
+    let world = World::new();
+    world.node("n1", false, 0);
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+    world.node("n1", false, 0);
+
+    let removed = SweepAction::StaleNodeRemoved {
+        node_name: name("n1"),
+        generation: 1,
+    };
+    assert_eq!(swept(&world, 0).done, [removed]);
+    assert_eq!(swept(&world, 0).done, []);
+}
+
+#[test]
+fn records_come_through_a_move_without_status_and_renew() {
+    let world = World::held(policy());
+    let moved = World::new();
+    for stored in block_on(world.records.all()).unwrap() {
+        let record = Record {
+            renewed_until: None,
+            ..stored.record
+        };
+        block_on(moved.records.create(&record)).unwrap();
+    }
+
+    swept(&moved, 1);
+
+    assert_eq!(moved.renews("m1", 1, 1).unwrap().uid.generation, 1);
+}
+
+#[test]
+fn the_revoked_generations_are_the_former_ones_a_tombstones_and_those_that_a_person_revoked() {
+    let world = World::held(policy());
+    let revoked = |record: &Record, hour| {
+        let revoked = record.revoked_generations(LONGEST, at(hour));
+        revoked.map(|revoked| (revoked.lowest_valid, revoked.until))
+    };
+    assert_eq!(revoked(&world.record("n1"), 1), None);
+
+    world.claims(&claim("m1", "n1", 2, 1), 1).unwrap();
+    assert_eq!(
+        revoked(&world.record("n1"), 1),
+        Some((2, at(21) + GRANT_LAG))
+    );
+    assert_eq!(revoked(&world.record("n1"), 22), None);
+    world.revoke("n1", 2);
+    let both = Some((3, at(22) + GRANT_LAG));
+    assert_eq!(revoked(&world.record("n1"), 2), both);
+    assert_eq!(revoked(&world.record("n1"), 22), both);
+    assert_eq!(revoked(&world.record("n1"), 23), None);
+
+    let buried = world
+        .record("n1")
+        .buried(TombstoneReason::MachineGone, LONGEST, at(5));
+    assert_eq!(revoked(&buried, 5), Some((3, at(25) + GRANT_LAG)));
+}
+
+#[test]
+fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
+    let world = World::held(policy());
+    let cached = World::held(policy());
+    world.revoke("n1", 1);
+    let late = at(1) + Duration::from_mins(2);
+    let renewal = Renewal {
+        node_name: name("n1"),
+        identity: AttestedIdentity::vouched(Identity::of(provider_id("m1"))),
+        uid: world.record("n1").certificate_uid(),
+        asked: late,
+        not_after: late + LONGEST,
+    };
+    let granted = block_on(cached.ledger().renew(&renewal, late)).unwrap();
+
+    let revoked = world.record("n1").revoked_generations(LONGEST, late);
+    assert!(granted.not_after <= revoked.unwrap().until);
+}
+
+#[test]
+fn a_lower_lifetime_shortens_no_revocation_of_what_was_granted_before() {
+    let world = World::held(policy());
+    world.revoke("n1", 8);
+
+    let hour = Duration::from_hours(1);
+    let revoked = world.record("n1").revoked_generations(hour, at(8));
+
+    // It may have renewed an hour ago for ten hours, which nobody has written down.
+    assert_eq!(revoked.unwrap().until, at(18) + GRANT_LAG);
+}
+
+#[test]
+fn no_former_generation_is_good_again_however_many_there_were() {
+    let world = World::held(policy());
+    let good = |generation: u64| {
+        let revoked = world.record("n1").revoked_generations(LONGEST, at(1));
+        revoked.is_none_or(|revoked| generation >= revoked.lowest_valid)
+    };
+    for key in 2..=41 {
+        let newest = world.granted(&claim("m1", "n1", key, 1), 1);
+
+        assert_eq!(newest, u64::from(key));
+        let former = (1..newest).filter(|generation| good(*generation));
+        assert_eq!(former.collect::<Vec<_>>(), Vec::<u64>::new());
+        assert!(good(newest));
+    }
+    world.revoke("n1", 1);
+    assert!(!good(41));
+}
+
+#[test]
+fn an_inventory_that_is_away_buries_nobody() {
+    #[derive(Debug)]
+    struct Away;
+    impl Inventory for Away {
+        fn by_provider_id<'a>(
+            &'a self,
+            _: &'a kubelet_attestation::names::ProviderId,
+        ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+
+        fn by_token<'a>(
+            &'a self,
+            _: &'a TokenId,
+        ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+
+        fn by_address(
+            &self,
+            _: std::net::IpAddr,
+        ) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+
+        fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+            Box::pin(async { Err(Unavailable::new("away")) })
+        }
+    }
+    let world = World::held(policy());
+    let records: Arc<MemoryRecords> = world.records.clone();
+    let ledger = RecordLedger::new(records, Arc::new(Away), world.nodes.clone(), policy());
+
+    let swept = block_on(ledger.sweep(at(1), &BTreeSet::new())).unwrap();
+
+    assert_eq!((swept.live, swept.tombstones), (1, 0));
+    assert!(world.record("n1").is_live());
+}
+
+/// Nodes whose name is claimed anew at the moment that somebody looks for one.
+#[derive(Debug)]
+struct Rejoined(World);
+
+impl Nodes for Rejoined {
+    fn state<'a>(&'a self, node: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+        let Self(world) = self;
+        let stored = world.records.read(node).now_or_never();
+        let Stored { record, version } = stored.unwrap().unwrap().unwrap();
+        let reopened = Record {
+            generation: record.generation + 1,
+            tombstone: None,
+            ..record
+        };
+        let written = world.records.replace(&reopened, &version).now_or_never();
+        written.unwrap().unwrap();
+        world.nodes.state(node)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        node: &'a NodeName,
+        uid: &'a str,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.0.nodes.delete(node, uid)
+    }
+}
+
+#[test]
+fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    world.node("n1", true, 3);
+    let (records, nodes) = (world.records.clone(), world.nodes.clone());
+    let machines = StaticInventory::new(world.machines.clone()).unwrap();
+    let rejoined = Arc::new(Rejoined(world));
+    let ledger = RecordLedger::new(records, Arc::new(machines), rejoined, policy());
+
+    block_on(ledger.sweep(at(3), &BTreeSet::new())).unwrap();
+
+    let node = block_on(nodes.state(&name("n1"))).unwrap();
+    assert_ne!(node, NodeState::Absent);
+}
+
+#[test]
+fn the_record_of_a_machine_whose_provider_id_is_still_to_come_is_not_buried() {
+    let mut world = World::held(policy());
+    let mut machine = Machine::new("m1");
+    world.machines = vec![machine.clone()];
+
+    swept(&world, 1);
+    assert!(world.record("n1").is_live(), "it joined by its token");
+
+    machine.provider_id = Some(provider_id("m2"));
+    world.machines = vec![machine];
+    swept_again(&world, 2);
+    assert!(!world.record("n1").is_live(), "it is another");
+}
+
+#[test]
+fn the_node_of_a_former_holder_that_the_present_one_took_on_stays() {
+    let world = World::new();
+    world.node("n1", false, 0);
+    world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+    world.node("n1", true, 0);
+
+    swept(&world, 0);
+
+    assert_ne!(node(&world), NodeState::Absent);
+}

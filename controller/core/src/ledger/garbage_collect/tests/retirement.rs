@@ -1,0 +1,201 @@
+//! When a record is retired whose machine is missing, and when that is too many at once.
+
+use super::*;
+
+#[test]
+fn a_machine_is_gone_when_it_was_missing_for_ten_minutes_and_two_rounds() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    let ledger = world.ledger();
+    let is_held_after = |time| {
+        block_on(ledger.sweep(time, &BTreeSet::new())).unwrap();
+        world.record("n1").is_live()
+    };
+    let ten_minutes = Duration::from_mins(10);
+
+    assert!(is_held_after(at(5)), "the first round, however late");
+    assert!(is_held_after(at(5) + ten_minutes - Duration::from_secs(1)));
+    assert!(!is_held_after(at(5) + ten_minutes));
+}
+
+#[test]
+fn a_pools_member_that_is_not_listed_for_a_moment_keeps_its_record() {
+    let mut world = World::held(policy());
+    world.edit("n1", |record| record.holder.machine_name = None);
+    world.becomes("m1", None);
+    swept(&world, 1);
+    assert!(world.record("n1").is_live());
+
+    swept_again(&world, 2);
+    assert!(!world.record("n1").is_live());
+}
+
+#[test]
+fn a_record_is_retired_once_another_machine_has_its_provider_id_and_its_own_has_not() {
+    let named = |name: &str| Machine {
+        provider_id: Some(provider_id("m1")),
+        ..Machine::new(name)
+    };
+    // A Machine, and a member of a pool that no Machine stands for.
+    for other in ["m2", provider_id("m1").as_str()] {
+        let claimed = claim("m1", "n1", 1, 0);
+        for claimed in [insecure(claimed.clone()), claimed] {
+            let mut world = World::with(policy());
+            world.claims(&claimed, 0).unwrap();
+            world.machines = vec![named("m1"), Machine::new(other)];
+            swept_again(&world, 1);
+            assert!(world.record("n1").is_live(), "{other}");
+
+            world.machines = vec![Machine::new("m1"), named(other)];
+            swept_again(&world, 2);
+
+            assert!(!world.record("n1").is_live(), "{other}");
+        }
+    }
+}
+
+#[test]
+fn a_record_is_retired_once_its_machine_has_another_provider_id() {
+    let claimed = claim("m1", "n1", 1, 0);
+    for claimed in [insecure(claimed.clone()), claimed] {
+        let mut world = World::with(policy());
+        let unnamed = Machine {
+            provider_id: None,
+            ..machine("m1", MachineState::Ready)
+        };
+        world.machines = vec![unnamed];
+        world.claims(&claimed, 0).unwrap();
+        swept_again(&world, 1);
+        assert!(world.record("n1").is_live());
+
+        world.machines = vec![Machine {
+            provider_id: Some(provider_id("m9")),
+            ..machine("m1", MachineState::Ready)
+        }];
+        let swept = swept_again(&world, 2);
+
+        assert!(!world.record("n1").is_live());
+        let buried = SweepAction::Buried {
+            node_name: name("n1"),
+            generation: 1,
+            contradicted: true,
+        };
+        assert_eq!(swept.done, [buried]);
+    }
+}
+
+#[test]
+fn a_pools_member_that_proved_nothing_keeps_its_record_once_a_machine_stands_for_it() {
+    let mut world = World::with(policy());
+    let member = provider_id("m1");
+    let claimed = crate::ledger::Claim {
+        machine_name: Some(member.as_str().to_owned()),
+        ..insecure(claim("m1", "n1", 1, 0))
+    };
+    world.claims(&claimed, 0).unwrap();
+
+    world.machines = vec![Machine {
+        provider_id: Some(member),
+        ..machine("pool-x7", MachineState::Ready)
+    }];
+    swept_again(&world, 1);
+
+    assert!(world.record("n1").is_live());
+}
+
+#[test]
+fn a_machine_that_comes_back_in_between_begins_anew() {
+    let mut world = World::held(policy());
+    let minutes = |minutes| at(5) + Duration::from_mins(minutes);
+    for (minute, state, is_held) in [
+        (0, None, true),
+        (5, Some(MachineState::Ready), true),
+        (10, None, true),
+        (19, None, true),
+        (20, None, false),
+    ] {
+        world.becomes("m1", state);
+        block_on(world.ledger().sweep(minutes(minute), &BTreeSet::new())).unwrap();
+        assert_eq!(world.record("n1").is_live(), is_held, "{minute}");
+    }
+}
+
+#[test]
+fn the_next_holder_of_a_name_is_not_missing_for_as_long_as_the_former() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept(&world, 1);
+    world.claims(&claim("m2", "n1", 2, 1), 1).unwrap();
+    world.becomes("m2", None);
+
+    swept(&world, 2);
+
+    assert!(world.record("n1").is_live());
+}
+
+/// A world of so many machines, each of which holds a name.
+fn crowd(machines: usize) -> World {
+    let mut world = World::new();
+    world.machines.clear();
+    for n in 0..machines {
+        world.becomes(&format!("c{n}"), Some(MachineState::Ready));
+    }
+    for n in 0..machines {
+        let mut claim = claim(&format!("c{n}"), &format!("c{n}"), 1, 0);
+        claim.key = crate::identifiers::KeyDigest::of(&n.to_be_bytes());
+        let random = Some(std::array::from_fn(|byte| {
+            n.to_be_bytes().get(byte).copied().unwrap_or_default()
+        }));
+        let ledger = world.ledger().with_entropy(move || random);
+        block_on(ledger.claim(&claim, at(0))).unwrap();
+    }
+    world
+}
+
+fn live(world: &World) -> usize {
+    let all = block_on(world.records.all()).unwrap();
+    all.iter().filter(|stored| stored.record.is_live()).count()
+}
+
+#[test]
+fn more_than_a_fifth_and_more_than_five_records_at_once_stay() {
+    for (machines, gone, retired) in [
+        (5, 5, true),
+        (6, 6, false),
+        (29, 6, false),
+        (30, 6, true),
+        (31, 7, false),
+    ] {
+        let mut world = crowd(machines);
+        for n in 0..gone {
+            world.becomes(&format!("c{n}"), None);
+        }
+        let ledger = world.ledger();
+        for minute in [0, 10, 20] {
+            let swept =
+                block_on(ledger.sweep(at(1) + Duration::from_mins(minute), &BTreeSet::new()))
+                    .unwrap();
+            let held_back = (minute >= 10 && !retired).then_some(gone);
+            assert_eq!(swept.held_back, held_back, "{gone} of {machines}");
+        }
+
+        let expected = if retired { machines - gone } else { machines };
+        assert_eq!(live(&world), expected, "{gone} of {machines}");
+    }
+}
+
+#[test]
+fn a_person_allows_as_many_as_are_counted() {
+    let mut world = crowd(8);
+    for n in 0..8 {
+        world.becomes(&format!("c{n}"), None);
+    }
+    assert_eq!(swept_again(&world, 1).held_back, Some(8));
+    world.absences.allow(7);
+    assert_eq!(swept(&world, 1).held_back, Some(8));
+    assert_eq!(live(&world), 8);
+
+    world.absences.allow(8);
+    assert_eq!(swept(&world, 1).held_back, None);
+    assert_eq!(live(&world), 0);
+}

@@ -1,0 +1,164 @@
+//! What a record went through when a certificate was granted; for people.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::Claim;
+use super::record::Record;
+use crate::nodes::NodeState;
+use crate::verifier::Assurance;
+
+/// How a certificate came to be granted.
+///
+/// Nothing rests on it. It is known by whoever wrote the record: after a crash between that and the
+/// answer, the same request is granted [`Again`](Self::Again).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GrantReason {
+    /// The name's first record.
+    First,
+    /// The key that opened the generation asks again: nothing was written.
+    Again,
+    /// The same machine's next generation.
+    Reenrolled(ReenrolReason),
+    /// The next generation, since a person gave this one up; the annotation is used up with that.
+    Reset {
+        /// The generation that was given up.
+        generation: u64,
+    },
+    /// The name is another machine's now.
+    ChangedHands {
+        /// Whose it was.
+        from: ProviderId,
+    },
+    /// The machine has another name now; the former one's record is a tombstone.
+    Renamed {
+        /// Its former name.
+        from: NodeName,
+    },
+    /// The first record of a Node that joined before us.
+    Adopted,
+    /// The present generation's next certificate: nothing was written.
+    Renewed,
+}
+
+/// Why a machine could leave a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReenrolReason {
+    /// There was no Node of its name.
+    NodeGone,
+    /// Its Node was not ready.
+    NodeDown,
+    /// Its certificates had expired.
+    Expired,
+    /// Its record was a tombstone.
+    Returned,
+}
+
+impl GrantReason {
+    /// What `claim` made of the record that there was `before`. `nodes` are those that were asked
+    /// for, and `renamed` is the machine's name whose record was buried for it.
+    pub(super) fn of(
+        claim: &Claim,
+        before: Option<&Record>,
+        nodes: &BTreeMap<NodeName, NodeState>,
+        renamed: Option<&NodeName>,
+        now: SystemTime,
+    ) -> Self {
+        let machine = &claim.assurance.identity().provider_id;
+        let renamed = renamed.map(|from| Self::Renamed { from: from.clone() });
+        let Some(before) = before else {
+            return renamed.unwrap_or(match claim.claimant {
+                super::Claimant::Token => Self::First,
+                super::Claimant::Node => Self::Adopted,
+            });
+        };
+        if before.holder.provider_id != *machine {
+            let from = before.holder.provider_id.clone();
+            return Self::ChangedHands { from };
+        }
+        if before.is_reset() {
+            let generation = before.generation;
+            return Self::Reset { generation };
+        }
+        renamed.unwrap_or_else(|| {
+            let node = nodes.get(&claim.node_name);
+            Self::Reenrolled(ReenrolReason::of(claim, before, node, now))
+        })
+    }
+
+    /// A stable name, for Events and logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::First => "FirstJoin",
+            Self::Again => "JoinRepeated",
+            Self::Reenrolled(_) => "Reenrolled",
+            Self::Reset { .. } => "IdentityReset",
+            Self::ChangedHands { .. } => "NameChangedHands",
+            Self::Renamed { .. } => "NodeRenamed",
+            Self::Adopted => "NodeAdopted",
+            Self::Renewed => "Renewed",
+        }
+    }
+
+    /// Whether it is worth an Event: a renewal is nothing new.
+    pub fn is_news(&self) -> bool {
+        match self {
+            Self::First
+            | Self::Again
+            | Self::Reenrolled(_)
+            | Self::Reset { .. }
+            | Self::ChangedHands { .. }
+            | Self::Renamed { .. }
+            | Self::Adopted => true,
+            Self::Renewed => false,
+        }
+    }
+}
+
+impl ReenrolReason {
+    fn of(claim: &Claim, before: &Record, node: Option<&NodeState>, now: SystemTime) -> Self {
+        if !before.is_live() {
+            return Self::Returned;
+        }
+        match (&claim.assurance, node) {
+            (Assurance::Attested(_), Some(NodeState::Absent)) => Self::NodeGone,
+            (Assurance::Attested(_), Some(node)) if node.is_down(now) => Self::NodeDown,
+            (Assurance::None(_) | Assurance::Attested(_), _) => Self::Expired,
+        }
+    }
+}
+
+impl fmt::Display for GrantReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::First => f.write_str("the name's first record"),
+            Self::Again => f.write_str("the key that opened the generation asked again"),
+            Self::Reenrolled(because) => write!(f, "the machine came with another key: {because}"),
+            Self::Reset { generation } => write!(
+                f,
+                "a person gave generation {generation} up; the annotation is used up"
+            ),
+            Self::ChangedHands { from } => write!(f, "the name was {from}'s, which is gone"),
+            Self::Renamed { from } => write!(f, "the machine's name was {from}"),
+            Self::Adopted => f.write_str("the Node joined before, and is taken on"),
+            Self::Renewed => f.write_str("a renewal"),
+        }
+    }
+}
+
+impl fmt::Display for ReenrolReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NodeGone => "there was no Node of its name",
+            Self::NodeDown => "its Node was not ready",
+            Self::Expired => "its certificates had expired",
+            Self::Returned => "its Machine had been gone",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use super::*;
+use crate::inventory::MachineState;
+use crate::ledger::{Adoption, Certificates, LedgerPolicy, MISSING_MACHINE_TIMEOUT};
+use crate::testing::records::{World, at, by_node, claim, insecure, name, policy, provider_id};
+
+#[track_caller]
+fn opening(world: &World, claim: &Claim, hour: u32) -> GrantReason {
+    world.claims(claim, hour).unwrap().opening
+}
+
+#[test]
+fn a_first_join_is_told_of_and_a_repeated_one() {
+    let world = World::new();
+    let claim = claim("m1", "n1", 1, 0);
+
+    assert_eq!(opening(&world, &claim, 0), GrantReason::First);
+    assert_eq!(opening(&world, &claim, 0), GrantReason::Again);
+}
+
+#[test]
+fn a_renewal_is_told_of_as_one() {
+    let world = World::held(policy());
+
+    let grant = world.renews("m1", 1, 1).unwrap();
+
+    assert_eq!(grant.opening, GrantReason::Renewed);
+    assert!(!grant.opening.is_news());
+}
+
+#[test]
+fn a_renewal_by_name_is_told_of_as_one() {
+    let unmarked = LedgerPolicy {
+        certificates: Certificates::Unmarked,
+        ..policy()
+    };
+    let world = World::held(unmarked);
+
+    let renewal = by_node(claim("m1", "n1", 2, 1));
+
+    assert_eq!(opening(&world, &renewal, 1), GrantReason::Renewed);
+}
+
+#[test]
+fn another_key_says_why_it_could_come() {
+    let gone = World::held(policy());
+    let again = claim("m1", "n1", 2, 1);
+    let because = |world: &World, claim: &Claim, hour| {
+        let opening = opening(world, claim, hour);
+        let GrantReason::Reenrolled(because) = opening else {
+            panic!("{opening:?}")
+        };
+        because
+    };
+    assert_eq!(because(&gone, &again, 1), ReenrolReason::NodeGone);
+
+    let down = World::held(policy());
+    down.node("n1", false, 1);
+    assert_eq!(because(&down, &again, 1), ReenrolReason::NodeDown);
+
+    let expired = World::new();
+    expired
+        .claims(&insecure(claim("m1", "n1", 1, 0)), 0)
+        .unwrap();
+    let late = insecure(claim("m1", "n1", 2, 11));
+    assert_eq!(because(&expired, &late, 11), ReenrolReason::Expired);
+}
+
+#[test]
+fn a_machine_that_was_gone_is_told_of_when_it_returns() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    for sweep in [at(1) - MISSING_MACHINE_TIMEOUT, at(1)] {
+        futures::executor::block_on(
+            world
+                .ledger()
+                .sweep(sweep, &std::collections::BTreeSet::new()),
+        )
+        .unwrap();
+    }
+    world.becomes("m1", Some(MachineState::Ready));
+
+    let opening = opening(&world, &claim("m1", "n1", 2, 2), 2);
+
+    assert_eq!(opening, GrantReason::Reenrolled(ReenrolReason::Returned));
+}
+
+#[test]
+fn a_reset_is_told_of_with_the_generation_that_it_gave_up() {
+    let world = World::held(policy());
+    world.node("n1", true, 1);
+    world.reset("n1");
+
+    let opening = opening(&world, &claim("m1", "n1", 2, 1), 1);
+
+    assert_eq!(opening, GrantReason::Reset { generation: 1 });
+    assert_eq!(opening.reason(), "IdentityReset");
+    assert_eq!(
+        opening.to_string(),
+        "a person gave generation 1 up; the annotation is used up"
+    );
+}
+
+#[test]
+fn a_name_that_changes_hands_says_whose_it_was() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+
+    let opening = opening(&world, &claim("m2", "n1", 2, 1), 1);
+
+    let from = provider_id("m1");
+    assert_eq!(opening, GrantReason::ChangedHands { from });
+}
+
+#[test]
+fn a_machine_of_another_name_says_its_former_one() {
+    let world = World::held(policy());
+
+    let opening = opening(&world, &claim("m1", "n2", 2, 1), 1);
+
+    assert_eq!(opening, GrantReason::Renamed { from: name("n1") });
+}
+
+#[test]
+fn a_node_that_is_taken_on_is_told_of() {
+    let world = World::with(LedgerPolicy {
+        adoption: Adoption::Allow,
+        ..policy()
+    });
+    world.node("n1", true, 1);
+
+    let opening = opening(&world, &by_node(claim("m1", "n1", 1, 1)), 1);
+
+    assert_eq!(opening, GrantReason::Adopted);
+}

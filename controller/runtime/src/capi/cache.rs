@@ -1,0 +1,227 @@
+//! What the watches have told, at any time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use kube::Client;
+use kube::api::Api;
+use kube::core::ApiResource;
+use serde::de::Error as _;
+use tokio::sync::watch;
+
+use super::api_discovery::referred;
+use super::objects::{
+    BootstrapConfig, Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Reference, Watched as _,
+};
+use super::store::Store;
+use super::watch::{Selection, Watches};
+
+/// What is known of Cluster API's objects, at any time.
+///
+/// # Guarantees
+///
+/// - Nothing is answered before every kind was listed once: what is missing is then not there.
+/// - An API server that is away changes nothing; what it last told holds until it is back.
+/// - Only the fields that are used are kept, and no secret.
+#[derive(Clone)]
+pub struct Objects(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    state: RwLock<State>,
+    resources: Mutex<HashMap<Kind, ApiResource>>,
+    changes: watch::Sender<u64>,
+    cluster_changes: watch::Sender<u64>,
+    /// By Cluster, for those who wait for it.
+    of_cluster: Mutex<HashMap<ObjectKey, watch::Sender<()>>>,
+}
+
+/// A group, a version where the reference has one, and a kind.
+type Kind = (String, Option<String>, String);
+
+#[derive(Default)]
+struct State {
+    store: Store,
+    /// The kinds that were listed.
+    listed: BTreeSet<&'static str>,
+}
+
+/// The kinds without which nothing is answered.
+const KINDS: [&str; 4] = [
+    Cluster::KIND,
+    Machine::KIND,
+    MachinePool::KIND,
+    BootstrapConfig::KIND,
+];
+
+impl Objects {
+    /// The objects that `selection` has on the management cluster that `client` speaks to.
+    pub fn new(client: Client, selection: Selection) -> (Self, Watches) {
+        let objects = Self(Arc::new(Inner {
+            client,
+            state: RwLock::default(),
+            resources: Mutex::default(),
+            changes: watch::Sender::new(0),
+            cluster_changes: watch::Sender::new(0),
+            of_cluster: Mutex::default(),
+        }));
+        let watches = Watches::new(objects.clone(), selection);
+        (objects, watches)
+    }
+
+    /// Whether everything was listed once.
+    pub fn is_ready(&self) -> bool {
+        self.read(State::is_ready)
+    }
+
+    /// A number that changes whenever anything does that is known here, readiness included.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    /// A number that changes whenever a Cluster does, or readiness.
+    pub(crate) fn cluster_changes(&self) -> watch::Receiver<u64> {
+        self.0.cluster_changes.subscribe()
+    }
+
+    /// Hears whenever this Cluster changes, or readiness.
+    pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
+        let mut waiting = self.waiting();
+        let sender = waiting.entry(cluster.clone()).or_default();
+        sender.subscribe()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<ObjectKey, watch::Sender<()>>> {
+        // Every change of the map is one insertion or removal, so a panic elsewhere leaves it whole.
+        let waiting = self.0.of_cluster.lock();
+        waiting.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who wait for this Cluster that it has changed.
+    pub(super) fn cluster_changed(&self, cluster: &ObjectKey) {
+        increment(&self.0.cluster_changes);
+        let mut waiting = self.waiting();
+        if let Some(sender) = waiting.get(cluster)
+            && sender.send(()).is_err()
+        {
+            waiting.remove(cluster);
+        }
+    }
+
+    /// Tells everybody that any Cluster may have changed.
+    fn all_clusters_changed(&self) {
+        increment(&self.0.cluster_changes);
+        self.waiting().retain(|_, sender| sender.send(()).is_ok());
+    }
+
+    /// The Clusters, in order; none before [`Objects::is_ready`].
+    pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
+        let own = |(key, cluster): (&ObjectKey, &Cluster)| (key.clone(), cluster.clone());
+        let all = |store: &Store| store.clusters().map(own).collect();
+        self.store(all).unwrap_or_default()
+    }
+
+    /// A Cluster; `None` where there is none, or before [`Objects::is_ready`].
+    pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
+        self.store(|store| store.cluster(key).cloned())?
+    }
+
+    /// What `look` finds; `None` before [`Objects::is_ready`].
+    pub(super) fn store<T>(&self, look: impl FnOnce(&Store) -> T) -> Option<T> {
+        self.read(|state| state.is_ready().then(|| look(&state.store)))
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    /// Reads an object that is referred to from `namespace`; `None` where it is not there.
+    pub(super) async fn fetch<K: Kept>(
+        &self,
+        namespace: &str,
+        reference: &Reference,
+    ) -> Result<Option<K>, kube::Error> {
+        let Some(resource) = self.resource(reference).await? else {
+            return Ok(None);
+        };
+        let client = self.0.client.clone();
+        let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
+        let found = api.get_opt(&reference.name).await?;
+        let kept = found.map(Raw::kept).transpose();
+        let kept =
+            kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))?;
+        Ok(kept.flatten())
+    }
+
+    /// The resource that this reference is to; `None` where the API server has none such.
+    pub async fn resource(
+        &self,
+        reference: &Reference,
+    ) -> Result<Option<ApiResource>, kube::Error> {
+        let Reference {
+            group,
+            version,
+            kind,
+            ..
+        } = reference;
+        let key = (group.clone(), version.clone(), kind.clone());
+        let known = self.resources(|resources| resources.get(&key).cloned());
+        if known.is_some() {
+            return Ok(known);
+        }
+        let found = referred(&self.0.client, reference).await?;
+        if let Some(resource) = &found {
+            self.resources(|resources| resources.insert(key, resource.clone()));
+        }
+        Ok(found)
+    }
+
+    fn resources<T>(&self, with: impl FnOnce(&mut HashMap<Kind, ApiResource>) -> T) -> T {
+        let resources = self.0.resources.lock();
+        with(&mut resources.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.0.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What `look` finds, whatever was listed.
+    #[cfg(test)]
+    pub(super) fn kept<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
+        self.read(|state| look(&state.store))
+    }
+
+    pub(super) fn write(&self, change: impl FnOnce(&mut Store)) {
+        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state.store);
+        drop(state);
+        increment(&self.0.changes);
+    }
+
+    pub(super) fn listed(&self, kind: &'static str) {
+        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = state.listed.insert(kind);
+        drop(state);
+        increment(&self.0.changes);
+        if is_new || kind == Cluster::KIND {
+            self.all_clusters_changed();
+        }
+    }
+}
+
+fn increment(count: &watch::Sender<u64>) {
+    count.send_modify(|count| *count = count.wrapping_add(1));
+}
+
+impl State {
+    fn is_ready(&self) -> bool {
+        KINDS.iter().all(|kind| self.listed.contains(kind))
+    }
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Objects").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,320 @@
+//! Connections to an API server that somebody else names.
+//!
+//! What is checked is the address that is dialled, after the name was resolved and before anything
+//! is sent: a name that resolves differently a second time gains nothing.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tower::Service;
+
+/// For one address; there are a few to a name, and a handshake has to follow.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// An API server has one address for each of its replicas, or for a load balancer.
+const MAX_ADDRESSES: usize = 16;
+
+const HTTPS_PORT: u16 = 443;
+
+/// Addresses that are not another host's: what answers there trusts its neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LocalRange {
+    /// Ourselves: `127.0.0.0/8` and `::1` (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3).
+    Loopback,
+    /// No address, which systems take for themselves: `0.0.0.0/8` and `::`.
+    Unspecified,
+    /// This link: `169.254.0.0/16` (RFC 3927) and `fe80::/10` (RFC 4291 section 2.5.6), and
+    /// `fd00:ec2::/32`, which Amazon EC2 uses for the same. Clouds hand out credentials there.
+    LinkLocal,
+    /// Many hosts, or all.
+    Multicast,
+}
+
+impl std::fmt::Display for LocalRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Loopback => "a loopback address",
+            Self::Unspecified => "an unspecified address",
+            Self::LinkLocal => "a link-local address",
+            Self::Multicast => "a multicast address",
+        })
+    }
+}
+
+/// Where connections may go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EgressPolicy {
+    /// Whether loopback addresses are other hosts', as they are in tests.
+    pub insecure_allow_loopback: bool,
+}
+
+impl EgressPolicy {
+    /// To other hosts only.
+    pub const STRICT: Self = Self {
+        insecure_allow_loopback: false,
+    };
+
+    /// What is wrong with this address; `None` where it may be dialled.
+    pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
+        let refused = match address {
+            IpAddr::V4(address) => neighbourhood_v4(address),
+            IpAddr::V6(address) => neighbourhood_v6(address),
+        }?;
+        (refused != LocalRange::Loopback || !self.insecure_allow_loopback).then_some(refused)
+    }
+}
+
+fn neighbourhood_v4(address: Ipv4Addr) -> Option<LocalRange> {
+    if address.is_loopback() {
+        Some(LocalRange::Loopback)
+    } else if address.octets().starts_with(&[0]) {
+        Some(LocalRange::Unspecified)
+    } else if address.is_link_local() {
+        Some(LocalRange::LinkLocal)
+    } else if address.is_multicast() || address.is_broadcast() {
+        Some(LocalRange::Multicast)
+    } else {
+        None
+    }
+}
+
+fn neighbourhood_v6(address: Ipv6Addr) -> Option<LocalRange> {
+    let is_ec2 = address.segments().starts_with(&[0xfd00, 0xec2]);
+    if address.is_loopback() {
+        Some(LocalRange::Loopback)
+    } else if address.is_unspecified() {
+        Some(LocalRange::Unspecified)
+    } else if address.is_unicast_link_local() || is_ec2 {
+        Some(LocalRange::LinkLocal)
+    } else if address.is_multicast() {
+        Some(LocalRange::Multicast)
+    } else {
+        carried_v4(address).and_then(neighbourhood_v4)
+    }
+}
+
+/// The IPv4 address that is reached by way of this one: mapped or compatible (RFC 4291 section
+/// 2.5.5), translated (RFC 6052 section 2.1, RFC 8215), or 6to4 (RFC 3056).
+fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+    match address.segments() {
+        [0x64, 0xff9b, .., high, low] | [0x2002, high, low, ..] => Some(v4(high, low)),
+        _ => address.to_ipv4(),
+    }
+}
+
+/// No connection was made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum DialError {
+    #[error("the URL has no host")]
+    NoHost,
+    #[error("the name of the API server cannot be resolved")]
+    Resolve(#[source] io::Error),
+    #[error("the name of the API server has no address")]
+    NoAddress,
+    #[error("the API server's address {address} is refused: it is {neighbourhood}")]
+    Refused {
+        address: IpAddr,
+        neighbourhood: LocalRange,
+    },
+    #[error("cannot connect to {address}")]
+    Connect {
+        address: SocketAddr,
+        source: io::Error,
+    },
+}
+
+/// Connects to hosts in reach.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dialler(pub(super) EgressPolicy);
+
+impl Service<Uri> for Dialler {
+    type Response = TokioIo<TcpStream>;
+    type Error = DialError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, DialError>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), DialError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, server: Uri) -> Self::Future {
+        Box::pin(dial(server, self.0))
+    }
+}
+
+async fn dial(server: Uri, reach: EgressPolicy) -> Result<TokioIo<TcpStream>, DialError> {
+    let host = server.host().ok_or(DialError::NoHost)?;
+    // A literal IPv6 address is in brackets.
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    let port = server.port_u16().unwrap_or(HTTPS_PORT);
+    let addresses = lookup_host((host, port))
+        .await
+        .map_err(DialError::Resolve)?
+        .take(MAX_ADDRESSES)
+        .collect();
+    let addresses = screened(addresses, reach)?;
+    let mut last = DialError::NoAddress;
+    for address in addresses {
+        match connect(address).await {
+            Ok(stream) => return Ok(TokioIo::new(stream)),
+            Err(source) => last = DialError::Connect { address, source },
+        }
+    }
+    Err(last)
+}
+
+/// The addresses, where every one of them is in reach: a name that leads here and elsewhere is no
+/// API server's.
+fn screened(addresses: Vec<SocketAddr>, reach: EgressPolicy) -> Result<Vec<SocketAddr>, DialError> {
+    for address in addresses.iter().map(SocketAddr::ip) {
+        if let Some(neighbourhood) = reach.refuses(address) {
+            return Err(DialError::Refused {
+                address,
+                neighbourhood,
+            });
+        }
+    }
+    Ok(addresses)
+}
+
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    // Requests are small, and wait for their answers.
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STRICT: EgressPolicy = EgressPolicy::STRICT;
+    const TEST: EgressPolicy = EgressPolicy {
+        insecure_allow_loopback: true,
+    };
+
+    #[test]
+    fn a_neighbours_address_is_refused_in_every_notation() {
+        use LocalRange::{LinkLocal, Loopback, Multicast, Unspecified};
+        for (address, expected) in [
+            ("127.0.0.1", Loopback),
+            ("127.255.0.9", Loopback),
+            ("::1", Loopback),
+            ("::ffff:127.0.0.1", Loopback),
+            ("::127.0.0.1", Loopback),
+            ("64:ff9b::7f00:1", Loopback),
+            ("64:ff9b:1::7f00:1", Loopback),
+            ("2002:7f00:1::", Loopback),
+            ("0.0.0.0", Unspecified),
+            ("0.1.2.3", Unspecified),
+            ("::", Unspecified),
+            ("::ffff:0.0.0.0", Unspecified),
+            ("169.254.169.254", LinkLocal),
+            ("169.254.0.1", LinkLocal),
+            ("fe80::1", LinkLocal),
+            ("febf::1", LinkLocal),
+            ("::ffff:169.254.169.254", LinkLocal),
+            ("64:ff9b::a9fe:a9fe", LinkLocal),
+            ("2002:a9fe:a9fe::1", LinkLocal),
+            ("fd00:ec2::254", LinkLocal),
+            ("224.0.0.1", Multicast),
+            ("255.255.255.255", Multicast),
+            ("ff02::1", Multicast),
+        ] {
+            let parsed: IpAddr = address.parse().unwrap();
+            assert_eq!(STRICT.refuses(parsed), Some(expected), "{address}");
+        }
+    }
+
+    #[test]
+    fn another_hosts_address_is_not() {
+        for address in [
+            "10.0.0.1",
+            "192.168.7.1",
+            "172.16.0.1",
+            "100.64.0.1",
+            "203.0.113.7",
+            "170.254.0.1",
+            "2001:db8::1",
+            "fd00::1",
+            "fec0::1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:a00:1::1",
+        ] {
+            assert_eq!(STRICT.refuses(address.parse().unwrap()), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_test_reaches_itself_and_nothing_else_more() {
+        assert_eq!(TEST.refuses("127.0.0.1".parse().unwrap()), None);
+        assert_eq!(TEST.refuses("::1".parse().unwrap()), None);
+        for address in [
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "::ffff:169.254.0.1",
+        ] {
+            assert!(
+                TEST.refuses(address.parse().unwrap()).is_some(),
+                "{address}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_with_one_address_here_is_refused_whole() {
+        let there = SocketAddr::from(([203, 0, 113, 7], 6443));
+        let here = SocketAddr::from(([127, 0, 0, 1], 6443));
+        assert_eq!(screened(vec![there], STRICT).unwrap(), [there]);
+
+        let error = screened(vec![there, here], STRICT).unwrap_err();
+
+        assert!(
+            matches!(error, DialError::Refused { address, .. } if address == here.ip()),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_to_a_name_that_resolves_to_ourselves() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for host in [
+            "localhost",
+            "127.0.0.1",
+            "[::ffff:127.0.0.1]",
+            "127.1",
+            "2130706433",
+        ] {
+            let server: Uri = format!("https://{host}:{port}").parse().unwrap();
+
+            let error = dial(server.clone(), STRICT).await.unwrap_err();
+
+            assert!(
+                matches!(error, DialError::Refused { .. }),
+                "{host}: {error}"
+            );
+        }
+        let server: Uri = format!("https://localhost:{port}").parse().unwrap();
+        let reached = dial(server, TEST).await.unwrap();
+        let (_, from) = listener.accept().await.unwrap();
+        assert_eq!(from, reached.inner().local_addr().unwrap());
+    }
+}

@@ -1,0 +1,234 @@
+//! Whether every way round attestation is closed, and proof of it.
+//!
+//! Two looks, since each misses what the other sees. A `SubjectAccessReview` asks all of the API
+//! server's authorizers, but about groups: of a binding to the single user
+//! `system:bootstrap:abcdef` it says nothing. A scan of bindings sees that, but RBAC only.
+
+use std::fmt;
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::Client;
+use kube::api::{Api, PostParams};
+use node_attestation_core::crd::conditions::reason;
+use tokio::time::{Instant, sleep};
+
+use super::access::{HardeningError, call};
+use super::bindings::{
+    AUTHENTICATED, BOOTSTRAPPERS, Grant, Holder, KUBEADM_TOKENS, NODES, OpenBinding, Scan,
+    UNAUTHENTICATED,
+};
+
+/// How long a review may contradict the scan: the authorizer learns of a binding's end by a watch
+/// of its own.
+const SETTLING: Duration = Duration::from_secs(3);
+
+/// Between two such reviews.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How many ways the message names; there is no end to what can be bound.
+const MAX_NAMED: usize = 10;
+
+/// What the condition `AutoApprovePathsClosed` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Closure {
+    /// Nobody has a kubelet's certificate approved unseen.
+    Closed,
+    /// Somebody has.
+    Open {
+        /// Who, and by what; not empty.
+        ways: Vec<AutoApprovePath>,
+    },
+}
+
+/// One way round attestation.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum AutoApprovePath {
+    /// A binding.
+    Binding(OpenBinding),
+    /// A right that no `ClusterRoleBinding` explains: a webhook or another authorizer gives it.
+    Authorizer {
+        /// Who has it.
+        holder: Holder,
+        /// What for.
+        grant: Grant,
+    },
+}
+
+impl fmt::Display for AutoApprovePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (holder, grant) = match self {
+            Self::Binding(open) => (&open.holder, open.grant),
+            Self::Authorizer { holder, grant } => (holder, *grant),
+        };
+        let gain = match grant {
+            Grant::NodeClient => "any node's certificate",
+            Grant::SelfNodeClient => "a node's certificate again and again",
+        };
+        write!(f, "{holder} gets {gain} unattested, ")?;
+        match self {
+            Self::Binding(open) => {
+                write!(f, "by ClusterRoleBinding {} to {}", open.name, open.role)?;
+                match open.kubeadm {
+                    Some(_) => f.write_str(" (set autoApproveBindings: Remove, or delete it)"),
+                    None => f.write_str(" (delete it, or take this subject out of it)"),
+                }
+            }
+            Self::Authorizer { grant, .. } => write!(
+                f,
+                "by an authorizer other than RBAC (have it not allow create of \
+                 certificatesigningrequests/{})",
+                grant.subresource()
+            ),
+        }
+    }
+}
+
+impl Closure {
+    /// Whether nobody has.
+    pub fn is_closed(&self) -> bool {
+        *self == Self::Closed
+    }
+
+    /// The condition's reason.
+    pub fn reason(&self) -> &'static str {
+        let by_kubeadm = |way: &AutoApprovePath| matches!(way, AutoApprovePath::Binding(open) if open.kubeadm.is_some());
+        match self {
+            Self::Closed => reason::CLOSED,
+            Self::Open { ways } if ways.iter().all(by_kubeadm) => {
+                reason::AUTO_APPROVE_BINDING_FOUND
+            }
+            Self::Open { .. } => reason::OPEN_BY_OTHER_MEANS,
+        }
+    }
+
+    /// The condition's message: each open way with its remedy.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Closed => {
+                "no binding or authorizer has kubelet certificates approved unattested".to_owned()
+            }
+            Self::Open { ways } => {
+                let mut named: Vec<_> = ways
+                    .iter()
+                    .take(MAX_NAMED)
+                    .map(ToString::to_string)
+                    .collect();
+                if ways.len() > MAX_NAMED {
+                    named.push(format!("and {} more", ways.len() - MAX_NAMED));
+                }
+                named.join("; ")
+            }
+        }
+    }
+}
+
+/// Proves that all is closed, or names what is open, given the bindings that were just scanned.
+///
+/// # Errors
+///
+/// The API server could not be asked; nothing is known then.
+pub async fn examine(client: &Client, scan: &Scan) -> Result<Closure, HardeningError> {
+    let mut ways: Vec<_> = scan
+        .open
+        .iter()
+        .cloned()
+        .map(AutoApprovePath::Binding)
+        .collect();
+    for question in questions(scan) {
+        if !question.is_explained(scan) && question.stays_allowed(client).await? {
+            ways.push(AutoApprovePath::Authorizer {
+                holder: Holder::Group(question.of.to_owned()),
+                grant: question.grant,
+            });
+        }
+    }
+    ways.sort();
+    Ok(if ways.is_empty() {
+        Closure::Closed
+    } else {
+        Closure::Open { ways }
+    })
+}
+
+/// May a member of these groups have that?
+struct Question {
+    of: &'static str,
+    groups: Vec<String>,
+    grant: Grant,
+}
+
+fn questions(scan: &Scan) -> [Question; 4] {
+    let owned = |groups: &[&str]| groups.iter().map(ToString::to_string).collect();
+    let mut tokens: Vec<String> = owned(&[BOOTSTRAPPERS, KUBEADM_TOKENS, AUTHENTICATED]);
+    tokens.extend(scan.token_groups.iter().cloned());
+    let nodes = |grant| Question {
+        of: NODES,
+        groups: owned(&[NODES, AUTHENTICATED]),
+        grant,
+    };
+    [
+        Question {
+            of: BOOTSTRAPPERS,
+            groups: tokens,
+            grant: Grant::NodeClient,
+        },
+        nodes(Grant::NodeClient),
+        nodes(Grant::SelfNodeClient),
+        Question {
+            of: UNAUTHENTICATED,
+            groups: owned(&[UNAUTHENTICATED]),
+            grant: Grant::NodeClient,
+        },
+    ]
+}
+
+impl Question {
+    /// Whether a binding that was found says yes already.
+    fn is_explained(&self, scan: &Scan) -> bool {
+        scan.open.iter().any(|open| {
+            open.grant == self.grant
+                && matches!(&open.holder, Holder::Group(group) if self.groups.contains(group))
+        })
+    }
+
+    async fn stays_allowed(&self, client: &Client) -> Result<bool, HardeningError> {
+        let end = Instant::now() + SETTLING;
+        while self.is_allowed(client).await? {
+            if Instant::now() >= end {
+                return Ok(true);
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(false)
+    }
+
+    async fn is_allowed(&self, client: &Client) -> Result<bool, HardeningError> {
+        let some = |text: &str| Some(text.to_owned());
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                groups: Some(self.groups.clone()),
+                resource_attributes: Some(ResourceAttributes {
+                    group: some("certificates.k8s.io"),
+                    // As kube-controller-manager asks.
+                    version: some("*"),
+                    resource: some("certificatesigningrequests"),
+                    subresource: some(self.grant.subresource()),
+                    verb: some("create"),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api: Api<SubjectAccessReview> = Api::all(client.clone());
+        let options = PostParams::default();
+        let answer = api.create(&options, &review);
+        let answer = call("create", "subjectaccessreviews", answer).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}

@@ -1,0 +1,296 @@
+//! Many clusters: each [`KubeletAuthentication`] of a management
+//! cluster has its Cluster's requests answered.
+//!
+//! An infrastructure provider embeds it with verifiers of its own:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use node_attestation_runtime::client::ClusterAccess;
+//! # use node_attestation_core::crd::KubeletAuthentication;
+//! # use node_attestation_runtime::fleet::{Fleet, NoVerifiers, Settings};
+//! # use node_attestation_core::verifier::{Verifier, Verifiers};
+//! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
+//! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
+//!     Ok(Verifiers::from_iter([verifier.clone()]))
+//! };
+//! let fleet = Fleet::new(&management, Settings::default(), Arc::new(verifiers));
+//! fleet.run(std::future::pending()).await;
+//! # }
+//! ```
+//!
+//! # Guarantees
+//!
+//! - Each cluster has tasks, a queue and budgets of its own: one that is down, hostile or
+//!   misconfigured delays no other, and neither does a panic.
+//! - What stands in a cluster's way is said in a condition, for a person to act on; no secret is.
+//! - A kubeconfig or a CA that is replaced is taken up at once, and no request is lost over it.
+
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use kube::Client;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::crd::conditions::reason;
+use node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT;
+use node_attestation_core::verifier::Verifiers;
+use tokio::task::JoinSet;
+
+use crate::capi::{ObjectKey, Objects, Selection, Watches};
+use crate::client::{ClusterAccess, EgressPolicy};
+use crate::clock::now;
+use crate::records::RecordsWatch;
+
+mod ca_key_registry;
+mod cluster_registry;
+mod cluster_status;
+mod cluster_tasks;
+mod conditions;
+mod desired_state;
+mod enablement;
+mod infra_cluster;
+mod leader;
+mod not_ready;
+mod periodic;
+mod record_events;
+mod single_object;
+pub(crate) mod spec_mapping;
+mod status_writer;
+mod supervisor;
+
+use ca_key_registry::CaKeys;
+use leader::{Candidate, KubeLeases};
+
+/// The default of [`Settings::sync_period`].
+pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
+
+/// Which part of a management cluster is looked after, and how.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Only what is in this namespace.
+    pub namespace: Option<String>,
+    /// Only what belongs to Clusters with this value of the label `cluster.x-k8s.io/watch-filter`.
+    pub watch_filter: Option<String>,
+    /// Only one of several replicas works at a time; this one goes by the name given, and something
+    /// that tells it from others of that name. `None`: there is only one.
+    pub candidate: Option<String>,
+    /// Where workload clusters' API servers may be.
+    pub reach: EgressPolicy,
+    /// For how long a Machine has to be missing before its record is retired, its certificates are
+    /// revoked and its Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`].
+    pub missing_machine_timeout: Option<Duration>,
+    /// The time between two inspections of a workload cluster that is in order: its version, its Nodes, the list
+    /// of what is revoked, the admission policies, the bindings that approve requests, and, every other time,
+    /// our rights. A cluster with which something is wrong is inspected each minute, and one whose watches fail
+    /// or come back at once. `None`: [`SYNC_PERIOD`].
+    pub sync_period: Option<Duration>,
+}
+
+/// Finds who appraises a cluster's evidence.
+pub trait VerifierFactory: Send + Sync {
+    /// The verifiers of what is authorized there, one for each attestor. `cluster_uid` is the
+    /// Cluster's, which a move changes.
+    ///
+    /// # Errors
+    ///
+    /// One that is authorized and cannot be had; none of the cluster's requests is answered then.
+    fn verifiers(
+        &self,
+        authentication: &KubeletAuthentication,
+        cluster_uid: &str,
+    ) -> Result<Verifiers, VerifierUnavailable>;
+}
+
+impl<F> VerifierFactory for F
+where
+    F: Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync,
+{
+    fn verifiers(
+        &self,
+        authentication: &KubeletAuthentication,
+        cluster_uid: &str,
+    ) -> Result<Verifiers, VerifierUnavailable> {
+        self(authentication, cluster_uid)
+    }
+}
+
+/// An attestor that is authorized cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifierUnavailable {
+    /// This controller has no such verifier.
+    #[error("this controller has no verifier for the attestor {0:?}")]
+    Unknown(String),
+    /// Machines that prove nothing are admitted only by whoever runs the controller.
+    #[error("insecure is authorized, and this controller runs without --allow-insecure")]
+    InsecureNotAllowed,
+    /// As this controller is set up, it cannot be had.
+    #[error("the attestor {attestor} is authorized, and this controller cannot use it: {why}")]
+    Unusable {
+        /// The attestor.
+        attestor: &'static str,
+        /// Why, for the operator.
+        why: String,
+    },
+}
+
+impl VerifierUnavailable {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => reason::ATTESTOR_UNKNOWN,
+            Self::InsecureNotAllowed => reason::INSECURE_NOT_ALLOWED,
+            Self::Unusable { .. } => reason::ATTESTOR_UNUSABLE,
+        }
+    }
+}
+
+/// A controller of all clusters of a management cluster, or of a part of them.
+#[derive(Clone)]
+pub struct Fleet {
+    settings: Settings,
+    management: Client,
+    leases: Client,
+    verifiers: Arc<dyn VerifierFactory>,
+    connect: Option<Connect>,
+}
+
+/// Gives access to the API server of a Cluster's workload cluster, in the place of its kubeconfig.
+pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
+
+/// The parts that all clusters share.
+struct Shared {
+    management: Client,
+    objects: Objects,
+    records: RecordsWatch,
+    reach: EgressPolicy,
+    connect: Option<Connect>,
+    verifiers: Arc<dyn VerifierFactory>,
+    ca_keys: CaKeys,
+    missing_machine_timeout: Duration,
+    sync_period: Duration,
+    clock: fn() -> SystemTime,
+}
+
+impl Fleet {
+    /// A controller in this management cluster; nothing is asked of it yet.
+    pub fn new(
+        management: &ClusterAccess,
+        settings: Settings,
+        verifiers: Arc<dyn VerifierFactory>,
+    ) -> Self {
+        Self {
+            settings,
+            management: management.client().clone(),
+            leases: management.lease_client().clone(),
+            verifiers,
+            connect: None,
+        }
+    }
+
+    /// Has workload clusters' API servers reached by `connect`.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn connecting_by(mut self, connect: Connect) -> Self {
+        self.connect = Some(connect);
+        self
+    }
+
+    /// Answers requests until `stop` is ready; only while this replica leads, where there may be
+    /// others.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let (shared, watches) = self.shared();
+        // A replica that does not lead watches too: it knows all objects when it is its turn.
+        let mut watching = JoinSet::new();
+        watching.spawn(watches.run(pending()));
+        self.lead(&shared, stop).await;
+    }
+
+    async fn lead(&self, shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        let Some(name) = &self.settings.candidate else {
+            return cluster_registry::supervise_all(&self.settings, shared, stop).await;
+        };
+        let identity = leader::identity(name);
+        let lease = self.lease_name();
+        let leases = KubeLeases::new(self.leases.clone(), lease.clone());
+        let candidate = Candidate::new(leases, lease, identity, now);
+        loop {
+            let mut term = tokio::select! {
+                () = &mut stop => return,
+                term = candidate.lead() => term,
+            };
+            let work = |stop| self.work(shared.clone(), stop);
+            let stopped = Box::pin(term.during(&mut stop, work)).await;
+            if stopped {
+                return term.release().await;
+            }
+        }
+    }
+
+    /// Looks after all clusters, on a task of its own: renewing the Lease waits for none of it.
+    async fn work(&self, shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
+        let settings = self.settings.clone();
+        let mut work = JoinSet::new();
+        work.spawn(async move { cluster_registry::supervise_all(&settings, &shared, stop).await });
+        if let Some(Err(error)) = work.join_next().await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn shared(&self) -> (Arc<Shared>, Watches) {
+        let selection = Selection {
+            namespace: self.settings.namespace.clone(),
+            watch_filter: self.settings.watch_filter.clone(),
+        };
+        let (objects, watches) = Objects::new(self.management.clone(), selection);
+        let shared = Arc::new(Shared {
+            management: self.management.clone(),
+            objects,
+            records: RecordsWatch::start(
+                self.management.clone(),
+                self.settings.namespace.as_deref(),
+            ),
+            reach: self.settings.reach,
+            connect: self.connect.clone(),
+            verifiers: self.verifiers.clone(),
+            ca_keys: CaKeys::default(),
+            missing_machine_timeout: self
+                .settings
+                .missing_machine_timeout
+                .unwrap_or(MISSING_MACHINE_TIMEOUT),
+            sync_period: self.settings.sync_period.unwrap_or(SYNC_PERIOD),
+            clock: now,
+        });
+        (shared, watches)
+    }
+
+    /// Controllers of different parts do not wait for each other.
+    fn lease_name(&self) -> String {
+        let Settings {
+            namespace,
+            watch_filter,
+            ..
+        } = &self.settings;
+        let mut name = "node-attestation-controller".to_owned();
+        if namespace.is_some() || watch_filter.is_some() {
+            let part = format!("{namespace:?}{watch_filter:?}");
+            let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, part.as_bytes());
+            let digest = data_encoding::HEXLOWER.encode(digest.as_ref());
+            name.push('-');
+            name.extend(digest.chars().take(8));
+        }
+        name
+    }
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

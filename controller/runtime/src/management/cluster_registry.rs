@@ -1,0 +1,241 @@
+//! Which clusters are looked after, and that each is.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{Stream, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource as _;
+use kube::api::Api;
+use kube::runtime::watcher::Event;
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::KubeletAuthentication;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::sleep;
+
+use super::enablement::Enablement;
+use super::supervisor::supervise;
+use super::{Settings, Shared};
+use crate::capi::ObjectKey;
+use crate::watch::{Lenient, Skipped, on_management, watch_config};
+
+/// The wait before a supervisor that panicked begins again.
+const RESTART: Duration = Duration::from_secs(30);
+
+/// Looks after every cluster until `stop` is ready, and then ends what is being done.
+pub(super) async fn supervise_all(
+    settings: &Settings,
+    shared: &Arc<Shared>,
+    stop: impl Future<Output = ()>,
+) {
+    let mut directory = Directory::new(shared.clone());
+    let mut events = authentications(settings, shared).boxed();
+    let mut stop = pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            Some(event) = events.next() => directory.seen(event),
+            Some(ended) = directory.tasks.join_next_with_id() => directory.ended(&ended),
+            () = directory.enablement.due() => directory.enable(),
+        }
+    }
+    directory.finish().await;
+}
+
+struct Directory {
+    shared: Arc<Shared>,
+    clusters: HashMap<ObjectKey, Entry>,
+    tasks: JoinSet<()>,
+    started: HashMap<Id, ObjectKey>,
+    skipped: Skipped,
+    enablement: Enablement,
+    /// Whether all were listed once.
+    is_listed: bool,
+}
+
+/// What a cluster's supervisor is told.
+#[derive(Debug, Clone)]
+pub(super) enum ClusterEvent {
+    /// It is to be looked after like this.
+    Is(Arc<KubeletAuthentication>),
+    /// Nobody is to look after it any more. Where another controller is to, there is no word.
+    Deleted,
+}
+
+/// A cluster that is looked after for as long as this is not dropped.
+struct Entry {
+    authentication: watch::Sender<ClusterEvent>,
+    /// Whether the list, as far as it was read, has it.
+    listed: bool,
+}
+
+impl Directory {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            enablement: Enablement::new(shared.clone()),
+            is_listed: false,
+            shared,
+            clusters: HashMap::new(),
+            tasks: JoinSet::new(),
+            started: HashMap::new(),
+            skipped: Skipped::new("KubeletAuthentication"),
+        }
+    }
+
+    fn seen(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
+        self.enablement.something_changed();
+        match event {
+            Event::Init => {
+                for entry in self.clusters.values_mut() {
+                    entry.listed = false;
+                }
+            }
+            Event::InitApply(seen) | Event::Apply(seen) => {
+                let Some(key) = key_of(seen.meta()) else {
+                    return;
+                };
+                match seen.object {
+                    Ok(authentication) => self.there_is(key, authentication),
+                    Err(ref error) => {
+                        self.skipped.note(seen.meta(), error);
+                        self.there_is_unread(&key);
+                    }
+                }
+            }
+            Event::InitDone => {
+                self.is_listed = true;
+                let gone = self.clusters.extract_if(|_, entry| !entry.listed);
+                gone.for_each(|(_, entry)| entry.deleted());
+            }
+            Event::Delete(seen) => {
+                let entry = key_of(seen.meta()).and_then(|key| self.clusters.remove(&key));
+                if let Some(entry) = entry {
+                    entry.deleted();
+                }
+            }
+        }
+    }
+
+    /// Makes and changes what Clusters ask for by themselves.
+    fn enable(&mut self) {
+        let clusters = self.is_listed.then_some(&self.clusters);
+        self.enablement.look(clusters.map(|clusters| {
+            move |key: &ObjectKey| match &*clusters.get(key)?.authentication.borrow() {
+                ClusterEvent::Is(authentication) => Some(authentication.clone()),
+                ClusterEvent::Deleted => None,
+            }
+        }));
+    }
+
+    fn there_is(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
+        let authentication = ClusterEvent::Is(Arc::new(authentication));
+        if let Some(entry) = self.clusters.get_mut(&key) {
+            entry.listed = true;
+            entry.authentication.send_replace(authentication);
+            return;
+        }
+        let entry = Entry {
+            authentication: watch::Sender::new(authentication),
+            listed: true,
+        };
+        self.start(&key, &entry.authentication, Duration::ZERO);
+        self.clusters.insert(key, entry);
+    }
+
+    /// What it said before holds, if it could be read then.
+    fn there_is_unread(&mut self, key: &ObjectKey) {
+        if let Some(entry) = self.clusters.get_mut(key) {
+            entry.listed = true;
+        }
+    }
+
+    fn start(
+        &mut self,
+        key: &ObjectKey,
+        authentication: &watch::Sender<ClusterEvent>,
+        wait: Duration,
+    ) {
+        let supervised = supervise(self.shared.clone(), key.clone(), authentication.subscribe());
+        let task = self.tasks.spawn(async move {
+            sleep(wait).await;
+            supervised.await;
+        });
+        self.started.insert(task.id(), key.clone());
+    }
+
+    fn ended(&mut self, ended: &Result<(Id, ()), JoinError>) {
+        let id = match ended {
+            Ok((id, ())) => *id,
+            Err(error) => error.id(),
+        };
+        let Some(key) = self.started.remove(&id) else {
+            return;
+        };
+        if ended.is_err() {
+            // What it panicked with may be anything, so it is not repeated here.
+            let cluster = key.to_string();
+            tracing::error!(
+                cluster,
+                "looking after the cluster panicked; it begins again"
+            );
+        }
+        // Where it is gone, or there again, another has begun or none is wanted.
+        let running = self.started.values().any(|other| *other == key);
+        let entry = self.clusters.get(&key).filter(|_| !running);
+        if let Some(authentication) = entry.map(|entry| entry.authentication.clone()) {
+            self.start(&key, &authentication, RESTART);
+        }
+    }
+
+    async fn finish(mut self) {
+        self.clusters.clear();
+        // Each has a deadline of its own.
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+impl Entry {
+    fn deleted(self) {
+        self.authentication.send_replace(ClusterEvent::Deleted);
+    }
+}
+
+fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
+    Some(ObjectKey {
+        namespace: metadata.namespace.clone()?,
+        name: metadata.name.clone()?,
+    })
+}
+
+/// All there are, for ever.
+fn authentications(
+    settings: &Settings,
+    shared: &Shared,
+) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
+    let client = shared.management.clone();
+    let api = match &settings.namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    };
+    let mut failed = false;
+    on_management(api, watch_config()).filter_map(move |event| {
+        if let Err(error) = &event {
+            let error = error_chain(error);
+            if failed {
+                tracing::debug!(error, "the watch of KubeletAuthentications failed again");
+            } else {
+                tracing::warn!(
+                    error,
+                    "the watch of KubeletAuthentications failed; it is tried again until it holds"
+                );
+            }
+        }
+        // A watch also says that it begins before every list that fails.
+        failed = event.is_err() || failed && matches!(event, Ok(Event::Init));
+        std::future::ready(event.ok())
+    })
+}

@@ -1,0 +1,64 @@
+//! What is known of a workload cluster that is served.
+
+use crate::preflight::ServerVersion;
+
+/// What was found out when it was last looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Health {
+    pub(super) answers: ApiReachability,
+    /// The rights that are missing, as an operator would write them down.
+    pub(super) missing: Vec<String>,
+    pub(super) paths: AutoApproveStatus,
+    pub(super) census: Option<RecordCounts>,
+    /// Records that are not retired, because they are too many at once.
+    pub(super) held_back: Option<HeldBack>,
+    /// What could not be done, and why; not empty where something was not.
+    pub(super) undone: Vec<String>,
+}
+
+/// Whether the API server answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum ApiReachability {
+    /// It was not asked yet.
+    #[default]
+    Unknown,
+    /// It does, and is of this version.
+    Yes(ServerVersion),
+    /// It does not.
+    No(String),
+    /// It does, and does not let us in.
+    Refused(String),
+}
+
+/// Whether anybody has requests approved without evidence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum AutoApproveStatus {
+    /// Nobody knows; why, where anybody asked.
+    #[default]
+    Unknown,
+    /// It could not be found out.
+    Unasked(String),
+    /// Nobody has.
+    Closed(String),
+    /// Somebody has, by kubeadm's bindings alone; which.
+    Bindings(String),
+    /// So has somebody, and they stay until these Nodes have records.
+    Waiting(String),
+    /// Somebody has.
+    Open(String),
+}
+
+/// Records whose machines are gone, and which only a person can have retired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeldBack {
+    pub(super) gone: usize,
+    pub(super) live: usize,
+}
+
+/// How many records there are, and when the first certificate ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct RecordCounts {
+    pub(super) live: u32,
+    pub(super) tombstones: u32,
+    pub(super) earliest_expiry: Option<std::time::SystemTime>,
+}

@@ -1,0 +1,216 @@
+//! The tasks of one cluster that is served.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use node_attestation_core::crd::GuestReportedAddresses;
+use node_attestation_core::decide::Context;
+use node_attestation_core::inventory::Inventory;
+use node_attestation_core::ledger::{Absences, Ledger, RecordLedger, Records};
+use node_attestation_core::scope::{Enforcement, Issuance};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::cluster_status::Health;
+use super::desired_state::{Fingerprint, Service};
+use super::periodic::Upkeep;
+use super::record_events::Teller;
+use super::{Shared, spec_mapping};
+use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
+use crate::client::ClusterAccess;
+use crate::csr_writer::KubeStore;
+use crate::events::Events;
+use crate::nodes::{KubeNodeAddresses, KubeNodes};
+use crate::pipeline::Pipeline;
+use crate::worker;
+
+/// How often it is looked for certificates that are worth nothing any more, which costs no call:
+/// they are refused soon after, and not when the cluster is looked at next.
+const REVOCATIONS: Duration = Duration::from_secs(3);
+
+/// The time between two rounds, which cost no call where nothing has changed.
+const ROUND: Duration = Duration::from_mins(1);
+
+/// A cluster whose requests are answered.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) ca: Arc<ClusterCa>,
+    pub(super) access: ClusterAccess,
+    health: watch::Receiver<Health>,
+    tasks: JoinSet<()>,
+    /// Dropped, it ends the tasks.
+    quit: watch::Sender<()>,
+}
+
+/// A task ended by itself: it panicked.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+impl Running {
+    /// Begins.
+    ///
+    /// # Errors
+    ///
+    /// The kubeconfig gives no client.
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        key: &ObjectKey,
+        service: &Service,
+        records: Arc<dyn Records>,
+        absences: Absences,
+    ) -> Result<Self, KubeconfigRefused> {
+        let access = match &shared.connect {
+            Some(connect) => connect(key),
+            None => service.kubeconfig.access()?,
+        };
+        let (fingerprint, ca) = (service.fingerprint, service.ca.clone());
+        let (quit, quitted) = watch::channel(());
+        let (said, health) = watch::channel(Health::default());
+        let mut tasks = JoinSet::new();
+        let management = Some(shared.management.clone());
+        let (events, writer) = Events::start(access.client().clone(), management);
+        let store = Arc::new(KubeStore::new(access.client().clone()));
+        let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
+        let ledger = ledger(service, &access, Arc::new(inventory.clone()), records);
+        let ledger = Arc::new(ledger.with_absences(absences));
+        let context = context(
+            service,
+            &access,
+            Arc::new(inventory.clone()),
+            ledger.clone(),
+        );
+        let upkeep = Upkeep::new(
+            access.clone(),
+            service,
+            &context,
+            inventory,
+            ledger,
+            Teller::new(events.clone(), &shared.management, key),
+            shared,
+        );
+        let pipeline = Pipeline::new(context, store, events, shared.clock);
+        let client = access.client().clone();
+        let watches = upkeep.watches();
+        let ended = closed(quitted.clone());
+        tasks.spawn(async move {
+            worker::run(client, pipeline, watches, ended).await;
+            writer.finish().await;
+        });
+        let period = shared.sync_period.min(ROUND);
+        tasks.spawn(keep_up(upkeep, said, period, closed(quitted)).boxed());
+        Ok(Self {
+            fingerprint,
+            ca,
+            access,
+            health,
+            tasks,
+            quit,
+        })
+    }
+
+    /// What is known of the cluster.
+    pub(super) fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    /// Waits until there is something else to say of the cluster.
+    pub(super) async fn changed(&mut self) -> Result<(), Broken> {
+        tokio::select! {
+            Ok(()) = self.health.changed() => Ok(()),
+            Some(_) = self.tasks.join_next() => Err(Broken),
+            else => Err(Broken),
+        }
+    }
+
+    /// Ends it; what is being answered is answered first.
+    pub(super) async fn stop(mut self) {
+        drop(self.quit);
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Up to a tenth more: clusters that began together do not stay together.
+fn jittered(period: Duration) -> Duration {
+    let mut random = [0];
+    // Without random bytes they stay together.
+    let _ = aws_lc_rs::rand::fill(&mut random);
+    period + period / 10 * u32::from(random[0]) / 256
+}
+
+/// Ready when the other end is dropped.
+fn closed(mut quitted: watch::Receiver<()>) -> BoxFuture<'static, ()> {
+    async move { while quitted.changed().await.is_ok() {} }.boxed()
+}
+
+async fn keep_up(
+    mut upkeep: Upkeep,
+    said: watch::Sender<Health>,
+    period: Duration,
+    stop: impl Future<Output = ()>,
+) {
+    let work = async {
+        loop {
+            let health = upkeep.round().boxed().await;
+            said.send_if_modified(|known| {
+                let changed = *known != health;
+                *known = health;
+                changed
+            });
+            let next = Instant::now() + jittered(period);
+            while Instant::now() < next && !upkeep.is_inspection_urgent() {
+                sleep(REVOCATIONS).await;
+                upkeep.revoke_what_is_new().boxed().await;
+            }
+        }
+    };
+    tokio::select! {
+        () = stop => {}
+        () = work => {}
+    }
+}
+
+fn ledger(
+    service: &Service,
+    access: &ClusterAccess,
+    inventory: Arc<dyn Inventory>,
+    records: Arc<dyn Records>,
+) -> RecordLedger {
+    let signs = service.ca.signer().is_some();
+    let policy = spec_mapping::ledger_policy(&service.spec, &service.verifiers, signs);
+    let nodes = Arc::new(KubeNodes::new(access.client().clone()));
+    RecordLedger::new(records, inventory, nodes, policy)
+}
+
+fn context(
+    service: &Service,
+    access: &ClusterAccess,
+    inventory: Arc<dyn Inventory>,
+    ledger: Arc<dyn Ledger>,
+) -> Context {
+    let signer = service.ca.signer();
+    let mut serving = spec_mapping::serving_policy(&service.cluster, access);
+    serving.guest_reported = match service.spec.guest_reported_addresses {
+        GuestReportedAddresses::Refuse => None,
+        GuestReportedAddresses::Allow => {
+            Some(Arc::new(KubeNodeAddresses::new(access.client().clone())))
+        }
+    };
+    Context {
+        verifiers: service.verifiers.clone(),
+        audiences: service.audiences.clone(),
+        inventory,
+        ledger,
+        issuance: signer.map_or(Issuance::ApproveOnly, |signer| {
+            Issuance::Sign(signer.clone())
+        }),
+        lifetimes: spec_mapping::lifetimes(&service.spec),
+        duties: spec_mapping::duties(&service.spec, signer.is_some()),
+        // Until the first look has found out whether it was before.
+        enforcement: Enforcement::new(false),
+        serving,
+    }
+}

@@ -1,0 +1,304 @@
+//! What is said of a cluster in its `KubeletAuthentication`: no input or output.
+
+use std::time::SystemTime;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kubelet_attestation::names::Provider;
+use node_attestation_core::crd::conditions::{
+    self, ConditionReport, ConditionStatus, ConditionUpdate, reason,
+};
+use node_attestation_core::crd::{
+    ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
+};
+
+use super::cluster_status::{ApiReachability, AutoApproveStatus, Health, HeldBack};
+use super::not_ready::Obstacle;
+use crate::capi::CaOutOfTime;
+
+/// Kubernetes' own signer, whose requests are approved where there is no CA key.
+const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// The one signer that kubelets ask for serving certificates.
+const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+
+/// What is the case with a cluster.
+#[derive(Debug)]
+pub(super) enum ClusterPhase {
+    /// Not everything has been read yet.
+    Waiting,
+    /// Its requests are not answered.
+    Stopped(Obstacle),
+    /// Its tasks panicked, and begin again.
+    Broken,
+    /// Its requests are answered.
+    Serving {
+        /// Whether anything can be signed.
+        ca: Option<CaOutOfTime>,
+        /// Whether the CA's key is there.
+        signs: bool,
+        /// What the cluster says.
+        health: Health,
+        /// What those say who appraise evidence.
+        attestors: Vec<ConditionReport>,
+    },
+}
+
+/// One condition's words.
+struct ConditionText {
+    holds: ConditionStatus,
+    reason: &'static str,
+    message: String,
+}
+
+impl ConditionText {
+    fn new(holds: ConditionStatus, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            holds,
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// The status that `verdict` makes of the one that there is.
+///
+/// Conditions of types that are not told of here stay, and so do those of which nothing is known yet:
+/// a restart, or another leader, is no news of the cluster.
+pub(super) fn status(
+    authentication: &KubeletAuthentication,
+    verdict: &ClusterPhase,
+    now: SystemTime,
+) -> KubeletAuthenticationStatus {
+    let mut status = authentication.status.clone().unwrap_or_default();
+    let observed_generation = authentication.metadata.generation;
+    let ready = ready(verdict);
+    if ready.is_some() {
+        status.observed_generation = observed_generation;
+    }
+    // A clock before the year -9999 is none.
+    let now = Time(Timestamp::try_from(now).unwrap_or_default());
+    for (of, word) in [
+        (conditions::READY, ready),
+        (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(verdict)),
+        (conditions::AUTO_APPROVE_PATHS_CLOSED, closed(verdict)),
+    ] {
+        let Some(word) = word.or_else(|| pending(of, &status)) else {
+            continue;
+        };
+        let finding = ConditionUpdate {
+            of,
+            holds: word.holds,
+            reason: word.reason,
+            message: &word.message,
+            observed_generation,
+        };
+        conditions::set(&mut status.conditions, &finding, &now);
+    }
+    if let ClusterPhase::Serving {
+        signs,
+        health,
+        attestors,
+        ..
+    } = verdict
+    {
+        for report in attestors {
+            let is_known = report.holds != ConditionStatus::Unknown;
+            if !is_known && conditions::find(&status.conditions, report.of).is_some() {
+                continue;
+            }
+            let finding = ConditionUpdate {
+                of: report.of,
+                holds: report.holds,
+                reason: report.reason,
+                message: &report.message,
+                observed_generation,
+            };
+            conditions::set(&mut status.conditions, &finding, &now);
+        }
+        if let Some(census) = health.census {
+            status.identities = Some(IdentityCounts {
+                live: census.live,
+                tombstones: census.tombstones,
+            });
+            // Seconds are what the API server keeps; with more, no status would be the one that was written.
+            let seconds = |time| Timestamp::from_second(Timestamp::try_from(time)?.as_second());
+            let earliest = census.earliest_expiry.map(seconds);
+            status.earliest_expiry = earliest.and_then(Result::ok).map(Time);
+        }
+        let attestor = authentication.spec.authorized_attestors.first();
+        let attestor = attestor.and_then(|name| Provider::parse(name).ok());
+        let own = attestor.as_ref().map(Provider::client_signer);
+        status.kubelet_client_certificate_signer = if *signs {
+            own
+        } else {
+            Some(BUILT_IN_CLIENT_SIGNER.to_owned())
+        };
+        let proves = attestor.is_some_and(|attestor| attestor != Provider::INSECURE);
+        status.kubelet_serving_certificate_signer = proves.then(|| SERVING_SIGNER.to_owned());
+    }
+    status
+}
+
+/// What is said of a condition of which nothing was ever known.
+fn pending(of: &str, status: &KubeletAuthenticationStatus) -> Option<ConditionText> {
+    let first = conditions::find(&status.conditions, of).is_none();
+    first.then(|| {
+        ConditionText::new(
+            ConditionStatus::Unknown,
+            reason::PENDING,
+            "nothing is known yet",
+        )
+    })
+}
+
+/// `None` while nothing is known.
+fn ready(verdict: &ClusterPhase) -> Option<ConditionText> {
+    use ConditionStatus::False;
+    let (ca, health) = match verdict {
+        ClusterPhase::Waiting => return None,
+        ClusterPhase::Stopped(obstacle) => {
+            return Some(ConditionText::new(
+                False,
+                obstacle.reason(),
+                obstacle.to_string(),
+            ));
+        }
+        ClusterPhase::Broken => {
+            let message = "it failed, and begins again";
+            return Some(ConditionText::new(False, reason::INTERNAL_ERROR, message));
+        }
+        ClusterPhase::Serving { ca, health, .. } => (ca, health),
+    };
+    if let Some(why) = ca {
+        let message = format!("{why}: nothing can be signed until it is replaced");
+        return Some(ConditionText::new(False, reason::CA_EXPIRED, message));
+    }
+    Some(match &health.answers {
+        ApiReachability::Unknown => return None,
+        ApiReachability::No(error) => ConditionText::new(False, reason::UNREACHABLE, error),
+        ApiReachability::Refused(error) => {
+            ConditionText::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
+        }
+        ApiReachability::Yes(_) if !health.missing.is_empty() => ConditionText::new(
+            False,
+            reason::KUBECONFIG_WITHOUT_ACCESS,
+            format!(
+                "the kubeconfig's user may not: {}",
+                health.missing.join(", ")
+            ),
+        ),
+        ApiReachability::Yes(version) if !version.hands_uids_on() => ConditionText::new(
+            False,
+            reason::KUBERNETES_TOO_OLD,
+            format!(
+                "the API server is {}; before 1.33 it does not hand the UID of a certificate on, \
+                 so nodes can join and not renew",
+                version.name
+            ),
+        ),
+        ApiReachability::Yes(_) => kept_up(health),
+    })
+}
+
+/// Whether everything was done that is done from time to time.
+fn kept_up(health: &Health) -> ConditionText {
+    let undone = health.undone.join("; ");
+    let mut parts = vec!["requests are answered".to_owned()];
+    if let Some(HeldBack { gone, live }) = health.held_back {
+        parts.push(format!(
+            "the Machines of {gone} of {live} live records are missing, so that no record is \
+             retired. If these Machines are gone for good, allow it: kubectl annotate \
+             kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
+        ));
+    }
+    if !undone.is_empty() {
+        parts.push(format!("this was not done: {undone}"));
+    }
+    let message = parts.join("; ");
+    if health.held_back.is_some() {
+        ConditionText::new(
+            ConditionStatus::False,
+            reason::MANY_MACHINES_MISSING,
+            message,
+        )
+    } else if undone.is_empty() {
+        ConditionText::new(ConditionStatus::True, reason::READY, "")
+    } else {
+        ConditionText::new(ConditionStatus::False, reason::UPKEEP_INCOMPLETE, message)
+    }
+}
+
+/// `None` while nothing is known.
+fn reachable(verdict: &ClusterPhase) -> Option<ConditionText> {
+    use ConditionStatus::{False, True};
+    let health = match asked(verdict) {
+        Asked::Yes(health) => health,
+        Asked::NotYet => return None,
+        Asked::No => return Some(not_asked()),
+    };
+    Some(match &health.answers {
+        ApiReachability::Unknown => return None,
+        ApiReachability::No(error) => ConditionText::new(False, reason::UNREACHABLE, error),
+        ApiReachability::Refused(error) => {
+            ConditionText::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
+        }
+        ApiReachability::Yes(version) => {
+            ConditionText::new(True, reason::REACHABLE, &*version.name)
+        }
+    })
+}
+
+/// `None` while nothing is known.
+fn closed(verdict: &ClusterPhase) -> Option<ConditionText> {
+    use ConditionStatus::{False, True, Unknown};
+    let health = match asked(verdict) {
+        Asked::Yes(health) => health,
+        Asked::NotYet => return None,
+        Asked::No => return Some(not_asked()),
+    };
+    Some(match &health.paths {
+        AutoApproveStatus::Unknown if health.answers == ApiReachability::Unknown => return None,
+        AutoApproveStatus::Unknown => not_asked(),
+        AutoApproveStatus::Unasked(error) => {
+            ConditionText::new(Unknown, reason::UNREACHABLE, error)
+        }
+        AutoApproveStatus::Closed(message) => ConditionText::new(True, reason::CLOSED, message),
+        AutoApproveStatus::Bindings(message) => {
+            ConditionText::new(False, reason::AUTO_APPROVE_BINDING_FOUND, message)
+        }
+        AutoApproveStatus::Waiting(message) => {
+            ConditionText::new(False, reason::WAITING_FOR_RECORDS, message)
+        }
+        AutoApproveStatus::Open(message) => {
+            ConditionText::new(False, reason::OPEN_BY_OTHER_MEANS, message)
+        }
+    })
+}
+
+/// Whether the workload cluster is asked.
+enum Asked<'a> {
+    Yes(&'a Health),
+    /// Not everything has been read that says so.
+    NotYet,
+    No,
+}
+
+fn asked(verdict: &ClusterPhase) -> Asked<'_> {
+    match verdict {
+        ClusterPhase::Serving { health, .. } => Asked::Yes(health),
+        ClusterPhase::Waiting => Asked::NotYet,
+        ClusterPhase::Stopped(_) | ClusterPhase::Broken => Asked::No,
+    }
+}
+
+fn not_asked() -> ConditionText {
+    ConditionText::new(
+        ConditionStatus::Unknown,
+        reason::PENDING,
+        "the API server was not asked",
+    )
+}
+
+#[cfg(test)]
+mod tests;

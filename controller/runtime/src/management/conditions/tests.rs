@@ -1,0 +1,259 @@
+use node_attestation_core::crd::KubeletAuthenticationSpec;
+use node_attestation_core::testing::now;
+
+use super::*;
+use crate::preflight::ServerVersion;
+
+fn authentication(attestor: &str) -> KubeletAuthentication {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
+    let mut authentication = KubeletAuthentication::new("prod-1", spec);
+    authentication.metadata.generation = Some(3);
+    authentication
+}
+
+fn healthy() -> Health {
+    Health {
+        answers: ApiReachability::Yes(ServerVersion {
+            name: "v1.36.3".to_owned(),
+            number: Some((1, 36)),
+        }),
+        ..Health::default()
+    }
+}
+
+fn serving(health: Health) -> ClusterPhase {
+    ClusterPhase::Serving {
+        ca: None,
+        signs: true,
+        health,
+        attestors: Vec::new(),
+    }
+}
+
+/// Status and reason of a condition.
+fn said(verdict: &ClusterPhase, condition: &str) -> (String, String) {
+    let status = status(&authentication("aws"), verdict, now());
+    let found = conditions::find(&status.conditions, condition).unwrap();
+    assert_eq!(found.observed_generation, Some(3));
+    (found.status.clone(), found.reason.clone())
+}
+
+fn is(status: &str, reason: &str) -> (String, String) {
+    (status.to_owned(), reason.to_owned())
+}
+
+#[test]
+fn a_cluster_that_is_served_is_ready() {
+    let verdict = serving(healthy());
+
+    assert_eq!(said(&verdict, "Ready"), is("True", "Ready"));
+    let reachable = said(&verdict, "WorkloadClusterReachable");
+    assert_eq!(reachable, is("True", "Reachable"));
+}
+
+#[test]
+fn what_was_not_done_is_named() {
+    let verdict = serving(Health {
+        undone: vec![
+            "revocation: forbidden".to_owned(),
+            "the tokens: late".to_owned(),
+        ],
+        ..healthy()
+    });
+
+    let status = status(&authentication("aws"), &verdict, now());
+
+    let ready = conditions::find(&status.conditions, "Ready").unwrap();
+    assert_eq!(ready.reason, "UpkeepIncomplete");
+    assert!(
+        ready
+            .message
+            .ends_with("revocation: forbidden; the tokens: late")
+    );
+    let reachable = said(&verdict, "WorkloadClusterReachable");
+    assert_eq!(reachable, is("True", "Reachable"));
+}
+
+#[test]
+fn too_many_missing_machines_are_for_a_person_to_decide_about() {
+    let mut health = healthy();
+    health.held_back = Some(HeldBack { gone: 12, live: 40 });
+    health.undone = vec!["bootstrap tokens: late".to_owned()];
+
+    let status = status(&authentication("aws"), &serving(health), now());
+
+    let ready = conditions::find(&status.conditions, "Ready").unwrap();
+    assert_eq!(
+        (&*ready.status, &*ready.reason),
+        ("False", "ManyMachinesMissing")
+    );
+    for words in [
+        "12 of 40 live records",
+        "attestation.cluster.x-k8s.io/allow-retirement=12",
+        "this was not done: bootstrap tokens: late",
+    ] {
+        assert!(ready.message.contains(words), "{}", ready.message);
+    }
+}
+
+#[test]
+fn each_thing_that_is_wrong_has_its_reason() {
+    let with = |change: &dyn Fn(&mut Health)| {
+        let mut health = healthy();
+        change(&mut health);
+        serving(health)
+    };
+    let old = with(&|health| {
+        health.answers = ApiReachability::Yes(ServerVersion {
+            name: "v1.32.0".to_owned(),
+            number: Some((1, 32)),
+        });
+    });
+    let down = with(&|health| health.answers = ApiReachability::No("no route".to_owned()));
+    let out = with(&|health| health.answers = ApiReachability::Refused("who?".to_owned()));
+    let poor = with(&|health| health.missing = vec!["sign a/b".to_owned()]);
+    let expired = ClusterPhase::Serving {
+        ca: Some(CaOutOfTime::Expired),
+        signs: true,
+        health: healthy(),
+        attestors: Vec::new(),
+    };
+    for (verdict, reason) in [
+        (old, "KubernetesTooOld"),
+        (down, "Unreachable"),
+        (out, "KubeconfigWithoutAccess"),
+        (poor, "KubeconfigWithoutAccess"),
+        (expired, "CAExpired"),
+        (ClusterPhase::Broken, "InternalError"),
+    ] {
+        assert_eq!(said(&verdict, "Ready"), is("False", reason));
+    }
+    assert_eq!(
+        said(&ClusterPhase::Waiting, "Ready"),
+        is("Unknown", "Pending")
+    );
+}
+
+#[test]
+fn what_attestors_say_is_said_and_changes_nothing_else() {
+    let verdict = ClusterPhase::Serving {
+        ca: None,
+        signs: true,
+        health: healthy(),
+        attestors: vec![ConditionReport {
+            of: conditions::AWS_CREDENTIALS_READY,
+            holds: ConditionStatus::False,
+            reason: reason::CREDENTIALS_UNUSABLE,
+            message: "there are none".to_owned(),
+        }],
+    };
+
+    let credentials = said(&verdict, "AWSCredentialsReady");
+    assert_eq!(credentials, is("False", "CredentialsUnusable"));
+    assert_eq!(said(&verdict, "Ready"), is("True", "Ready"));
+}
+
+#[test]
+fn what_is_said_twice_changes_nothing() {
+    let mut authentication = authentication("aws");
+    let verdict = serving(healthy());
+    let first = status(&authentication, &verdict, now());
+    authentication.status = Some(first.clone());
+
+    let later = now() + std::time::Duration::from_hours(1);
+
+    assert_eq!(status(&authentication, &verdict, later), first);
+}
+
+#[test]
+fn the_signers_are_those_that_kubelets_ask() {
+    let of = |attestor: &str, signs: bool| {
+        let verdict = ClusterPhase::Serving {
+            ca: None,
+            signs,
+            health: healthy(),
+            attestors: Vec::new(),
+        };
+        let status = status(&authentication(attestor), &verdict, now());
+        (
+            status.kubelet_client_certificate_signer.unwrap(),
+            status.kubelet_serving_certificate_signer,
+        )
+    };
+    let serving = Some("kubernetes.io/kubelet-serving".to_owned());
+    assert_eq!(
+        of("aws", true),
+        (
+            "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws".to_owned(),
+            serving.clone()
+        )
+    );
+    assert_eq!(
+        of("aws", false),
+        (
+            "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
+            serving
+        )
+    );
+    assert_eq!(of("insecure", true).1, None);
+}
+
+#[test]
+fn a_restart_leaves_the_conditions_as_they_are_until_something_is_known() {
+    let mut authentication = authentication("aws");
+    let mut health = healthy();
+    health.paths = AutoApproveStatus::Closed("closed".to_owned());
+    let before = status(&authentication, &serving(health), now());
+    authentication.status = Some(before.clone());
+    let later = now() + std::time::Duration::from_mins(1);
+
+    for verdict in [ClusterPhase::Waiting, serving(Health::default())] {
+        let after = status(&authentication, &verdict, later);
+
+        assert_eq!(after.conditions, before.conditions, "{verdict:?}");
+    }
+}
+
+#[test]
+fn what_was_never_known_is_said_to_be_unknown() {
+    for verdict in [ClusterPhase::Waiting, serving(Health::default())] {
+        for condition in [
+            "Ready",
+            "WorkloadClusterReachable",
+            "AutoApprovePathsClosed",
+        ] {
+            assert_eq!(said(&verdict, condition), is("Unknown", "Pending"));
+        }
+    }
+}
+
+#[test]
+fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
+    let with = |holds, reason| ClusterPhase::Serving {
+        ca: None,
+        signs: true,
+        health: healthy(),
+        attestors: vec![ConditionReport {
+            of: conditions::AWS_CREDENTIALS_READY,
+            holds,
+            reason,
+            message: String::new(),
+        }],
+    };
+    let unknown = with(ConditionStatus::Unknown, reason::PENDING);
+    let credentials = |authentication: &KubeletAuthentication, verdict: &ClusterPhase| {
+        let status = status(authentication, verdict, now());
+        conditions::find(&status.conditions, "AWSCredentialsReady")
+            .unwrap()
+            .status
+            .clone()
+    };
+    let mut authentication = authentication("aws");
+    assert_eq!(credentials(&authentication, &unknown), "Unknown");
+    let accepted = with(ConditionStatus::True, reason::CREDENTIALS_ACCEPTED);
+    authentication.status = Some(status(&authentication, &accepted, now()));
+
+    assert_eq!(credentials(&authentication, &unknown), "True");
+    let unusable = with(ConditionStatus::False, reason::CREDENTIALS_UNUSABLE);
+    assert_eq!(credentials(&authentication, &unusable), "False");
+}

@@ -1,0 +1,198 @@
+//! What is to be done for one cluster, by what the management cluster says of it: no input or
+//! output.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use kubelet_attestation::names::Audience;
+use node_attestation_core::crd::{
+    AutoApproveBindings, KubeletAuthentication, KubeletAuthenticationSpec,
+};
+use node_attestation_core::verifier::Verifiers;
+use sha2::{Digest as _, Sha256};
+
+use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
+use crate::client::EgressPolicy;
+
+use super::VerifierFactory;
+use super::ca_key_registry::{CaKey, CaKeyHolder};
+use super::not_ready::Obstacle;
+use super::single_object::Observed;
+
+/// The key of the kubeconfig in its Secret (Cluster API's contract).
+const KUBECONFIG_KEY: &str = "value";
+
+/// What the management cluster says of one cluster.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub(super) cluster: Observed<Cluster>,
+    pub(super) kubeconfig: Observed<Secret>,
+    pub(super) ca: Observed<Secret>,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// Not everything has been read yet.
+    Wait,
+    /// Nothing, for this reason.
+    Stop(Obstacle),
+    /// Requests are answered like this.
+    Serve(Box<Service>),
+}
+
+/// How one cluster's requests are answered.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) spec: KubeletAuthenticationSpec,
+    pub(super) cluster: Cluster,
+    pub(super) kubeconfig: TenantKubeconfig,
+    pub(super) ca: Arc<ClusterCa>,
+    pub(super) verifiers: Verifiers,
+    pub(super) audiences: Vec<Audience>,
+    pub(super) fingerprint: Fingerprint,
+}
+
+/// Two services are the same exactly where this is.
+///
+/// A digest, so that no secret is kept or shown to compare by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint([u8; 32]);
+
+impl Plan {
+    /// Makes the plan; `ca_key` is told of the cluster's key, and tells of others that have it.
+    pub(super) fn of(
+        authentication: &KubeletAuthentication,
+        sources: &Sources,
+        ca_key: &mut CaKeyHolder,
+        reach: EgressPolicy,
+        verifiers: &dyn VerifierFactory,
+    ) -> Self {
+        match service(authentication, sources, ca_key, reach, verifiers) {
+            Ok(Some(service)) => Self::Serve(Box::new(service)),
+            Ok(None) => Self::Wait,
+            Err(obstacle) => Self::Stop(obstacle),
+        }
+    }
+}
+
+fn service(
+    authentication: &KubeletAuthentication,
+    sources: &Sources,
+    ca_key: &mut CaKeyHolder,
+    reach: EgressPolicy,
+    verifiers: &dyn VerifierFactory,
+) -> Result<Option<Service>, Obstacle> {
+    let spec = &authentication.spec;
+    let name = spec.cluster_name.as_str();
+    if authentication.metadata.name.as_deref() != Some(name) {
+        return Err(Obstacle::Misnamed(name.to_owned()));
+    }
+    // Before all else: also what is paused, or broken, shares its CA.
+    let ca_name = format!("{name}-ca");
+    let ca = match &sources.ca {
+        Observed::Unknown => return Ok(None),
+        Observed::Absent => Err(Obstacle::CaNotFound(ca_name.clone())),
+        Observed::Present(secret) => ClusterCa::from_secret(secret).map_err(|source| {
+            let name = ca_name.clone();
+            Obstacle::CaRefused { name, source }
+        }),
+    };
+    let shared = ca_key.hold(ca.as_ref().ok().map(CaKey::of));
+    if is_paused(&authentication.metadata) {
+        return Err(Obstacle::Paused);
+    }
+    let cluster = match &sources.cluster {
+        Observed::Unknown => return Ok(None),
+        Observed::Absent => return Err(Obstacle::ClusterNotFound(name.to_owned())),
+        Observed::Present(cluster) => cluster,
+    };
+    if cluster.paused {
+        return Err(Obstacle::ClusterPaused);
+    }
+    let verifiers = verifiers
+        .verifiers(authentication, &cluster.uid)
+        .map_err(Obstacle::VerifierUnavailable)?;
+    let kubeconfig_name = format!("{name}-kubeconfig");
+    let (text, kubeconfig) = match &sources.kubeconfig {
+        Observed::Unknown => return Ok(None),
+        Observed::Absent => return Err(Obstacle::KubeconfigNotFound(kubeconfig_name)),
+        Observed::Present(secret) => {
+            let text = value(secret, KUBECONFIG_KEY);
+            let parsed = TenantKubeconfig::parse(text, reach);
+            let parsed = parsed.map_err(|source| Obstacle::KubeconfigRefused {
+                name: kubeconfig_name,
+                source,
+            })?;
+            (text, parsed)
+        }
+    };
+    let ca = ca?;
+    if let Some(other) = shared {
+        return Err(Obstacle::SharedCa(other));
+    }
+    if ca.signer().is_none() && spec.auto_approve_bindings != AutoApproveBindings::Remove {
+        return Err(Obstacle::ApproveOnlyNeedsRemove(ca_name));
+    }
+    let audiences = audiences(authentication, &ca, &kubeconfig)?;
+    let fingerprint = Fingerprint::of(authentication, sources, text);
+    Ok(Some(Service {
+        spec: spec.clone(),
+        cluster: cluster.clone(),
+        kubeconfig,
+        ca: Arc::new(ca),
+        verifiers,
+        audiences,
+        fingerprint,
+    }))
+}
+
+fn audiences(
+    authentication: &KubeletAuthentication,
+    ca: &ClusterCa,
+    kubeconfig: &TenantKubeconfig,
+) -> Result<Vec<Audience>, Obstacle> {
+    let trusted = kubeconfig.ca_certificates().iter();
+    let mut audiences: BTreeSet<Audience> = trusted.map(|der| Audience::of_ca(der)).collect();
+    audiences.extend(ca.audiences());
+    for text in &authentication.spec.audiences {
+        let audience = Audience::parse(text).map_err(|_| Obstacle::Audience(text.clone()))?;
+        audiences.insert(audience);
+    }
+    Ok(audiences.into_iter().collect())
+}
+
+fn value<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
+    let value = secret.data.as_ref().and_then(|data| data.get(key));
+    value.map(|bytes| bytes.0.as_slice()).unwrap_or_default()
+}
+
+impl Fingerprint {
+    fn of(authentication: &KubeletAuthentication, sources: &Sources, kubeconfig: &[u8]) -> Self {
+        let ca = sources.ca.present();
+        let ca = |key| ca.map(|secret| value(secret, key)).unwrap_or_default();
+        let cluster = sources.cluster.present();
+        // Its fields are words and lists of words.
+        let cluster = format!("{cluster:?}");
+        let uid = authentication.metadata.uid.as_deref().unwrap_or_default();
+        // The spec has no map whose order could change, and text for every value.
+        let spec = serde_json::to_vec(&authentication.spec).unwrap_or_default();
+        let mut digest = Sha256::new();
+        for part in [
+            uid.as_bytes(),
+            cluster.as_bytes(),
+            &spec,
+            kubeconfig,
+            ca("tls.crt"),
+            ca("tls.key"),
+        ] {
+            digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            digest.update(part);
+        }
+        Self(digest.finalize().into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+use k8s_openapi::ByteString;
+use node_attestation_core::signer::InvalidCa;
+use node_attestation_core::verifier::InsecureVerifier;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use serde_json::json;
+
+use super::*;
+use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey, OwnAttestors};
+use crate::management::VerifierUnavailable;
+use crate::management::ca_key_registry::CaKeys;
+
+/// All that a plan is made of: right as it begins.
+struct World {
+    authentication: KubeletAuthentication,
+    sources: Sources,
+    keys: CaKeys,
+    holder: CaKeyHolder,
+    others: Vec<CaKeyHolder>,
+    verifiers: Result<(), VerifierUnavailable>,
+}
+
+fn key_of(cluster: &str) -> ObjectKey {
+    ObjectKey {
+        namespace: "tenant-a".to_owned(),
+        name: cluster.to_owned(),
+    }
+}
+
+fn secret(values: &[(&str, String)]) -> Observed<Secret> {
+    let data = values
+        .iter()
+        .map(|(field, value)| ((*field).to_owned(), ByteString(value.clone().into_bytes())));
+    Observed::Present(Secret {
+        data: Some(data.collect()),
+        ..Secret::default()
+    })
+}
+
+/// A CA: certificate and key.
+fn ca() -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap().pem();
+    (certificate, key.serialize_pem())
+}
+
+fn ca_secret((certificate, key): &(String, String)) -> Observed<Secret> {
+    secret(&[("tls.crt", certificate.clone()), ("tls.key", key.clone())])
+}
+
+fn kubeconfig(ca: &str, server: &str) -> Observed<Secret> {
+    let ca = data_encoding::BASE64.encode(ca.as_bytes());
+    let text = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {
+            "server": server, "certificate-authority-data": ca,
+        }}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "users": [{"name": "a", "user": {"token": "secret"}}],
+    });
+    secret(&[(KUBECONFIG_KEY, text.to_string())])
+}
+
+const SERVER: &str = "https://203.0.113.7:6443";
+
+fn world() -> World {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+    let ca = ca();
+    let keys = CaKeys::default();
+    let cluster = Cluster {
+        uid: "1".to_owned(),
+        paused: false,
+        deleting: false,
+        labels: std::collections::BTreeMap::new(),
+        endpoint: None,
+        service_ranges: Vec::new(),
+        infrastructure: None,
+        attestors: OwnAttestors::Unset,
+    };
+    World {
+        authentication: KubeletAuthentication::new("prod-1", spec),
+        sources: Sources {
+            cluster: Observed::Present(cluster),
+            kubeconfig: kubeconfig(&ca.0, SERVER),
+            ca: ca_secret(&ca),
+        },
+        holder: keys.holder(key_of("prod-1")),
+        keys,
+        others: Vec::new(),
+        verifiers: Ok(()),
+    }
+}
+
+impl World {
+    fn plan(&mut self) -> Plan {
+        let found = self.verifiers.clone();
+        let verifiers = move |_: &KubeletAuthentication, _: &str| {
+            let insecure: Arc<dyn node_attestation_core::verifier::Verifier> =
+                Arc::new(InsecureVerifier);
+            found.clone().map(|()| Verifiers::from_iter([insecure]))
+        };
+        Plan::of(
+            &self.authentication,
+            &self.sources,
+            &mut self.holder,
+            EgressPolicy::STRICT,
+            &verifiers,
+        )
+    }
+
+    #[track_caller]
+    fn obstacle(&mut self) -> Obstacle {
+        match self.plan() {
+            Plan::Stop(obstacle) => obstacle,
+            plan @ (Plan::Wait | Plan::Serve(_)) => panic!("{plan:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn fingerprint(&mut self) -> Fingerprint {
+        match self.plan() {
+            Plan::Serve(service) => service.fingerprint,
+            plan @ (Plan::Wait | Plan::Stop(_)) => panic!("{plan:?}"),
+        }
+    }
+
+    fn cluster(&mut self) -> &mut Cluster {
+        match &mut self.sources.cluster {
+            Observed::Present(cluster) => cluster,
+            Observed::Unknown | Observed::Absent => panic!("it is there"),
+        }
+    }
+
+    fn pause(&mut self) {
+        let annotations = &mut self.authentication.metadata.annotations;
+        annotations
+            .get_or_insert_default()
+            .insert("cluster.x-k8s.io/paused".to_owned(), String::new());
+    }
+}
+
+#[test]
+fn a_cluster_of_which_all_is_right_is_served() {
+    let mut world = world();
+
+    let Plan::Serve(service) = world.plan() else {
+        panic!("{:?}", world.plan());
+    };
+
+    assert!(service.ca.signer().is_some());
+    assert_eq!(service.audiences.len(), 1);
+}
+
+#[test]
+fn nothing_is_said_of_a_cluster_before_all_was_read() {
+    let changes: [fn(&mut Sources); 3] = [
+        |sources| sources.cluster = Observed::Unknown,
+        |sources| sources.kubeconfig = Observed::Unknown,
+        |sources| sources.ca = Observed::Unknown,
+    ];
+    for change in changes {
+        let mut world = world();
+        change(&mut world.sources);
+
+        assert!(matches!(world.plan(), Plan::Wait));
+    }
+}
+
+/// Puts something in a cluster's way.
+type Change = fn(&mut World);
+
+/// Each obstacle is put in the way of a cluster that has all those after it already: the one that
+/// a person has to act on first is the one that is said.
+#[test]
+fn of_many_obstacles_the_first_is_said() {
+    let mut world = world();
+    let reasons: [(&str, Change); 11] = [
+        ("ApproveOnlyNotAllowed", |world| {
+            let (certificate, _) = ca();
+            world.sources.ca = secret(&[("tls.crt", certificate)]);
+        }),
+        ("SharedCA", |world| {
+            let mut other = world.keys.holder(key_of("prod-2"));
+            let ca = world.sources.ca.present().unwrap();
+            let ca = ClusterCa::from_secret(ca).unwrap();
+            other.hold(Some(CaKey::of(&ca)));
+            world.others.push(other);
+        }),
+        ("CAInvalid", |world| {
+            world.sources.ca = secret(&[("tls.crt", "no certificate".to_owned())]);
+        }),
+        ("CANotFound", |world| world.sources.ca = Observed::Absent),
+        ("KubeconfigRefused", |world| {
+            let (certificate, _) = ca();
+            world.sources.kubeconfig = kubeconfig(&certificate, "https://127.0.0.1:6443");
+        }),
+        ("KubeconfigNotFound", |world| {
+            world.sources.kubeconfig = Observed::Absent;
+        }),
+        ("AttestorUnknown", |world| {
+            world.verifiers = Err(VerifierUnavailable::Unknown("tpm".to_owned()));
+        }),
+        ("Paused", |world| world.cluster().paused = true),
+        ("ClusterNotFound", |world| {
+            world.sources.cluster = Observed::Absent;
+        }),
+        ("Paused", World::pause),
+        ("Misnamed", |world| {
+            world.authentication.metadata.name = Some("prod-2".to_owned());
+        }),
+    ];
+    for (reason, obstruct) in reasons {
+        obstruct(&mut world);
+
+        assert_eq!(world.obstacle().reason(), reason);
+    }
+}
+
+#[test]
+fn an_audience_that_is_none_is_named() {
+    let mut world = world();
+    world.authentication.spec.audiences = vec!["no audience\n".to_owned()];
+
+    let obstacle = world.obstacle();
+
+    assert!(matches!(&obstacle, Obstacle::Audience(text) if text == "no audience\n"));
+    assert_eq!(obstacle.reason(), "AudienceInvalid");
+}
+
+#[test]
+fn a_key_of_another_ca_has_a_reason_of_its_own() {
+    let mut world = world();
+    let (certificate, _) = ca();
+    let (_, key) = ca();
+    world.sources.ca = ca_secret(&(certificate, key));
+
+    let obstacle = world.obstacle();
+
+    let Obstacle::CaRefused { source, .. } = &obstacle else {
+        panic!("{obstacle:?}");
+    };
+    assert_eq!(source, &CaRefused::Invalid(InvalidCa::KeyMismatch));
+    assert_eq!(obstacle.reason(), "CAKeyMismatch");
+}
+
+#[test]
+fn a_cluster_that_is_paused_holds_its_ca_key_all_the_same() {
+    let mut world = world();
+    world.pause();
+    assert_eq!(world.obstacle().reason(), "Paused");
+    let ca = ClusterCa::from_secret(world.sources.ca.present().unwrap()).unwrap();
+
+    let mut other = world.keys.holder(key_of("prod-2"));
+
+    assert_eq!(other.hold(Some(CaKey::of(&ca))), Some(key_of("prod-1")));
+}
+
+#[test]
+fn without_the_ca_key_requests_are_approved_only_where_nobody_else_approves_them() {
+    let mut world = world();
+    let (certificate, _) = ca();
+    world.sources.ca = secret(&[("tls.crt", certificate)]);
+    world.authentication.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+
+    let Plan::Serve(service) = world.plan() else {
+        panic!("{:?}", world.plan());
+    };
+
+    assert!(service.ca.signer().is_none());
+}
+
+#[test]
+fn no_obstacle_repeats_a_secret() {
+    let mut world = world();
+    world.sources.kubeconfig = secret(&[(KUBECONFIG_KEY, "users: [{secret-text".to_owned())]);
+
+    let obstacle = world.obstacle();
+
+    let refused = matches!(&obstacle, Obstacle::KubeconfigRefused { source, .. }
+        if !matches!(source, KubeconfigRefused::TooLong));
+    assert!(refused, "{obstacle:?}");
+    assert!(!obstacle.to_string().contains("secret-text"), "{obstacle}");
+}
+
+#[test]
+fn a_service_is_another_when_anything_of_it_is() {
+    let changes: [fn(&mut World); 5] = [
+        |world| world.authentication.spec.audiences = vec![format!("sha256:{}", "0".repeat(64))],
+        |world| world.cluster().service_ranges = vec!["10.0.0.0/8".to_owned()],
+        |world| {
+            let (certificate, _) = ca();
+            world.sources.kubeconfig = kubeconfig(&certificate, SERVER);
+        },
+        |world| world.sources.ca = ca_secret(&ca()),
+        |world| world.authentication.metadata.uid = Some("again".to_owned()),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut world = world();
+        let before = world.fingerprint();
+        assert_eq!(world.fingerprint(), before);
+
+        change(&mut world);
+
+        assert_ne!(world.fingerprint(), before, "{number}");
+    }
+}

@@ -1,0 +1,349 @@
+//! One step for one Cluster: its decision, and its writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::{
+    CLUSTER_NAME_LABEL, ENABLED_BY_ANNOTATION, KubeletAuthentication, KubeletAuthenticationSpec,
+};
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::capi::{
+    Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, are_same, cluster_resource, is_paused,
+};
+use crate::events;
+use crate::management::Shared;
+
+/// Deadline for the writes of one step.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The name under which the API server remembers which fields are ours.
+const FIELD_MANAGER: &str = "node-attestation-controller-enablement";
+
+/// The value of [`ENABLED_BY_ANNOTATION`] on what is made here.
+const BY_CLUSTER: &str = "Cluster";
+
+/// HTTP statuses of a refusal by the API server: bad request, forbidden, invalid.
+const REFUSALS: [u16; 3] = [400, 403, 422];
+
+/// A step for a Cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A `KubeletAuthentication` is to be made.
+    Create { attestors: Vec<String> },
+    /// The one that was made here, in this version, is to have these.
+    Change {
+        resource_version: Option<String>,
+        attestors: Vec<String>,
+    },
+    /// Nothing can be done, for this reason.
+    Tell(Obstacle),
+}
+
+/// The reason that the Cluster's word is not followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Obstacle {
+    #[error(transparent)]
+    Invalid(#[from] InvalidOwnAttestors),
+    #[error(
+        "the KubeletAuthentication was made by a person and authorizes others: change it, or take \
+         the Cluster's word back"
+    )]
+    MadeByPerson,
+    /// The API server's words.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The end of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Written,
+    /// There was no answer, or the object is another than was known.
+    Unavailable,
+    /// It was refused, and an Event tells so.
+    Refused,
+}
+
+/// The step that the Cluster needs now, if any.
+pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Option<Step> {
+    if cluster.paused || cluster.deleting {
+        return None;
+    }
+    let attestors = match &cluster.attestors {
+        OwnAttestors::Unset => return None,
+        OwnAttestors::Invalid(invalid) => return Some(Step::Tell((*invalid).into())),
+        OwnAttestors::Named(attestors) => attestors.clone(),
+    };
+    let Some(known) = known else {
+        return Some(Step::Create { attestors });
+    };
+    if are_same(&known.spec.authorized_attestors, &attestors)
+        || known.metadata.deletion_timestamp.is_some()
+        || is_paused(&known.metadata)
+    {
+        return None;
+    }
+    let annotations = known.metadata.annotations.as_ref();
+    let made_by = annotations.and_then(|all| all.get(ENABLED_BY_ANNOTATION));
+    Some(if made_by.is_some_and(|by| by == BY_CLUSTER) {
+        Step::Change {
+            resource_version: known.metadata.resource_version.clone(),
+            attestors,
+        }
+    } else {
+        Step::Tell(Obstacle::MadeByPerson)
+    })
+}
+
+/// Takes the step, and tells of what is refused.
+pub(super) async fn take(
+    shared: Arc<Shared>,
+    key: ObjectKey,
+    cluster_uid: String,
+    step: Step,
+) -> Outcome {
+    let taken = timeout(DEADLINE, taken(&shared, &key, &cluster_uid, step)).await;
+    let cluster = key.to_string();
+    match taken {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => {
+            let error = error_chain(&error);
+            tracing::warn!(cluster, error, "the KubeletAuthentication was not written");
+            Outcome::Unavailable
+        }
+        Err(_) => {
+            let error = format!("not done in {} s", DEADLINE.as_secs());
+            tracing::warn!(cluster, error, "the KubeletAuthentication was not written");
+            Outcome::Unavailable
+        }
+    }
+}
+
+async fn taken(
+    shared: &Shared,
+    key: &ObjectKey,
+    cluster_uid: &str,
+    step: Step,
+) -> Result<Outcome, kube::Error> {
+    let Some(resource) = cluster_resource(&shared.management).await? else {
+        return Ok(Outcome::Unavailable);
+    };
+    let cluster = OwnerReference {
+        api_version: resource.api_version,
+        kind: resource.kind,
+        name: key.name.clone(),
+        uid: cluster_uid.to_owned(),
+        ..OwnerReference::default()
+    };
+    let api = Api::namespaced(shared.management.clone(), &key.namespace);
+    let obstacle = match write(&api, &cluster, step).await {
+        Ok(Ok(())) => return Ok(Outcome::Written),
+        Ok(Err(obstacle)) => obstacle,
+        Err(kube::Error::Api(status)) if REFUSALS.contains(&status.code) => {
+            Obstacle::Refused(status.message)
+        }
+        Err(error) => return Err(error),
+    };
+    let note = obstacle.to_string();
+    tracing::warn!(cluster = %key, note, "the Cluster's attestors are not authorized");
+    let regarding = ObjectReference {
+        api_version: Some(cluster.api_version),
+        kind: Some(cluster.kind),
+        namespace: Some(key.namespace.clone()),
+        name: Some(cluster.name),
+        uid: Some(cluster.uid),
+        ..ObjectReference::default()
+    };
+    let words = ("Warning", "Enable", obstacle.reason(), note);
+    events::write_one(
+        shared.management.clone(),
+        regarding,
+        words,
+        (shared.clock)(),
+    )
+    .await;
+    Ok(Outcome::Refused)
+}
+
+/// Not by server-side apply, in which a list of this type has only the items taken out that the same
+/// manager put in: after `clusterctl move` those are another's. And an object that a person made
+/// meanwhile is not written to.
+async fn write(
+    api: &Api<KubeletAuthentication>,
+    cluster: &OwnerReference,
+    step: Step,
+) -> Result<Result<(), Obstacle>, kube::Error> {
+    let name = &cluster.name;
+    match step {
+        Step::Create { attestors } => {
+            let attestors: Vec<&str> = attestors.iter().map(String::as_str).collect();
+            let spec = KubeletAuthenticationSpec::new(name, &attestors);
+            let mut object = KubeletAuthentication::new(name, spec);
+            let metadata = &mut object.metadata;
+            metadata.owner_references = Some(vec![cluster.clone()]);
+            let label = (CLUSTER_NAME_LABEL.to_owned(), name.clone());
+            metadata.labels = Some([label].into());
+            let mark = (ENABLED_BY_ANNOTATION.to_owned(), BY_CLUSTER.to_owned());
+            metadata.annotations = Some([mark].into());
+            let parameters = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            api.create(&parameters, &object).await?;
+            tracing::info!(cluster = name, ?attestors, "KubeletAuthentication created");
+        }
+        Step::Change {
+            resource_version,
+            attestors,
+        } => {
+            let patch = json!({
+                "metadata": {"resourceVersion": resource_version},
+                "spec": {"authorizedAttestors": attestors},
+            });
+            let parameters = PatchParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
+            api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
+            tracing::info!(cluster = name, ?attestors, "KubeletAuthentication changed");
+        }
+        Step::Tell(obstacle) => return Ok(Err(obstacle)),
+    }
+    Ok(Ok(()))
+}
+
+impl Obstacle {
+    /// The reason of its Event.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(InvalidOwnAttestors::Contradictory) => "AttestorsContradictory",
+            Self::Invalid(_) => "AttestorsInvalid",
+            Self::MadeByPerson => "AttestorsOfPerson",
+            Self::Refused(_) => "AttestorsRefused",
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    /// A Cluster that authorizes these.
+    pub(in crate::management::enablement) fn cluster(attestors: OwnAttestors) -> Cluster {
+        Cluster {
+            uid: "uid".to_owned(),
+            paused: false,
+            deleting: false,
+            labels: [].into(),
+            endpoint: None,
+            service_ranges: Vec::new(),
+            infrastructure: None,
+            attestors,
+        }
+    }
+
+    fn named(attestors: &[&str]) -> OwnAttestors {
+        OwnAttestors::Named(attestors.iter().copied().map(String::from).collect())
+    }
+
+    /// A `KubeletAuthentication` with these attestors, as it is made for a Cluster.
+    fn made_here(attestors: &[&str]) -> KubeletAuthentication {
+        let spec = KubeletAuthenticationSpec::new("prod-1", attestors);
+        let mut object = KubeletAuthentication::new("prod-1", spec);
+        object.metadata.resource_version = Some("7".to_owned());
+        let mark = (ENABLED_BY_ANNOTATION.to_owned(), BY_CLUSTER.to_owned());
+        object.metadata.annotations = Some([mark].into());
+        object
+    }
+
+    fn change(attestors: &[&str]) -> Step {
+        Step::Change {
+            resource_version: Some("7".to_owned()),
+            attestors: attestors.iter().copied().map(String::from).collect(),
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_names_attestors_has_a_resource_made_and_kept_so() {
+        let cluster = cluster(named(&["aws", "tpm"]));
+        let created = Step::Create {
+            attestors: vec!["aws".to_owned(), "tpm".to_owned()],
+        };
+
+        assert_eq!(step(&cluster, None), Some(created));
+        assert_eq!(step(&cluster, Some(&made_here(&["tpm", "aws"]))), None);
+        for other in [&["aws"][..], &["tpm"], &["aws", "tpm", "insecure"]] {
+            let known = made_here(other);
+            assert_eq!(step(&cluster, Some(&known)), Some(change(&["aws", "tpm"])));
+        }
+    }
+
+    #[test]
+    fn what_a_person_made_is_not_changed_and_a_difference_is_told() {
+        let cluster = cluster(named(&["aws"]));
+        let mut known = made_here(&["tpm"]);
+        known.metadata.annotations = None;
+
+        let told = step(&cluster, Some(&known));
+
+        assert_eq!(told, Some(Step::Tell(Obstacle::MadeByPerson)));
+        known.spec.authorized_attestors = vec!["aws".to_owned()];
+        assert_eq!(step(&cluster, Some(&known)), None);
+    }
+
+    #[test]
+    fn a_cluster_that_says_nothing_is_paused_or_goes_changes_nothing() {
+        let names = cluster(named(&["aws"]));
+        let paused = Cluster {
+            paused: true,
+            ..names.clone()
+        };
+        let deleting = Cluster {
+            deleting: true,
+            ..names.clone()
+        };
+        for cluster in [cluster(OwnAttestors::Unset), paused, deleting] {
+            for known in [None, Some(made_here(&["tpm"]))] {
+                assert_eq!(step(&cluster, known.as_ref()), None, "{cluster:?}");
+            }
+        }
+        let mut leaving = made_here(&["tpm"]);
+        assert_eq!(step(&names, Some(&leaving)), Some(change(&["aws"])));
+        leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(step(&names, Some(&leaving)), None);
+        let mut paused = made_here(&["tpm"]);
+        let mark = ("cluster.x-k8s.io/paused".to_owned(), String::new());
+        paused
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .extend([mark]);
+        assert_eq!(step(&names, Some(&paused)), None);
+    }
+
+    #[test]
+    fn attestors_that_cannot_be_told_change_nothing_and_are_told() {
+        for (invalid, reason) in [
+            (InvalidOwnAttestors::Contradictory, "AttestorsContradictory"),
+            (InvalidOwnAttestors::Malformed, "AttestorsInvalid"),
+            (InvalidOwnAttestors::TooLong, "AttestorsInvalid"),
+        ] {
+            let cluster = cluster(OwnAttestors::Invalid(invalid));
+            for known in [None, Some(made_here(&["tpm"]))] {
+                let told = step(&cluster, known.as_ref());
+                let obstacle = Obstacle::Invalid(invalid);
+                assert_eq!(obstacle.reason(), reason);
+                assert_eq!(told, Some(Step::Tell(obstacle)));
+            }
+        }
+    }
+}

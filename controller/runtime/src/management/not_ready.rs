@@ -1,0 +1,72 @@
+//! Why a cluster's requests are not answered, and what a person can do about it.
+
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::conditions::reason;
+use node_attestation_core::signer::InvalidCa;
+
+use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
+
+use super::VerifierUnavailable;
+
+/// What stands in the way of one cluster.
+///
+/// Its `Display` is for a condition: it repeats no secret.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Obstacle {
+    #[error("there is no Cluster {0}")]
+    ClusterNotFound(String),
+    #[error("the Cluster is paused")]
+    ClusterPaused,
+    #[error("annotation cluster.x-k8s.io/paused is set")]
+    Paused,
+    #[error("it must have the name of its Cluster, {0}, so that there is one a Cluster")]
+    Misnamed(String),
+    #[error("there is no Secret {0}")]
+    KubeconfigNotFound(String),
+    #[error("the kubeconfig in Secret {name} is refused: {}", error_chain(source))]
+    KubeconfigRefused {
+        name: String,
+        source: KubeconfigRefused,
+    },
+    #[error("there is no Secret {0}")]
+    CaNotFound(String),
+    #[error("the CA in Secret {name} cannot be used: {}", error_chain(source))]
+    CaRefused { name: String, source: CaRefused },
+    #[error(
+        "Cluster {0} has the same CA key: a certificate of one cluster would be good in the other. \
+         Give one of them a CA of its own"
+    )]
+    SharedCa(ObjectKey),
+    #[error(transparent)]
+    VerifierUnavailable(VerifierUnavailable),
+    #[error("spec.audiences: {0:?} is no audience")]
+    Audience(String),
+    #[error(
+        "Secret {0} has no tls.key, so requests can only be approved, for Kubernetes' own signer; \
+         that needs autoApproveBindings: Remove, or the same requests are approved without evidence"
+    )]
+    ApproveOnlyNeedsRemove(String),
+}
+
+impl Obstacle {
+    /// The reason of the condition.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::ClusterNotFound(_) => reason::CLUSTER_NOT_FOUND,
+            Self::ClusterPaused | Self::Paused => reason::PAUSED,
+            Self::Misnamed(_) => reason::MISNAMED,
+            Self::KubeconfigNotFound(_) => reason::KUBECONFIG_NOT_FOUND,
+            Self::KubeconfigRefused { .. } => reason::KUBECONFIG_REFUSED,
+            Self::CaNotFound(_) => reason::CA_NOT_FOUND,
+            Self::CaRefused {
+                source: CaRefused::Invalid(InvalidCa::KeyMismatch),
+                ..
+            } => reason::CA_KEY_MISMATCH,
+            Self::CaRefused { .. } => reason::CA_INVALID,
+            Self::SharedCa(_) => reason::SHARED_CA,
+            Self::VerifierUnavailable(why) => why.reason(),
+            Self::Audience(_) => reason::AUDIENCE_INVALID,
+            Self::ApproveOnlyNeedsRemove(_) => reason::APPROVE_ONLY_NOT_ALLOWED,
+        }
+    }
+}

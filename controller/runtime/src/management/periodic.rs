@@ -1,0 +1,486 @@
+//! What is done for one cluster from time to time, whatever its nodes ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use futures::future::FutureExt as _;
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::crd::{BootstrapTokens, BuiltInRenewal};
+use node_attestation_core::decide::Context;
+use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::ledger::{RecordLedger, RevokedGenerations};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::scope::Enforcement;
+use tokio::time::{Instant, timeout};
+
+mod inspection;
+mod nodes;
+
+use inspection::{Counted, Inspection};
+use nodes::{MAX_WITHOUT, nodes_named};
+
+use super::Shared;
+use super::cluster_status::{ApiReachability, AutoApproveStatus, Health, HeldBack, RecordCounts};
+use super::desired_state::Service;
+use super::record_events::Teller;
+use super::spec_mapping;
+use crate::capi::CapiInventory;
+use crate::client::ClusterAccess;
+use crate::hardening::auto_approve_audit::{self, Closure};
+use crate::hardening::bindings;
+use crate::hardening::tokens::{self, Tokens};
+use crate::hardening::{HardeningError, admission, revocation};
+use crate::preflight;
+
+/// For one part of it: some small calls, each with a deadline of its own.
+const PART_DEADLINE: Duration = Duration::from_mins(1);
+
+/// What is repeated of an error: an API server may say anything.
+const MAX_MESSAGE_LEN: usize = 512;
+
+/// How many Nodes a message names.
+const MAX_NAMED: usize = 5;
+
+/// HTTP statuses of who is not known, or may not.
+const NOT_LET_IN: [u16; 2] = [401, 403];
+
+/// The care of one cluster.
+#[derive(Debug)]
+pub(super) struct Upkeep {
+    access: ClusterAccess,
+    signers: Vec<String>,
+    admission: admission::Settings,
+    built_in_renewal: BuiltInRenewal,
+    /// Whether the operator wants attestation enforced, once every Node has a record.
+    to_be_enforced: bool,
+    enforcement: Enforcement,
+    sync_period: Duration,
+    inspection: Option<Inspection>,
+    /// When all rights were there.
+    rights: Option<Instant>,
+    /// Whether a watch of requests failed or came back since the last inspection.
+    watches: Arc<AtomicBool>,
+    bootstrap_tokens: BootstrapTokens,
+    inventory: CapiInventory,
+    tokens: Tokens,
+    ledger: Arc<RecordLedger>,
+    /// Whether certificates carry a UID, by which they can be revoked.
+    marked: bool,
+    revoked: Option<BTreeMap<RecordUid, RevokedGenerations>>,
+    teller: Teller,
+    clock: fn() -> SystemTime,
+}
+
+impl Upkeep {
+    pub(super) fn new(
+        access: ClusterAccess,
+        service: &Service,
+        context: &Context,
+        inventory: CapiInventory,
+        ledger: Arc<RecordLedger>,
+        teller: Teller,
+        shared: &Shared,
+    ) -> Self {
+        let signs = service.ca.signer().is_some();
+        Self {
+            access,
+            signers: context.signers(),
+            admission: spec_mapping::admission_settings(&service.verifiers, signs),
+            built_in_renewal: service.spec.built_in_renewal,
+            to_be_enforced: spec_mapping::is_to_be_enforced(&service.spec),
+            enforcement: context.enforcement.clone(),
+            sync_period: shared.sync_period,
+            inspection: None,
+            rights: None,
+            watches: Arc::default(),
+            bootstrap_tokens: service.spec.bootstrap_tokens,
+            inventory,
+            tokens: Tokens::new(shared.missing_machine_timeout),
+            ledger,
+            marked: signs,
+            revoked: None,
+            teller,
+            clock: shared.clock,
+        }
+    }
+
+    /// Hears whether a watch of requests fails or comes back.
+    pub(super) fn watches(&self) -> Arc<AtomicBool> {
+        self.watches.clone()
+    }
+
+    /// Does what costs no call where nothing has changed; and inspects the cluster, if it is time for that.
+    pub(super) async fn round(&mut self) -> Health {
+        let mut listed = BTreeSet::new();
+        if self.is_inspection_due().await {
+            let counted = self.counted().await.ok();
+            let found = self.inspect(&mut listed).boxed().await;
+            self.inspection = Some(Inspection {
+                at: Instant::now(),
+                found,
+                counted,
+            });
+        }
+        let found = self.inspection.as_ref().map(|last| last.found.clone());
+        let mut health = found.unwrap_or_default();
+        if !matches!(health.answers, ApiReachability::Yes(_)) {
+            return health;
+        }
+        let revoked = self.revoke().boxed().await;
+        health.note("revocation", revoked);
+        let swept = self.ledger.sweep((self.clock)(), &listed).await;
+        let swept = swept.map_err(|error| cut(error_chain(&error)));
+        if let Some(swept) = health.note("the records", swept) {
+            health.census = Some(RecordCounts {
+                live: count(swept.live),
+                tombstones: count(swept.tombstones),
+                earliest_expiry: swept.earliest_expiry,
+            });
+            health.held_back = swept.held_back.map(|gone| HeldBack {
+                gone,
+                live: swept.live,
+            });
+            self.teller.tell(swept.done, (self.clock)()).await;
+        }
+        self.keep_tokens(&mut health).await;
+        health
+    }
+
+    /// Whether a watch of requests failed or came back: then the cluster is inspected at once.
+    pub(super) fn is_inspection_urgent(&self) -> bool {
+        self.watches.load(Ordering::Relaxed)
+    }
+
+    async fn is_inspection_due(&self) -> bool {
+        let urgent = self.watches.swap(false, Ordering::Relaxed);
+        let Some(last) = &self.inspection else {
+            return true;
+        };
+        let is_time = last.is_over(self.sync_period);
+        urgent || is_time || !self.enforcement.is_on() && self.counted().await.ok() != last.counted
+    }
+
+    async fn counted(&self) -> Result<Counted, Unavailable> {
+        let records = self.ledger.records().all().await?;
+        let live = records.iter().filter(|stored| stored.record.is_live());
+        let live = live.count();
+        Ok(Counted {
+            live,
+            has_tombstones: records.len() > live,
+            of_machines: self.inventory.nodes_without(|_| true).unwrap_or_default(),
+        })
+    }
+
+    /// Finds out how the cluster is, and sets right what somebody may have changed. `listed` gets the names
+    /// of Nodes that nobody holds.
+    async fn inspect(&mut self, listed: &mut BTreeSet<String>) -> Health {
+        let mut health = self.examined().await;
+        if !matches!(health.answers, ApiReachability::Yes(_)) {
+            return health;
+        }
+        // The list of what is revoked is written anew: somebody may have changed it.
+        self.revoked = None;
+        if self.built_in_renewal == BuiltInRenewal::ControlPlane
+            && let Some(nodes) = self.inventory.control_plane_nodes()
+        {
+            self.admission.built_in_renewal = nodes;
+        }
+        let has_tombstones = self
+            .counted()
+            .await
+            .is_ok_and(|counted| counted.has_tombstones);
+        let without = if has_tombstones || !self.enforcement.is_on() {
+            self.without_record().await
+        } else {
+            Ok(BTreeSet::new())
+        };
+        if let Ok(without) = &without {
+            listed.clone_from(without);
+        }
+        let enforced = self.enforce(without).await;
+        let Some(without) = health.note("the admission policy for requests", enforced) else {
+            health.paths =
+                AutoApproveStatus::Unasked("the admission policy cannot be read".to_owned());
+            return health;
+        };
+        let client = self.access.client();
+        let applied = part(admission::apply(client, &self.admission).boxed()).await;
+        health.note("the admission policy for requests", applied);
+        health.paths = match part(self.paths(without)).await {
+            Ok(paths) => paths,
+            Err(error) => AutoApproveStatus::Unasked(error),
+        };
+        health
+    }
+
+    /// Keeps the tokens of the machines that there are, and ends those of machines that are gone.
+    async fn keep_tokens(&mut self, health: &mut Health) {
+        match self.bootstrap_tokens {
+            BootstrapTokens::Manage => {}
+            BootstrapTokens::Ignore => return,
+        }
+        // While its machines are not known, no token of a cluster is ended.
+        let Some(wanted) = self.inventory.tokens() else {
+            return;
+        };
+        let now = (self.clock)();
+        let until = now + tokens::TTL;
+        let wanted = wanted.into_iter().map(|token| (token, until)).collect();
+        let kept = part(self.tokens.keep(self.access.client(), &wanted, now)).await;
+        if let Some(kept) = health.note("bootstrap tokens", kept) {
+            for token in kept.extended {
+                let token = token.as_str();
+                tracing::debug!(token, "the bootstrap token lives on");
+            }
+            for token in kept.ended {
+                let token = token.as_str();
+                tracing::debug!(
+                    token,
+                    "the bootstrap token of a machine that is gone has ended"
+                );
+            }
+        }
+        let former = self.tokens.find_former(self.access.client(), &wanted, now);
+        health.note(
+            "bootstrap tokens that were extended before",
+            part(former).await,
+        );
+    }
+
+    /// Has refused what has come to be worth nothing since it was last looked.
+    pub(super) async fn revoke_what_is_new(&mut self) {
+        if self.revoked.is_none() {
+            return;
+        }
+        if let Err(error) = self.revoke().boxed().await {
+            tracing::warn!(error, "revoked certificates are not refused yet");
+        }
+    }
+
+    async fn revoke(&mut self) -> Result<(), String> {
+        if !self.marked {
+            return Ok(());
+        }
+        let now = (self.clock)();
+        let records = self.ledger.records().all().await;
+        let records = records.map_err(|error| cut(error_chain(&error)))?;
+        let longest = self.ledger.policy().longest_lifetime;
+        let desired: BTreeMap<_, _> = records
+            .iter()
+            .filter_map(|stored| {
+                let record = &stored.record;
+                Some((record.uid, record.revoked_generations(longest, now)?))
+            })
+            .collect();
+        if self.revoked.as_ref() == Some(&desired) {
+            return Ok(());
+        }
+        let applied = part(revocation::apply(self.access.client(), &desired, now).boxed()).await?;
+        self.revoked = Some(desired);
+        if applied.left_out > 0 {
+            let left_out = applied.left_out;
+            return Err(format!(
+                "the list is full: the certificates of {left_out} records are not refused"
+            ));
+        }
+        Ok(())
+    }
+
+    async fn examined(&mut self) -> Health {
+        // Rights are as they were, or a call is refused.
+        let had_rights = self
+            .rights
+            .is_some_and(|at| at.elapsed() < self.sync_period * 2);
+        let client = self.access.client();
+        let examining = async {
+            if had_rights {
+                preflight::version(client).await
+            } else {
+                preflight::examine(client, &self.signers).await
+            }
+        };
+        let examined = timeout(PART_DEADLINE, examining).await;
+        match &examined {
+            Ok(Ok(findings)) if findings.missing.is_empty() && !had_rights => {
+                self.rights = Some(Instant::now());
+            }
+            Ok(Ok(findings)) if findings.missing.is_empty() => {}
+            _ => self.rights = None,
+        }
+        match examined {
+            Ok(Ok(findings)) => Health {
+                answers: ApiReachability::Yes(findings.version),
+                missing: findings.missing.iter().map(ToString::to_string).collect(),
+                ..Health::default()
+            },
+            Ok(Err(error)) => Health {
+                answers: refusal(&error),
+                ..Health::default()
+            },
+            Err(_) => Health {
+                answers: ApiReachability::No(late()),
+                ..Health::default()
+            },
+        }
+    }
+
+    /// Finds out whether attestation is enforced from now on; otherwise what is said of the Nodes without
+    /// a record. Once it is, it stays so while the operator wants it: who could make a Node without a
+    /// record would else open every way again.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be found out whether it was enforced before; then it is left as it is.
+    async fn enforce(
+        &mut self,
+        without: Result<BTreeSet<String>, String>,
+    ) -> Result<Option<String>, String> {
+        let without = if !self.to_be_enforced {
+            Some(without)
+        } else if self.is_enforced().await? {
+            None
+        } else {
+            match without {
+                Ok(nodes) if nodes.is_empty() => None,
+                nodes => Some(nodes),
+            }
+        };
+        let enforced = without.is_none();
+        if enforced != self.enforcement.is_on() {
+            tracing::info!(enforced, "whether attestation is enforced");
+        }
+        self.enforcement.set(enforced);
+        self.admission.enforced = enforced;
+        Ok(without.map(|without| match without {
+            Ok(nodes) if nodes.is_empty() => {
+                "attestation is not enforced (autoApproveBindings: Report)".to_owned()
+            }
+            Ok(nodes) => {
+                let named: Vec<&str> = nodes.iter().take(MAX_NAMED).map(String::as_str).collect();
+                let count = nodes.len();
+                let at_least = if count < MAX_WITHOUT { "" } else { "at least " };
+                format!(
+                    "{at_least}{count} Nodes have no record, which they get when they join through the \
+                     plugin: {}",
+                    named.join(", ")
+                )
+            }
+            Err(error) => format!("the Nodes cannot be told: {error}"),
+        }))
+    }
+
+    /// Whether it was enforced before; also by the controller that was here before this one.
+    async fn is_enforced(&self) -> Result<bool, String> {
+        if self.enforcement.is_on() {
+            return Ok(true);
+        }
+        part(admission::is_enforced(self.access.client()).boxed()).await
+    }
+
+    async fn paths(&self, without: Option<String>) -> Result<AutoApproveStatus, HardeningError> {
+        let client = self.access.client();
+        let mut scan = bindings::scan(client).await?;
+        if self.enforcement.is_on() {
+            for binding in bindings::remove(client, &mut scan).await? {
+                tracing::info!(binding = binding.name(), "removed");
+            }
+        }
+        let closure = auto_approve_audit::examine(client, &scan).await?;
+        let message = closure.message();
+        let with_nodes = |message: String| match &without {
+            Some(without) => format!("{without}; {message}"),
+            None => message,
+        };
+        Ok(match closure {
+            Closure::Closed if self.enforcement.is_on() || !self.to_be_enforced => {
+                AutoApproveStatus::Closed(with_nodes(message))
+            }
+            _ if self.to_be_enforced && !self.enforcement.is_on() => {
+                AutoApproveStatus::Waiting(with_nodes(message))
+            }
+            Closure::Closed | Closure::Open { .. }
+                if scan.open.iter().all(|one| one.kubeadm.is_some()) =>
+            {
+                AutoApproveStatus::Bindings(with_nodes(message))
+            }
+            Closure::Closed | Closure::Open { .. } => AutoApproveStatus::Open(with_nodes(message)),
+        })
+    }
+
+    /// The Nodes that nobody holds the name of, but for those that renew without a record; also where it
+    /// is only known from a Machine that there is one, or from one of the control plane that there will be.
+    async fn without_record(&self) -> Result<BTreeSet<String>, String> {
+        let records = self.ledger.records().all().await;
+        let records = records.map_err(|error| cut(error_chain(&error)))?;
+        let accounted_for: BTreeSet<&str> = records
+            .iter()
+            .filter(|stored| stored.record.is_live())
+            .map(|stored| &stored.record.node_name)
+            .chain(&self.admission.built_in_renewal)
+            .map(NodeName::as_str)
+            .collect();
+        let unaccounted = |name: &str| !accounted_for.contains(name);
+        // A Node may be missing for a moment: when a cluster begins, and where its instance is stopped.
+        let of_machines = self.inventory.nodes_without(unaccounted);
+        let mut without = of_machines.ok_or("the Machines are not known")?;
+        without.extend(nodes_named(self.access.client(), unaccounted).await?);
+        Ok(without)
+    }
+}
+
+/// Takes back what would stand in the way of those who look after a cluster after us: what tokens
+/// and nodes may ask for.
+///
+/// What was revoked stays refused: it concerns nobody else, and a certificate that was stolen is
+/// not to be good again because an object was deleted.
+pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
+    part(admission::remove(access.client())).await
+}
+
+impl Health {
+    fn note<T>(&mut self, what: &str, done: Result<T, String>) -> Option<T> {
+        match done {
+            Ok(done) => Some(done),
+            Err(error) => {
+                self.undone.push(format!("{what}: {error}"));
+                None
+            }
+        }
+    }
+}
+
+/// One part, in time.
+async fn part<T>(work: impl Future<Output = Result<T, HardeningError>>) -> Result<T, String> {
+    match timeout(PART_DEADLINE, work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(cut(error_chain(&error))),
+        Err(_) => Err(late()),
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn late() -> String {
+    format!("not done in {} s", PART_DEADLINE.as_secs())
+}
+
+fn cut(text: impl Display) -> String {
+    text.to_string().chars().take(MAX_MESSAGE_LEN).collect()
+}
+
+fn refusal(error: &kube::Error) -> ApiReachability {
+    let text = cut(error_chain(error));
+    if let kube::Error::Api(status) = error
+        && NOT_LET_IN.contains(&status.code)
+    {
+        ApiReachability::Refused(text)
+    } else {
+        ApiReachability::No(text)
+    }
+}

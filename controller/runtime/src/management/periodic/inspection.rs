@@ -1,0 +1,126 @@
+//! When a workload cluster is inspected again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::management::cluster_status::{ApiReachability, AutoApproveStatus, Health};
+
+/// The time between two inspections of a cluster where something is wrong that its operator will mend.
+const WRONG_AGAIN: Duration = Duration::from_mins(1);
+
+/// The same where requests are approved by other means, which may be as intended.
+const OPEN_AGAIN: Duration = Duration::from_mins(5);
+
+/// The last inspection.
+#[derive(Debug)]
+pub(super) struct Inspection {
+    pub(super) at: Instant,
+    pub(super) found: Health,
+    /// What the number of Nodes without a record depends on, where that number matters.
+    pub(super) counted: Option<Counted>,
+}
+
+/// What tells whether a Node without a record may have come or gone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// The number of live records.
+    pub(super) live: usize,
+    pub(super) has_tombstones: bool,
+    /// The Nodes that Machines had.
+    pub(super) of_machines: BTreeSet<String>,
+}
+
+impl Inspection {
+    /// Whether it is time for another one.
+    pub(super) fn is_over(&self, sync_period: Duration) -> bool {
+        // Rounds are not on time to the second.
+        let period = period(&self.found, sync_period).mul_f64(0.95);
+        self.at.elapsed() >= period
+    }
+}
+
+/// The time between two inspections of a cluster that was found so.
+fn period(found: &Health, sync_period: Duration) -> Duration {
+    let is_reachable = matches!(found.answers, ApiReachability::Yes(_));
+    let is_wrong = !is_reachable || !found.missing.is_empty() || !found.undone.is_empty();
+    let period = match found.paths {
+        _ if is_wrong => WRONG_AGAIN,
+        AutoApproveStatus::Closed(_) => sync_period,
+        AutoApproveStatus::Unknown
+        | AutoApproveStatus::Unasked(_)
+        | AutoApproveStatus::Waiting(_) => WRONG_AGAIN,
+        AutoApproveStatus::Bindings(_) | AutoApproveStatus::Open(_) => OPEN_AGAIN,
+    };
+    period.min(sync_period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preflight::ServerVersion;
+
+    fn found(paths: AutoApproveStatus) -> Health {
+        let version = ServerVersion {
+            name: "v1.36.0".to_owned(),
+            number: Some((1, 36)),
+        };
+        Health {
+            answers: ApiReachability::Yes(version),
+            paths,
+            ..Health::default()
+        }
+    }
+
+    #[test]
+    fn a_cluster_in_order_is_inspected_each_sync_period_and_any_other_sooner() {
+        let minutes = |found: &Health| period(found, Duration::from_mins(30)).as_secs() / 60;
+        let closed = || found(AutoApproveStatus::Closed(String::new()));
+        let none = || "x".to_owned();
+
+        assert_eq!(minutes(&closed()), 30);
+        for wrong in [
+            Health {
+                answers: ApiReachability::No(none()),
+                ..closed()
+            },
+            Health {
+                answers: ApiReachability::Refused(none()),
+                ..closed()
+            },
+            Health {
+                answers: ApiReachability::Unknown,
+                ..closed()
+            },
+            Health {
+                missing: vec![none()],
+                ..closed()
+            },
+            Health {
+                undone: vec![none()],
+                ..closed()
+            },
+            found(AutoApproveStatus::Unknown),
+            found(AutoApproveStatus::Unasked(none())),
+            found(AutoApproveStatus::Waiting(none())),
+        ] {
+            assert_eq!(minutes(&wrong), 1, "{wrong:?}");
+        }
+        for open in [
+            AutoApproveStatus::Bindings(none()),
+            AutoApproveStatus::Open(none()),
+        ] {
+            assert_eq!(minutes(&found(open)), 5);
+        }
+    }
+
+    #[test]
+    fn no_cluster_is_inspected_more_seldom_than_the_sync_period() {
+        let second = Duration::from_secs(1);
+        let open = found(AutoApproveStatus::Open(String::new()));
+
+        assert_eq!(period(&open, second), second);
+        assert_eq!(period(&Health::default(), second), second);
+    }
+}

@@ -1,0 +1,118 @@
+//! Events on records: what the sweep did, for people who look at one.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::Api;
+use kube::{Client, Resource as _};
+use node_attestation_core::crd::{self, NodeIdentity};
+use node_attestation_core::ledger::SweepAction;
+use tokio::time::timeout;
+
+use crate::capi::ObjectKey;
+use crate::events::Events;
+
+/// For one small object.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// How much is told of a sweep: a cluster whose machines all go at once is seen without the rest,
+/// which is in the log.
+const MAX_A_SWEEP: usize = 20;
+
+/// How much is remembered, so that a Node that is made again and again is told of once.
+const MAX_TOLD: usize = 10_000;
+
+/// Tells of one cluster's records.
+#[derive(Debug)]
+pub(super) struct Teller {
+    events: Events,
+    api: Api<NodeIdentity>,
+    cluster: ObjectKey,
+    told: BTreeSet<SweepAction>,
+}
+
+impl Teller {
+    pub(super) fn new(events: Events, management: &Client, cluster: &ObjectKey) -> Self {
+        Self {
+            events,
+            api: Api::namespaced(management.clone(), &cluster.namespace),
+            cluster: cluster.clone(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Writes one event for each, and none for what was told of before.
+    pub(super) async fn tell(&mut self, done: Vec<SweepAction>, now: SystemTime) {
+        if self.told.len() > MAX_TOLD {
+            self.told.clear();
+        }
+        for done in done.into_iter().take(MAX_A_SWEEP) {
+            if self.told.insert(done.clone()) {
+                let regarding = self.record(&done).await;
+                let is_warning =
+                    matches!(done, SweepAction::Buried { contradicted, .. } if contradicted);
+                let (reason, note) = (reason(&done), note(&done));
+                self.events.tell(regarding, is_warning, reason, note, now);
+            }
+        }
+    }
+
+    /// The record; without its UID where it cannot be read, which loses it for `kubectl describe`.
+    async fn record(&self, done: &SweepAction) -> ObjectReference {
+        let (SweepAction::Buried { node_name, .. }
+        | SweepAction::NodeRemoved { node_name, .. }
+        | SweepAction::StaleNodeRemoved { node_name, .. }) = done;
+        let name = crd::object_name(&self.cluster.name, node_name.as_str());
+        let read = timeout(DEADLINE, self.api.get_metadata(&name)).await;
+        ObjectReference {
+            api_version: Some(NodeIdentity::api_version(&()).into_owned()),
+            kind: Some(NodeIdentity::kind(&()).into_owned()),
+            namespace: Some(self.cluster.namespace.clone()),
+            name: Some(name),
+            uid: read
+                .ok()
+                .and_then(Result::ok)
+                .and_then(|read| read.metadata.uid),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+fn reason(done: &SweepAction) -> &'static str {
+    match done {
+        SweepAction::Buried {
+            contradicted: false,
+            ..
+        } => "RecordBuried",
+        SweepAction::Buried { .. } => "ProviderIdDiffers",
+        SweepAction::NodeRemoved { .. } => "NodeRemoved",
+        SweepAction::StaleNodeRemoved { .. } => "StaleNodeRemoved",
+    }
+}
+
+fn note(done: &SweepAction) -> String {
+    match done {
+        SweepAction::Buried {
+            generation,
+            contradicted: false,
+            ..
+        } => format!(
+            "the machine is gone: generation {generation} and its certificates are worth nothing"
+        ),
+        SweepAction::Buried { generation, .. } => format!(
+            "the infrastructure has another provider ID for this Machine than the one with which it \
+             joined, or that one for another: generation {generation} and its certificates are worth \
+             nothing"
+        ),
+        SweepAction::NodeRemoved { node_name, .. } => {
+            format!("Node {node_name} was deleted: nobody holds the name")
+        }
+        SweepAction::StaleNodeRemoved {
+            node_name,
+            generation,
+        } => format!(
+            "Node {node_name} was deleted: it was left by the holder before generation {generation}"
+        ),
+    }
+}

@@ -1,0 +1,94 @@
+//! One object of the management cluster, as it is now.
+
+use std::fmt::Debug;
+use std::future::ready;
+
+use futures::stream::{Stream, StreamExt as _};
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::watcher::Event;
+use kubelet_attestation::errors::error_chain;
+use serde::de::DeserializeOwned;
+
+use crate::watch::{Lenient, Skipped, on_management, watch_config};
+
+/// What is known of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum Observed<K> {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// There is none.
+    Absent,
+    /// This.
+    Present(K),
+}
+
+impl<K> Observed<K> {
+    pub(super) fn present(&self) -> Option<&K> {
+        match self {
+            Self::Present(object) => Some(object),
+            Self::Unknown | Self::Absent => None,
+        }
+    }
+}
+
+impl<K> From<Option<K>> for Observed<K> {
+    fn from(object: Option<K>) -> Self {
+        object.map_or(Self::Absent, Self::Present)
+    }
+}
+
+/// The object of this name whenever it changes, and `None` while there is none; for ever.
+///
+/// What it was last stands while the API server cannot be asked.
+///
+/// One that cannot be read is as one of which nothing new is known.
+pub(super) fn follow<K>(
+    api: Api<Lenient<K>>,
+    name: &str,
+) -> impl Stream<Item = Option<K>> + Send + use<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut skipped = Skipped::new("Secret");
+    let config = watch_config().fields(&format!("metadata.name={name}"));
+    let mut seen = false;
+    let mut failed = false;
+    let name = name.to_owned();
+    on_management(api, config).filter_map(move |event| {
+        let now = match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                seen = true;
+                match object.object {
+                    Ok(read) => Some(Some(read)),
+                    Err(ref error) => {
+                        skipped.note(object.meta(), error);
+                        None
+                    }
+                }
+            }
+            Ok(Event::Delete(_)) => Some(None),
+            Ok(Event::Init) => {
+                seen = false;
+                None
+            }
+            Ok(Event::InitDone) if !seen => Some(None),
+            Ok(Event::InitDone) => None,
+            Err(error) => {
+                if !failed {
+                    let error = error_chain(&error);
+                    tracing::warn!(
+                        object = name,
+                        error,
+                        "the watch failed; it is tried again until it holds"
+                    );
+                }
+                failed = true;
+                None
+            }
+        };
+        failed &= now.is_none();
+        ready(now)
+    })
+}

@@ -1,0 +1,329 @@
+//! One cluster: what is said of it is read, and its requests are answered while they can be.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt as _};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use node_attestation_core::crd::{
+    ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
+};
+use node_attestation_core::ledger::{Absences, Records};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::ca_key_registry::CaKeyHolder;
+use super::cluster_registry::ClusterEvent;
+use super::cluster_tasks::{Broken, Running};
+use super::conditions::{self, ClusterPhase};
+use super::desired_state::{Plan, Service, Sources};
+use super::infra_cluster::InfraCluster;
+use super::not_ready::Obstacle;
+use super::single_object::{Observed, follow};
+use super::status_writer::Reporter;
+use super::{Shared, periodic};
+use crate::capi::{Cluster, ObjectKey, Objects};
+use crate::watch::Lenient;
+
+/// Some of what is said depends on the time.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// The first wait before a cluster whose tasks panicked is served again.
+const FIRST_RESTART: Duration = Duration::from_secs(5);
+
+/// The longest such wait.
+const LAST_RESTART: Duration = Duration::from_mins(5);
+
+/// Looks after one cluster until its `KubeletAuthentication` is gone.
+pub(super) async fn supervise(
+    shared: Arc<Shared>,
+    key: ObjectKey,
+    authentication: watch::Receiver<ClusterEvent>,
+) {
+    let supervisor = Supervisor {
+        authentication,
+        sources: Sources::default(),
+        ca_key: shared.ca_keys.holder(key.clone()),
+        records: Arc::new(shared.records.of_cluster(&key)),
+        absences: Absences::new(shared.missing_machine_timeout),
+        running: None,
+        panics: Panics::default(),
+        reporter: Reporter::new(&shared, &key),
+        infra_cluster: InfraCluster::default(),
+        key,
+        shared,
+    };
+    supervisor.run().await;
+}
+
+struct Supervisor {
+    shared: Arc<Shared>,
+    key: ObjectKey,
+    authentication: watch::Receiver<ClusterEvent>,
+    sources: Sources,
+    ca_key: CaKeyHolder,
+    records: Arc<dyn Records>,
+    absences: Absences,
+    running: Option<Running>,
+    panics: Panics,
+    reporter: Reporter,
+    infra_cluster: InfraCluster,
+}
+
+enum Change {
+    Kubeconfig(Option<Secret>),
+    Ca(Option<Secret>),
+}
+
+impl Supervisor {
+    async fn run(mut self) {
+        let mut changes = self.changes();
+        let mut objects = self.shared.objects.changes_of(&self.key);
+        loop {
+            let word = self.authentication.borrow_and_update().clone();
+            let authentication = match word {
+                ClusterEvent::Is(authentication) => authentication,
+                ClusterEvent::Deleted => return Box::pin(self.release()).await,
+            };
+            let verdict = self.settle(&authentication).await;
+            let status = conditions::status(&authentication, &verdict, (self.shared.clock)());
+            self.tell_infra_cluster(&verdict, &status).await;
+            let write_again = self.reporter.write(&authentication, status).await;
+            let look_again = Instant::now() + LOOK_AGAIN;
+            let again = write_again.map_or(look_again, |at| at.min(look_again));
+            tokio::select! {
+                still_wanted = self.authentication.changed() => if still_wanted.is_err() {
+                    break;
+                },
+                Some(change) = changes.next() => self.sources.changed(change),
+                cluster = other_cluster(&self.shared.objects, &self.key, &mut objects, &self.sources.cluster) => {
+                    self.sources.cluster = cluster;
+                }
+                () = self.ca_key.changed() => {}
+                outcome = changed(self.running.as_mut()) => if outcome.is_err() {
+                    self.broke().await;
+                },
+                () = sleep_until(again) => {}
+            }
+        }
+        self.stop().await;
+    }
+
+    async fn tell_infra_cluster(
+        &mut self,
+        verdict: &ClusterPhase,
+        status: &KubeletAuthenticationStatus,
+    ) {
+        let cluster = self.sources.cluster.present();
+        let reference = cluster.and_then(|cluster| cluster.infrastructure.as_ref());
+        if let (ClusterPhase::Serving { .. }, Some(reference)) = (verdict, reference) {
+            let Shared {
+                management,
+                objects,
+                ..
+            } = self.shared.as_ref();
+            self.infra_cluster
+                .write(objects, management, &self.key, reference, status)
+                .await;
+        }
+    }
+
+    fn changes(&self) -> BoxStream<'static, Change> {
+        let ObjectKey { namespace, name } = &self.key;
+        let client = &self.shared.management;
+        let secrets = || Api::<Lenient<Secret>>::namespaced(client.clone(), namespace);
+        stream::select_all([
+            follow(secrets(), &format!("{name}-kubeconfig"))
+                .map(Change::Kubeconfig)
+                .boxed(),
+            follow(secrets(), &format!("{name}-ca"))
+                .map(Change::Ca)
+                .boxed(),
+        ])
+        .boxed()
+    }
+
+    /// Has done what is to be done as things are.
+    async fn settle(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
+        self.absences.allow(allowed_retirements(authentication));
+        let plan = Plan::of(
+            authentication,
+            &self.sources,
+            &mut self.ca_key,
+            self.shared.reach,
+            self.shared.verifiers.as_ref(),
+        );
+        match plan {
+            Plan::Wait => ClusterPhase::Waiting,
+            Plan::Stop(obstacle) => {
+                self.stop().await;
+                ClusterPhase::Stopped(obstacle)
+            }
+            Plan::Serve(service) => self.serve(*service).await,
+        }
+    }
+
+    async fn serve(&mut self, service: Service) -> ClusterPhase {
+        let as_it_is = self.running.as_ref().map(|running| running.fingerprint);
+        if as_it_is != Some(service.fingerprint) {
+            self.stop().await;
+            if self.panics.must_wait() {
+                return ClusterPhase::Broken;
+            }
+            let cluster = self.key.to_string();
+            match Running::start(
+                &self.shared,
+                &self.key,
+                &service,
+                self.records.clone(),
+                self.absences.clone(),
+            ) {
+                Ok(running) => self.running = Some(running),
+                Err(source) => {
+                    let name = format!("{}-kubeconfig", self.key.name);
+                    return ClusterPhase::Stopped(Obstacle::KubeconfigRefused { name, source });
+                }
+            }
+            tracing::info!(cluster, "serving");
+        }
+        let Some(running) = &self.running else {
+            return ClusterPhase::Waiting;
+        };
+        ClusterPhase::Serving {
+            ca: running.ca.out_of_time((self.shared.clock)()),
+            signs: running.ca.signer().is_some(),
+            health: running.health(),
+            attestors: service.verifiers.reports().collect(),
+        }
+    }
+
+    /// Leaves the cluster to whoever looks after it now.
+    async fn release(mut self) {
+        let access = self.running.as_ref().map(|running| running.access.clone());
+        self.stop().await;
+        let Some(access) = access else {
+            // It is not to be touched, or cannot be.
+            return;
+        };
+        let cluster = self.key.to_string();
+        match periodic::release(&access).await {
+            Ok(()) => tracing::info!(cluster, "may join by other means again"),
+            Err(error) => tracing::warn!(
+                cluster,
+                error,
+                "the admission policy for requests stays, and refuses stock kubelets"
+            ),
+        }
+    }
+
+    async fn broke(&mut self) {
+        let cluster = self.key.to_string();
+        tracing::error!(cluster, "a task of the cluster panicked; it begins again");
+        self.panics.one_more();
+        self.stop().await;
+    }
+
+    async fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop().await;
+            let cluster = self.key.to_string();
+            tracing::info!(cluster, "no longer serving");
+        }
+    }
+}
+
+/// How many records a person allows one round to retire; what is no number allows none.
+fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
+    let annotations = authentication.metadata.annotations.as_ref();
+    annotations
+        .and_then(|annotations| annotations.get(ALLOW_RETIREMENT_ANNOTATION)?.parse().ok())
+        .unwrap_or_default()
+}
+
+/// Waits until the Cluster is another than it was.
+async fn other_cluster(
+    objects: &Objects,
+    key: &ObjectKey,
+    changes: &mut watch::Receiver<()>,
+    known: &Observed<Cluster>,
+) -> Observed<Cluster> {
+    loop {
+        changes.borrow_and_update();
+        let now = if objects.is_ready() {
+            objects.cluster(key).into()
+        } else {
+            Observed::Unknown
+        };
+        if now != *known {
+            return now;
+        }
+        if changes.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+async fn changed(running: Option<&mut Running>) -> Result<(), Broken> {
+    match running {
+        Some(running) => running.changed().await,
+        None => pending().await,
+    }
+}
+
+impl Sources {
+    fn changed(&mut self, change: Change) {
+        match change {
+            Change::Kubeconfig(secret) => self.kubeconfig = secret.into(),
+            Change::Ca(secret) => self.ca = secret.into(),
+        }
+    }
+}
+
+/// How often a cluster's tasks panicked, and how long they rest for it.
+#[derive(Debug, Default)]
+struct Panics {
+    count: u32,
+    rest_until: Option<Instant>,
+}
+
+impl Panics {
+    fn one_more(&mut self) {
+        let rest = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(self.count));
+        self.count = self.count.saturating_add(1);
+        self.rest_until = Some(Instant::now() + rest.min(LAST_RESTART));
+    }
+
+    fn must_wait(&self) -> bool {
+        self.rest_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn allowed(annotations: &Value) -> usize {
+        let authentication = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "KubeletAuthentication",
+            "metadata": {"name": "prod-1", "annotations": annotations},
+            "spec": {"clusterName": "prod-1", "authorizedAttestors": ["aws"]},
+        });
+        allowed_retirements(&serde_json::from_value(authentication).unwrap())
+    }
+
+    #[test]
+    fn a_person_allows_as_many_retirements_as_the_annotation_says_and_else_none() {
+        let annotated = |value| allowed(&json!({ALLOW_RETIREMENT_ANNOTATION: value}));
+
+        assert_eq!(annotated("12"), 12);
+        assert_eq!(allowed(&Value::Null), 0);
+        for none in ["0", "", "all", "-1", "1.5", "99999999999999999999"] {
+            assert_eq!(annotated(none), 0, "{none}");
+        }
+    }
+}
