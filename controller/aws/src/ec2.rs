@@ -25,14 +25,14 @@ pub use self::describe::{Describe, MAX_IDS, Page, Query};
 pub use self::nitro_tpm::{ClusterTpms, NitroTpms, TpmLimits};
 pub use self::outage::Outage;
 
-/// What is used of what EC2 says of an instance.
+/// The fields of an instance that the checks use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceFacts {
     /// Its ID.
     pub id: String,
     /// The account that owns it.
     pub owner: String,
-    /// How it fares, in EC2's word.
+    /// Its state, as EC2 names it.
     pub state: String,
     /// Its availability zone.
     pub zone: String,

@@ -110,7 +110,7 @@ impl Called {
     }
 }
 
-/// How EC2 fares in a region.
+/// The behaviour of EC2 in a region.
 #[derive(Debug, Clone)]
 pub(crate) enum Fares {
     Well,

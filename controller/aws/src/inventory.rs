@@ -40,14 +40,14 @@ pub struct TaggedInstances {
     listed: Mutex<Option<Listed>>,
 }
 
-/// Which instances are a cluster's.
+/// The selector of a cluster's instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventorySettings {
     /// Where they are.
     pub places: Vec<Place>,
     /// The tags that they have, with these values.
     pub tags: BTreeMap<String, String>,
-    /// Which name of an instance is its Node's.
+    /// The name of an instance that its Node has.
     pub node_name: AwsNodeName,
 }
 

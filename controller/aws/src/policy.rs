@@ -14,7 +14,7 @@ pub struct AwsPolicy {
     pub accounts: BTreeSet<String>,
     /// The regions that instances may be in; none is any.
     pub regions: BTreeSet<String>,
-    /// Which name of an instance is its Node's.
+    /// The name of an instance that its Node has.
     pub node_name: AwsNodeName,
     /// Whether an instance must join with the root volume that it was launched with.
     pub root_volume_check: bool,

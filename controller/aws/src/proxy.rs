@@ -39,7 +39,7 @@ impl fmt::Debug for Proxy {
 pub struct InvalidProxy;
 
 impl Proxy {
-    /// Which hosts it leads to; `None` without a proxy.
+    /// The proxied hosts; `None` without a proxy.
     pub(crate) fn matcher(&self) -> Result<Option<Matcher>, InvalidProxy> {
         let Some(https) = self.url()? else {
             return Ok(None);

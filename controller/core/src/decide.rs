@@ -25,7 +25,7 @@ pub use steps::{Check, Elapsed, Step};
 
 use steps::Steps;
 
-/// What is to be done about a request.
+/// A decision on a request.
 #[derive(Debug)]
 pub enum Decision {
     /// Nothing.
@@ -70,7 +70,7 @@ impl From<TriageError> for Decision {
 /// A decision, and how it was reached.
 #[derive(Debug)]
 pub struct Decided {
-    /// What is to be done.
+    /// The decision.
     pub decision: Decision,
     /// The checks that were made, in order; the last one decided.
     pub steps: Vec<Step>,

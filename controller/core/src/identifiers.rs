@@ -84,7 +84,7 @@ impl Debug for RecordUid {
 pub struct CertificateUid {
     /// The record.
     pub record: RecordUid,
-    /// Which holder of the record's name, from 1.
+    /// The generation of the record, from 1.
     pub generation: u64,
 }
 

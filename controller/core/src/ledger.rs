@@ -1,4 +1,4 @@
-//! Who holds a node's name: the record of trust on first use.
+//! The holder of a node's name: the record of trust on first use.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -81,7 +81,7 @@ pub trait Ledger: Debug + Send + Sync {
     fn issued(&self, _node_name: &NodeName, _certificate: LastIssued) {}
 }
 
-/// Who holds a node's name.
+/// The holder of a node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The record and its present generation.

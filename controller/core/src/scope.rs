@@ -1,11 +1,11 @@
-//! Which requests of a cluster are ours to answer, and who signs.
+//! The requests of a cluster that the controller answers, and their signer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::signer::Signer;
 
-/// Who signs what is approved.
+/// The signer of approved requests.
 #[derive(Debug, Clone)]
 pub enum Issuance {
     /// We do, with the cluster's CA.
@@ -26,7 +26,7 @@ impl Issuance {
     }
 }
 
-/// What is ours to answer beside the client signers of the admitted providers.
+/// The requests that the controller answers beside those to the client signers of the admitted providers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Duties {
     /// Kubelets' serving certificates: `kubernetes.io/kubelet-serving`, and

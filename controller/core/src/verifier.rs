@@ -92,7 +92,7 @@ pub struct Appraisal<'a> {
     pub asked: SystemTime,
 }
 
-/// Who a machine is, by its evidence.
+/// The identity of a machine, from its evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The provider ID that the evidence is about.

@@ -145,7 +145,7 @@ impl Aws {
         self.tpms.of_cluster(self.instances.clone(), policy)
     }
 
-    /// Whom to ask about instances.
+    /// The clients for instances.
     pub(crate) fn instances(&self) -> Instances {
         self.instances.clone()
     }

@@ -57,7 +57,7 @@ pub(crate) enum RunError {
     /// TPMs cannot be appraised.
     #[error("--attestor tpm cannot be used")]
     NoTpm(#[from] NoTpm),
-    /// What is accepted of TPMs.
+    /// The TPM settings.
     #[error(transparent)]
     TpmSettings(#[from] TpmSettingsError),
     /// An option that would be passed over.

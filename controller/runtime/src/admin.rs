@@ -98,7 +98,7 @@ impl Identities {
     ///
     /// # Errors
     ///
-    /// There is none, or it could not be read.
+    /// The object does not exist, or cannot be read.
     pub async fn of_node(
         &self,
         namespace: &str,
@@ -205,7 +205,7 @@ impl Identities {
         })
     }
 
-    /// Who asks, by the API server's word.
+    /// The requester's username, from the API server.
     async fn who(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = SelfSubjectReview::default();

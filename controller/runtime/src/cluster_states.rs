@@ -21,7 +21,7 @@ pub struct ClusterState {
     pub namespace: String,
     /// The Cluster's name.
     pub name: String,
-    /// Its `KubeletAuthentication`; without one, nobody looks after its kubelets here.
+    /// Its `KubeletAuthentication`; without one, the cluster is not served.
     pub kubelet_authentication: Option<KubeletAuthentication>,
 }
 

@@ -63,7 +63,7 @@ pub type Outcome<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigMapUnread {
-    /// There is none of this name.
+    /// The `ConfigMap` does not exist.
     #[error("there is no ConfigMap {0}")]
     Absent(ObjectKey),
     /// The API server does not answer, or not well.

@@ -222,7 +222,7 @@ async fn write_all(
         .await;
 }
 
-/// What is written of those that come, and of those that were left out.
+/// Writes Events, and counts those that were left out.
 fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> {
     let mut look = interval(LEFT_OUT_TOLD);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);

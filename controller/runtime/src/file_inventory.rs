@@ -81,11 +81,11 @@ pub enum MachineListError {
     Field {
         /// The file.
         path: PathBuf,
-        /// Which machine, from 0.
+        /// The index of the machine, from 0.
         index: usize,
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The error.
         source: InvalidField,
     },
     /// Two machines claim the same.
@@ -93,12 +93,12 @@ pub enum MachineListError {
     Ambiguous {
         /// The file.
         path: PathBuf,
-        /// Which two, and what.
+        /// The two machines, and the value.
         source: AmbiguousMachines,
     },
 }
 
-/// What is wrong with one field of a machine.
+/// An error in one field of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidField {
@@ -149,7 +149,7 @@ struct Entry {
 /// # Guarantees
 ///
 /// - Every look-up sees the file as it is then, or, while it cannot be used, as it last could.
-/// - What is wrong with a changed file is logged once.
+/// - An error in a changed file is logged once.
 #[derive(Debug)]
 pub struct MachineList {
     path: PathBuf,
@@ -203,7 +203,7 @@ impl MachineList {
                 Err(error) => {
                     tracing::error!(
                         error = error_chain(&error),
-                        "the changed inventory cannot be used; the former one holds"
+                        "the changed inventory is invalid; the former one stays in use"
                     );
                     current.version = version;
                 }

@@ -63,7 +63,7 @@ pub(crate) fn rejected(subject: &Subject<'_>, error: &dyn Error) {
     tracing::error!(
         csr = subject.name,
         error = error_chain(error),
-        "the API server does not take the answer"
+        "the API server rejects the answer"
     );
 }
 

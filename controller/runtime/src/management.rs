@@ -65,7 +65,7 @@ use leader::{Candidate, KubeLeases};
 /// The default of [`Settings::sync_period`].
 pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 
-/// Which part of a management cluster is looked after, and how.
+/// The part of a management cluster that the controller serves, and how.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Settings {

@@ -45,7 +45,7 @@ pub struct Pipeline {
     clock: fn() -> SystemTime,
 }
 
-/// What is to become of a request's place in the queue.
+/// The next state of a request in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing more.
@@ -323,7 +323,7 @@ fn is_told_again(attempts: u32) -> bool {
     since > 1 && since.is_power_of_two()
 }
 
-/// Whether nobody has answered it yet.
+/// Whether the request is still pending.
 fn is_open(request: &CertificateSigningRequest) -> bool {
     request.status.as_ref().is_none_or(|status| {
         let conditions = status.conditions.iter().flatten();

@@ -156,7 +156,7 @@ enum ChangedWhileRunning {
 pub(crate) struct Work {
     /// Its name.
     pub(crate) name: String,
-    /// Which object of that name.
+    /// The object's UID.
     pub(crate) uid: String,
     /// The request as it was watched; `None`: read it.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,

@@ -88,7 +88,7 @@ pub struct Settings {
     pub audiences: Vec<Audience>,
     /// The longest validity that is granted.
     pub lifetimes: Lifetimes,
-    /// Which requests are ours beside those to the client signers of the verifiers.
+    /// The requests that the controller answers beside those to the client signers of the verifiers.
     pub duties: Duties,
     /// What serving certificates may be for.
     pub serving: ServingSettings,

@@ -148,7 +148,7 @@ impl Worker {
             let open = self.tasks.len();
             tracing::warn!(
                 open,
-                "stopped before all answers were written; the next run writes them"
+                "stopped before all answers were written; the next replica writes them"
             );
         }
     }
@@ -300,5 +300,20 @@ mod tests {
             timeout(Duration::from_mins(1), listing).await.unwrap();
             relist.notify_one();
         }
+    }
+
+    #[test]
+    fn a_watch_that_fails_or_comes_back_is_another_state_and_the_first_is_not() {
+        let mut state = WatchState::new(&[]);
+        let failed = || Err(watcher::Error::NoResourceVersion);
+        let mut observe = |event| state.observe(&event);
+
+        assert!(!observe(Ok(Event::Init)));
+        assert!(!observe(Ok(Event::InitDone)), "the first");
+        assert!(!observe(Ok(Event::InitDone)));
+        assert!(observe(failed()));
+        assert!(!observe(failed()), "again");
+        assert!(!observe(Ok(Event::Init)), "it begins before it holds");
+        assert!(observe(Ok(Event::InitDone)));
     }
 }

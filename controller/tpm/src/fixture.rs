@@ -307,7 +307,7 @@ impl Case {
         }
     }
 
-    /// Who a response proves to be.
+    /// The identity that a response proves.
     #[track_caller]
     pub(crate) fn proves(&self, response: &Response) -> AttestedIdentity {
         match self.respond(response) {

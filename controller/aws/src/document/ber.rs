@@ -74,7 +74,7 @@ enum Length {
     Indefinite,
 }
 
-/// What is left to read.
+/// The rest of the input.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

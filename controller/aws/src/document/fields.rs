@@ -59,7 +59,7 @@ impl<'a> Fields<'a> {
         self.0.decode().map_err(|_| Unexpected)
     }
 
-    /// Whether nothing is left.
+    /// Whether the input ends here.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_finished()
     }

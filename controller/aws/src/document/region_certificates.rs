@@ -1,4 +1,4 @@
-//! Who signs the documents of which region.
+//! The certificates that sign the documents of each region.
 
 mod file;
 

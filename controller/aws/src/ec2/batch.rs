@@ -102,7 +102,7 @@ pub struct Reservation {
     lane: Arc<Lane>,
 }
 
-/// How a request fares.
+/// The state of a request.
 enum Lookup {
     Known(Box<InstanceFacts>),
     Waits(oneshot::Receiver<Answer>),

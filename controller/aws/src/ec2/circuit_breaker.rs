@@ -1,4 +1,4 @@
-//! How EC2 fares: after a failure it is left alone for a while.
+//! A circuit breaker for EC2: after a failure it gets no calls for a while.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Outage;
 
-/// What is wrong with EC2, if anything is.
+/// The state of the circuit breaker.
 #[derive(Debug, Default)]
 pub(super) struct CircuitBreaker(Option<Failed>);
 

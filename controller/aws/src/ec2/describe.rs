@@ -38,7 +38,7 @@ pub trait Describe: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Page, Outage>>;
 }
 
-/// Which instances are asked for.
+/// The instances that a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
     /// Those with these IDs, [`MAX_IDS`] at most.

@@ -19,7 +19,7 @@ pub(super) enum Kind {
     P384,
 }
 
-/// Why an answer is none.
+/// The error of an answer.
 pub(super) type NoKey = &'static str;
 
 impl Kind {

@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// Whether nothing is lost with it.
+    /// Whether it can be dropped without loss.
     pub(super) fn rests(&self, now: Instant) -> bool {
         !self.is_served
             && self.in_flight == 0

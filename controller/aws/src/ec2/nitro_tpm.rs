@@ -1,4 +1,4 @@
-//! Which endorsement key an instance's TPM has: `GetInstanceTpmEkPub`.
+//! The endorsement key of an instance's TPM: `GetInstanceTpmEkPub`.
 //!
 //! A TPM of Nitro has no certificate of its endorsement key. That EC2 says it of this instance, asked
 //! with the controller's own credentials, is what makes the key the instance's.
@@ -93,7 +93,7 @@ struct Shared {
     lanes: Mutex<HashMap<(CredentialsKey, String), Arc<Lane>>>,
 }
 
-/// What is asked with the same credentials in one region.
+/// The calls with the same credentials in one region.
 struct Lane {
     credentials: Credentials,
     region: String,

@@ -38,7 +38,7 @@ const EXPIRED_WORDS: [&str; 2] = ["Signature expired", "Signature not yet curren
 /// Longer than any code of an error.
 const MAX_CODE_LEN: usize = 64;
 
-/// Who called, in the words of STS.
+/// The caller that STS reports.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Identity {

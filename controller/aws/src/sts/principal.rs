@@ -1,4 +1,4 @@
-//! Who called, by what STS says, and whether that is the instance of the document.
+//! The caller that STS reports, and whether it is the instance of the document.
 
 use std::fmt;
 use std::str::FromStr;

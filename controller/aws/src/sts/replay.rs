@@ -90,7 +90,7 @@ struct Entry {
     caller: VerifiedCaller,
 }
 
-/// What is known of a signature.
+/// The state of a signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ReplayCheck {
     /// Nothing, or only a request of the same key that says something else: STS is to be asked.

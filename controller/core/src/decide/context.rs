@@ -1,4 +1,4 @@
-//! What is known of the cluster whose requests are decided about.
+//! The cluster whose requests are decided.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use crate::verifier::Verifiers;
 /// All that a decision needs to know about one workload cluster.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Who appraises evidence, one verifier a provider that the cluster admits.
+    /// The verifiers, one for each provider that the cluster admits.
     pub verifiers: Verifiers,
     /// The audiences that mean this cluster.
     pub audiences: Vec<Audience>,
     /// Its machines.
     pub inventory: Arc<dyn Inventory>,
-    /// Who holds its node names.
+    /// The ledger of its node names.
     pub ledger: Arc<dyn Ledger>,
-    /// Who signs.
+    /// The signer.
     pub issuance: Issuance,
     /// How long certificates are valid.
     pub lifetimes: Lifetimes,
-    /// Which requests are ours beside those to the client signers of the verifiers.
+    /// The requests that the controller answers beside those to the client signers of the verifiers.
     pub duties: Duties,
     /// Whether nodes without a record are kept from Kubernetes' own signers.
     pub enforcement: Enforcement,

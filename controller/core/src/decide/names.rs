@@ -1,4 +1,4 @@
-//! Who holds a node name, and machines that hold one already.
+//! Claims to node names that have a holder, and by machines that hold one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which checks were made, and how long each took.
+//! The checks of one decision, and their durations.
 
 use std::fmt;
 use std::future::Future;

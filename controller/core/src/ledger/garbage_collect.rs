@@ -96,7 +96,7 @@ fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
     }
 }
 
-/// What is to be done about one record.
+/// The action for one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GcAction {
     /// Its machine is gone, or is there with another provider ID.
@@ -215,7 +215,7 @@ impl RecordLedger {
             tracing::debug!(
                 node = name.as_str(),
                 error = error_chain(&error),
-                "what was issued could not be written down"
+                "the status of a record could not be written"
             );
         }
     }
@@ -237,7 +237,11 @@ impl RecordLedger {
                 swept.count(&buried, None);
                 match self.records().replace(&buried, version).await {
                     Ok(_) => {
-                        tracing::info!(node = name.as_str(), generation, "the record is buried");
+                        tracing::info!(
+                            node = name.as_str(),
+                            generation,
+                            "the record became a tombstone"
+                        );
                         swept.done.push(SweepAction::Buried {
                             node_name,
                             generation,
@@ -273,7 +277,7 @@ impl RecordLedger {
             tracing::warn!(
                 node = name.as_str(),
                 error = error_chain(&error),
-                "a record could not be swept"
+                "a record could not be updated"
             );
         }
     }
@@ -292,7 +296,7 @@ impl RecordLedger {
             return Ok(false);
         }
         self.nodes().delete(name, uid).await?;
-        tracing::info!(node = name.as_str(), "a Node that nobody holds is deleted");
+        tracing::info!(node = name.as_str(), "deleted the Node of a tombstone");
         Ok(true)
     }
 
@@ -310,10 +314,7 @@ impl RecordLedger {
             return Ok(false);
         }
         self.nodes().delete(name, uid).await?;
-        tracing::info!(
-            node = name.as_str(),
-            "the Node of a former holder is deleted"
-        );
+        tracing::info!(node = name.as_str(), "deleted the Node of a former holder");
         Ok(true)
     }
 }

@@ -11,7 +11,7 @@ use super::record::Record;
 use crate::nodes::NodeState;
 use crate::verifier::Assurance;
 
-/// How a certificate came to be granted.
+/// The reason for which a certificate was granted.
 ///
 /// Nothing rests on it. It is known by whoever wrote the record: after a crash between that and the
 /// answer, the same request is granted [`Again`](Self::Again).

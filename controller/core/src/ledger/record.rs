@@ -18,7 +18,7 @@ pub use holder::RecordHolder;
 /// another, and its clock is not that of whoever revoked.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
-/// Who holds one node name, and by which key.
+/// The holder of one node name, and its key.
 ///
 /// Times are whole seconds, as certificates and API servers have them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Record {
     pub node_name: NodeName,
     /// What tells it from every other record.
     pub uid: RecordUid,
-    /// Which holder of the name, or which of one holder's keys, this is: from 1.
+    /// The generation: it grows with each holder of the name, and each key of one holder, from 1.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,
@@ -103,7 +103,7 @@ pub struct Tombstone {
     pub until: SystemTime,
 }
 
-/// How a record came to be a tombstone.
+/// The reason for which a record became a tombstone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TombstoneReason {
     /// The machine is gone.

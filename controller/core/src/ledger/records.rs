@@ -86,7 +86,7 @@ pub trait Records: Debug + Send + Sync {
 pub struct Stored {
     /// The record.
     pub record: Record,
-    /// Which version of it this is.
+    /// Its version.
     pub version: Version,
 }
 

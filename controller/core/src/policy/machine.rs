@@ -1,4 +1,4 @@
-//! What is known of the machine.
+//! Checks of the machine.
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 

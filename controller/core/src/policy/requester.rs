@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Checks of the requester.
 
 use kubelet_attestation::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 

@@ -81,7 +81,7 @@ impl LocatedCsr {
 }
 
 impl AttestedCsr {
-    /// What is asked for.
+    /// The requested certificate.
     pub fn request(&self) -> &ConformantClientCsr {
         self.csr.request()
     }

@@ -61,7 +61,7 @@ impl NamedCsr {
 }
 
 impl ClaimedCsr {
-    /// What is asked for.
+    /// The requested certificate.
     pub fn request(&self) -> &ConformantClientCsr {
         self.csr.request()
     }

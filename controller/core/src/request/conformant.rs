@@ -71,7 +71,7 @@ impl ParsedCsr {
 }
 
 impl ConformantClientCsr {
-    /// Who is asked to sign.
+    /// The requested signer.
     pub fn asked(&self) -> &Asked {
         &self.asked
     }

@@ -75,7 +75,7 @@ impl ParsedCsr {
 }
 
 impl ConformantServingCsr {
-    /// Who is asked to sign.
+    /// The requested signer.
     pub fn asked(&self) -> &Asked {
         &self.asked
     }

@@ -103,7 +103,7 @@ fn unavailable(source: Unavailable) -> Deferral {
 }
 
 impl CorroboratedCsr {
-    /// What is asked for.
+    /// The requested certificate.
     pub fn request(&self) -> &ConformantServingCsr {
         &self.csr
     }

@@ -79,7 +79,7 @@ impl ConformantClientCsr {
 }
 
 impl LocatedCsr {
-    /// What is asked for.
+    /// The requested certificate.
     pub fn request(&self) -> &ConformantClientCsr {
         &self.csr
     }

@@ -62,7 +62,7 @@ impl AttestedCsr {
 }
 
 impl NamedCsr {
-    /// What is asked for.
+    /// The requested certificate.
     pub fn request(&self) -> &ConformantClientCsr {
         self.csr.request()
     }

@@ -28,7 +28,7 @@ pub struct RawRequest {
     annotated_key: Option<String>,
 }
 
-/// Who is asked for a certificate, and of what kind.
+/// The kind of signer that a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// Our client signer of this provider.
@@ -42,7 +42,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Whom the signer of this name is, if its requests are ours to answer.
+    /// The kind of the signer of this name, if the controller answers its requests.
     fn of(signer: &str, verifiers: &Verifiers, duties: Duties) -> Option<Self> {
         let answers_built_in = match duties.built_in {
             KubeletSignerMode::Ignore => false,
@@ -136,7 +136,7 @@ impl RawRequest {
         })
     }
 
-    /// Who is asked, and for what.
+    /// The signer's kind.
     pub fn asked(&self) -> &Asked {
         &self.asked
     }

@@ -122,7 +122,7 @@ pub(super) struct StandaloneArguments {
     control_plane_renewal: bool,
 }
 
-/// Who proves what machines are.
+/// The attestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Attestor {
     /// Their AWS instance identity.
@@ -131,7 +131,7 @@ enum Attestor {
     Tpm,
 }
 
-/// What is said of a management cluster.
+/// The options of a management cluster.
 const MANAGEMENT: [&str; 3] = ["kubeconfig", "namespace", "watch_filter"];
 
 /// What a `KubeletAuthentication` says.
@@ -147,7 +147,7 @@ const SAID_BY_CLUSTER: [&str; 9] = [
     "control_plane_renewal",
 ];
 
-/// Which cluster is served, and how it is known.
+/// The served cluster, and the source of its machines.
 #[derive(Debug)]
 pub(super) enum Choice {
     /// By files, or what else is on the command line.

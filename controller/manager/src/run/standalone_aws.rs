@@ -17,7 +17,7 @@ use crate::aws::Aws;
 /// Digits of an account's ID.
 const ACCOUNT_LEN: usize = 12;
 
-/// Which instances are a cluster's.
+/// The selector of a cluster's instances.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "One workload cluster on AWS, without a management cluster")]
 #[expect(
@@ -53,7 +53,7 @@ pub(super) struct StandaloneAwsArguments {
     aws_any_root_volume: bool,
 }
 
-/// Which name of an instance is its Node's.
+/// The name of an instance that its Node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum NodeNamePolicy {
     /// The private DNS name.

@@ -1,4 +1,4 @@
-//! What is accepted of TPMs in one workload cluster, by hand.
+//! The TPM settings of one workload cluster, from a file.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ pub(crate) enum TpmSettingsError {
 }
 
 impl StandaloneTpmArguments {
-    /// What is accepted.
+    /// The settings.
     pub(super) fn settings(&self) -> Result<TpmSettings, TpmSettingsError> {
         let settings = self.tpm_settings.as_deref().map(read).transpose()?;
         Ok(settings.unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Which version of a kind an API server has.
+//! The served version of a kind.
 
 use kube::core::ApiResource;
 use kube::{Client, Error};

@@ -17,7 +17,7 @@ use super::objects::{
 use super::store::Store;
 use super::watch::{Selection, Watches};
 
-/// What is known of Cluster API's objects, at any time.
+/// A cache of Cluster API's objects.
 ///
 /// # Guarantees
 ///

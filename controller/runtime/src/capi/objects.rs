@@ -34,7 +34,7 @@ pub(super) use pool::MachinePool;
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
-/// Who a Cluster's objects belong to.
+/// The label with the name of an object's Cluster.
 const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
 /// On an object that Cluster API is to leave alone; its value does not matter.
@@ -88,9 +88,9 @@ impl std::str::FromStr for ObjectKey {
 
 /// Something that is read: what of it, and what is kept.
 pub(super) trait Kept: Clone + Debug + Send + 'static {
-    /// What is read of its spec.
+    /// The part of its spec that is read.
     type Spec: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
-    /// What is read of its status.
+    /// The part of its status that is read.
     type Status: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
 
     /// What is kept; `None` of what belongs to no cluster.
@@ -144,7 +144,7 @@ impl<W: Kept> Raw<W> {
         self.read.as_ref().err()
     }
 
-    /// What is kept of it.
+    /// The object in the form in which it is stored.
     ///
     /// # Errors
     ///

@@ -11,13 +11,13 @@ use node_attestation_core::identifiers::TokenId;
 
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Reference};
 
-/// What is known of all clusters.
+/// The objects of all clusters.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     clusters: BTreeMap<ObjectKey, Cluster>,
     /// By Cluster, whether it is there or not.
     members: HashMap<ObjectKey, Members>,
-    /// Which cluster a Machine or a pool is in, to find it again when it is gone.
+    /// The cluster of each Machine and pool, to find it after a deletion.
     machine_clusters: HashMap<ObjectKey, ObjectKey>,
     pool_clusters: HashMap<ObjectKey, ObjectKey>,
     configs: HashMap<ObjectKey, BootstrapConfig>,
@@ -36,7 +36,7 @@ pub(super) struct Members {
     configs: HashMap<String, Holders>,
 }
 
-/// Who has something that one should have.
+/// The Machines and pools that share a value.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Holders {
     pub(super) machines: BTreeSet<String>,
@@ -80,7 +80,7 @@ impl Store {
             .get(&ObjectKey::new(namespace, config.name.as_str()))
     }
 
-    /// Who refers to a `KubeadmConfig` with this token.
+    /// The Machines and pools whose `KubeadmConfig` has this token.
     pub(super) fn token_holders(&self, cluster: &ObjectKey, token: &TokenId) -> Holders {
         let key = (cluster.namespace.clone(), token.clone());
         let mut all = Holders::default();
@@ -97,7 +97,7 @@ impl Store {
     }
 }
 
-/// A cluster that has nothing.
+/// A cluster without members.
 pub(super) static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 
 impl Members {

@@ -25,7 +25,7 @@ const ABSENT_RETRY: Duration = Duration::from_secs(30);
 /// On a Cluster: which of several controllers it is for.
 const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
-/// Which objects are ours, as Cluster API's controllers are told.
+/// The objects that the controller watches, selected as for Cluster API's controllers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Those of one namespace; `None`: of all.
@@ -95,7 +95,7 @@ impl Watches {
         }
     }
 
-    /// Watches this version until there is none such.
+    /// Watches this version until the API server stops serving it.
     async fn follow<W: Watched + Stored>(&self, resource: &ApiResource, told: &mut WatchLog) {
         let client = self.objects.client().clone();
         let api: Api<Raw<W>> = match &self.selection.namespace {
@@ -248,7 +248,7 @@ impl WatchLog {
         if self.changes_to(WatchStatus::Absent) {
             tracing::warn!(
                 kind,
-                "the management cluster has no version of this kind that is read"
+                "the management cluster serves no supported version of this kind"
             );
         }
     }

@@ -63,7 +63,7 @@ impl EgressPolicy {
         insecure_allow_loopback: false,
     };
 
-    /// What is wrong with this address; `None` where it may be dialled.
+    /// The error of this address; `None` if the policy allows it.
     pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
         let refused = match address {
             IpAddr::V4(address) => neighbourhood_v4(address),

@@ -31,7 +31,7 @@ pub enum ClusterAccessError {
     /// It is no file, or longer than any kubeconfig.
     #[error("the kubeconfig {} is no file of at most {MAX_FILE_LEN} bytes", path.display())]
     NotAFile {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
     /// Its current context is no access to a cluster.
@@ -39,7 +39,7 @@ pub enum ClusterAccessError {
     Incomplete {
         /// The file.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         source: Box<KubeconfigError>,
     },
     /// The server is spoken to without TLS.

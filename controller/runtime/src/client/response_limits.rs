@@ -105,7 +105,7 @@ impl Excess {
     }
 }
 
-/// Who named an API server.
+/// The party that configured an API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NamedBy {
     /// Whoever runs this controller.

@@ -33,3 +33,70 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryLists {
         cloned.flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::api::{Api, ListParams, PostParams};
+    use serde_json::json;
+
+    use crate::client::ClusterAccess;
+
+    /// An API server that answers its first two calls with this status, and the number of calls.
+    fn failing_twice(code: u16) -> (Api<ConfigMap>, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        let access = ClusterAccess::in_memory(move |_| {
+            let code = match counted.fetch_add(1, Ordering::Relaxed) {
+                0 | 1 => code,
+                _ => 200,
+            };
+            let list = json!({
+                "apiVersion": "v1", "kind": "ConfigMapList", "metadata": {"resourceVersion": "1"}, "items": [],
+            });
+            let status = json!({
+                "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code,
+                "reason": "", "message": "",
+            });
+            let body = if code == 200 { list } else { status };
+            let body = Full::new(Bytes::from(body.to_string()));
+            async move { hyper::Response::builder().status(code).body(body).unwrap() }
+        });
+        (Api::namespaced(access.client().clone(), "a"), calls)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_is_asked_for_again_where_the_api_server_is_too_busy() {
+        for code in [429, 503, 504] {
+            let (api, calls) = failing_twice(code);
+
+            let listed = api.list(&ListParams::default().limit(500)).await;
+
+            assert!(listed.is_ok(), "{code}: {listed:?}");
+            assert_eq!(calls.load(Ordering::Relaxed), 3, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_else_is_asked_again() {
+        let (api, calls) = failing_twice(503);
+        assert!(api.get("a").await.is_err());
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+
+        let (api, calls) = failing_twice(503);
+        let created = api
+            .create(&PostParams::default(), &ConfigMap::default())
+            .await;
+        assert!(created.is_err());
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+
+        let (api, calls) = failing_twice(403);
+        assert!(api.list(&ListParams::default().limit(500)).await.is_err());
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+    }
+}

@@ -90,7 +90,7 @@ impl Sieve {
         self.size.bytes
     }
 
-    /// What is left of this piece.
+    /// The rest of this piece.
     ///
     /// # Errors
     ///

@@ -50,7 +50,7 @@ const MAX_REQUEST_LEN: usize = 64 * 1024;
 pub struct Settings {
     /// The attestors whose client signers may be asked.
     pub attestors: BTreeSet<Provider>,
-    /// Who signs.
+    /// The signer.
     pub signing: Signing,
     /// The control-plane nodes that renew through the built-in signer; none, unless an operator
     /// wants that.
@@ -59,7 +59,7 @@ pub struct Settings {
     pub enforced: bool,
 }
 
-/// Who signs what the controller approves.
+/// The signer of the approved certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Signing {

@@ -52,7 +52,7 @@ pub enum AutoApprovePath {
     Binding(OpenBinding),
     /// A right that no `ClusterRoleBinding` explains: a webhook or another authorizer gives it.
     Authorizer {
-        /// Who has it.
+        /// The subject that has the right.
         holder: Holder,
         /// What for.
         grant: Grant,

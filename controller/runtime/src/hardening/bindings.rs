@@ -1,4 +1,4 @@
-//! Who would have a kubelet's certificate approved unseen.
+//! The bindings by which kubelet certificates are approved without evidence.
 //!
 //! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet`
 //! where the requester may `create` the subresource `nodeclient` (any node's certificate) or
@@ -204,7 +204,7 @@ pub struct OpenBinding {
     pub name: String,
     /// Its `ClusterRole`.
     pub role: String,
-    /// Whom it has approved.
+    /// The subject whose requests it approves.
     pub holder: Holder,
     /// For what.
     pub grant: Grant,

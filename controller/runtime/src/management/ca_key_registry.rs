@@ -1,4 +1,4 @@
-//! Which CA key is whose.
+//! The CA keys of the served clusters.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::capi::{ClusterCa, KeyDigest, ObjectKey};
 
-/// The CA keys of all clusters that are looked after.
+/// The CA keys of all served clusters.
 ///
 /// The certificates of two clusters with one key are good in both: neither may have any made.
 ///

@@ -1,4 +1,4 @@
-//! Which clusters are looked after, and that each is.
+//! The served clusters, each with its supervisor.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -60,13 +60,13 @@ struct Directory {
 /// What a cluster's supervisor is told.
 #[derive(Debug, Clone)]
 pub(super) enum ClusterEvent {
-    /// It is to be looked after like this.
+    /// The cluster is to be served by this resource.
     Is(Arc<KubeletAuthentication>),
     /// Nobody is to look after it any more. Where another controller is to, there is no word.
     Deleted,
 }
 
-/// A cluster that is looked after for as long as this is not dropped.
+/// A served cluster. Dropping it ends the service.
 struct Entry {
     authentication: watch::Sender<ClusterEvent>,
     /// Whether the list, as far as it was read, has it.
@@ -180,7 +180,7 @@ impl Directory {
             let cluster = key.to_string();
             tracing::error!(
                 cluster,
-                "looking after the cluster panicked; it begins again"
+                "the supervisor of the cluster panicked; it restarts in 30 s"
             );
         }
         // Where it is gone, or there again, another has begun or none is wanted.

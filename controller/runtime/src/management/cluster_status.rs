@@ -1,4 +1,4 @@
-//! What is known of a workload cluster that is served.
+//! The state of a served workload cluster.
 
 use crate::preflight::ServerVersion;
 

@@ -112,7 +112,7 @@ impl Running {
         })
     }
 
-    /// What is known of the cluster.
+    /// The state of the cluster.
     pub(super) fn health(&self) -> Health {
         self.health.borrow().clone()
     }

@@ -1,4 +1,4 @@
-//! What is said of a cluster in its `KubeletAuthentication`: no input or output.
+//! The status of a `KubeletAuthentication`: no input or output.
 
 use std::time::SystemTime;
 
@@ -22,7 +22,7 @@ const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubele
 /// The one signer that kubelets ask for serving certificates.
 const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
-/// What is the case with a cluster.
+/// The phase of a cluster.
 #[derive(Debug)]
 pub(super) enum ClusterPhase {
     /// Not everything has been read yet.
@@ -140,7 +140,7 @@ pub(super) fn status(
     status
 }
 
-/// What is said of a condition of which nothing was ever known.
+/// The text of a condition that was never known.
 fn pending(of: &str, status: &KubeletAuthenticationStatus) -> Option<ConditionText> {
     let first = conditions::find(&status.conditions, of).is_none();
     first.then(|| {

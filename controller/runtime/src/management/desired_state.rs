@@ -1,4 +1,4 @@
-//! What is to be done for one cluster, by what the management cluster says of it: no input or
+//! The desired state of one cluster, from the objects of the management cluster: no input or
 //! output.
 
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ pub(super) struct Sources {
     pub(super) ca: Observed<Secret>,
 }
 
-/// What is to be done.
+/// The desired state.
 #[derive(Debug)]
 pub(super) enum Plan {
     /// Not everything has been read yet.

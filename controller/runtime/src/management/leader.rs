@@ -22,7 +22,7 @@ use kubelet_attestation::errors::error_chain;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A leader that is not heard of for so long leads no more; what client-go has its users take.
+/// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
 /// A leader that could not renew for so long stops, before another begins.

@@ -1,4 +1,4 @@
-//! What is done for one cluster from time to time, whatever its nodes ask for.
+//! Periodic work for one cluster, independent of the requests of its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -39,7 +39,7 @@ use crate::preflight;
 /// For one part of it: some small calls, each with a deadline of its own.
 const PART_DEADLINE: Duration = Duration::from_mins(1);
 
-/// What is repeated of an error: an API server may say anything.
+/// The longest part of an error that is shown: an API server can send any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
 /// How many Nodes a message names.
@@ -251,7 +251,7 @@ impl Upkeep {
         );
     }
 
-    /// Has refused what has come to be worth nothing since it was last looked.
+    /// Publishes the certificates that were revoked since the last time.
     pub(super) async fn revoke_what_is_new(&mut self) {
         if self.revoked.is_none() {
             return;
@@ -351,7 +351,7 @@ impl Upkeep {
         };
         let enforced = without.is_none();
         if enforced != self.enforcement.is_on() {
-            tracing::info!(enforced, "whether attestation is enforced");
+            tracing::info!(enforced, "attestation");
         }
         self.enforcement.set(enforced);
         self.admission.enforced = enforced;

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::watch::{Lenient, Skipped, on_management, watch_config};
 
-/// What is known of an object.
+/// The last known state of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Observed<K> {
     /// Nothing yet.

@@ -27,7 +27,7 @@ pub(crate) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
     }
 }
 
-/// Which requests are ours beside those to the client signers of the verifiers.
+/// The requests that the controller answers beside those to the client signers of the verifiers.
 pub(crate) fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
     Duties {
         serving: true,

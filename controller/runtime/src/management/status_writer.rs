@@ -1,4 +1,4 @@
-//! Writes what is said of a cluster, where that is something else than was said before.
+//! Writes the status of a `KubeletAuthentication`, where it has changed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One cluster: what is said of it is read, and its requests are answered while they can be.
+//! One cluster: reads its configuration, and answers its requests while that is possible.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use super::{Shared, periodic};
 use crate::capi::{Cluster, ObjectKey, Objects};
 use crate::watch::Lenient;
 
-/// Some of what is said depends on the time.
+/// The longest time between two updates of the status, part of which depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The first wait before a cluster whose tasks panicked is served again.
@@ -145,7 +145,7 @@ impl Supervisor {
         .boxed()
     }
 
-    /// Has done what is to be done as things are.
+    /// Reconciles the cluster, and returns its phase.
     async fn settle(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
         self.absences.allow(allowed_retirements(authentication));
         let plan = Plan::of(
@@ -199,7 +199,7 @@ impl Supervisor {
         }
     }
 
-    /// Leaves the cluster to whoever looks after it now.
+    /// Releases the cluster to another controller.
     async fn release(mut self) {
         let access = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
@@ -209,18 +209,21 @@ impl Supervisor {
         };
         let cluster = self.key.to_string();
         match periodic::release(&access).await {
-            Ok(()) => tracing::info!(cluster, "may join by other means again"),
+            Ok(()) => tracing::info!(
+                cluster,
+                "the cluster is released: nodes can join without attestation"
+            ),
             Err(error) => tracing::warn!(
                 cluster,
                 error,
-                "the admission policy for requests stays, and refuses stock kubelets"
+                "the admission policy for requests could not be removed, and refuses stock kubelets"
             ),
         }
     }
 
     async fn broke(&mut self) {
         let cluster = self.key.to_string();
-        tracing::error!(cluster, "a task of the cluster panicked; it begins again");
+        tracing::error!(cluster, "a task of the cluster panicked; it restarts");
         self.panics.one_more();
         self.stop().await;
     }

@@ -1,4 +1,4 @@
-//! Requests that wait: what is told of them, and when they are looked at again.
+//! Requests that wait: their Events, and the time of the next attempt.
 
 use std::sync::LazyLock;
 

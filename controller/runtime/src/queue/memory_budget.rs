@@ -27,7 +27,7 @@ const MAX_RUNNING_BYTES: usize = MAX_RUNNING * SMALL;
 /// it waits.
 const SMALL: usize = 16 * 1024;
 
-/// What is held of a cluster's requests.
+/// The memory that a cluster's requests take.
 #[derive(Debug)]
 pub(super) struct Room {
     memory: Holding,

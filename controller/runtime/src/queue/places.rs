@@ -1,4 +1,4 @@
-//! Which requests are known where there are more than can be.
+//! The requests that the queue holds when there are too many.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl Queue {
             let requester = requester.as_deref();
             tracing::warn!(
                 requester,
-                "there are too many open requests; some are left out"
+                "too many requests are pending; the newest are left out"
             );
         }
         let left_out = self.left_out.get_or_insert_with(|| LeftOut {

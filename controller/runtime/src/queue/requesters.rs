@@ -1,4 +1,4 @@
-//! Who has how many open requests.
+//! The number of open requests of each requester.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -63,7 +63,7 @@ impl KubeRecords {
         }
     }
 
-    /// What is wrong with objects that somebody changed by hand.
+    /// Errors of objects that somebody changed by hand.
     pub fn broken(&self) -> Vec<BrokenRecord> {
         let state = self.cache.state();
         let broken = state.objects.values().filter_map(|one| one.as_ref().err());

@@ -61,7 +61,7 @@ pub enum NotFromCluster {
     /// An attestor is authorized that is not to be had here.
     #[error(transparent)]
     VerifierUnavailable(#[from] VerifierUnavailable),
-    /// An audience is none.
+    /// An audience is invalid.
     #[error("{0:?} is no audience")]
     Audience(String),
 }

@@ -1,4 +1,4 @@
-//! Who may sign the certificates of endorsement keys, and of further authorities.
+//! The authorities of endorsement key certificates.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P384_SHA256_ASN1, ECDSA_P384_SHA384_ASN1,

@@ -1,4 +1,4 @@
-//! Who asks.
+//! Attacks on the requester's identity.
 
 use kubelet_attestation::names::NodeName;
 

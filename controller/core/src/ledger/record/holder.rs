@@ -1,4 +1,4 @@
-//! Who holds a name.
+//! The holder of a name.
 
 use kubelet_attestation::names::{Provider, ProviderId};
 

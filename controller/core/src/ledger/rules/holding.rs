@@ -1,4 +1,4 @@
-//! Who holds a name, and may go on with it.
+//! Renewals: whether the holder of a name is still entitled to it.
 
 use kubelet_attestation::names::NodeName;
 

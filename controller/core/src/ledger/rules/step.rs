@@ -1,4 +1,4 @@
-//! What is known of a claim, and what is to be done next.
+//! The inputs of the rules, and their outcome.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use crate::ledger::records::Stored;
 use crate::nodes::NodeState;
 use crate::refusal::{Deferral, Denial, Refusal};
 
-/// What is known when a claim is decided.
+/// The inputs of the decision on a claim.
 #[derive(Debug)]
 pub(in crate::ledger) struct Facts<'a> {
     /// The record of the name.
@@ -36,7 +36,7 @@ pub(in crate::ledger) struct Facts<'a> {
     pub(in crate::ledger) now: SystemTime,
 }
 
-/// How a machine fares that holds a record, by the inventory.
+/// The state of a record's holder in the inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ledger) enum HolderState {
     Alive,
@@ -46,7 +46,7 @@ pub(in crate::ledger) enum HolderState {
     Contradicted,
 }
 
-/// What is next.
+/// The outcome of the rules.
 #[derive(Debug)]
 pub(in crate::ledger) enum Step {
     /// Find out more.
@@ -69,7 +69,7 @@ pub(in crate::ledger) enum Step {
 pub(in crate::ledger) enum Question {
     /// Whether the Node of this name is up.
     Node(NodeName),
-    /// How this machine fares.
+    /// The state of this machine.
     Holder(ProviderId),
 }
 

@@ -95,7 +95,7 @@ pub enum KubeconfigRefused {
     Address {
         /// The address.
         address: IpAddr,
-        /// What is wrong with it.
+        /// The error.
         neighbourhood: LocalRange,
     },
     /// The name to check the API server's certificate against is none.

@@ -105,3 +105,34 @@ fn every_change_is_told() {
     apply(&objects, Event::Delete(machine()), &mut listing);
     assert!(changed());
 }
+
+#[test]
+fn a_cluster_hears_of_its_own_changes_and_of_no_machine() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    let key = |name| ObjectKey::new(NAMESPACE, name);
+    let mut own = objects.changes_of(&key("prod-1"));
+    let mut other = objects.changes_of(&key("prod-2"));
+    let all = objects.cluster_changes();
+    let mut heard = |what: &str, expected: [bool; 2]| {
+        let told = [own.has_changed().unwrap(), other.has_changed().unwrap()];
+        assert_eq!(told, expected, "{what}");
+        own.mark_unchanged();
+        other.mark_unchanged();
+    };
+
+    list(&objects, &mut listing, &["m1"]);
+    let machine = raw::<Machine>(Contract::V1Beta2.machine("m1"));
+    apply(&objects, Event::Apply(machine), &mut listing);
+    heard("a Machine", [false, false]);
+    assert!(!all.has_changed().unwrap());
+
+    let cluster = || raw::<Cluster>(Contract::V1Beta2.cluster());
+    apply(&objects, Event::Apply(cluster()), &mut listing);
+    heard("its Cluster", [true, false]);
+    apply(&objects, Event::Delete(cluster()), &mut listing);
+    heard("its Cluster's deletion", [true, false]);
+    assert!(all.has_changed().unwrap());
+
+    apply::<Cluster>(&objects, Event::InitDone, &mut listing);
+    heard("a list of Clusters", [true, true]);
+}

@@ -82,3 +82,17 @@ fn the_secret_half_is_not_kept() {
         assert!(!shown.contains(secret), "{shown}");
     }
 }
+
+#[test]
+fn a_missing_token_is_read_ever_more_seldom_and_at_last_once_a_day() {
+    let mut tokens = Tokens::new(Duration::ZERO);
+    let token = TokenId::parse("abcdef").unwrap();
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        tokens.missed(&token, false, at(0));
+        let next = tokens.missing[&token].next;
+        waits.push(next.duration_since(at(0)).as_secs() / 60);
+    }
+    let doubled = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1440];
+    assert_eq!(waits, doubled);
+}

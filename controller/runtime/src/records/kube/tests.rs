@@ -252,3 +252,48 @@ async fn a_bookmark_is_enough_to_be_heard_of() {
         assert!(records.known(&name("n1")).await.is_ok());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_watch_has_the_records_of_many_clusters() {
+    let (sender, receiver) = unbounded();
+    let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
+    let client = client(move |uri| {
+        assert!(!uri.contains("/namespaces/"), "{uri}");
+        if !is_watch(uri) {
+            return empty_list();
+        }
+        let receiver = receiver.lock().unwrap().take();
+        receiver.map_or(Answer::Never, Answer::Open)
+    });
+    let watch = RecordsWatch::start(client, None);
+    let key = |namespace, cluster| ObjectKey::new(namespace, cluster);
+    let [own, other, namesake] = [key("a", "prod-1"), key("a", "prod-2"), key("b", "prod-1")]
+        .map(|key| watch.of_cluster(&key));
+    let spec = object::spec(&bare(), "prod-1").unwrap();
+    let mut object = NodeIdentity::new(&crd::object_name("prod-1", "n1"), spec);
+    object.metadata.namespace = Some("a".to_owned());
+    object.metadata.uid = Some("uid".to_owned());
+    object.metadata.resource_version = Some("2".to_owned());
+    let label = (CLUSTER_NAME_LABEL.to_owned(), "prod-1".to_owned());
+    object.metadata.labels = Some([label].into());
+    own.known(&name("n1")).await.unwrap();
+
+    let send = |kind| {
+        let event = json!({"type": kind, "object": object});
+        sender.unbounded_send(event).unwrap();
+    };
+    send("ADDED");
+    let version = Version::new("2");
+    own.caught_up(&name("n1"), &version).await.unwrap();
+
+    let known = |records: KubeRecords| async move { records.known(&name("n1")).await.unwrap() };
+    assert_eq!(known(other).await, None);
+    assert_eq!(known(namesake).await, None);
+    let key = key("a", "prod-1");
+    assert_eq!(known(watch.of_cluster(&key)).await.unwrap().record, bare());
+
+    send("DELETED");
+    while known(watch.of_cluster(&key)).await.is_some() {
+        advance(Duration::from_millis(1)).await;
+    }
+}
