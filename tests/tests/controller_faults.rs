@@ -268,13 +268,12 @@ fn a_stop_waits_for_what_is_being_answered() {
 
 #[test]
 fn in_a_flood_the_api_server_is_asked_a_few_times_at_once() {
-    const AT_ONCE: usize = 16;
-    let machines: Vec<Machine> = (10..50)
+    const AT_ONCE: usize = 64;
+    let machines: Vec<Machine> = (0..80)
         .map(|number| {
-            let token = format!("flood{}", char::from(b'a' + number % 26));
+            let token = format!("fl{number:04}");
             Machine::new(format!("worker-{number}").leak(), token.leak())
         })
-        .take(24)
         .collect();
     let bed = Bed::null(&machines);
     let gate = bed.server.hold(Route::approval(), Step::Received);
