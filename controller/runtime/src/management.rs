@@ -189,7 +189,7 @@ impl Fleet {
         }
     }
 
-    /// Has workload clusters' API servers reached by `connect`.
+    /// Uses `connect` to reach the API servers of workload clusters.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn connecting_by(mut self, connect: Connect) -> Self {

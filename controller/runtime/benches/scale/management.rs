@@ -182,7 +182,7 @@ impl Management {
         }
     }
 
-    /// What lists are made of.
+    /// A copy, from which the items of lists are made.
     fn copy(&self) -> Self {
         Self {
             server: self.server.clone(),
@@ -351,7 +351,7 @@ fn metadata(cluster: usize, name: &str) -> Value {
     })
 }
 
-/// What was sent, as the API server stores it.
+/// The object that was sent, as the API server stores it.
 pub(crate) fn written(call: &Call) -> Value {
     let mut object = call.body.clone();
     object["metadata"]["resourceVersion"] = json!("2");

@@ -1,4 +1,4 @@
-//! What was measured.
+//! The measured values.
 
 use std::fs;
 use std::path::Path;

@@ -42,7 +42,7 @@ const PART_DEADLINE: Duration = Duration::from_mins(1);
 /// The longest part of an error that is shown: an API server can send any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
-/// How many Nodes a message names.
+/// The Nodes that a message names.
 const MAX_NAMED: usize = 5;
 
 /// HTTP statuses of who is not known, or may not.

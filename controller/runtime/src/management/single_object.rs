@@ -41,7 +41,7 @@ impl<K> From<Option<K>> for Observed<K> {
 
 /// The object of this name whenever it changes, and `None` while there is none; for ever.
 ///
-/// What it was last stands while the API server cannot be asked.
+/// The last known state stays while the API server is unavailable.
 ///
 /// One that cannot be read is as one of which nothing new is known.
 pub(super) fn follow<K>(

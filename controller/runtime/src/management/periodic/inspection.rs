@@ -18,11 +18,11 @@ const OPEN_AGAIN: Duration = Duration::from_mins(5);
 pub(super) struct Inspection {
     pub(super) at: Instant,
     pub(super) found: Health,
-    /// What the number of Nodes without a record depends on, where that number matters.
+    /// The inputs of the count of Nodes without a record; `None` if they were unavailable.
     pub(super) counted: Option<Counted>,
 }
 
-/// What tells whether a Node without a record may have come or gone.
+/// The inputs of the count of Nodes without a record: it is taken again when they change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     /// The number of live records.

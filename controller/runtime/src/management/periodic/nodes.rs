@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{PART_DEADLINE, cut, late};
 
-/// How many Nodes a page of a list has: a few kilobytes each.
+/// The Nodes on a page of a list: a few kilobytes each.
 const NODES_A_PAGE: u32 = 100;
 
 /// A list of more pages is not read to its end: a server that always has another one would keep the
