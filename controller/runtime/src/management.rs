@@ -7,10 +7,10 @@
 //! # use std::sync::Arc;
 //! # use node_attestation_runtime::client::ClusterAccess;
 //! # use node_attestation_core::crd::KubeletAuthentication;
-//! # use node_attestation_runtime::fleet::{Fleet, NoVerifiers, Settings};
+//! # use node_attestation_runtime::management::{Fleet, Settings, VerifierUnavailable};
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
 //! # async fn embed(management: ClusterAccess, verifier: Arc<dyn Verifier>) {
-//! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, NoVerifiers> {
+//! let verifiers = move |_: &KubeletAuthentication, _: &str| -> Result<Verifiers, VerifierUnavailable> {
 //!     Ok(Verifiers::from_iter([verifier.clone()]))
 //! };
 //! let fleet = Fleet::new(&management, Settings::default(), Arc::new(verifiers));
