@@ -12,7 +12,7 @@ use crate::failure::Code;
 use crate::kubelet::KubeletArguments;
 use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
-use crate::settings::{EndorsementKeyChoice, Settings};
+use crate::settings::{Entry, Settings};
 
 /// Seven days: renewed daily, so the management cluster may be away for six.
 const WEEK: u32 = 7 * 24 * 3600;
@@ -33,6 +33,11 @@ pub enum Renewal {
 pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// The provider's name, which selects its signer.
     fn provider(&self) -> Provider;
+
+    /// The table of the provider's own settings.
+    fn settings(&self) -> &'static [Entry] {
+        &[]
+    }
 
     /// Whether a certificate can be renewed.
     fn renewal(&self) -> Renewal {
@@ -60,7 +65,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Blame::Evidence`] says that this machine cannot support this claim: an open request is
+    /// [`ErrorKind::Evidence`] says that this machine cannot support this claim: an open request is
     /// given up, so that the next run begins anew.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
 
@@ -75,7 +80,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Blame::Evidence`] says that this machine cannot answer
+    /// [`ErrorKind::Evidence`] says that this machine cannot answer
     /// this challenge: another is asked for. After any other the next run answers it.
     fn respond(
         &self,
@@ -86,9 +91,9 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The kind of endorsement key that `evidence` was made with, by this provider: later runs use
-    /// the same until the store is reset. `None` for evidence of no TPM.
-    fn endorsement_key(&self, evidence: &[u8]) -> Option<EndorsementKeyChoice> {
+    /// The name of the endorsement key that `evidence` was made with, by this provider: later runs
+    /// use the same until the store is reset. `None` for evidence of no TPM.
+    fn endorsement_key(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
     }
@@ -118,8 +123,10 @@ pub struct Claim<'a> {
     pub node_name: &'a NodeName,
     /// DER of the `SubjectPublicKeyInfo` of the request's key.
     pub spki: &'a [u8],
-    /// What was set; each provider has its own part of it.
+    /// The settings; each provider has some of its own.
     pub settings: &'a Settings,
+    /// The endorsement key that the machine enrolled with, as [`Attester::endorsement_key`] named it.
+    pub endorsement_key: Option<&'a str>,
     /// When the evidence has to be there.
     pub deadline: Deadline,
 }
@@ -128,8 +135,10 @@ pub struct Claim<'a> {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ProviderIdSources<'a> {
-    /// What was set: `providerID`, and each provider's own part.
+    /// The settings: `providerID`, and each provider's own.
     pub settings: &'a Settings,
+    /// The endorsement key that the machine enrolled with, as [`Attester::endorsement_key`] named it.
+    pub endorsement_key: Option<&'a str>,
     /// The arguments of the kubelet that started us.
     pub kubelet: Option<&'a KubeletArguments>,
     /// The arguments that kubeadm wrote down for the kubelet.
@@ -149,22 +158,22 @@ impl ProviderIdSources<'_> {
     /// # Errors
     ///
     /// Nobody did, or what the kubelet was told is no provider ID.
-    pub fn written(&self) -> Result<ProviderId, AttesterError> {
-        self.written_anywhere()?.ok_or_else(|| {
+    pub fn configured(&self) -> Result<ProviderId, AttesterError> {
+        self.try_configured()?.ok_or_else(|| {
             AttesterError::new(
-                Blame::Configuration,
+                ErrorKind::Configuration,
                 "this machine's provider ID is not known",
                 "set providerID in the settings, or give the kubelet --provider-id",
             )
         })
     }
 
-    /// As [`written`](Self::written), for machines that have another source: none where nobody did.
+    /// As [`written`](Self::configured), for machines that have another source: none where nobody did.
     ///
     /// # Errors
     ///
     /// What the kubelet was told is no provider ID.
-    pub fn written_anywhere(&self) -> Result<Option<ProviderId>, AttesterError> {
+    pub fn try_configured(&self) -> Result<Option<ProviderId>, AttesterError> {
         if let Some(id) = &self.settings.provider_id {
             return Ok(Some(id.clone()));
         }
@@ -172,7 +181,7 @@ impl ProviderIdSources<'_> {
             .transpose()
             .map_err(|error| {
                 AttesterError::new(
-                    Blame::Configuration,
+                    ErrorKind::Configuration,
                     "the kubelet's --provider-id cannot be used",
                     "correct the kubelet's --provider-id, or set providerID in the settings",
                 )
@@ -184,7 +193,7 @@ impl ProviderIdSources<'_> {
 /// Whose fault it is that there is no evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Blame {
+pub enum ErrorKind {
     /// A setting is missing or wrong.
     Configuration,
     /// The source of evidence does not answer.
@@ -197,7 +206,7 @@ pub enum Blame {
     NodeName,
 }
 
-impl Blame {
+impl ErrorKind {
     /// What the process exits with.
     pub fn code(self) -> Code {
         match self {
@@ -213,7 +222,7 @@ impl Blame {
 /// A provider cannot say what this machine is, or not prove it.
 #[derive(Debug)]
 pub struct AttesterError {
-    blame: Blame,
+    kind: ErrorKind,
     what: String,
     remedy: String,
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -221,9 +230,9 @@ pub struct AttesterError {
 
 impl AttesterError {
     /// An error that says what went wrong and what to do about it.
-    pub fn new(blame: Blame, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
-            blame,
+            kind,
             what: what.into(),
             remedy: remedy.into(),
             source: None,
@@ -238,8 +247,8 @@ impl AttesterError {
     }
 
     /// Whose fault it is.
-    pub fn blame(&self) -> Blame {
-        self.blame
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
     }
 
     /// What to do about it.

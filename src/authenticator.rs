@@ -4,10 +4,9 @@
 mod acceptance;
 mod allowed;
 mod attempt;
-mod blame;
 mod cluster;
-mod due;
 mod endorsement_key;
+mod exit_code;
 mod negotiation;
 mod outcome;
 mod request;
@@ -20,9 +19,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::attester::{Attester, Renewal};
-use crate::backoff::{Circumstances, FailureRecord};
+use crate::backoff::{FailureRecord, FailureScope};
 use crate::clock::{self, Deadline};
-use crate::credential::{Answer, Credential};
+use crate::credential::{Credential, ExecResult};
 use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::ApiError;
@@ -34,16 +33,16 @@ use crate::node_name::NameSources;
 use crate::origin::Origin;
 use crate::pending::Subject;
 use crate::rescue::Rescue;
+use crate::rotation::Rotation;
 use crate::settings::Settings;
 use crate::store::{Store, StoreFile, StoreLock};
-use crate::stored::Stored;
+use crate::store_contents::StoreContents;
 
 use acceptance::is_refusal;
 use allowed::Allowed;
-use attempt::{Attempt, Demand, Locked, Memory, NotYet};
-pub(crate) use blame::{kubeconfig_failure, store_failure};
-pub use due::Due;
-use due::ca_changed;
+use attempt::{Attempt, Demand, Locked, Memory, RenewalError};
+use cluster::ca_changed;
+pub(crate) use exit_code::{kubeconfig_failure, store_failure};
 use kubelet_attestation::errors::error_chain;
 pub use step::{Observer, Step};
 
@@ -106,40 +105,33 @@ impl Authenticator<'_> {
     /// Only what comes first has no deadline, for that would take a thread: reading the state
     /// directory. Nothing that stands in the place of its files can hold it up, but a file system
     /// that hangs under it does, for as long as it hangs.
-    pub fn credential(&self) -> Result<Answer, Failure> {
+    pub fn credential(&self) -> Result<ExecResult, Failure> {
         let now = clock::now();
         let store = self.open_store()?;
-        let stored = self.load(store.as_ref())?;
+        let mut stored = self.load(store.as_ref())?;
         self.check_name(&stored)?;
-        match (self.due(&stored, now), store, stored.credential.is_some()) {
-            (Due::Nothing, Some(store), true) => {
-                Self::note_boot(&store, &stored, now);
-                let (Some(credential), Some(origin)) = (stored.credential, stored.origin) else {
-                    let what = "the credential is gone";
-                    return Err(Failure::new(Code::Internal, what, "report this as a bug"));
-                };
-                let Some(refused) = self.refusal(&store, &origin, &credential, now) else {
+        let rotation = self.rotation(&stored, now);
+        match (rotation, &store, stored.credential.take(), &stored.origin) {
+            (Rotation::Keep, Some(store), Some(credential), Some(origin)) => {
+                Self::note_boot(store, &stored, now);
+                let Some(refused) = self.refusal(store, origin, &credential, now) else {
                     return Ok(self.kept(credential, now));
                 };
                 self.warn_of_refusal(&refused);
                 let refused = Demand::unless_replaced(&credential);
-                Ok(self.renewed_or_old(&store, credential, refused))
+                Ok(self.renewed_or_old(store, credential, refused))
             }
-            (Due::Renewal, Some(store), true) => {
-                let Some(credential) = stored.credential else {
-                    let what = "the credential is gone";
-                    return Err(Failure::new(Code::Internal, what, "report this as a bug"));
-                };
-                Ok(self.renewed_or_old(&store, credential, Demand::IfDue))
+            (Rotation::Renew, Some(store), Some(credential), _) => {
+                Ok(self.renewed_or_old(store, credential, Demand::IfDue))
             }
-            (_, store, _) => self
+            (_, store, ..) => self
                 .replace(
                     store.as_ref(),
                     Allowed::Without(self.timeout()),
                     Demand::IfDue,
                 )
                 .map(|fresh| self.kept(fresh, clock::now()))
-                .map_err(|not_yet| not_yet.failure),
+                .map_err(|error| error.failure),
         }
     }
 
@@ -150,7 +142,7 @@ impl Authenticator<'_> {
         ));
     }
 
-    fn renewed_or_old(&self, store: &Store, old: Credential, demand: Demand) -> Answer {
+    fn renewed_or_old(&self, store: &Store, old: Credential, demand: Demand) -> ExecResult {
         let now = clock::now();
         self.prepare_rescue(&old, now);
         let in_full = old.validity().runs_out(now)
@@ -164,27 +156,27 @@ impl Authenticator<'_> {
         let refused = demand != Demand::IfDue;
         match self.replace(Some(store), allowed, demand) {
             Ok(fresh) => self.kept(fresh, clock::now()),
-            Err(not_yet) => {
+            Err(error) => {
                 if refused {
                     // The next run goes on, though nothing is due.
                     store.date_lock(SystemTime::UNIX_EPOCH);
                 }
-                self.fall_back(old, &not_yet)
+                self.fall_back(old, &error)
             }
         }
     }
 
     /// Gets a new credential if one is due or the API server refuses the stored one, or in any case
     /// if `force`. Returns whether it did.
-    pub fn renew(&self, force: bool) -> Result<(Answer, bool), Failure> {
+    pub fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
         self.check_name(&stored)?;
-        let due = self.due(&stored, now);
+        let rotation = self.rotation(&stored, now);
         let mut demand = if force { Demand::Always } else { Demand::IfDue };
-        if let (Due::Nothing, false, Some(credential), Some(origin)) =
-            (due, force, stored.credential, &stored.origin)
+        if let (Rotation::Keep, false, Some(credential), Some(origin)) =
+            (rotation, force, stored.credential, &stored.origin)
         {
             let deadline = Deadline::after(self.timeout().min(FOR_A_PERSON));
             match self.try_certificate(origin, &credential, deadline) {
@@ -203,7 +195,7 @@ impl Authenticator<'_> {
         }
         let fresh = self
             .replace(store.as_ref(), Allowed::Without(self.timeout()), demand)
-            .map_err(|not_yet| not_yet.failure)?;
+            .map_err(|error| error.failure)?;
         Ok((self.kept(fresh, clock::now()), true))
     }
 
@@ -213,7 +205,7 @@ impl Authenticator<'_> {
         let (store, stored) = self.stored()?;
         let mut attempt = self
             .attempt(Allowed::Without(self.timeout()), Demand::IfDue)
-            .map_err(|not_yet| not_yet.failure)?;
+            .map_err(|error| error.failure)?;
         if let Some(store) = &store {
             attempt.recall_endorsement_key(store, &stored);
         }
@@ -237,7 +229,7 @@ impl Authenticator<'_> {
     }
 
     /// What the store holds, without changing it.
-    pub fn stored(&self) -> Result<(Option<Store>, Stored), Failure> {
+    pub fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
         Ok((store, stored))
@@ -247,29 +239,30 @@ impl Authenticator<'_> {
         self.settings.timeout.min(self.limit)
     }
 
-    /// What is to be done about what is stored.
-    pub fn due(&self, stored: &Stored, now: SystemTime) -> Due {
+    /// Decides what to do with the stored credential.
+    pub fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
         let changed = ca_changed(self.cluster, stored.origin.as_ref());
-        Due::of(stored, self.attester.renewal(), changed, now)
+        stored.rotation(self.attester.renewal(), changed, now)
     }
 
     fn open_store(&self) -> Result<Option<Store>, Failure> {
         Store::open(&self.settings.state_directory).map_err(|error| store_failure(&error))
     }
 
-    fn load(&self, store: Option<&Store>) -> Result<Stored, Failure> {
+    fn load(&self, store: Option<&Store>) -> Result<StoreContents, Failure> {
         let Some(store) = store else {
-            return Ok(Stored::default());
+            return Ok(StoreContents::default());
         };
-        let stored = Stored::load(store, &self.machine).map_err(|error| store_failure(&error))?;
-        if let Some(exposed) = &stored.exposed {
-            self.log.warn(&exposed.to_string());
+        let stored =
+            StoreContents::load(store, &self.machine).map_err(|error| store_failure(&error))?;
+        if let Some(readable_by_others) = &stored.readable_by_others {
+            self.log.warn(&readable_by_others.to_string());
         }
         Ok(stored)
     }
 
     /// A certificate under another name than the kubelet uses would be worse than none.
-    fn check_name(&self, stored: &Stored) -> Result<(), Failure> {
+    fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
         let Some(origin) = &stored.origin else {
             return Ok(());
         };
@@ -284,10 +277,10 @@ impl Authenticator<'_> {
         sources
             .decide()
             .map(drop)
-            .map_err(|error| blame::node_name_failure(&error))
+            .map_err(|error| exit_code::node_name_failure(&error))
     }
 
-    fn kept(&self, credential: Credential, now: SystemTime) -> Answer {
+    fn kept(&self, credential: Credential, now: SystemTime) -> ExecResult {
         let validity = credential.validity();
         let until = match self.attester.renewal() {
             Renewal::Attested => credential.renew_at(),
@@ -302,7 +295,7 @@ impl Authenticator<'_> {
                 validity.not_after
             }
         };
-        Answer {
+        ExecResult {
             expiration: validity.expiry_kept(now, until),
             credential,
         }
@@ -310,26 +303,26 @@ impl Authenticator<'_> {
 
     /// The name that the kubelet asks for is the old credential's: that was checked before. One that
     /// only the machine's provider does not like any more is no reason to take the node down.
-    fn fall_back(&self, old: Credential, not_yet: &NotYet) -> Answer {
+    fn fall_back(&self, old: Credential, error: &RenewalError) -> ExecResult {
         let now = clock::now();
-        if matches!(not_yet.failure.code(), Code::Pending | Code::BackOff) {
-            self.log.step(not_yet.failure.what());
+        if matches!(error.failure.code(), Code::Pending | Code::BackOff) {
+            self.log.step(error.failure.what());
         } else {
             self.log.warn_of(
                 "the credential could not be renewed, and the old one still holds",
-                &not_yet.failure,
+                &error.failure,
             );
         }
         let validity = old.validity();
-        Answer {
-            expiration: validity.expiry_awaiting_renewal(now, not_yet.next_attempt),
+        ExecResult {
+            expiration: validity.expiry_awaiting_renewal(now, error.next_attempt),
             credential: old,
         }
     }
 
     /// The firmware is compared once a boot: writes down that it was. Without the lock nothing is
     /// written.
-    fn note_boot(store: &Store, stored: &Stored, now: SystemTime) {
+    fn note_boot(store: &Store, stored: &StoreContents, now: SystemTime) {
         let (Some(_), Some(origin)) = (&stored.machine, &stored.origin) else {
             return;
         };
@@ -360,7 +353,7 @@ impl Authenticator<'_> {
         store: Option<&Store>,
         allowed: Allowed,
         demand: Demand,
-    ) -> Result<Credential, NotYet> {
+    ) -> Result<Credential, RenewalError> {
         let now = clock::now();
         if let Some(active) = store.and_then(|store| self.remembered(store, now)) {
             return Err(active);
@@ -374,7 +367,7 @@ impl Authenticator<'_> {
         });
         if let Err(error) = worker {
             let failure = Failure::of(Code::Internal, &error, "free some memory");
-            return Err(NotYet::at_once(failure));
+            return Err(RenewalError::at_once(failure));
         }
         match receiver.recv_timeout(allowed.total().saturating_sub(allowed.margin())) {
             Ok(result) => result,
@@ -383,7 +376,7 @@ impl Authenticator<'_> {
                 let lock = steps.lock();
                 Err(self.remember(lock, memory, failure, allowed.margin()))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(NotYet::at_once(Failure::new(
+            Err(RecvTimeoutError::Disconnected) => Err(RenewalError::at_once(Failure::new(
                 Code::Internal,
                 "the run ended without a result",
                 "report this as a bug",
@@ -399,10 +392,10 @@ impl Authenticator<'_> {
         memory: Memory,
         failure: Failure,
         patience: Duration,
-    ) -> NotYet {
-        let not_yet = NotYet::at_once(failure.clone());
+    ) -> RenewalError {
+        let error = RenewalError::at_once(failure.clone());
         let Some(lock) = lock else {
-            return not_yet;
+            return error;
         };
         let directory = self.settings.state_directory.clone();
         let (sender, receiver) = mpsc::sync_channel(1);
@@ -417,30 +410,30 @@ impl Authenticator<'_> {
             drop(sender.send(memory.write(&locked, failure)));
         };
         match thread::Builder::new().spawn(write) {
-            Ok(_) => receiver.recv_timeout(patience).unwrap_or(not_yet),
-            Err(_) => not_yet,
+            Ok(_) => receiver.recv_timeout(patience).unwrap_or(error),
+            Err(_) => error,
         }
     }
 
-    fn remembered(&self, store: &Store, now: SystemTime) -> Option<NotYet> {
+    fn remembered(&self, store: &Store, now: SystemTime) -> Option<RenewalError> {
         if self.caller == Caller::Person {
             return None;
         }
-        NotYet::of_memory(&failure_record(store)?, &self.circumstances(), now)
+        RenewalError::of_memory(&failure_record(store)?, &self.scope(), now)
     }
 
-    fn circumstances(&self) -> Circumstances {
-        Circumstances::new(self.machine.boot_id(), self.settings.digest())
+    fn scope(&self) -> FailureScope {
+        FailureScope::new(self.machine.boot_id(), self.settings.digest())
     }
 
-    fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, NotYet> {
+    fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, RenewalError> {
         let endpoint = self
             .cluster
             .map(ClusterEndpoint::from_exec_info)
             .transpose()
             .map_err(|error| {
                 let remedy = "correct the cluster in the kubeconfig that runs this plugin";
-                NotYet::at_once(Failure::of(Code::Configuration, &error, remedy))
+                RenewalError::at_once(Failure::of(Code::Configuration, &error, remedy))
             })?;
         let deadline = Deadline::after(allowed.total().saturating_sub(2 * allowed.margin()));
         let others = match allowed {
@@ -450,14 +443,15 @@ impl Authenticator<'_> {
         Ok(Attempt {
             attester: Arc::clone(&self.attester),
             settings: self.settings.clone(),
+            endorsement_key: None,
             endpoint,
             machine: self.machine.clone(),
             memory: Memory {
-                circumstances: self.circumstances(),
+                scope: self.scope(),
                 in_full: matches!(allowed, Allowed::InFull(_)),
             },
             log: self.log,
-            insists: self.caller == Caller::Person,
+            ignore_backoff: self.caller == Caller::Person,
             demand,
             deadline,
             lock_deadline: others,

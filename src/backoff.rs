@@ -65,14 +65,14 @@ pub struct FailureRecord {
 /// Under which circumstances a failure says something about the next attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Circumstances {
+pub struct FailureScope {
     /// The boot.
     pub boot_id: Option<String>,
     /// A digest of the settings.
     pub settings: String,
 }
 
-impl Circumstances {
+impl FailureScope {
     /// These.
     pub fn new(boot_id: Option<String>, settings: String) -> Self {
         Self { boot_id, settings }
@@ -96,13 +96,13 @@ impl FailureRecord {
     pub fn after(
         previous: Option<&Self>,
         failure: &Failure,
-        circumstances: &Circumstances,
+        scope: &FailureScope,
         now: SystemTime,
     ) -> Self {
         let code = failure.code().number();
-        let same = previous.filter(|record| record.code == code && record.is_of(circumstances));
+        let same = previous.filter(|record| record.code == code && record.is_of(scope));
         let count = same.map_or(1, |record| record.count.saturating_add(1));
-        let before = previous.filter(|record| record.is_of(circumstances));
+        let before = previous.filter(|record| record.is_of(scope));
         let in_vain = before
             .map_or(0, |record| record.in_vain)
             .saturating_add(u32::from(failure.code().leaves_request()));
@@ -119,8 +119,8 @@ impl FailureRecord {
             in_full: previous.map_or(0, |record| record.in_full),
             at: seconds(now),
             not_before: seconds(now + pause(failure.code(), count, in_vain)),
-            boot_id: circumstances.boot_id.clone(),
-            settings: circumstances.settings.clone(),
+            boot_id: scope.boot_id.clone(),
+            settings: scope.settings.clone(),
         }
     }
 
@@ -129,12 +129,12 @@ impl FailureRecord {
     /// A new boot and other settings clear it, and so does a clock that was set back: more than the
     /// whole pause is never left. A machine whose clock was an hour ahead at boot tries again at
     /// once.
-    pub fn holds(&self, circumstances: &Circumstances, now: SystemTime) -> Option<SystemTime> {
+    pub fn holds(&self, scope: &FailureScope, now: SystemTime) -> Option<SystemTime> {
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(self.not_before))?;
         let to_come = until.duration_since(now).unwrap_or_default();
         let pause = Duration::from_secs(self.not_before.saturating_sub(self.at));
         let active = Code::from_number(self.code).is_some_and(Code::is_remembered)
-            && self.is_of(circumstances)
+            && self.is_of(scope)
             && !to_come.is_zero()
             // Both times were rounded up to a second.
             && to_come <= pause.min(LONGEST_DENIED) + Duration::from_secs(1);
@@ -148,8 +148,8 @@ impl FailureRecord {
         self.in_full <= now && now - self.in_full < IN_FULL_AGAIN.as_secs()
     }
 
-    fn is_of(&self, circumstances: &Circumstances) -> bool {
-        self.boot_id == circumstances.boot_id && self.settings == circumstances.settings
+    fn is_of(&self, scope: &FailureScope) -> bool {
+        self.boot_id == scope.boot_id && self.settings == scope.settings
     }
 }
 
@@ -182,8 +182,8 @@ mod tests {
         UNIX_EPOCH + Duration::from_hours(555_555)
     }
 
-    fn here() -> Circumstances {
-        Circumstances::new(Some("boot-1".to_owned()), "settings-1".to_owned())
+    fn here() -> FailureScope {
+        FailureScope::new(Some("boot-1".to_owned()), "settings-1".to_owned())
     }
 
     fn streak(code: Code, length: u32) -> FailureRecord {
@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn a_new_boot_other_settings_and_time_clear_it() {
         let record = streak(Code::Denied, 1);
-        let boot = Circumstances::new(Some("boot-2".to_owned()), "settings-1".to_owned());
-        let settings = Circumstances::new(Some("boot-1".to_owned()), "settings-2".to_owned());
+        let boot = FailureScope::new(Some("boot-2".to_owned()), "settings-1".to_owned());
+        let settings = FailureScope::new(Some("boot-1".to_owned()), "settings-2".to_owned());
 
         assert!(record.holds(&here(), now()).is_some());
         assert_eq!(record.holds(&boot, now()), None);

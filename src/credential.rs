@@ -38,7 +38,7 @@ pub struct Credential {
 /// A credential to print, and when client-go shall ask again.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Answer {
+pub struct ExecResult {
     /// The credential.
     pub credential: Credential,
     /// When client-go shall ask again.

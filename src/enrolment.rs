@@ -43,7 +43,7 @@ pub enum EnrolmentError {
     Api(#[from] ApiError),
     /// An object of this name is there, and it asks for something else.
     #[error("the request {name} exists and is not ours")]
-    Squatted {
+    NameConflict {
         /// Its name.
         name: String,
     },
@@ -54,7 +54,7 @@ pub enum EnrolmentError {
 /// `on_acknowledged` is called once the API server has the request, before the wait. It costs one
 /// create and one watch; a run that takes up an acknowledged request costs one read, and one watch
 /// if the request still waits.
-pub fn obtain(
+pub fn submit_and_wait(
     client: &ApiClient,
     csr: NewCsr<'_>,
     acknowledged: bool,
@@ -77,7 +77,7 @@ pub fn obtain(
         },
     };
     if !csr.is_what_was_stored(&object) {
-        return Err(EnrolmentError::Squatted {
+        return Err(EnrolmentError::NameConflict {
             name: csr.name.to_owned(),
         });
     }

@@ -2,6 +2,7 @@
 //!
 //! Source: the EC2 user guide, "Use the Instance Metadata Service to access instance metadata".
 
+mod endpoint;
 mod error;
 mod exchange;
 
@@ -13,8 +14,8 @@ use zeroize::Zeroizing;
 
 use crate::clock::Deadline;
 use crate::secret::Secret;
-use crate::settings::MetadataEndpoint;
 
+pub use endpoint::{METADATA_ENDPOINT, MetadataEndpoint};
 pub use error::ImdsError;
 use exchange::{Client, Question};
 
@@ -71,7 +72,8 @@ impl Imds {
             Some(endpoint) => vec![endpoint.to_string()],
             None => ENDPOINTS.map(str::to_owned).to_vec(),
         };
-        let (endpoint, token) = patiently(deadline, || first_token(&client, &endpoints, deadline))?;
+        let (endpoint, token) =
+            with_retries(deadline, || first_token(&client, &endpoints, deadline))?;
         Ok(Self {
             client,
             endpoint,
@@ -93,7 +95,7 @@ impl Imds {
             path: &format!("/latest/{path}"),
             header: (TOKEN, self.token.expose()),
         };
-        let body = patiently(deadline, || self.client.ask(&question, deadline))?;
+        let body = with_retries(deadline, || self.client.ask(&question, deadline))?;
         match std::str::from_utf8(&body) {
             Ok(text) => Ok(Zeroizing::new(text.to_owned())),
             Err(_) => Err(ImdsError::NotText {
@@ -149,7 +151,7 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
 }
 
 /// Tries again what may pass by itself, as long as the deadline allows.
-fn patiently<T>(
+fn with_retries<T>(
     deadline: Deadline,
     mut attempt: impl FnMut() -> Result<T, ImdsError>,
 ) -> Result<T, ImdsError> {

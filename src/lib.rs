@@ -45,4 +45,4 @@ pub mod secret;
 pub mod settings;
 pub mod setup;
 pub mod store;
-pub mod stored;
+pub mod store_contents;

@@ -20,7 +20,7 @@ pub enum NameSource {
     /// `nodeName` in the settings.
     Settings,
     /// The store, which was enrolled under it.
-    Stored,
+    StoreContents,
     /// `--hostname-override` of the kubelet that started us.
     Kubelet,
     /// `--hostname-override` in the file that kubeadm writes.
@@ -33,7 +33,7 @@ impl fmt::Display for NameSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Settings => "nodeName in the settings",
-            Self::Stored => "the name stored at the first enrolment",
+            Self::StoreContents => "the name stored at the first enrolment",
             Self::Kubelet => "the kubelet's --hostname-override",
             Self::KubeadmFlags => "--hostname-override in /var/lib/kubelet/kubeadm-flags.env",
             Self::HostName => "the host name",

@@ -9,7 +9,7 @@ use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::backoff::Circumstances;
+use crate::backoff::FailureScope;
 use crate::key::{KeyError, PrivateKey};
 use crate::machine::MachineDigest;
 use crate::rotation::CLOCK_LEEWAY;
@@ -56,7 +56,7 @@ pub struct OpenRequest {
     pub answers: bool,
     /// Under which circumstances the machine was last asked for the name in it; none where the
     /// machine itself was not asked.
-    pub asked: Option<Circumstances>,
+    pub asked: Option<FailureScope>,
 }
 
 /// All that decides what a request says, but for the key: if any of it changes, another request is
@@ -204,12 +204,8 @@ impl OpenRequest {
     /// What the machine is called, if it would say the same if it were asked again: only in the boot
     /// in which it was asked, which a copy of the store on another machine is not in, and under the
     /// same settings.
-    pub fn known_provider_id(
-        &self,
-        circumstances: &Circumstances,
-        now: SystemTime,
-    ) -> Option<&ProviderId> {
-        let same = circumstances.boot_id.is_some() && self.asked.as_ref() == Some(circumstances);
+    pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
+        let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
         (same && self.is_young(now)).then_some(&self.subject.provider_id)
     }
 
@@ -265,7 +261,7 @@ impl TryFrom<WireRequest> for OpenRequest {
             answers: wire.answers.unwrap_or_default(),
             asked: wire
                 .settings
-                .map(|settings| Circumstances::new(wire.boot_id, settings)),
+                .map(|settings| FailureScope::new(wire.boot_id, settings)),
         })
     }
 }
@@ -292,8 +288,8 @@ mod tests {
         OpenRequest::new("name".to_owned(), b"request".to_vec(), subject(), now())
     }
 
-    fn circumstances() -> Circumstances {
-        Circumstances::new(Some("boot".to_owned()), "settings".to_owned())
+    fn scope() -> FailureScope {
+        FailureScope::new(Some("boot".to_owned()), "settings".to_owned())
     }
 
     fn new_pending() -> Pending {
@@ -309,7 +305,7 @@ mod tests {
         let mut pending = new_pending();
         let mut answer = open();
         answer.answers = true;
-        answer.asked = Some(circumstances());
+        answer.asked = Some(scope());
         for request in [None, Some(open()), Some(answer)] {
             pending.request = request;
 
@@ -349,13 +345,13 @@ mod tests {
 
     #[test]
     fn a_name_is_known_in_the_boot_and_under_the_settings_in_which_it_was_asked_for() {
-        let same = circumstances();
+        let same = scope();
         let mut asked = open();
         asked.asked = Some(same.clone());
         let late = now() + MAX_AGE;
-        let other_boot = Circumstances::new(Some("other".to_owned()), same.settings.clone());
-        let other_settings = Circumstances::new(same.boot_id.clone(), "other".to_owned());
-        let unknown_boot = Circumstances::new(None, same.settings.clone());
+        let other_boot = FailureScope::new(Some("other".to_owned()), same.settings.clone());
+        let other_settings = FailureScope::new(same.boot_id.clone(), "other".to_owned());
+        let unknown_boot = FailureScope::new(None, same.settings.clone());
 
         assert_eq!(
             asked.known_provider_id(&same, now()),

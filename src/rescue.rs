@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use zeroize::Zeroizing;
 
-use crate::credential::{Answer, Credential};
+use crate::credential::{Credential, ExecResult};
 use crate::exec::{ApiVersion, ExecCredential};
 use crate::failure::{Code, Failure};
 use crate::log::Log;
@@ -77,7 +77,7 @@ impl Rescue {
     }
 
     /// Prints `answer` on standard output. A panic of another thread is without effect from here on.
-    pub fn print(&self, answer: &Answer) -> io::Result<()> {
+    pub fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(thread::current().id()));
         let credential = ExecCredential {
             version: self.version,

@@ -1,32 +1,30 @@
-//! What the plugin is told, by whom, and who wins.
+//! The settings: where they may be given, and which source wins.
 //!
 //! Flags win over `KUBELET_AUTHENTICATOR_*` variables, these over drop-ins, these over the file,
 //! that over the cluster's `client.authentication.k8s.io/exec` extension, and that over the
-//! defaults. Every source is read strictly: a key that is not known, or a value that cannot be, is
-//! an error that names the source and the key. Only the environment, which others share, may have
-//! variables of our prefix that are not known: [`unknown_variables`].
+//! defaults. Every source is read strictly: an unknown key or an invalid value is an error that
+//! names the source and the key. Only the environment, which others share, may have unknown
+//! variables of our prefix: [`Variables::unknown`].
 
-mod aws;
+mod document;
 mod error;
 mod file;
-mod layer;
-mod tpm;
+mod table;
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kubelet_attestation::names::{Audience, NodeName, ProviderId};
+use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use sha2::{Digest, Sha256};
 
-pub use aws::{AwsNodeName, AwsPrincipal, AwsSettings, MetadataEndpoint, StsEndpoint};
 pub use error::{Document, Origin, SettingsError, ValueError};
-pub use layer::{Key, Layer};
-pub use tpm::{EndorsementKeyChoice, Tcti, TpmSettings};
+pub use table::{AbsolutePath, Entry, Form, Key, Setting, Value};
 
-/// Where the settings are, unless a flag or variable says otherwise.
+/// The path of the settings file, unless a flag or variable names another.
 pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 
 /// The variable that names another file.
@@ -38,152 +36,252 @@ const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 /// A minute: a kubelet whose plugin has no credential yet has nothing better to do.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What our variables begin with.
-const VARIABLES: &str = "KUBELET_AUTHENTICATOR_";
+/// The beginning of the names of our variables.
+const VARIABLE_PREFIX: &str = "KUBELET_AUTHENTICATOR_";
 
-/// Those of `names` that look like a variable of ours and are none: misspelt, or of another
-/// release.
-///
-/// They are for a warning and not for an error: the environment is not this program's own, and a
-/// node that is rolled back to an older release keeps its credential.
-pub fn unknown_variables(names: impl Iterator<Item = OsString>) -> Vec<String> {
-    names
-        .filter_map(|name| name.into_string().ok())
-        .filter(|name| {
-            name.starts_with(VARIABLES)
-                && name != CONFIG_VARIABLE
-                && Key::ALL.iter().all(|key| key.variable() != name)
-        })
-        .collect()
-}
+/// The providers with settings of their own. One file may have the sections of several.
+const SECTIONS: [Provider; 2] = [Provider::AWS, Provider::TPM];
 
 /// Reads one variable of the environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// What a provider asks for where nobody says otherwise.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProviderDefaults {
-    /// The provider's signer.
+/// The settings that a provider has, and its defaults.
+#[derive(Debug, Clone)]
+pub struct ProviderSchema {
+    /// The provider. Its section is read strictly.
+    pub provider: Provider,
+    /// The settings of its own.
+    pub settings: &'static [Entry],
+    /// The default of `signerName`.
     pub signer_name: String,
-    /// The lifetime to ask for.
+    /// The default of `expirationSeconds`.
     pub expiration_seconds: u32,
 }
 
-/// Everything that may say something.
+impl ProviderSchema {
+    /// Every setting.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        table::GENERAL
+            .into_iter()
+            .chain(self.settings.iter().copied())
+    }
+
+    /// The names of the sections.
+    fn sections(&self) -> impl Iterator<Item = &str> {
+        let own = self.entries().map(|entry| entry.key.split().0);
+        let own = own.filter(|section| !section.is_empty());
+        own.chain(SECTIONS.iter().map(Provider::as_str))
+    }
+
+    /// The other providers with settings of their own.
+    fn others(&self) -> impl Iterator<Item = &str> {
+        let others = SECTIONS
+            .iter()
+            .filter(|provider| **provider != self.provider);
+        others.map(Provider::as_str)
+    }
+
+    /// The keys of a section, or of the document if `section` is empty.
+    fn known(&self, section: &str) -> Vec<String> {
+        let keys = self.entries().map(|entry| entry.key.split());
+        let keys = keys.filter(|(of, _)| *of == section).map(|(_, key)| key);
+        if !section.is_empty() {
+            return keys.map(str::to_owned).collect();
+        }
+        let mut known: Vec<String> = ["apiVersion", "kind"]
+            .into_iter()
+            .chain(keys)
+            .chain(self.sections())
+            .map(str::to_owned)
+            .collect();
+        known.dedup();
+        known
+    }
+}
+
+/// The variables of the environment that begin with our prefix.
 #[derive(Debug, Default)]
-pub struct Given<'a> {
+pub struct Variables {
+    config: Option<PathBuf>,
+    values: Vec<(Entry, OsString)>,
+    /// Those that no setting has: misspelt, or of another release.
+    ///
+    /// They are for a warning and not for an error: the environment is not this program's own, and a
+    /// node that is rolled back to an older release keeps its credential.
+    pub unknown: Vec<String>,
+}
+
+impl Variables {
+    /// Reads the environment once.
+    pub fn read(
+        environment: impl Iterator<Item = (OsString, OsString)>,
+        schema: &ProviderSchema,
+    ) -> Self {
+        let mut variables = Self::default();
+        for (name, value) in environment {
+            let Some(suffix) = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(VARIABLE_PREFIX))
+            else {
+                continue;
+            };
+            if name == CONFIG_VARIABLE {
+                variables.config = Some(value)
+                    .filter(|path| !path.is_empty())
+                    .map(PathBuf::from);
+            } else if let Some(entry) = schema
+                .entries()
+                .find(|entry| entry.key.has_variable(suffix))
+            {
+                variables.values.push((entry, value));
+            } else if !schema
+                .others()
+                .any(|provider| is_in_section(suffix, provider))
+            {
+                variables.unknown.push(format!("{VARIABLE_PREFIX}{suffix}"));
+            }
+        }
+        variables
+    }
+}
+
+/// Whether the variable that ends in `suffix` is of this provider.
+fn is_in_section(suffix: &str, provider: &str) -> bool {
+    let (section, rest) = suffix.split_at_checked(provider.len()).unwrap_or_default();
+    section.eq_ignore_ascii_case(provider) && rest.starts_with('_')
+}
+
+/// Every source of settings but the environment.
+#[derive(Debug, Default)]
+pub struct Sources<'a> {
     /// `--config`.
     pub config: Option<&'a Path>,
-    /// What the flags say.
-    pub flags: Layer,
+    /// The flags, each with the text given to it.
+    pub flags: Vec<(Entry, OsString)>,
     /// The extension of the cluster in the exec info, as JSON.
     pub extension: Option<&'a str>,
+}
+
+/// Values by the keys' names, each of which was checked. An empty text is no value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Values(BTreeMap<&'static str, String>);
+
+impl Values {
+    fn set(&mut self, entry: Entry, value: &OsStr) -> Result<(), ValueError> {
+        let value = value.to_str().ok_or(ValueError::NotText)?;
+        if !value.is_empty() {
+            (entry.check)(value)?;
+            self.0.insert(entry.key.name, value.to_owned());
+        }
+        Ok(())
+    }
+
+    fn get<T: Value>(&self, setting: &Setting<T>) -> Option<T> {
+        let text = self.0.get(setting.key().name)?;
+        T::read(text).ok()
+    }
 }
 
 /// The settings in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// What the node is called, where it is said.
+    /// The node's name, if given.
     pub node_name: Option<NodeName>,
-    /// What its infrastructure calls it, where it is said.
+    /// The machine's provider ID, if given.
     pub provider_id: Option<ProviderId>,
     /// The kubeconfig to enrol with.
     pub bootstrap_kubeconfig: PathBuf,
-    /// The kubeconfig that says which cluster, where client-go does not.
+    /// The kubeconfig that names the cluster, where client-go does not.
     pub kubeconfig: Option<PathBuf>,
-    /// Where the credential is kept.
+    /// The directory of the stored credential.
     pub state_directory: PathBuf,
-    /// Which cluster evidence is for, where it is said.
+    /// The cluster that evidence is for, if given.
     pub audience: Option<Audience>,
-    /// Who is to sign.
+    /// The signer.
     pub signer_name: String,
-    /// How long a certificate is to live.
+    /// The lifetime to ask for.
     pub expiration_seconds: u32,
-    /// How long a run may take while there is no valid credential.
+    /// The time limit of a run without a valid credential.
     pub timeout: Duration,
-    /// What is set for AWS instances.
-    pub aws: AwsSettings,
-    /// What is set for machines with a TPM.
-    pub tpm: TpmSettings,
+    values: Values,
 }
 
 impl Settings {
-    /// Collects what was given, what the environment says and what the files say.
+    /// Reads all sources.
     ///
     /// A file that is not there is no error unless it was named. Without one this costs two failed
     /// opens. No pipe or device is read in the place of a file; only a file system that hangs holds
     /// this up.
+    ///
+    /// # Errors
+    ///
+    /// The first source, beginning with the weakest, that has an unknown key or an invalid value,
+    /// also where a stronger one has another value.
     pub fn load(
-        given: Given<'_>,
-        environment: Environment<'_>,
-        defaults: ProviderDefaults,
+        sources: Sources<'_>,
+        variables: Variables,
+        schema: &ProviderSchema,
     ) -> Result<Self, SettingsError> {
-        let named = match given.config {
-            Some(path) => Some(path.to_owned()),
-            None => environment(CONFIG_VARIABLE)
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from),
+        let mut values = match sources.extension {
+            Some(json) => file::read_extension(json, schema)?,
+            None => Values::default(),
         };
-        let variables = Layer::from_environment(environment)?;
-        let files = file::read(named.as_deref(), Path::new(CONFIG_FILE))?;
-        let extension = given.extension.map(Layer::from_extension).transpose()?;
-        let layer = given
-            .flags
-            .over(variables)
-            .over(files)
-            .over(extension.unwrap_or_default());
-        Ok(Self::complete(layer, defaults))
+        let named = sources.config.or(variables.config.as_deref());
+        file::read(named, Path::new(CONFIG_FILE), schema, &mut values)?;
+        for (entry, value) in variables.values {
+            let set = values.set(entry, &value);
+            set.map_err(|why| SettingsError::of_value(Origin::Variable(entry.key), &why))?;
+        }
+        for (entry, value) in sources.flags {
+            let set = values.set(entry, &value);
+            set.map_err(|why| SettingsError::of_value(Origin::Flag(entry.key), &why))?;
+        }
+        Ok(Self::of(values, schema))
     }
 
-    fn complete(layer: Layer, defaults: ProviderDefaults) -> Self {
+    fn of(values: Values, schema: &ProviderSchema) -> Self {
+        let path = |setting| values.get(setting).map(|AbsolutePath(path)| path);
         Self {
-            node_name: layer.node_name,
-            provider_id: layer.provider_id,
-            bootstrap_kubeconfig: layer
-                .bootstrap_kubeconfig
-                .map_or_else(|| BOOTSTRAP_KUBECONFIG.into(), |path| path.0),
-            kubeconfig: layer.kubeconfig.map(|path| path.0),
-            state_directory: layer
-                .state_directory
-                .map_or_else(|| STATE_DIRECTORY.into(), |path| path.0),
-            audience: layer.audience,
-            signer_name: layer
-                .signer_name
-                .map_or(defaults.signer_name, |name| name.0),
-            expiration_seconds: layer
-                .expiration_seconds
-                .map_or(defaults.expiration_seconds, |seconds| seconds.0),
-            timeout: layer.timeout.map_or(TIMEOUT, |timeout| timeout.0),
-            aws: layer.aws.complete(),
-            tpm: layer.tpm.complete(),
+            node_name: values.get(&table::NODE_NAME),
+            provider_id: values.get(&table::PROVIDER_ID),
+            bootstrap_kubeconfig: path(&table::BOOTSTRAP_KUBECONFIG)
+                .unwrap_or_else(|| BOOTSTRAP_KUBECONFIG.into()),
+            kubeconfig: path(&table::KUBECONFIG),
+            state_directory: path(&table::STATE_DIRECTORY)
+                .unwrap_or_else(|| STATE_DIRECTORY.into()),
+            audience: values.get(&table::AUDIENCE),
+            signer_name: values
+                .get(&table::SIGNER_NAME)
+                .map_or_else(|| schema.signer_name.clone(), |name| name.0),
+            expiration_seconds: values
+                .get(&table::EXPIRATION_SECONDS)
+                .map_or(schema.expiration_seconds, |seconds| seconds.0),
+            timeout: values
+                .get(&table::TIMEOUT_SECONDS)
+                .map_or(TIMEOUT, |timeout| timeout.0),
+            values,
         }
+    }
+
+    /// The value of a provider's setting, if given.
+    pub fn value<T: Value>(&self, setting: &Setting<T>) -> Option<T> {
+        self.values.get(setting)
     }
 
     /// A digest that changes when any setting does: a failure under other settings says nothing
     /// about these.
     pub fn digest(&self) -> String {
-        let text = |value: Option<&str>| value.map(str::to_owned);
-        let path = |value: &Path| value.as_os_str().as_encoded_bytes().to_vec();
-        let fields: [Option<Vec<u8>>; 9] = [
-            text(self.node_name.as_ref().map(NodeName::as_str)).map(String::into_bytes),
-            text(self.provider_id.as_ref().map(ProviderId::as_str)).map(String::into_bytes),
-            Some(path(&self.bootstrap_kubeconfig)),
-            self.kubeconfig.as_deref().map(path),
-            Some(path(&self.state_directory)),
-            text(self.audience.as_ref().map(Audience::as_str)).map(String::into_bytes),
-            Some(self.signer_name.clone().into_bytes()),
-            Some(self.expiration_seconds.to_be_bytes().to_vec()),
-            Some(self.timeout.as_millis().to_be_bytes().to_vec()),
-        ];
+        let expiration = self.expiration_seconds.to_string();
+        let of_provider = [("", &self.signer_name), ("", &expiration)];
+        let given = self.values.0.iter().map(|(name, value)| (*name, value));
         let mut digest = Sha256::new();
-        let of_providers = self.aws.digested().into_iter().chain(self.tpm.digested());
-        for field in fields.into_iter().chain(of_providers) {
-            // With its length in front of each, no two lists of fields run together.
-            digest.update([u8::from(field.is_some())]);
-            let field = field.unwrap_or_default();
-            digest.update(u64::try_from(field.len()).unwrap_or(u64::MAX).to_be_bytes());
-            digest.update(field);
+        for (name, value) in of_provider.into_iter().chain(given) {
+            // With its length in front of each, no two lists of values run together.
+            for part in [name, value] {
+                digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+                digest.update(part);
+            }
         }
         STANDARD.encode(digest.finalize())
     }

@@ -1,8 +1,8 @@
 //! The state directory: what must outlive a run, and who may touch it.
 
 mod error;
-mod exposed;
 mod lock;
+mod readable_by_others;
 mod replace;
 
 use std::fs::{self, File};
@@ -14,8 +14,8 @@ use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
 pub use error::StoreError;
-pub use exposed::Exposed;
 pub use lock::{Holder, StoreLock};
+pub use readable_by_others::KeyReadableByOthers;
 
 /// Far more than any file of ours has.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -24,7 +24,7 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a file with a key, and that others could read it, if they could.
-pub type KeyFile = (Zeroizing<String>, Option<Exposed>);
+pub type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
 
 /// A file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,13 +207,13 @@ impl Store {
     /// kept.
     ///
     /// Returns where it is now, or `None` if there was none.
-    pub fn set_aside(
+    pub fn quarantine(
         &self,
         file: StoreFile,
         _lock: &StoreLock,
     ) -> Result<Option<PathBuf>, StoreError> {
         let path = self.path(file);
-        match replace::set_aside(&self.dir, &path) {
+        match replace::quarantine(&self.dir, &path) {
             Ok(kept) => Ok(Some(kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(StoreError::Write { path, source }),
@@ -297,7 +297,7 @@ fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile,
         // What no parser takes for anything.
         "\0".to_owned()
     }));
-    Ok((text, Exposed::of(&file, name, metadata.mode())))
+    Ok((text, KeyReadableByOthers::of(&file, name, metadata.mode())))
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {

@@ -5,13 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 
-use super::blame::{issued_failure, store_failure};
-use super::due::Due;
-use super::negotiation::{Requester, Server};
+use super::exit_code::{issued_failure, store_failure};
+use super::negotiation::{Connection, Requester};
 use super::request::digest;
 use super::step::{Step, Steps};
 use crate::attester::Attester;
-use crate::backoff::{Circumstances, FailureRecord};
+use crate::backoff::{FailureRecord, FailureScope};
 use crate::clock::{self, Deadline};
 use crate::credential::{Credential, Expected, IssuedError};
 use crate::failure::{Code, Failure};
@@ -20,24 +19,25 @@ use crate::log::Log;
 use crate::machine::Machine;
 use crate::origin::Origin;
 use crate::pending::Pending;
+use crate::rotation::Rotation;
 use crate::secret::Secret;
 use crate::settings::Settings;
 use crate::store::{Store, StoreError, StoreFile, StoreLock};
-use crate::stored::Stored;
+use crate::store_contents::StoreContents;
 
 /// When a run that was not held back by a memory may be followed by another.
 const SOON: Duration = Duration::from_secs(30);
 
 /// There is no new credential yet.
 #[derive(Debug)]
-pub(super) struct NotYet {
+pub(super) struct RenewalError {
     /// The reason.
     pub(super) failure: Failure,
     /// When it is worth trying again.
     pub(super) next_attempt: SystemTime,
 }
 
-impl NotYet {
+impl RenewalError {
     /// Nothing is remembered of `failure`.
     pub(super) fn at_once(failure: Failure) -> Self {
         Self {
@@ -49,10 +49,10 @@ impl NotYet {
     /// The remembered failure still stands.
     pub(super) fn of_memory(
         record: &FailureRecord,
-        circumstances: &Circumstances,
+        scope: &FailureScope,
         now: SystemTime,
     ) -> Option<Self> {
-        let until = record.holds(circumstances, now)?;
+        let until = record.holds(scope, now)?;
         let what = format!(
             "nothing is tried before {}, after {} failures like this (exit code {}): {}",
             humantime::format_rfc3339_seconds(until),
@@ -98,22 +98,21 @@ impl Demand {
 /// What is written down of a run that fails.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    pub(super) circumstances: Circumstances,
+    pub(super) scope: FailureScope,
     /// That the run has the time of one without a valid credential, though there is one.
     pub(super) in_full: bool,
 }
 
 impl Memory {
     /// A pending request is no failure to be held back by, but `status` shows it.
-    pub(super) fn write(&self, locked: &Locked<'_>, failure: Failure) -> NotYet {
+    pub(super) fn write(&self, locked: &Locked<'_>, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         if !is_written && !self.in_full {
-            return NotYet::at_once(failure);
+            return RenewalError::at_once(failure);
         }
         let now = clock::now();
         let previous = locked.failure_record();
-        let mut record =
-            FailureRecord::after(previous.as_ref(), &failure, &self.circumstances, now);
+        let mut record = FailureRecord::after(previous.as_ref(), &failure, &self.scope, now);
         if self.in_full {
             record.in_full = record.at;
         }
@@ -123,8 +122,8 @@ impl Memory {
                 .store
                 .replace(StoreFile::Failure, &record.to_json(), locked.lock),
         );
-        let next_attempt = record.holds(&self.circumstances, now).unwrap_or(now + SOON);
-        NotYet {
+        let next_attempt = record.holds(&self.scope, now).unwrap_or(now + SOON);
+        RenewalError {
             failure,
             next_attempt,
         }
@@ -136,11 +135,13 @@ impl Memory {
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
+    /// The endorsement key of the stored enrolment.
+    pub(super) endorsement_key: Option<String>,
     pub(super) endpoint: Option<ClusterEndpoint>,
     pub(super) machine: Machine,
     pub(super) memory: Memory,
     pub(super) log: Log,
-    pub(super) insists: bool,
+    pub(super) ignore_backoff: bool,
     pub(super) demand: Demand,
     pub(super) deadline: Deadline,
     pub(super) lock_deadline: Deadline,
@@ -155,35 +156,38 @@ pub(super) struct Locked<'a> {
 
 impl Attempt {
     /// Gets a new credential, or the one that another run has got meanwhile.
-    pub(super) fn run(mut self) -> Result<Credential, NotYet> {
+    pub(super) fn run(mut self) -> Result<Credential, RenewalError> {
         let store = Store::create(&self.settings.state_directory)
-            .map_err(|error| NotYet::at_once(store_failure(&error)))?;
+            .map_err(|error| RenewalError::at_once(store_failure(&error)))?;
         let lock = store
             .lock(self.lock_deadline, &super::program(), clock::now())
-            .map_err(|error| NotYet::at_once(Self::lock_failure(&store, &error)))?;
+            .map_err(|error| RenewalError::at_once(Self::lock_failure(&store, &error)))?;
         let lock = Arc::new(lock);
         self.steps.locked(&lock);
         let locked = Locked {
             store: &store,
             lock: &lock,
         };
-        let mut stored = self.load(&locked).map_err(NotYet::at_once)?;
-        self.finish(&locked, &mut stored).map_err(NotYet::at_once)?;
+        let mut stored = self.load(&locked).map_err(RenewalError::at_once)?;
+        self.finish(&locked, &mut stored)
+            .map_err(RenewalError::at_once)?;
         Self::forget_foreign_endorsement_key(&locked, &stored);
         self.recall_endorsement_key(&store, &stored);
-        let due = self.due(&stored);
+        let rotation = self.rotation(&stored);
         let stored = match stored.credential {
-            Some(credential) if due == Due::Nothing && self.demand.is_met_by(&credential) => {
+            Some(credential)
+                if rotation == Rotation::Keep && self.demand.is_met_by(&credential) =>
+            {
                 return Ok(credential);
             }
-            credential => Stored {
+            credential => StoreContents {
                 credential,
                 ..stored
             },
         };
         let record = locked.failure_record();
-        if let (Some(record), false) = (&record, self.insists)
-            && let Some(active) = NotYet::of_memory(record, self.circumstances(), clock::now())
+        if let (Some(record), false) = (&record, self.ignore_backoff)
+            && let Some(active) = RenewalError::of_memory(record, self.scope(), clock::now())
         {
             return Err(active);
         }
@@ -198,16 +202,16 @@ impl Attempt {
         }
     }
 
-    pub(super) fn circumstances(&self) -> &Circumstances {
-        &self.memory.circumstances
+    pub(super) fn scope(&self) -> &FailureScope {
+        &self.memory.scope
     }
 
-    fn due(&self, stored: &Stored) -> Due {
+    fn rotation(&self, stored: &StoreContents) -> Rotation {
         let changed = match (&self.endpoint, &stored.origin) {
             (Some(endpoint), Some(origin)) => endpoint.ca_pem() != origin.endpoint.ca_pem,
             _ => false,
         };
-        Due::of(stored, self.attester.renewal(), changed, clock::now())
+        stored.rotation(self.attester.renewal(), changed, clock::now())
     }
 
     fn lock_failure(store: &Store, error: &StoreError) -> Failure {
@@ -223,9 +227,9 @@ impl Attempt {
         }
     }
 
-    fn load(&self, locked: &Locked<'_>) -> Result<Stored, Failure> {
-        let mut stored =
-            Stored::load(locked.store, &self.machine).map_err(|error| store_failure(&error))?;
+    fn load(&self, locked: &Locked<'_>) -> Result<StoreContents, Failure> {
+        let mut stored = StoreContents::load(locked.store, &self.machine)
+            .map_err(|error| store_failure(&error))?;
         if let Some(origin) = &stored.origin
             && let Err(error) =
                 ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
@@ -233,28 +237,28 @@ impl Attempt {
             stored.distrust_origin(&error_chain(&error));
         }
         let in_order = StoreFile::ALL.into_iter();
-        let useless = in_order.flat_map(|file| {
-            let useless = stored.useless.iter();
-            useless.filter(move |useless| useless.file == file)
+        let rejected = in_order.flat_map(|file| {
+            let rejected = stored.rejected.iter();
+            rejected.filter(move |rejected| rejected.file == file)
         });
-        for useless in useless {
+        for rejected in rejected {
             let kept = locked
                 .store
-                .set_aside(useless.file, locked.lock)
+                .quarantine(rejected.file, locked.lock)
                 .map_err(|error| store_failure(&error))?;
             if let Some(kept) = kept {
                 self.log.warn(&format!(
                     "{} is set aside as {}: {}",
-                    useless.file.name(),
+                    rejected.file.name(),
                     kept.display(),
-                    useless.why
+                    rejected.why
                 ));
             }
         }
         Ok(stored)
     }
 
-    fn enrol(&self, locked: &Locked<'_>, stored: &Stored) -> Result<Credential, Failure> {
+    fn enrol(&self, locked: &Locked<'_>, stored: &StoreContents) -> Result<Credential, Failure> {
         let saved = self.saved_pending(locked, stored)?;
         let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
         self.steps.done(Step::Named);
@@ -271,7 +275,7 @@ impl Attempt {
                 .machine
                 .clone()
                 .unwrap_or_else(|| self.machine.digest()),
-            self.circumstances().boot_id.clone(),
+            self.scope().boot_id.clone(),
         );
         // Before the rest, so that whatever is found beside it is known to be of this machine.
         // Where a credential is there, its own origin stays until there is another.
@@ -296,7 +300,7 @@ impl Attempt {
                 locked.write(StoreFile::Pending, &pending.to_json())?;
             }
         }
-        let mut server = Server::new(endpoint, login, requester);
+        let mut server = Connection::new(endpoint, login, requester);
         let issued = self.negotiate(locked, &mut server, &mut pending, &subject)?;
         self.accept(locked, pending, &subject, &origin, &issued)
     }

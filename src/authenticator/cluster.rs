@@ -1,22 +1,26 @@
 //! Which cluster to ask, and as whom.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::attempt::Attempt;
-use super::blame::{bootstrap_failure, kubeconfig_failure};
+use super::exit_code::{bootstrap_failure, kubeconfig_failure};
 use crate::attester::Renewal;
 use crate::clock;
+use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, KubeconfigError, Login};
 use crate::origin::Origin;
 use crate::secret::Secret;
 use crate::settings::Settings;
 use crate::store::StoreFile;
-use crate::stored::Stored;
+use crate::store_contents::StoreContents;
 
 impl Attempt {
     /// As whom to ask, and which cluster the bootstrap kubeconfig names if it was read for that.
     pub(super) fn login(
         &self,
-        stored: &Stored,
+        stored: &StoreContents,
     ) -> Result<(Login, Option<ClusterEndpoint>), Failure> {
         let valid = stored
             .valid(clock::now())
@@ -48,7 +52,7 @@ impl Attempt {
     /// kubeconfig's.
     pub(super) fn endpoint(
         &self,
-        stored: &Stored,
+        stored: &StoreContents,
         bootstrap: Option<ClusterEndpoint>,
     ) -> Result<ClusterEndpoint, Failure> {
         let wrong = |error: KubeconfigError| kubeconfig_failure(&error);
@@ -98,4 +102,55 @@ fn refuse_other_cluster(
             settings.state_directory.display()
         ),
     ))
+}
+
+/// Whether client-go names other CA certificates than the stored credential was issued under.
+pub(super) fn ca_changed(cluster: Option<&ExecCluster<'_>>, origin: Option<&Origin>) -> bool {
+    let data = cluster.and_then(|cluster| cluster.certificate_authority_data.as_deref());
+    let (Some(data), Some(origin)) = (data, origin) else {
+        return false;
+    };
+    // What cannot be decoded is for the slow path to complain about.
+    STANDARD
+        .decode(data)
+        .map_or(true, |pem| pem != origin.endpoint.ca_pem.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::names::NodeName;
+
+    use super::*;
+    use crate::kube::kubeconfig::EndpointFields;
+    use crate::machine::MachineDigest;
+
+    const CA: &str = "-----BEGIN CERTIFICATE-----\n";
+
+    fn info(data: Option<&str>) -> String {
+        let data = data.map_or("null".to_owned(), |data| format!("\"{data}\""));
+        format!(
+            r#"{{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{{"cluster":{{"server":"https://x","certificate-authority-data":{data}}}}}}}"#
+        )
+    }
+
+    fn changed(data: Option<&str>) -> bool {
+        let endpoint = EndpointFields {
+            ca_pem: CA.to_owned(),
+            ..EndpointFields::default()
+        };
+        let node_name = NodeName::parse("n1").unwrap();
+        let origin = Origin::new(node_name, endpoint, MachineDigest::default(), None);
+        let text = info(data);
+        let info = crate::exec::ExecInfo::parse(text.as_ref()).unwrap();
+        ca_changed(info.cluster.as_ref(), Some(&origin))
+    }
+
+    #[test]
+    fn a_ca_has_changed_if_its_bytes_have() {
+        assert!(!changed(Some(&STANDARD.encode(CA))));
+        assert!(changed(Some(&STANDARD.encode(format!("{CA}{CA}")))));
+        assert!(changed(Some("no base64")));
+        assert!(!changed(None));
+        assert!(!ca_changed(None, None));
+    }
 }

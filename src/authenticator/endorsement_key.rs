@@ -8,25 +8,21 @@ use kubelet_attestation::csr::envelope::Envelope;
 use super::attempt::{Attempt, Locked};
 use crate::failure::Failure;
 use crate::pending::OpenRequest;
-use crate::settings::EndorsementKeyChoice;
 use crate::store::{Store, StoreFile};
-use crate::stored::Stored;
+use crate::store_contents::StoreContents;
 
 impl Attempt {
     /// Uses the endorsement key of the stored enrolment, where the settings leave the choice.
     ///
     /// Without an origin nothing says that the file is this machine's.
-    pub(super) fn recall_endorsement_key(&mut self, store: &Store, stored: &Stored) {
-        if self.settings.tpm.endorsement_key == EndorsementKeyChoice::Auto
-            && stored.origin.is_some()
-            && let Some(kind) = remembered(store)
-        {
-            self.settings.tpm.endorsement_key = kind;
+    pub(super) fn recall_endorsement_key(&mut self, store: &Store, stored: &StoreContents) {
+        if stored.origin.is_some() {
+            self.endorsement_key = remembered(store);
         }
     }
 
     /// Forgets an endorsement key that nothing says to be this machine's, before an origin does.
-    pub(super) fn forget_foreign_endorsement_key(locked: &Locked<'_>, stored: &Stored) {
+    pub(super) fn forget_foreign_endorsement_key(locked: &Locked<'_>, stored: &StoreContents) {
         if stored.origin.is_none() {
             // What cannot be removed is not read either in this run.
             drop(locked.store.remove(StoreFile::EndorsementKey, locked.lock));
@@ -46,17 +42,17 @@ impl Attempt {
         let evidence = request
             .and_then(|open| Envelope::parse(&open.bytes).ok())
             .and_then(|envelope| envelope.evidence);
-        let kind = evidence.and_then(|evidence| self.attester.endorsement_key(&evidence));
-        match kind {
-            Some(kind) if remembered(locked.store) != Some(kind) => {
-                locked.write(StoreFile::EndorsementKey, kind.as_str().as_bytes())
+        let key = evidence.and_then(|evidence| self.attester.endorsement_key(&evidence));
+        match key {
+            Some(key) if remembered(locked.store).as_deref() != Some(key) => {
+                locked.write(StoreFile::EndorsementKey, key.as_bytes())
             }
             Some(_) | None => Ok(()),
         }
     }
 }
 
-fn remembered(store: &Store) -> Option<EndorsementKeyChoice> {
+fn remembered(store: &Store) -> Option<String> {
     let text = store.read(StoreFile::EndorsementKey).ok().flatten()?;
-    EndorsementKeyChoice::named(&text)
+    Some(text.to_string())
 }

@@ -8,7 +8,7 @@ use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::{Attempt, Locked};
-use super::blame::{api_failure, certificate_failure, enrolment_failure, refused_certificate};
+use super::exit_code::{api_failure, certificate_failure, enrolment_failure, refused_certificate};
 use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
 use super::step::Step;
 use crate::clock;
@@ -46,14 +46,14 @@ pub(super) enum Requester {
 }
 
 /// The API server, and as whom it is asked.
-pub(super) struct Server {
+pub(super) struct Connection {
     endpoint: ClusterEndpoint,
     login: Login,
     requester: Requester,
     client: Option<ApiClient>,
 }
 
-impl Server {
+impl Connection {
     /// Connects to nothing yet.
     pub(super) fn new(endpoint: ClusterEndpoint, login: Login, requester: Requester) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl Attempt {
     pub(super) fn negotiate(
         &self,
         locked: &Locked<'_>,
-        server: &mut Server,
+        server: &mut Connection,
         pending: &mut Pending,
         subject: &Subject,
     ) -> Result<String, Failure> {
@@ -120,7 +120,7 @@ impl Attempt {
         };
         let mut open = self.open_request(locked, pending, subject, &version)?;
         loop {
-            let decision = self.obtain(locked, server, pending, &open)?;
+            let decision = self.submit_and_wait(locked, server, pending, &open)?;
             if let Some(refused) = not_the_records(&decision, server.requester, &open) {
                 let path = &self.settings.bootstrap_kubeconfig;
                 let Some(bootstrap) = self.bootstrap_login(&refused) else {
@@ -210,10 +210,10 @@ impl Attempt {
         Next::Answer(challenge)
     }
 
-    fn obtain(
+    fn submit_and_wait(
         &self,
         locked: &Locked<'_>,
-        server: &mut Server,
+        server: &mut Connection,
         pending: &mut Pending,
         open: &OpenRequest,
     ) -> Result<Decision, Failure> {
@@ -250,7 +250,7 @@ impl Attempt {
         };
         self.log.step(&format!("asking as {}", open.name));
         let acknowledged = open.acknowledged;
-        let decision = enrolment::obtain(
+        let decision = enrolment::submit_and_wait(
             client,
             csr,
             acknowledged,
@@ -268,7 +268,7 @@ impl Attempt {
             },
             self.deadline,
         );
-        if let Err(EnrolmentError::Squatted { .. }) = &decision {
+        if let Err(EnrolmentError::NameConflict { .. }) = &decision {
             locked.drop_request(pending)?;
         }
         if !matches!(decision, Err(_) | Ok(Decision::Undecided)) {

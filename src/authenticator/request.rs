@@ -14,10 +14,10 @@ use kubelet_attestation::version::EvidenceVersion;
 use sha2::{Digest as _, Sha256};
 
 use super::attempt::{Attempt, Locked};
-use super::blame::{attester_failure, node_name_failure, store_failure};
+use super::exit_code::{attester_failure, node_name_failure, store_failure};
 use super::step::Step;
-use crate::attester::{Blame, Challenged, Claim, ProviderIdSources, Renewal};
-use crate::backoff::Circumstances;
+use crate::attester::{Challenged, Claim, ErrorKind, ProviderIdSources, Renewal};
+use crate::backoff::FailureScope;
 use crate::clock;
 use crate::credential::Credential;
 use crate::csr::client_request;
@@ -27,7 +27,7 @@ use crate::kubelet::{self, KubeletArguments};
 use crate::node_name::NameSources;
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
-use crate::stored::Stored;
+use crate::store_contents::StoreContents;
 
 /// What provider IDs begin with that are read from a TPM.
 const OF_TPMS: &str = "tpm://";
@@ -41,7 +41,7 @@ pub(super) struct Names {
 impl Attempt {
     pub(super) fn names(
         &self,
-        stored: &Stored,
+        stored: &StoreContents,
         known: Option<&ProviderId>,
     ) -> Result<Names, Failure> {
         let unreadable = |error: &kubelet::KubeletArgumentsError| {
@@ -71,6 +71,7 @@ impl Attempt {
         }
         let sources = ProviderIdSources {
             settings: &self.settings,
+            endorsement_key: self.endorsement_key.as_deref(),
             kubelet: parent.as_ref(),
             kubeadm: kubeadm.as_ref(),
             machine: &self.machine,
@@ -93,7 +94,7 @@ impl Attempt {
         saved: Option<&'a Pending>,
     ) -> Option<&'a ProviderId> {
         let open = saved?.request.as_ref()?;
-        open.known_provider_id(self.circumstances(), clock::now())
+        open.known_provider_id(self.scope(), clock::now())
     }
 
     pub(super) fn subject(&self, names: Names, audience: Audience) -> Subject {
@@ -128,7 +129,11 @@ impl Attempt {
     /// Finishes a run that had stored its certificate and was killed, or could not write, before it
     /// had written down which CA certificates that was issued under. Otherwise the certificate would
     /// seem to be of the CA before, and another would be asked for.
-    pub(super) fn finish(&self, locked: &Locked<'_>, stored: &mut Stored) -> Result<(), Failure> {
+    pub(super) fn finish(
+        &self,
+        locked: &Locked<'_>,
+        stored: &mut StoreContents,
+    ) -> Result<(), Failure> {
         let (Some(credential), Some(origin), Some(endpoint)) =
             (&stored.credential, &mut stored.origin, &self.endpoint)
         else {
@@ -153,7 +158,7 @@ impl Attempt {
     pub(super) fn saved_pending(
         &self,
         locked: &Locked<'_>,
-        stored: &Stored,
+        stored: &StoreContents,
     ) -> Result<Option<Pending>, Failure> {
         let current = stored.credential.as_ref().map(Credential::public_bits);
         let pending = self.read_pending(locked)?;
@@ -180,7 +185,7 @@ impl Attempt {
         };
         let kept = locked
             .store
-            .set_aside(StoreFile::Pending, locked.lock)
+            .quarantine(StoreFile::Pending, locked.lock)
             .map_err(|error| store_failure(&error))?;
         self.log.warn(&format!(
             "{} is set aside as {}: {why}",
@@ -221,7 +226,7 @@ impl Attempt {
         {
             Ok(evidence) => evidence,
             Err(error) => {
-                if error.blame() == Blame::Evidence && pending.request.is_some() {
+                if error.kind() == ErrorKind::Evidence && pending.request.is_some() {
                     locked.drop_request(pending)?;
                 }
                 return Err(attester_failure(&error));
@@ -258,7 +263,7 @@ impl Attempt {
             Ok(Some(evidence)) => evidence,
             Ok(None) => return Ok(None),
             Err(error) => {
-                if error.blame() == Blame::Evidence {
+                if error.kind() == ErrorKind::Evidence {
                     locked.drop_request(pending)?;
                 }
                 return Err(attester_failure(&error));
@@ -273,7 +278,7 @@ impl Attempt {
     }
 
     /// What would be asked for, and the bytes of `spec.request` with a key that nobody keeps.
-    pub(super) fn dry_run(&self, stored: &Stored) -> Result<(Subject, Vec<u8>), Failure> {
+    pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<(Subject, Vec<u8>), Failure> {
         let names = self.names(stored, None)?;
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
@@ -311,6 +316,7 @@ impl Attempt {
             node_name: &subject.node_name,
             spki: draft.request.spki_der(),
             settings: &self.settings,
+            endorsement_key: self.endorsement_key.as_deref(),
             deadline: self.deadline,
         }
     }
@@ -335,9 +341,9 @@ impl Attempt {
     }
 
     /// For names that only the machine itself has.
-    fn asked(&self, subject: &Subject) -> Option<Circumstances> {
+    fn asked(&self, subject: &Subject) -> Option<FailureScope> {
         let of_machine = subject.provider_id.as_str().starts_with(OF_TPMS);
-        of_machine.then(|| self.circumstances().clone())
+        of_machine.then(|| self.scope().clone())
     }
 }
 

@@ -1,18 +1,22 @@
 //! What may stand on the command line.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    value_parser,
+};
 use clap_complete::Shell;
 
-use crate::attester::Attester;
 use crate::kubelet;
 use crate::log::{Format, Log};
-use crate::settings::Key;
+use crate::settings::{Entry, ProviderSchema};
 use crate::setup;
+
+const SETTINGS: &str = "Settings";
 
 /// Keeps a kubelet's client certificate fresh.
 ///
@@ -23,70 +27,19 @@ use crate::setup;
 pub(super) struct Arguments {
     #[command(flatten)]
     flags: Flags,
+    /// The settings that have a flag, each with the text given to it.
+    #[arg(skip)]
+    pub(super) settings: Vec<(Entry, OsString)>,
     #[command(subcommand)]
     pub(super) command: Option<Command>,
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Settings")]
+#[command(next_help_heading = SETTINGS)]
 struct Flags {
     /// The settings file.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The node's name.
-    #[arg(long, global = true, value_name = "NAME")]
-    node_name: Option<OsString>,
-    /// What its infrastructure calls this machine.
-    #[arg(long, global = true, value_name = "ID")]
-    provider_id: Option<OsString>,
-    /// The kubeconfig to enrol with.
-    #[arg(long, global = true, value_name = "FILE")]
-    bootstrap_kubeconfig: Option<OsString>,
-    /// The kubeconfig that says which cluster, where nothing else does.
-    #[arg(long, global = true, value_name = "FILE")]
-    kubeconfig: Option<OsString>,
-    /// Where the credential is kept.
-    #[arg(long, global = true, value_name = "DIR")]
-    state_directory: Option<OsString>,
-    /// Which cluster evidence is for.
-    #[arg(long, global = true, value_name = "TEXT")]
-    audience: Option<OsString>,
-    /// Who is to sign.
-    #[arg(long, global = true, value_name = "NAME")]
-    signer_name: Option<OsString>,
-    /// The lifetime to ask for.
-    #[arg(long, global = true, value_name = "SECONDS")]
-    expiration_seconds: Option<OsString>,
-    /// How long a run may take without a valid credential.
-    #[arg(long, global = true, value_name = "SECONDS")]
-    timeout_seconds: Option<OsString>,
-    /// As whom an AWS instance calls STS: instanceIdentityRole or instanceProfile.
-    #[arg(long, global = true, value_name = "PRINCIPAL")]
-    aws_principal: Option<OsString>,
-    /// Which name of an AWS instance its node has: hostname, localHostname or instanceID.
-    #[arg(long, global = true, value_name = "POLICY")]
-    aws_node_name: Option<OsString>,
-    /// The host of STS, where it is not the region's own.
-    #[arg(long, global = true, value_name = "HOST")]
-    aws_sts_endpoint: Option<OsString>,
-    /// Where the instance metadata service is, where it is not at its usual addresses.
-    #[arg(long, global = true, value_name = "URL")]
-    aws_metadata_endpoint: Option<OsString>,
-    /// The TPM.
-    #[arg(long, global = true, value_name = "FILE")]
-    tpm_device: Option<OsString>,
-    /// The TPM where it is no device: swtpm:host=HOST,port=PORT.
-    #[arg(long, global = true, value_name = "ADDRESS")]
-    tpm_tcti: Option<OsString>,
-    /// Which endorsement key says which TPM this is: auto, rsa-2048, ecc-p256 or ecc-p384.
-    #[arg(long, global = true, value_name = "KEY")]
-    tpm_endorsement_key: Option<OsString>,
-    /// The registers of the TPM that are quoted, such as 0,2,4,7.
-    #[arg(long, global = true, value_name = "NUMBERS")]
-    tpm_pcrs: Option<OsString>,
-    /// The program that speaks to the TPM, where it is not in its usual places.
-    #[arg(long, global = true, value_name = "FILE")]
-    tpm_device_program: Option<OsString>,
     /// How lines on standard error look.
     #[arg(
         long,
@@ -304,10 +257,21 @@ pub(super) enum Version {
 impl Arguments {
     /// Reads the command line; where it asks for help or makes no sense, that is answered and the
     /// status returned.
-    pub(super) fn parse(attester: &dyn Attester) -> Result<Self, ExitCode> {
-        command(attester)
+    pub(super) fn parse(schema: &ProviderSchema) -> Result<Self, ExitCode> {
+        command(schema)
             .try_get_matches()
-            .and_then(|mut matches| Self::from_arg_matches_mut(&mut matches))
+            .and_then(|mut matches| {
+                let given = schema.entries().filter_map(|entry| {
+                    let value = matches.remove_one(entry.key.flag)?;
+                    Some((entry, value))
+                });
+                let settings = given.collect();
+                let arguments = Self::from_arg_matches_mut(&mut matches)?;
+                Ok(Self {
+                    settings,
+                    ..arguments
+                })
+            })
             .map_err(|error| {
                 // Where nobody listens there is nobody to help.
                 drop(error.print());
@@ -326,36 +290,20 @@ impl Arguments {
     pub(super) fn config(&self) -> Option<&std::path::Path> {
         self.flags.config.as_deref()
     }
-
-    /// The settings that have a flag.
-    pub(super) fn settings(&self) -> impl Iterator<Item = (Key, &OsStr)> {
-        Key::ALL.into_iter().filter_map(|key| {
-            let value = match key {
-                Key::NodeName => &self.flags.node_name,
-                Key::ProviderId => &self.flags.provider_id,
-                Key::BootstrapKubeconfig => &self.flags.bootstrap_kubeconfig,
-                Key::Kubeconfig => &self.flags.kubeconfig,
-                Key::StateDirectory => &self.flags.state_directory,
-                Key::Audience => &self.flags.audience,
-                Key::SignerName => &self.flags.signer_name,
-                Key::ExpirationSeconds => &self.flags.expiration_seconds,
-                Key::TimeoutSeconds => &self.flags.timeout_seconds,
-                Key::AwsPrincipal => &self.flags.aws_principal,
-                Key::AwsNodeName => &self.flags.aws_node_name,
-                Key::AwsStsEndpoint => &self.flags.aws_sts_endpoint,
-                Key::AwsMetadataEndpoint => &self.flags.aws_metadata_endpoint,
-                Key::TpmDevice => &self.flags.tpm_device,
-                Key::TpmTcti => &self.flags.tpm_tcti,
-                Key::TpmEndorsementKey => &self.flags.tpm_endorsement_key,
-                Key::TpmPcrs => &self.flags.tpm_pcrs,
-                Key::TpmDeviceProgram => &self.flags.tpm_device_program,
-            };
-            value.as_deref().map(|value| (key, value))
-        })
-    }
 }
 
-/// The command line of the plugin with this provider.
-pub(super) fn command(attester: &dyn Attester) -> clap::Command {
-    Arguments::command().name(format!("kubelet-authenticator-{}", attester.provider()))
+/// The command line of the plugin with these settings.
+pub(super) fn command(schema: &ProviderSchema) -> clap::Command {
+    let flags = schema.entries().map(|entry| {
+        Arg::new(entry.key.flag)
+            .long(entry.key.flag)
+            .global(true)
+            .value_name(entry.value_name)
+            .value_parser(value_parser!(OsString))
+            .help(entry.help)
+            .help_heading(SETTINGS)
+    });
+    Arguments::command()
+        .name(format!("kubelet-authenticator-{}", schema.provider))
+        .args(flags)
 }

@@ -10,11 +10,11 @@ use kubelet_attestation::names::csr_name;
 use serde_json::{Value, json};
 
 use super::arguments::{self, Arguments, Command, Report, Request, Version};
-use super::{Session, answer, flags, print, status};
+use super::{Session, answer, print, status};
 use crate::authenticator::{Authenticator, Caller};
 use crate::clock;
 use crate::failure::{Code, Failure};
-use crate::settings::Given;
+use crate::settings::Sources;
 
 /// What stands for a secret that is not shown.
 const LEFT_OUT: &str = "(not shown)";
@@ -27,16 +27,16 @@ impl Session {
     ) -> Result<(), Failure> {
         match (&arguments.command, exec_info) {
             (None | Some(Command::Credential), Some(info)) => {
-                self.speak_to_client_go(info, given(arguments)?)
+                self.speak_to_client_go(info, sources(arguments))
             }
             (None, None) => Err(Failure::new(
                 Code::Usage,
                 "no command is given, and KUBERNETES_EXEC_INFO is not set",
                 "see --help; client-go sets the variable",
             )),
-            (Some(Command::Credential), None) => print(&self.by_hand(arguments)?),
+            (Some(Command::Credential), None) => print(&self.interactive(arguments)?),
             (Some(Command::Status { output }), _) => {
-                show_status(&self.by_hand(arguments)?, *output)
+                show_status(&self.interactive(arguments)?, *output)
             }
             (
                 Some(Command::Csr {
@@ -45,10 +45,10 @@ impl Session {
                     ..
                 }),
                 _,
-            ) => show_request(&self.by_hand(arguments)?, *output, *show_secrets),
-            (Some(Command::Renew { force }), _) => renew(&self.by_hand(arguments)?, *force),
+            ) => show_request(&self.interactive(arguments)?, *output, *show_secrets),
+            (Some(Command::Renew { force }), _) => renew(&self.interactive(arguments)?, *force),
             (Some(Command::Reset), _) => {
-                self.by_hand(arguments)?.reset()?;
+                self.interactive(arguments)?.reset()?;
                 answer::print(b"nothing is stored any more\n")
             }
             (Some(Command::Setup(options)), _) => self.set_up(arguments, options),
@@ -57,7 +57,7 @@ impl Session {
             }
             (Some(Command::Version { output }), _) => self.version(*output),
             (Some(Command::Completion { shell }), _) => {
-                let mut command = arguments::command(self.attester.as_ref());
+                let mut command = arguments::command(&self.schema);
                 let name = command.get_name().to_owned();
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut command, name, &mut script);
@@ -66,8 +66,11 @@ impl Session {
         }
     }
 
-    pub(super) fn by_hand<'a>(&self, arguments: &Arguments) -> Result<Authenticator<'a>, Failure> {
-        self.authenticator(given(arguments)?, Caller::Person)
+    pub(super) fn interactive<'a>(
+        &self,
+        arguments: &Arguments,
+    ) -> Result<Authenticator<'a>, Failure> {
+        self.authenticator(sources(arguments), Caller::Person)
     }
 
     fn version(&self, output: Version) -> Result<(), Failure> {
@@ -92,12 +95,12 @@ impl Session {
     }
 }
 
-pub(super) fn given(arguments: &Arguments) -> Result<Given<'_>, Failure> {
-    Ok(Given {
+pub(super) fn sources(arguments: &Arguments) -> Sources<'_> {
+    Sources {
         config: arguments.config(),
-        flags: flags(arguments)?,
+        flags: arguments.settings.clone(),
         extension: None,
-    })
+    }
 }
 
 fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), Failure> {

@@ -20,7 +20,7 @@ use crate::failure::{Code, Failure};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::rescue::{Rescue, keep_memory};
-use crate::settings::{Given, Layer, ProviderDefaults, Settings, SettingsError, unknown_variables};
+use crate::settings::{ProviderSchema, Settings, SettingsError, Sources, Variables};
 
 use arguments::Arguments;
 use kubelet_attestation::errors::error_chain;
@@ -38,23 +38,31 @@ pub fn run(attester: impl Attester) -> ExitCode {
 /// done: how tests move a disk to another machine, and end a run in the middle.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     keep_memory();
+    let schema = ProviderSchema {
+        provider: attester.provider(),
+        settings: attester.settings(),
+        signer_name: attester.provider().client_signer(),
+        expiration_seconds: attester.expiration_seconds(),
+    };
     let attester: Arc<dyn Attester> = Arc::new(attester);
     let exec_info = env::var_os(EXEC_INFO);
     // client-go's calls come every hour on every node: they do not pay for a parser of arguments.
     if let (Some(info), 0..=1) = (&exec_info, env::args_os().len()) {
         let session = Session {
             attester,
+            schema,
             machine,
             rescue: Rescue::install(Log::default()),
             log: Log::default(),
             observer,
         };
-        return session.finish(session.speak_to_client_go(info, Given::default()));
+        return session.finish(session.speak_to_client_go(info, Sources::default()));
     }
-    match Arguments::parse(attester.as_ref()) {
+    match Arguments::parse(&schema) {
         Ok(arguments) => {
             let session = Session {
                 attester,
+                schema,
                 machine,
                 rescue: Rescue::install(arguments.log()),
                 log: arguments.log(),
@@ -69,6 +77,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
 /// What every command needs.
 struct Session {
     attester: Arc<dyn Attester>,
+    schema: ProviderSchema,
     machine: Machine,
     rescue: Rescue,
     log: Log,
@@ -86,39 +95,35 @@ impl Session {
         }
     }
 
-    fn speak_to_client_go(&self, info: &OsString, given: Given<'_>) -> Result<(), Failure> {
+    fn speak_to_client_go(&self, info: &OsString, sources: Sources<'_>) -> Result<(), Failure> {
         let info = ExecInfo::parse(info).map_err(|error| {
             let remedy = "see that client-go runs this plugin with API version v1 or v1beta1";
             Failure::of(Code::Configuration, &error, remedy)
         })?;
-        let given = Given {
+        let sources = Sources {
             extension: info.cluster.as_ref().and_then(|cluster| cluster.config),
-            ..given
+            ..sources
         };
         let authenticator = Authenticator {
             cluster: info.cluster.as_ref(),
             rescue: self.rescue.speaking(info.version),
-            ..self.authenticator(given, Caller::ClientGo)?
+            ..self.authenticator(sources, Caller::ClientGo)?
         };
         print(&authenticator)
     }
 
     fn authenticator<'a>(
         &self,
-        given: Given<'_>,
+        sources: Sources<'_>,
         caller: Caller,
     ) -> Result<Authenticator<'a>, Failure> {
-        let defaults = ProviderDefaults {
-            signer_name: self.attester.provider().client_signer(),
-            expiration_seconds: self.attester.expiration_seconds(),
-        };
-        for name in unknown_variables(env::vars_os().map(|(name, _)| name)) {
+        let variables = Variables::read(env::vars_os(), &self.schema);
+        for name in &variables.unknown {
             self.log.warn(&format!(
                 "the variable {name:?} is no setting and is passed over"
             ));
         }
-        let environment = |name: &str| env::var_os(name);
-        let settings = Settings::load(given, &environment, defaults)
+        let settings = Settings::load(sources, variables, &self.schema)
             .map_err(|error| settings_failure(&error))?;
         Ok(Authenticator {
             attester: Arc::clone(&self.attester),
@@ -143,11 +148,9 @@ fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
 }
 
 fn settings_failure(error: &SettingsError) -> Failure {
-    Failure::of(Code::Configuration, error, "correct that setting")
-}
-
-/// The layer that the flags make.
-fn flags(arguments: &Arguments) -> Result<Layer, Failure> {
-    Layer::from_flags(arguments.settings())
-        .map_err(|error| Failure::of(Code::Usage, &error, "see --help"))
+    if error.is_usage() {
+        Failure::of(Code::Usage, error, "see --help")
+    } else {
+        Failure::of(Code::Configuration, error, "correct that setting")
+    }
 }

@@ -45,7 +45,7 @@ impl Session {
         };
         let text = match file {
             Rendered::Kubeconfig => {
-                let settings = self.by_hand(arguments)?.settings;
+                let settings = self.interactive(arguments)?.settings;
                 let path = settings.kubeconfig.unwrap_or(settings.bootstrap_kubeconfig);
                 let endpoint = Kubeconfig::read_endpoint(&path);
                 let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::arguments::{Arguments, SetupOptions};
-use super::commands::given;
+use super::commands::sources;
 use super::{Session, answer};
 use crate::authenticator::{Authenticator, Caller};
 use crate::failure::{Code, Failure};
@@ -30,11 +30,10 @@ impl Session {
             kubeadm_flags: options.kubeadm_flags.clone(),
             program: this_program()?,
         };
-        let given = given(arguments)?;
         // Before each start of a kubelet that keeps ending: a remembered failure answers for it, as
         // it does for client-go.
         let authenticator = self
-            .authenticator(given, Caller::ClientGo)
+            .authenticator(sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;
         let authenticator: Authenticator<'_> = Authenticator {
             limit: ENROLMENT,

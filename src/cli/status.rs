@@ -7,11 +7,12 @@ use humantime::format_rfc3339_seconds;
 use serde::Serialize;
 
 use crate::attester::Renewal;
-use crate::authenticator::{Authenticator, Due};
+use crate::authenticator::Authenticator;
 use crate::backoff::FailureRecord;
 use crate::credential::Credential;
 use crate::failure::Failure;
 use crate::pending::Pending;
+use crate::rotation::Rotation;
 use crate::store::{Store, StoreFile};
 
 /// All that is known, without asking anybody.
@@ -65,12 +66,12 @@ impl Status {
     pub(super) fn of(authenticator: &Authenticator<'_>, now: SystemTime) -> Result<Self, Failure> {
         let (store, stored) = authenticator.stored()?;
         let renewal = authenticator.attester.renewal();
-        let due = match authenticator.due(&stored, now) {
-            Due::Nothing => "nothing",
-            Due::Renewal => "renewal",
-            Due::Enrolment => "enrolment",
+        let due = match authenticator.rotation(&stored, now) {
+            Rotation::Keep => "nothing",
+            Rotation::Renew => "renewal",
+            Rotation::Enrol => "enrolment",
         };
-        let useless = stored.useless.iter();
+        let rejected = stored.rejected.iter();
         Ok(Self {
             provider: authenticator.attester.provider().to_string(),
             state_directory: authenticator.settings.state_directory.display().to_string(),
@@ -89,8 +90,8 @@ impl Status {
                 .map(|credential| certificate(credential, renewal, now)),
             pending_request: store.as_ref().and_then(pending),
             last_failure: store.as_ref().and_then(last_failure),
-            set_aside_next: useless
-                .map(|useless| format!("{}: {}", useless.file.name(), useless.why))
+            set_aside_next: rejected
+                .map(|rejected| format!("{}: {}", rejected.file.name(), rejected.why))
                 .collect(),
         })
     }

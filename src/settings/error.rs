@@ -1,4 +1,4 @@
-//! What can be wrong with settings.
+//! Errors in settings.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use kubelet_attestation::names::InvalidName;
 
-use super::layer::Key;
+use super::table::Key;
 
 /// What is read as YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Flag(key) => f.write_str(key.flag()),
-            Self::Variable(key) => f.write_str(key.variable()),
+            Self::Flag(key) => write!(f, "--{}", key.flag),
+            Self::Variable(key) => f.write_str(&key.variable()),
             Self::Document {
                 document,
                 line: Some(line),
@@ -113,28 +113,40 @@ pub enum SettingsError {
         /// What the parser says.
         why: String,
     },
-    /// A key that is not known.
-    #[error("{origin}: there is no such key; the keys are {}", known.join(", "))]
-    UnknownKey {
-        /// Where.
-        origin: Origin,
-        /// What could stand there.
-        known: Vec<&'static str>,
-    },
     /// A key that is there twice.
     #[error("{origin}: the key is there twice")]
     DuplicateKey {
         /// Where.
         origin: Origin,
     },
-    /// A value that cannot be.
+    /// An unknown key, or an invalid value.
     #[error("{origin}: {why}")]
     Value {
         /// Where.
         origin: Origin,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
+}
+
+impl SettingsError {
+    pub(super) fn of_value(origin: Origin, why: &ValueError) -> Self {
+        Self::Value {
+            origin,
+            why: why.to_string(),
+        }
+    }
+
+    /// Whether a flag is wrong.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Value {
+                origin: Origin::Flag(_),
+                ..
+            }
+        )
+    }
 }
 
 /// A value that a setting cannot have.
@@ -166,18 +178,9 @@ pub enum ValueError {
         /// What could stand there.
         known: &'static [&'static str],
     },
-    /// Not a host.
-    #[error("a host is needed, with or without a port: sts.example.com")]
-    Host,
-    /// Not the URL of a metadata service.
-    #[error("http:// and an IP address are needed, with or without a port")]
-    MetadataEndpoint,
-    /// Not a TPM that is a process.
-    #[error("swtpm:host=<host>,port=<port> is needed, and nothing else")]
-    Tcti,
-    /// Not numbers of registers, or none.
-    #[error("numbers of registers from 0 to 23 are needed, at least one, each once")]
-    Registers,
+    /// Not what a provider's setting takes.
+    #[error("{0} is needed")]
+    Needed(&'static str),
     /// Not UTF-8.
     #[error("it is not UTF-8")]
     NotText,

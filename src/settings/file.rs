@@ -7,12 +7,13 @@ use std::string::FromUtf8Error;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
-use serde::Deserialize as _;
+use serde::de::DeserializeSeed as _;
 use serde_path_to_error::Track;
 use serde_saphyr::Error;
 
+use super::document::{Content, Reader};
 use super::error::{Document, Origin, SettingsError};
-use super::layer::Layer;
+use super::{ProviderSchema, Values};
 
 /// A hundred times what all the keys take.
 const MAX_FILE_LEN: u64 = 256 * 1024;
@@ -20,21 +21,36 @@ const MAX_FILE_LEN: u64 = 256 * 1024;
 /// More than any configuration management splits so few keys into.
 const MAX_DROP_INS: usize = 64;
 
-/// What the file and its drop-ins say; later names win over earlier ones, and all of them over the
-/// file.
+/// Reads the file and its drop-ins into `values`; later names win over earlier ones, and all of them
+/// over the file.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
-pub(super) fn read(named: Option<&Path>, default: &Path) -> Result<Layer, SettingsError> {
+pub(super) fn read(
+    named: Option<&Path>,
+    default: &Path,
+    schema: &ProviderSchema,
+    values: &mut Values,
+) -> Result<(), SettingsError> {
     let path = named.unwrap_or(default);
-    let main = match (load(path), named) {
-        (Err(SettingsError::Unreadable { source, .. }), None) if is_absent(&source) => {
-            Layer::default()
-        }
-        (loaded, _) => loaded?,
-    };
-    drop_ins(&path.with_extension("d"))?
-        .iter()
-        .try_fold(main, |lower, path| Ok(load(path)?.over(lower)))
+    match (load(path, schema), named) {
+        (Err(SettingsError::Unreadable { source, .. }), None) if is_absent(&source) => {}
+        (loaded, _) => values.0.extend(loaded?.0),
+    }
+    for path in drop_ins(&path.with_extension("d"))? {
+        values.0.extend(load(&path, schema)?.0);
+    }
+    Ok(())
+}
+
+/// Reads a cluster's extension, which needs no `apiVersion` and no `kind`.
+pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Values, SettingsError> {
+    let mut deserializer = serde_json::Deserializer::from_str(json);
+    match Reader(schema).deserialize(&mut deserializer) {
+        Ok(content) if deserializer.end().is_ok() => Ok(content.values),
+        // JSON is YAML, and the YAML reader knows the key; the fast one is for when nothing is
+        // wrong.
+        Ok(_) | Err(_) => Ok(parse(json, &Document::Extension, schema)?.values),
+    }
 }
 
 fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, SettingsError> {
@@ -78,7 +94,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-fn load(path: &Path) -> Result<Layer, SettingsError> {
+fn load(path: &Path, schema: &ProviderSchema) -> Result<Values, SettingsError> {
     let failed = |source| SettingsError::Unreadable {
         path: path.to_owned(),
         source,
@@ -104,20 +120,17 @@ fn load(path: &Path) -> Result<Layer, SettingsError> {
     }
     let document = Document::File(path.to_owned());
     let text = String::from_utf8(bytes).map_err(|error| not_text(&document, &error))?;
-    let layer = parse(&text, &document)?;
-    match layer.missing_header() {
+    let content = parse(&text, &document, schema)?;
+    match content.missing_header() {
         Some((key, why)) => {
             let origin = Origin::Document {
                 document,
                 line: None,
                 key: key.to_owned(),
             };
-            Err(SettingsError::Value {
-                origin,
-                why: why.to_string(),
-            })
+            Err(SettingsError::of_value(origin, &why))
         }
-        None => Ok(layer),
+        None => Ok(content.values),
     }
 }
 
@@ -140,17 +153,20 @@ fn not_text(document: &Document, error: &FromUtf8Error) -> SettingsError {
     }
 }
 
-/// Reads one document.
-pub(super) fn parse(text: &str, document: &Document) -> Result<Layer, SettingsError> {
+fn parse(
+    text: &str,
+    document: &Document,
+    schema: &ProviderSchema,
+) -> Result<Content, SettingsError> {
     let options = serde_saphyr::options! { with_snippet: false };
     let mut track = Track::new();
     let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
-        Layer::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
+        Reader(schema).deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
     });
     parsed.map_err(|error| explain(error, &track.path().to_string(), document))
 }
 
-/// Tells a key that is wrong from a document that is none.
+/// Tells an invalid key from an invalid document.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the parser knows far more faults than need telling apart"
@@ -165,10 +181,6 @@ fn explain(error: Error, path: &str, document: &Document) -> SettingsError {
     // Serde's paths of the document as a whole, and of a place between two keys.
     let at_a_key = !matches!(path, "." | "?");
     match error {
-        Error::SerdeUnknownField { expected, .. } => SettingsError::UnknownKey {
-            origin: origin(path),
-            known: expected,
-        },
         Error::DuplicateMappingKey { key, .. } => SettingsError::DuplicateKey {
             origin: origin(key.as_deref().unwrap_or(path)),
         },

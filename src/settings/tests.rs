@@ -1,14 +1,12 @@
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStringExt as _;
 
 use tempfile::TempDir;
 
 use super::*;
 
 mod digest;
-mod tpm;
+mod refusals;
 
 const HEADER: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
                       kind: KubeletAuthenticatorConfiguration\n";
@@ -16,7 +14,7 @@ const HEADER: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha
 /// A folder with settings in it, and an environment.
 struct World {
     folder: TempDir,
-    variables: BTreeMap<&'static str, OsString>,
+    variables: BTreeMap<OsString, OsString>,
 }
 
 impl World {
@@ -43,40 +41,76 @@ impl World {
         self
     }
 
-    fn variable(mut self, name: &'static str, value: &str) -> Self {
-        self.variables.insert(name, value.into());
+    fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.insert(name.into(), value.into());
         self
     }
 
-    fn load(&self, given: Given<'_>) -> Result<Settings, SettingsError> {
+    fn load(&self, sources: Sources<'_>) -> Result<Settings, SettingsError> {
         let path = self.path();
-        let given = Given {
+        let sources = Sources {
             config: Some(&path),
-            ..given
+            ..sources
         };
-        Settings::load(given, &|name| self.variables.get(name).cloned(), defaults())
+        load(sources, self.variables.clone())
     }
 
     fn settings(&self) -> Settings {
-        self.load(Given::default()).unwrap()
+        self.load(Sources::default()).unwrap()
     }
 
     fn error(&self) -> String {
-        let error = self.load(Given::default()).unwrap_err().to_string();
+        let error = self.load(Sources::default()).unwrap_err().to_string();
         error.replace(self.folder.path().to_str().unwrap(), "")
     }
 }
 
-fn defaults() -> ProviderDefaults {
-    let signer_name = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null".to_owned();
-    ProviderDefaults {
-        signer_name,
+/// Settings of a provider, of which one is in the section of another.
+const HOST: Setting<NodeName> = Setting::new("tpm.hostName", "tpm-host-name", "NAME", "A host");
+const NUMBERS: Setting<Numbers> = Setting::new("tpm.pcrs", "tpm-pcrs", "NUMBERS", "Numbers");
+const FOREIGN: Setting<NodeName> = Setting::new("aws.zone", "aws-zone", "NAME", "A zone");
+
+#[derive(Debug, PartialEq, Eq)]
+struct Numbers(String);
+
+impl Value for Numbers {
+    const FORM: Form = Form::Numbers;
+
+    fn read(text: &str) -> Result<Self, ValueError> {
+        if text.starts_with('0') {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(ValueError::Needed("a zero"))
+        }
+    }
+}
+
+fn schema() -> ProviderSchema {
+    ProviderSchema {
+        provider: Provider::TPM,
+        settings: const { &[HOST.entry(), NUMBERS.entry(), FOREIGN.entry()] },
+        signer_name: "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm".to_owned(),
         expiration_seconds: 604_800,
     }
 }
 
-fn flags(key: Key, value: &str) -> Layer {
-    Layer::from_flags([(key, OsStr::new(value))]).unwrap()
+fn load(
+    sources: Sources<'_>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Settings, SettingsError> {
+    let variables = Variables::read(environment.into_iter(), &schema());
+    Settings::load(sources, variables, &schema())
+}
+
+fn entry(name: &str) -> Entry {
+    schema()
+        .entries()
+        .find(|entry| entry.key.name == name)
+        .unwrap()
+}
+
+fn flags(name: &str, value: &str) -> Vec<(Entry, OsString)> {
+    vec![(entry(name), value.into())]
 }
 
 fn node_name(settings: &Settings) -> &str {
@@ -85,7 +119,7 @@ fn node_name(settings: &Settings) -> &str {
 
 #[test]
 fn no_file_is_needed() {
-    let settings = Settings::load(Given::default(), &|_| None, defaults()).unwrap();
+    let settings = load(Sources::default(), None).unwrap();
 
     assert_eq!(
         settings,
@@ -97,13 +131,13 @@ fn no_file_is_needed() {
             kubeconfig: None,
             state_directory: "/var/lib/kubelet-authenticator".into(),
             audience: None,
-            signer_name: "cluster.x-k8s.io/kube-apiserver-client-kubelet-null".to_owned(),
+            signer_name: "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm".to_owned(),
             expiration_seconds: 604_800,
             timeout: Duration::from_mins(1),
-            aws: AwsSettings::default(),
-            tpm: tpm::defaults(),
+            values: Values::default(),
         }
     );
+    assert_eq!(settings.value(&HOST), None);
 }
 
 #[test]
@@ -112,115 +146,143 @@ fn every_key_can_be_set_in_a_file() {
         .file(
             "nodeName: n1\nproviderID: aws:///a/i-1\nbootstrapKubeconfig: /b\nkubeconfig: /k\n\
              stateDirectory: /s\naudience: one\nsignerName: example.com/s\nexpirationSeconds: 3600\n\
-             timeoutSeconds: 30\naws:\n  principal: instanceProfile\n  nodeName: instanceID\n  \
-             stsEndpoint: sts.test\n  metadataEndpoint: http://127.0.0.1:1\n",
+             timeoutSeconds: 30\ntpm:\n  hostName: h1\n  pcrs: [0, 7]\naws:\n  zone: z1\n  others: [1]\n",
         )
         .settings();
 
     assert_eq!(node_name(&settings), "n1");
-    assert_eq!(settings.provider_id.unwrap().as_str(), "aws:///a/i-1");
+    assert_eq!(
+        settings.provider_id.as_ref().unwrap().as_str(),
+        "aws:///a/i-1"
+    );
     assert_eq!(settings.bootstrap_kubeconfig, Path::new("/b"));
     assert_eq!(settings.kubeconfig.as_deref(), Some(Path::new("/k")));
     assert_eq!(settings.state_directory, Path::new("/s"));
-    assert_eq!(settings.audience.unwrap().as_str(), "one");
+    assert_eq!(settings.audience.as_ref().unwrap().as_str(), "one");
     assert_eq!(settings.signer_name, "example.com/s");
     assert_eq!(settings.expiration_seconds, 3600);
     assert_eq!(settings.timeout, Duration::from_secs(30));
-    assert_eq!(settings.aws.principal, AwsPrincipal::InstanceProfile);
-    assert_eq!(settings.aws.node_name, AwsNodeName::InstanceId);
-    assert_eq!(settings.aws.sts_endpoint.unwrap().host(), "sts.test");
-    assert_eq!(
-        settings.aws.metadata_endpoint.unwrap().to_string(),
-        "http://127.0.0.1:1"
-    );
+    assert_eq!(settings.value(&HOST).unwrap().as_str(), "h1");
+    assert_eq!(settings.value(&NUMBERS).unwrap().0, "0,7");
+    assert_eq!(settings.value(&FOREIGN).unwrap().as_str(), "z1");
 }
 
 #[test]
 fn every_key_has_a_flag_and_a_variable() {
     let values = [
-        (Key::NodeName, "n1"),
-        (Key::ProviderId, "aws:///a/i-1"),
-        (Key::BootstrapKubeconfig, "/b"),
-        (Key::Kubeconfig, "/k"),
-        (Key::StateDirectory, "/s"),
-        (Key::Audience, "one"),
-        (Key::SignerName, "example.com/s"),
-        (Key::ExpirationSeconds, "3600"),
-        (Key::TimeoutSeconds, "30"),
-        (Key::AwsPrincipal, "instanceProfile"),
-        (Key::AwsNodeName, "localHostname"),
-        (Key::AwsStsEndpoint, "sts.test"),
-        (Key::AwsMetadataEndpoint, "http://127.0.0.1:1"),
-        (Key::TpmDevice, "/dev/tpmrm1"),
-        (Key::TpmTcti, "swtpm:host=127.0.0.1,port=2321"),
-        (Key::TpmEndorsementKey, "rsa-2048"),
-        (Key::TpmPcrs, "0,4,7"),
-        (Key::TpmDeviceProgram, "/p"),
+        ("nodeName", "node-name", "NODE_NAME", "n1"),
+        ("providerID", "provider-id", "PROVIDER_ID", "aws:///a/i-1"),
+        (
+            "bootstrapKubeconfig",
+            "bootstrap-kubeconfig",
+            "BOOTSTRAP_KUBECONFIG",
+            "/b",
+        ),
+        ("kubeconfig", "kubeconfig", "KUBECONFIG", "/k"),
+        ("stateDirectory", "state-directory", "STATE_DIRECTORY", "/s"),
+        ("audience", "audience", "AUDIENCE", "one"),
+        ("signerName", "signer-name", "SIGNER_NAME", "example.com/s"),
+        (
+            "expirationSeconds",
+            "expiration-seconds",
+            "EXPIRATION_SECONDS",
+            "3600",
+        ),
+        ("timeoutSeconds", "timeout-seconds", "TIMEOUT_SECONDS", "30"),
+        ("tpm.hostName", "tpm-host-name", "TPM_HOST_NAME", "h1"),
+        ("tpm.pcrs", "tpm-pcrs", "TPM_PCRS", "0,4,7"),
+        ("aws.zone", "aws-zone", "AWS_ZONE", "z1"),
     ];
-    assert_eq!(values.map(|(key, _)| key), Key::ALL);
+    let names: Vec<&str> = schema().entries().map(|entry| entry.key.name).collect();
+    assert_eq!(names, values.map(|(name, ..)| name));
 
-    let by_flag = Layer::from_flags(values.map(|(key, value)| (key, OsStr::new(value)))).unwrap();
-    let by_variable = Layer::from_environment(&|name| {
-        let (_, value) = values.iter().find(|(key, _)| key.variable() == name)?;
-        Some(value.into())
-    });
-    assert_eq!(by_flag, by_variable.unwrap());
-    assert_ne!(by_flag, Layer::default());
+    for (name, flag, variable, value) in values {
+        let variable = format!("KUBELET_AUTHENTICATOR_{variable}");
+        assert_eq!(entry(name).key.flag, flag);
+        assert_eq!(entry(name).key.variable(), variable);
+
+        let by_flag = Sources {
+            flags: flags(name, value),
+            ..Sources::default()
+        };
+        let by_flag = load(by_flag, None).unwrap();
+        let by_variable = load(Sources::default(), [(variable.into(), value.into())]).unwrap();
+        assert_eq!(by_flag, by_variable);
+        assert_ne!(by_flag, load(Sources::default(), None).unwrap());
+    }
+}
+
+#[test]
+fn variables_of_our_prefix_that_no_plugin_has_are_unknown() {
+    let names = [
+        "NODENAME",
+        "NODE_NAME",
+        "TPM_OTHER",
+        "AWS_OTHER",
+        "AWSZONE",
+        "CONFIG",
+        "node_name",
+    ];
+    let environment = names.map(|name| (format!("KUBELET_AUTHENTICATOR_{name}").into(), "".into()));
+    let variables = Variables::read(environment.into_iter(), &schema());
+
+    assert_eq!(
+        variables.unknown,
+        ["NODENAME", "TPM_OTHER", "AWSZONE", "node_name"]
+            .map(|name| format!("KUBELET_AUTHENTICATOR_{name}"))
+    );
 }
 
 #[test]
 fn the_nearer_source_wins() {
     let extension = Some(r#"{"nodeName":"extension"}"#);
     let mut world = World::new();
-    let found = |world: &World, layer| {
-        let given = Given {
+    let found = |world: &World, flags| {
+        let sources = Sources {
+            flags,
             extension,
-            flags: layer,
-            ..Given::default()
+            ..Sources::default()
         };
-        node_name(&world.load(given).unwrap()).to_owned()
+        node_name(&world.load(sources).unwrap()).to_owned()
     };
 
     world = world.file("");
-    assert_eq!(found(&world, Layer::default()), "extension");
+    assert_eq!(found(&world, Vec::new()), "extension");
     world = world.file("nodeName: file");
-    assert_eq!(found(&world, Layer::default()), "file");
+    assert_eq!(found(&world, Vec::new()), "file");
     world = world.drop_in("10-a.yaml", "nodeName: drop-in-a");
-    assert_eq!(found(&world, Layer::default()), "drop-in-a");
+    assert_eq!(found(&world, Vec::new()), "drop-in-a");
     world = world.drop_in("20-b.yaml", "nodeName: drop-in-b");
-    assert_eq!(found(&world, Layer::default()), "drop-in-b");
+    assert_eq!(found(&world, Vec::new()), "drop-in-b");
     world = world.variable("KUBELET_AUTHENTICATOR_NODE_NAME", "variable");
-    assert_eq!(found(&world, Layer::default()), "variable");
-    assert_eq!(found(&world, flags(Key::NodeName, "flag")), "flag");
+    assert_eq!(found(&world, Vec::new()), "variable");
+    assert_eq!(found(&world, flags("nodeName", "flag")), "flag");
 }
 
 #[test]
 fn sources_add_up() {
     let settings = World::new()
-        .file("nodeName: n1\naudience: file\naws: {nodeName: instanceID, principal: instanceProfile}\n")
-        .drop_in("a.yaml", "audience: drop-in\naws: {nodeName: localHostname}\n")
+        .file("nodeName: n1\naudience: file\ntpm: {hostName: h1, pcrs: [0]}\n")
+        .drop_in("a.yaml", "audience: drop-in\ntpm: {hostName: h2}\n")
         .variable("KUBELET_AUTHENTICATOR_TIMEOUT_SECONDS", "5")
         .settings();
 
     assert_eq!(node_name(&settings), "n1");
-    assert_eq!(settings.audience.unwrap().as_str(), "drop-in");
+    assert_eq!(settings.audience.as_ref().unwrap().as_str(), "drop-in");
     assert_eq!(settings.timeout, Duration::from_secs(5));
-    assert_eq!(settings.aws.node_name, AwsNodeName::LocalHostname);
-    assert_eq!(settings.aws.principal, AwsPrincipal::InstanceProfile);
+    assert_eq!(settings.value(&HOST).unwrap().as_str(), "h2");
+    assert_eq!(settings.value(&NUMBERS).unwrap().0, "0");
 }
 
 #[test]
 fn an_empty_text_says_nothing() {
     let settings = World::new()
-        .file("nodeName: \"\"\nproviderID:\nsignerName: \"\"\naws:\n")
-        .drop_in("a.yaml", "aws: {principal: \"\", stsEndpoint:}")
+        .file("nodeName: \"\"\nproviderID:\nsignerName: \"\"\ntpm:\naws:\n")
+        .drop_in("a.yaml", "tpm: {hostName: \"\", pcrs:}")
         .variable("KUBELET_AUTHENTICATOR_STATE_DIRECTORY", "")
         .settings();
 
-    assert_eq!(
-        settings,
-        Settings::load(Given::default(), &|_| None, defaults()).unwrap()
-    );
+    assert_eq!(settings, load(Sources::default(), None).unwrap());
 }
 
 #[test]
@@ -245,20 +307,21 @@ fn drop_ins_count_without_a_file() {
     )
     .unwrap();
 
-    let layer = file::read(None, &default).unwrap();
-    assert_eq!(layer.node_name.unwrap().as_str(), "n1");
+    let mut values = Values::default();
+    file::read(None, &default, &schema(), &mut values).unwrap();
+    assert_eq!(values.get(&table::NODE_NAME).unwrap().as_str(), "n1");
 }
 
 #[test]
 fn a_file_that_is_named_has_to_be_there() {
-    let error = World::new().load(Given::default()).unwrap_err();
+    let error = World::new().load(Sources::default()).unwrap_err();
     assert!(
         matches!(error, SettingsError::Unreadable { .. }),
         "{error:?}"
     );
 
-    let environment = |name: &str| (name == CONFIG_VARIABLE).then(|| "/nowhere/config.yaml".into());
-    let error = Settings::load(Given::default(), &environment, defaults()).unwrap_err();
+    let environment = [(CONFIG_VARIABLE.into(), "/nowhere/config.yaml".into())];
+    let error = load(Sources::default(), environment).unwrap_err();
     assert_eq!(error.to_string(), "cannot read /nowhere/config.yaml");
 }
 
@@ -280,10 +343,10 @@ fn a_key_that_is_not_known_is_named_with_file_and_line() {
 
     let error = World::new()
         .file("")
-        .drop_in("a.yaml", "aws: {principle: x}")
+        .drop_in("a.yaml", "tpm: {hostname: x}")
         .error();
-    let wanted = "/config.d/a.yaml: line 3: key aws.principle: there is no such key; \
-                  the keys are principal, nodeName, stsEndpoint, metadataEndpoint";
+    let wanted = "/config.d/a.yaml: line 3: key tpm.hostname: there is no such key; \
+                  the keys are hostName, pcrs";
     assert_eq!(error, wanted);
 }
 
@@ -341,144 +404,4 @@ fn ten_megabytes_are_not_read() {
     let error = World::new().file(&"#".repeat(10 << 20)).error();
 
     assert_eq!(error, "/config.yaml is longer than 262144 bytes");
-}
-
-#[test]
-fn a_value_that_cannot_be_is_refused_wherever_it_stands() {
-    for (key, name, value, expected) in [
-        (Key::NodeName, "nodeName", "N1", "a node name is"),
-        (Key::ProviderId, "providerID", "i-1", "a provider ID is"),
-        (
-            Key::BootstrapKubeconfig,
-            "bootstrapKubeconfig",
-            "b",
-            "a path begins with '/'",
-        ),
-        (
-            Key::Kubeconfig,
-            "kubeconfig",
-            "./k",
-            "a path begins with '/'",
-        ),
-        (
-            Key::StateDirectory,
-            "stateDirectory",
-            "~/s",
-            "a path begins with '/'",
-        ),
-        (Key::Audience, "audience", "a b", "an audience is"),
-        (
-            Key::SignerName,
-            "signerName",
-            "cluster-x-k8s-io/s",
-            "a signer's name is",
-        ),
-        (
-            Key::SignerName,
-            "signerName",
-            "example.com/s/v1",
-            "a signer's name is",
-        ),
-        (
-            Key::ExpirationSeconds,
-            "expirationSeconds",
-            "599",
-            "a whole number from 600 to",
-        ),
-        (
-            Key::TimeoutSeconds,
-            "timeoutSeconds",
-            "0",
-            "a whole number from 1 to 600",
-        ),
-        (
-            Key::TimeoutSeconds,
-            "timeoutSeconds",
-            "601",
-            "a whole number from 1 to 600",
-        ),
-    ] {
-        let error = World::new().file(&format!("{name}: {value}")).error();
-        let wanted = format!("/config.yaml: line 3: key {name}: {expected}");
-        assert!(error.starts_with(&wanted), "{error}");
-
-        let error = World::new()
-            .file("")
-            .variable(key.variable(), value)
-            .error();
-        assert!(
-            error.starts_with(&format!("{}: {expected}", key.variable())),
-            "{error}"
-        );
-
-        let error = Layer::from_flags([(key, OsStr::new(value))])
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with(&format!("{}: {expected}", key.flag())),
-            "{error}"
-        );
-
-        let json = value
-            .parse::<u32>()
-            .map_or(format!("{value:?}"), |number| number.to_string());
-        let extension = format!("{{\"{name}\":{json}}}");
-        let error = Layer::from_extension(&extension).unwrap_err().to_string();
-        let place = "KUBERNETES_EXEC_INFO: spec.cluster.config: line 1";
-        assert!(
-            error.starts_with(&format!("{place}: key {name}: {expected}")),
-            "{error}"
-        );
-    }
-}
-
-#[test]
-fn a_value_of_another_type_names_its_key() {
-    for contents in [
-        "nodeName: [a]",
-        "nodeName: {a: b}",
-        "expirationSeconds: soon",
-        "timeoutSeconds: -1",
-        "aws: [instanceProfile]",
-    ] {
-        let error = World::new().file(contents).error();
-        let key = contents.split_once(':').unwrap().0;
-        assert!(
-            error.starts_with(&format!("/config.yaml: line 3: key {key}: ")),
-            "{error}"
-        );
-    }
-    let environment =
-        |name: &str| (name == Key::NodeName.variable()).then(|| OsString::from_vec(vec![0xff]));
-    let error = Settings::load(Given::default(), &environment, defaults()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "KUBELET_AUTHENTICATOR_NODE_NAME: it is not UTF-8"
-    );
-}
-
-#[test]
-fn the_extension_is_read_as_strictly_as_a_file() {
-    for (extension, expected) in [
-        (
-            r#"{"provider":"aws"}"#,
-            "key provider: there is no such key",
-        ),
-        (
-            r#"{"nodeName":"a","nodeName":"b"}"#,
-            "key nodeName: the key is there twice",
-        ),
-        (
-            r#"{"kind":"Config"}"#,
-            "key kind: \"KubeletAuthenticatorConfiguration\" is needed",
-        ),
-        ("[]", "not YAML"),
-    ] {
-        let error = Layer::from_extension(extension).unwrap_err().to_string();
-        assert!(
-            error.starts_with("KUBERNETES_EXEC_INFO: spec.cluster.config: "),
-            "{error}"
-        );
-        assert!(error.contains(expected), "{error}");
-    }
 }

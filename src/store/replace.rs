@@ -60,7 +60,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Renames `path` to the first of a few names; the last of them is overwritten.
-pub(super) fn set_aside(dir: &Path, path: &Path) -> io::Result<PathBuf> {
+pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = |number| aside(path, number);
     fs::symlink_metadata(path)?;
     for number in (1..KEPT_ASIDE).rev() {

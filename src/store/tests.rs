@@ -200,11 +200,11 @@ fn the_lock_is_for_one_and_names_its_holder() {
 fn the_last_three_files_set_aside_are_kept() {
     let (_root, store) = store();
     let lock = lock(&store);
-    assert_eq!(store.set_aside(FILE, &lock).unwrap(), None);
+    assert_eq!(store.quarantine(FILE, &lock).unwrap(), None);
 
     for content in ["1", "2", "3", "4"] {
         store.replace(FILE, content.as_bytes(), &lock).unwrap();
-        assert!(store.set_aside(FILE, &lock).unwrap().is_some());
+        assert!(store.quarantine(FILE, &lock).unwrap().is_some());
     }
 
     assert!(store.read(FILE).unwrap().is_none());

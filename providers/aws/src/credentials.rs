@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime};
 use kubelet_authenticator::clock::Deadline;
 use kubelet_authenticator::imds::{Imds, ImdsError};
 use kubelet_authenticator::secret::Secret;
-use kubelet_authenticator::settings::AwsPrincipal;
 use serde::Deserialize;
 use zeroize::Zeroizing;
+
+use crate::settings::AwsPrincipal;
 
 /// Credentials of the instance identity role, which no policy of an account can take away.
 const IDENTITY_ROLE: &str = "meta-data/identity-credentials/ec2/security-credentials/ec2-instance";

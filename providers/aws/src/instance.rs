@@ -6,15 +6,18 @@ use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::evidence::{Header, MAX_EVIDENCE_LEN};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
-use kubelet_authenticator::attester::{Attester, AttesterError, Blame, Claim, ProviderIdSources};
+use kubelet_authenticator::attester::{
+    Attester, AttesterError, Claim, ErrorKind, ProviderIdSources,
+};
 use kubelet_authenticator::clock::{self, Deadline};
 use kubelet_authenticator::imds::{Imds, ImdsError};
-use kubelet_authenticator::settings::{AwsNodeName, AwsSettings};
+use kubelet_authenticator::settings::Entry;
 
 use crate::credentials::{Credentials, CredentialsError};
 use crate::identity::Identity;
 use crate::name;
 use crate::proof::{Sts, prove};
+use crate::settings::{self, AwsNodeName, AwsSettings};
 
 /// The identity document, signed by the key of 2048 bits that the region has for itself.
 const RSA2048: &str = "dynamic/instance-identity/rsa2048";
@@ -41,8 +44,12 @@ impl Attester for Instance {
         Provider::AWS
     }
 
+    fn settings(&self) -> &'static [Entry] {
+        settings::TABLE
+    }
+
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        let session = Session::open(&sources.settings.aws, sources.deadline)?;
+        let session = Session::open(&AwsSettings::of(sources.settings), sources.deadline)?;
         let id = session.identity.provider_id().clone();
         if let Some(set) = sources
             .settings
@@ -51,7 +58,7 @@ impl Attester for Instance {
             .filter(|set| **set != id)
         {
             return Err(AttesterError::new(
-                Blame::Configuration,
+                ErrorKind::Configuration,
                 format!("providerID in the settings is {set}, and this instance is {id}"),
                 "take providerID out of the settings: an instance knows it",
             ));
@@ -69,7 +76,7 @@ impl Attester for Instance {
             .filter(|session| session.imds.is_usable());
         let session = match session {
             Some(session) => session,
-            None => Session::open(&claim.settings.aws, claim.deadline)?,
+            None => Session::open(&AwsSettings::of(claim.settings), claim.deadline)?,
         };
         session.evidence(claim).map(Some)
     }
@@ -88,19 +95,19 @@ impl Session {
             .map_err(unavailable(IDENTITY))?;
         let identity = Identity::parse(&rsa2048).map_err(|error| {
             let what = "the instance metadata's signed identity document cannot be used";
-            AttesterError::new(Blame::Evidence, what, NOT_AWS).because(error)
+            AttesterError::new(ErrorKind::Evidence, what, NOT_AWS).because(error)
         })?;
         Ok(Self { imds, identity })
     }
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Vec<u8>, AttesterError> {
-        let (settings, deadline) = (&claim.settings.aws, claim.deadline);
+        let (settings, deadline) = (AwsSettings::of(claim.settings), claim.deadline);
         self.check_name(settings.node_name, claim.node_name, deadline)?;
         let now = clock::now();
         let credentials = Credentials::read(&self.imds, settings.principal, deadline)
             .and_then(|credentials| credentials.lasting(now))
             .map_err(no_credentials)?;
-        let host = self.sts_host(settings, deadline)?;
+        let host = self.sts_host(&settings, deadline)?;
         let sts = Sts {
             region: self.identity.region(),
             host: &host,
@@ -115,7 +122,7 @@ impl Session {
         );
         let proof = prove(sts, &credentials, &binding, now).map_err(|error| {
             let what = "the instance's credentials cannot be used";
-            AttesterError::new(Blame::Evidence, what, NOT_AWS).because(error)
+            AttesterError::new(ErrorKind::Evidence, what, NOT_AWS).because(error)
         })?;
         let evidence = AwsEvidence {
             header: Header {
@@ -131,7 +138,7 @@ impl Session {
                 "the evidence has {} bytes, and verifiers read at most {MAX_EVIDENCE_LEN}",
                 evidence.len()
             );
-            return Err(AttesterError::new(Blame::Evidence, what, NOT_AWS));
+            return Err(AttesterError::new(ErrorKind::Evidence, what, NOT_AWS));
         }
         Ok(evidence)
     }
@@ -152,7 +159,7 @@ impl Session {
         };
         let local_hostname = local_hostname.as_ref().map(|names| names.as_str());
         name::check(policy, name, &self.identity, local_hostname).map_err(|mismatch| {
-            AttesterError::new(Blame::NodeName, mismatch.to_string(), mismatch.remedy())
+            AttesterError::new(ErrorKind::NodeName, mismatch.to_string(), mismatch.remedy())
         })
     }
 
@@ -173,7 +180,7 @@ impl Session {
         // It is signed as part of a host's name.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
             let what = "the instance metadata's domain of AWS's services is none";
-            return Err(AttesterError::new(Blame::Evidence, what, NOT_AWS));
+            return Err(AttesterError::new(ErrorKind::Evidence, what, NOT_AWS));
         }
         Ok(format!("sts.{}.{domain}", self.identity.region()))
     }
@@ -185,15 +192,15 @@ const NOT_AWS: &str =
     "see what answers in the place of the instance metadata service: a proxy or an emulator";
 
 fn unavailable(what: &'static str) -> impl Fn(ImdsError) -> AttesterError {
-    move |error| AttesterError::new(Blame::Source, what, error.remedy()).because(error)
+    move |error| AttesterError::new(ErrorKind::Source, what, error.remedy()).because(error)
 }
 
 fn no_credentials(error: CredentialsError) -> AttesterError {
-    let blame = if error.is_unavailable() {
-        Blame::Source
+    let kind = if error.is_unavailable() {
+        ErrorKind::Source
     } else {
-        Blame::Evidence
+        ErrorKind::Evidence
     };
     let what = "the instance has no credentials to prove itself with";
-    AttesterError::new(blame, what, error.remedy()).because(error)
+    AttesterError::new(kind, what, error.remedy()).because(error)
 }

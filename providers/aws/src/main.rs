@@ -14,6 +14,7 @@ mod identity;
 mod instance;
 mod name;
 mod proof;
+mod settings;
 mod sigv4;
 
 use std::process::ExitCode;

@@ -4,9 +4,9 @@
 //! so another name is caught before anything is asked for.
 
 use kubelet_attestation::names::NodeName;
-use kubelet_authenticator::settings::AwsNodeName;
 
 use crate::identity::Identity;
+use crate::settings::AwsNodeName;
 
 /// The node's name is none that the cloud gives its instance.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

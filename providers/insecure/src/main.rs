@@ -39,7 +39,7 @@ impl Attester for Insecure {
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        sources.written()
+        sources.configured()
     }
 
     fn evidence(&self, _claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {

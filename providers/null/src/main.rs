@@ -23,7 +23,7 @@ impl Attester for Null {
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        sources.written()
+        sources.configured()
     }
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {

@@ -8,13 +8,14 @@ use kubelet_attestation::evidence::tpm::{Enrolment, PublicAreas, Quote, Response
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
-    Attester, AttesterError, Blame, Challenged, Claim, ProviderIdSources,
+    Attester, AttesterError, Challenged, Claim, ErrorKind, ProviderIdSources,
 };
 use kubelet_authenticator::clock::Deadline;
-use kubelet_authenticator::settings::{EndorsementKeyChoice, TpmSettings};
+use kubelet_authenticator::settings::Entry;
 use sha2::{Digest as _, Sha256};
 
 use crate::protocol::{Answer, Ask, Binding, Bytes, EndorsementKey, Keys, Question, QuoteFor};
+use crate::settings::{self, TpmSettings};
 use crate::{certificate, device_file, instance, program, trouble};
 
 /// What the provider IDs begin with that are made of endorsement keys.
@@ -34,12 +35,16 @@ impl Attester for Tpm {
         Provider::TPM
     }
 
+    fn settings(&self) -> &'static [Entry] {
+        settings::TABLE
+    }
+
     fn versions(&self) -> Vec<EvidenceVersion> {
         vec![EvidenceVersion::v2(), EvidenceVersion::v1()]
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        if let Some(id) = sources.written_anywhere()? {
+        if let Some(id) = sources.try_configured()? {
             return Ok(id);
         }
         if let Some(id) = instance::provider_id(sources)? {
@@ -49,7 +54,8 @@ impl Attester for Tpm {
         if let Some(known) = known {
             return Ok(self.known.get_or_init(|| known.clone()).clone());
         }
-        let keys = read_keys(&sources.settings.tpm, sources.deadline)?;
+        let settings = TpmSettings::of(sources.settings, sources.endorsement_key);
+        let keys = read_keys(&settings, sources.deadline)?;
         let name = name_of(&keys)?;
         *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
         Ok(name)
@@ -61,9 +67,11 @@ impl Attester for Tpm {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let keys = match known {
-            Some(keys) => keys,
-            None => read_keys(&claim.settings.tpm, claim.deadline)?,
+        let keys = if let Some(keys) = known {
+            keys
+        } else {
+            let settings = TpmSettings::of(claim.settings, claim.endorsement_key);
+            read_keys(&settings, claim.deadline)?
         };
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
             let what = format!(
@@ -71,7 +79,7 @@ impl Attester for Tpm {
                 claim.provider_id
             );
             let remedy = "nothing: the next run asks by the name that it has";
-            return Err(AttesterError::new(Blame::Evidence, what, remedy));
+            return Err(AttesterError::new(ErrorKind::Evidence, what, remedy));
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
@@ -105,11 +113,11 @@ impl Attester for Tpm {
             Err(error) => {
                 let what = "the evidence that was challenged cannot be read";
                 let remedy = "nothing: the next run makes another";
-                return Err(AttesterError::new(Blame::Evidence, what, remedy).because(error));
+                return Err(AttesterError::new(ErrorKind::Evidence, what, remedy).because(error));
             }
         };
         let challenge = challenged.challenge;
-        let settings = &claim.settings.tpm;
+        let settings = TpmSettings::of(claim.settings, claim.endorsement_key);
         let question = QuoteFor {
             endorsement: Bytes(keys.endorsement.clone()),
             credential_blob: Bytes(challenge.credential_blob.clone()),
@@ -121,9 +129,9 @@ impl Attester for Tpm {
                 spki: Bytes(claim.spki.to_vec()),
                 id: Bytes(challenge.id.as_bytes().to_vec()),
             },
-            registers: settings.registers.clone(),
+            registers: settings.pcrs.clone(),
         };
-        let answer = ask(settings, Ask::Quote(Box::new(question)), claim.deadline)?;
+        let answer = ask(&settings, Ask::Quote(Box::new(question)), claim.deadline)?;
         let Answer::Quoted(quoted) = answer else {
             return Err(out_of_turn());
         };
@@ -144,18 +152,19 @@ impl Attester for Tpm {
         Ok(Some(evidence.to_json()))
     }
 
-    fn endorsement_key(&self, evidence: &[u8]) -> Option<EndorsementKeyChoice> {
+    fn endorsement_key(&self, evidence: &[u8]) -> Option<&'static str> {
         let keys = match TpmEvidence::parse(evidence).ok()? {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,
             TpmEvidence::Respond(response) => response.keys,
         };
         // Type and name algorithm tell the templates apart (Part 2, TPMT_PUBLIC).
-        match keys.endorsement.first_chunk()? {
-            [0x00, 0x01, 0x00, 0x0b] => Some(EndorsementKeyChoice::Rsa2048),
-            [0x00, 0x23, 0x00, 0x0b] => Some(EndorsementKeyChoice::EccP256),
-            [0x00, 0x23, 0x00, 0x0c] => Some(EndorsementKeyChoice::EccP384),
-            _ => None,
-        }
+        let key = match keys.endorsement.first_chunk()? {
+            [0x00, 0x01, 0x00, 0x0b] => EndorsementKey::Rsa2048,
+            [0x00, 0x23, 0x00, 0x0b] => EndorsementKey::EccP256,
+            [0x00, 0x23, 0x00, 0x0c] => EndorsementKey::EccP384,
+            _ => return None,
+        };
+        Some(key.as_str())
     }
 }
 
@@ -169,17 +178,17 @@ fn header(claim: &Claim<'_>, version: &EvidenceVersion) -> Header {
 fn name_of(keys: &Keys) -> Result<ProviderId, AttesterError> {
     let digest = HEXLOWER.encode(&Sha256::digest(&keys.spki.0));
     ProviderId::parse(&format!("{SCHEME}{digest}")).map_err(|error| {
-        AttesterError::new(Blame::Tpm, "the TPM has no name", "report this as a bug").because(error)
+        AttesterError::new(
+            ErrorKind::Tpm,
+            "the TPM has no name",
+            "report this as a bug",
+        )
+        .because(error)
     })
 }
 
 fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, AttesterError> {
-    let endorsement_key = match settings.endorsement_key {
-        EndorsementKeyChoice::Auto => None,
-        EndorsementKeyChoice::Rsa2048 => Some(EndorsementKey::Rsa2048),
-        EndorsementKeyChoice::EccP256 => Some(EndorsementKey::EccP256),
-        EndorsementKeyChoice::EccP384 => Some(EndorsementKey::EccP384),
-    };
+    let endorsement_key = settings.endorsement_key;
     match ask(settings, Ask::Keys { endorsement_key }, deadline)? {
         Answer::Keys(keys) => Ok(keys),
         Answer::Quoted(_) | Answer::Trouble(_) => Err(out_of_turn()),
@@ -210,5 +219,5 @@ fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, A
 fn out_of_turn() -> AttesterError {
     let what = "the program that speaks to the TPM answers another question";
     let remedy = "install plugin and program from one package";
-    AttesterError::new(Blame::Tpm, what, remedy)
+    AttesterError::new(ErrorKind::Tpm, what, remedy)
 }

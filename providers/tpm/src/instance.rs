@@ -1,8 +1,8 @@
 //! What EC2 calls a machine that is one of its instances.
 
 use kubelet_attestation::names::ProviderId;
-use kubelet_authenticator::attester::{AttesterError, Blame, ProviderIdSources};
-use kubelet_authenticator::imds::{Imds, ImdsError, Text};
+use kubelet_authenticator::attester::{AttesterError, ErrorKind, ProviderIdSources};
+use kubelet_authenticator::imds::{Imds, ImdsError, METADATA_ENDPOINT, Text};
 
 /// What the firmware of an instance calls its maker.
 const VENDOR: &str = "Amazon EC2";
@@ -18,7 +18,7 @@ const ID: &str = "meta-data/instance-id";
 pub(crate) fn provider_id(
     sources: &ProviderIdSources<'_>,
 ) -> Result<Option<ProviderId>, AttesterError> {
-    let endpoint = sources.settings.aws.metadata_endpoint;
+    let endpoint = sources.settings.value(&METADATA_ENDPOINT);
     if endpoint.is_none() && sources.machine.vendor().as_deref() != Some(VENDOR) {
         return Ok(None);
     }
@@ -39,7 +39,7 @@ fn named(zone: &Text, id: &Text) -> Result<ProviderId, AttesterError> {
         .and_then(|id| ProviderId::parse(&id).ok());
     id.ok_or_else(|| {
         AttesterError::new(
-            Blame::Evidence,
+            ErrorKind::Evidence,
             "the instance metadata names no instance",
             "see what answers in the place of the instance metadata service, or set providerID in \
              the settings",
@@ -53,7 +53,7 @@ fn unavailable(error: ImdsError) -> AttesterError {
         error.remedy()
     );
     let what = "this is an EC2 instance, and which cannot be learned";
-    AttesterError::new(Blame::Source, what, remedy).because(error)
+    AttesterError::new(ErrorKind::Source, what, remedy).because(error)
 }
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
             ("a", "i-1\n"),
             ("<html>", "i-1"),
         ] {
-            assert_eq!(read(zone, id).unwrap_err().blame(), Blame::Evidence);
+            assert_eq!(read(zone, id).unwrap_err().kind(), ErrorKind::Evidence);
         }
     }
 }

@@ -19,6 +19,7 @@ mod device_file;
 mod instance;
 mod program;
 mod protocol;
+mod settings;
 mod trouble;
 
 use std::process::ExitCode;

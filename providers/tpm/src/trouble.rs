@@ -1,6 +1,6 @@
 //! What to do where there is no answer.
 
-use kubelet_authenticator::attester::{AttesterError, Blame};
+use kubelet_authenticator::attester::{AttesterError, ErrorKind};
 
 use crate::program::ProgramError;
 use crate::protocol::Trouble;
@@ -37,52 +37,56 @@ pub(crate) fn of_program(error: ProgramError) -> AttesterError {
         }
     };
     let what = "the TPM cannot be asked";
-    AttesterError::new(Blame::Tpm, what, remedy).because(error)
+    AttesterError::new(ErrorKind::Tpm, what, remedy).because(error)
 }
 
 /// The TPM called `tpm` did not do what is asked.
 pub(crate) fn of_tpm(tpm: &str, trouble: &Trouble) -> AttesterError {
-    let (blame, what, remedy) = match trouble {
+    let (kind, what, remedy) = match trouble {
         Trouble::Code { step, code } => {
             let (what, remedy) = explain(*code);
             let what = format!("the TPM ({tpm}) {what} ({step}: {code:#x})");
-            return AttesterError::new(Blame::Tpm, what, remedy);
+            return AttesterError::new(ErrorKind::Tpm, what, remedy);
         }
         Trouble::Bindings { step, words } => {
             let what = format!("the TPM ({tpm}) answers what libtss2 does not take");
             let what = format!("{what} ({step}: {words})");
-            return AttesterError::new(Blame::Tpm, what, UNKNOWN);
+            return AttesterError::new(ErrorKind::Tpm, what, UNKNOWN);
         }
-        Trouble::FailureMode => (Blame::Tpm, "is in failure mode and does nothing", REBOOT),
+        Trouble::FailureMode => (
+            ErrorKind::Tpm,
+            "is in failure mode and does nothing",
+            REBOOT,
+        ),
         Trouble::OtherChallenge => (
-            Blame::Evidence,
+            ErrorKind::Evidence,
             "cannot open the challenge: it was made for another TPM",
             "compare this machine's endorsement key with the one that the controller trusts for its \
              provider ID: a replaced mainboard has another TPM",
         ),
         Trouble::OtherKey => (
-            Blame::Evidence,
+            ErrorKind::Evidence,
             "does not have the endorsement key that was challenged any more",
             "nothing: the next run asks with the key that it has",
         ),
         Trouble::NoBank => (
-            Blame::Tpm,
+            ErrorKind::Tpm,
             "has not all of the registers that are to be quoted in a bank of SHA-256",
             "allocate the bank in the firmware's settings or by `tpm2_pcrallocate sha256:all` and a \
              reboot; see tpm.pcrs",
         ),
         Trouble::Unsettled => (
-            Blame::Tpm,
+            ErrorKind::Tpm,
             "changes its registers while they are quoted",
             "nothing: the next run asks again; leave registers that are in use out of tpm.pcrs",
         ),
         Trouble::Question => (
-            Blame::Tpm,
+            ErrorKind::Tpm,
             "was asked what makes no sense",
             "report this as a bug",
         ),
     };
-    AttesterError::new(blame, format!("the TPM ({tpm}) {what}"), remedy)
+    AttesterError::new(kind, format!("the TPM ({tpm}) {what}"), remedy)
 }
 
 const REBOOT: &str =
@@ -179,7 +183,7 @@ mod tests {
             code,
         };
         let error = of_tpm("/dev/tpmrm0", &trouble);
-        assert_eq!(error.blame(), Blame::Tpm);
+        assert_eq!(error.kind(), ErrorKind::Tpm);
         assert!(!error.remedy().is_empty());
         error.to_string()
     }
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn a_challenge_for_another_tpm_is_no_trouble_of_this_one() {
         for trouble in [Trouble::OtherChallenge, Trouble::OtherKey] {
-            assert_eq!(of_tpm("x", &trouble).blame(), Blame::Evidence);
+            assert_eq!(of_tpm("x", &trouble).kind(), ErrorKind::Evidence);
         }
         for trouble in [
             Trouble::FailureMode,
@@ -227,7 +231,7 @@ mod tests {
             Trouble::Unsettled,
             Trouble::Question,
         ] {
-            assert_eq!(of_tpm("x", &trouble).blame(), Blame::Tpm);
+            assert_eq!(of_tpm("x", &trouble).kind(), ErrorKind::Tpm);
         }
     }
 }

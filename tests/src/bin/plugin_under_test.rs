@@ -18,7 +18,7 @@ use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
-    Attester, AttesterError, Blame, Challenged, Claim, ProviderIdSources, Renewal,
+    Attester, AttesterError, Challenged, Claim, ErrorKind, ProviderIdSources, Renewal,
 };
 use kubelet_authenticator::authenticator::Observer;
 use kubelet_authenticator::cli;
@@ -45,7 +45,7 @@ impl Attester for Null {
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        sources.written()
+        sources.configured()
     }
 
     fn versions(&self) -> Vec<EvidenceVersion> {
@@ -72,9 +72,9 @@ impl Attester for Null {
             return Ok(None);
         };
         assert!(Header::parse(challenged.evidence).is_ok());
-        let blame = match prefix.as_str() {
-            "cannot" => Blame::Evidence,
-            "not now" => Blame::Tpm,
+        let kind = match prefix.as_str() {
+            "cannot" => ErrorKind::Evidence,
+            "not now" => ErrorKind::Tpm,
             _ => {
                 let id = challenged.challenge.id.to_base64();
                 let header = Header {
@@ -84,7 +84,7 @@ impl Attester for Null {
                 return Ok(Some(header.to_json()));
             }
         };
-        Err(AttesterError::new(blame, prefix, "nothing"))
+        Err(AttesterError::new(kind, prefix, "nothing"))
     }
 }
 

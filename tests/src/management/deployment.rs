@@ -24,7 +24,7 @@ const TOPOLOGY_NAME: &str = "topology.cluster.x-k8s.io/deployment-name";
 const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 
 /// The deadline for Machines to be Running.
-pub(super) const RUNNING: Duration = Duration::from_secs(480);
+pub(super) const RUNNING: Duration = Duration::from_secs(900);
 
 /// A MachineDeployment; or a KubeadmControlPlane, which is told the same.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use crate::objects::{client_requests, reads_well, record, renewals, rows};
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 
 /// For what Cluster API does in a minute, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(480);
+pub const PATIENCE: Duration = Duration::from_secs(900);
 
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";

@@ -26,7 +26,7 @@ pub(super) fn node_name_failure(error: &NodeNameError) -> Failure {
 }
 
 pub(super) fn attester_failure(error: &AttesterError) -> Failure {
-    Failure::of(error.blame().code(), error, error.remedy())
+    Failure::of(error.kind().code(), error, error.remedy())
 }
 
 pub(crate) fn kubeconfig_failure(error: &KubeconfigError) -> Failure {
@@ -59,7 +59,7 @@ pub(super) fn certificate_failure(error: &EnrolmentError, bootstrap: &Path) -> F
         EnrolmentError::Api(error @ (ApiError::Forbidden { .. } | ApiError::Refused { .. })) => {
             Failure::of(Code::Refused, error, refused_certificate(bootstrap))
         }
-        EnrolmentError::Api(_) | EnrolmentError::Squatted { .. } => enrolment_failure(error),
+        EnrolmentError::Api(_) | EnrolmentError::NameConflict { .. } => enrolment_failure(error),
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn refused_certificate(bootstrap: &Path) -> String {
 pub(super) fn enrolment_failure(error: &EnrolmentError) -> Failure {
     match error {
         EnrolmentError::Api(error) => api_failure(error),
-        EnrolmentError::Squatted { .. } => Failure::of(
+        EnrolmentError::NameConflict { .. } => Failure::of(
             Code::Refused,
             error,
             "find out who created it; the next run takes another name",

@@ -65,8 +65,8 @@ impl Fixture {
             .unwrap()
     }
 
-    fn load(&self) -> Stored {
-        Stored::load(&self.store, &self.machine()).unwrap()
+    fn load(&self) -> StoreContents {
+        StoreContents::load(&self.store, &self.machine()).unwrap()
     }
 }
 
@@ -81,10 +81,10 @@ fn credential(common_name: &str) -> String {
     certificate.pem() + key.pem().expose()
 }
 
-fn rejected(stored: &Stored) -> Vec<(StoreFile, &str)> {
-    let useless = stored.useless.iter();
-    useless
-        .map(|useless| (useless.file, useless.why.as_str()))
+fn rejected(stored: &StoreContents) -> Vec<(StoreFile, &str)> {
+    let rejected = stored.rejected.iter();
+    rejected
+        .map(|rejected| (rejected.file, rejected.why.as_str()))
         .collect()
 }
 
@@ -93,7 +93,7 @@ fn a_good_store_is_used_and_the_firmware_is_not_asked_again_in_one_boot() {
     let stored = Fixture::new().load();
 
     assert!(stored.credential.is_some());
-    assert!(stored.useless.is_empty());
+    assert!(stored.rejected.is_empty());
     assert_eq!(stored.machine, None);
 }
 
@@ -173,7 +173,7 @@ fn an_empty_store_is_nothing_to_complain_about() {
 
     let stored = fixture.load();
 
-    assert!(stored.credential.is_none() && stored.useless.is_empty());
+    assert!(stored.credential.is_none() && stored.rejected.is_empty());
 }
 
 #[test]
@@ -185,4 +185,15 @@ fn a_secret_is_not_shown() {
 
     assert!(!shown.contains(secret));
     assert_eq!(format!("{:?}", Secret::new(text)), "Secret(..)");
+}
+
+#[test]
+fn nothing_stored_is_an_enrolment() {
+    for renewal in [Renewal::Attested, Renewal::Impossible] {
+        let contents = StoreContents::default();
+        assert_eq!(
+            contents.rotation(renewal, false, SystemTime::UNIX_EPOCH),
+            Rotation::Enrol
+        );
+    }
 }

@@ -16,7 +16,7 @@ const OTHERS_READ: u32 = 0o044;
 /// `Display` is a line for people, with what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Exposed {
+pub struct KeyReadableByOthers {
     /// The file.
     pub file: StoreFile,
     /// Its permissions as they were found.
@@ -25,7 +25,7 @@ pub struct Exposed {
     pub left_open: Option<io::ErrorKind>,
 }
 
-impl Exposed {
+impl KeyReadableByOthers {
     /// Closes `opened` to others where it holds a key and is open to them.
     pub(super) fn of(opened: &File, file: StoreFile, mode: u32) -> Option<Self> {
         let holds_key = match file {
@@ -44,7 +44,7 @@ impl Exposed {
     }
 }
 
-impl fmt::Display for Exposed {
+impl fmt::Display for KeyReadableByOthers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.file.name();
         write!(

@@ -4,10 +4,12 @@ use std::time::SystemTime;
 
 use kubelet_attestation::errors::error_chain;
 
+use crate::attester::Renewal;
 use crate::credential::Credential;
 use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
-use crate::store::{Exposed, Store, StoreError, StoreFile};
+use crate::rotation::Rotation;
+use crate::store::{KeyReadableByOthers, Store, StoreError, StoreFile};
 
 /// Why a credential or a key is of no use that is good in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
@@ -15,7 +17,7 @@ const USELESS_ORIGIN: &str = "its origin.json is of no use";
 /// A file that is there and of no use, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Useless {
+pub struct Rejected {
     /// The file.
     pub file: StoreFile,
     /// The reason.
@@ -25,22 +27,22 @@ pub struct Useless {
 /// What the store holds.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Stored {
+pub struct StoreContents {
     /// What the credential belongs to.
     pub origin: Option<Origin>,
     /// The credential; only ever with an origin, of this machine and of the origin's node.
     pub credential: Option<Credential>,
     /// What has to be set aside, credential or not.
-    pub useless: Vec<Useless>,
+    pub rejected: Vec<Rejected>,
     /// That others could read the credential's key, if they could.
-    pub exposed: Option<Exposed>,
+    pub readable_by_others: Option<KeyReadableByOthers>,
     /// The ID of this boot.
     pub boot_id: Option<String>,
     /// This machine, if it was looked at: once a boot.
     pub machine: Option<MachineDigest>,
 }
 
-impl Stored {
+impl StoreContents {
     /// Reads origin and credential.
     ///
     /// Changes no content: what is of no use is listed, for a run that holds the lock to set aside.
@@ -55,8 +57,8 @@ impl Stored {
         };
         let credential = store.read_key(StoreFile::Credential)?;
         stored.load_origin(store, machine)?;
-        if let Some((text, exposed)) = credential {
-            stored.exposed = exposed;
+        if let Some((text, readable_by_others)) = credential {
+            stored.readable_by_others = readable_by_others;
             stored.judge(&text);
         }
         Ok(stored)
@@ -96,7 +98,7 @@ impl Stored {
 
     fn judge(&mut self, text: &str) {
         let Some(origin) = &self.origin else {
-            if self.useless.is_empty() {
+            if self.rejected.is_empty() {
                 let why = "no origin.json says which machine it is for";
                 self.reject(StoreFile::Credential, why);
             } else {
@@ -126,9 +128,9 @@ impl Stored {
     }
 
     fn reject(&mut self, file: StoreFile, why: impl Into<String>) {
-        if self.useless.iter().all(|useless| useless.file != file) {
+        if self.rejected.iter().all(|rejected| rejected.file != file) {
             let why = why.into();
-            self.useless.push(Useless { file, why });
+            self.rejected.push(Rejected { file, why });
         }
     }
 
@@ -145,6 +147,22 @@ impl Stored {
         self.reject(StoreFile::Pending, USELESS_ORIGIN);
         if self.credential.take().is_some() {
             self.reject(StoreFile::Credential, USELESS_ORIGIN);
+        }
+    }
+
+    /// Decides what to do at `now` with the credential. `ca_changed` says that the cluster has other
+    /// CA certificates than when the credential was issued.
+    pub fn rotation(&self, renewal: Renewal, ca_changed: bool, now: SystemTime) -> Rotation {
+        let Some(credential) = &self.credential else {
+            return Rotation::Enrol;
+        };
+        let leaf = credential.leaf();
+        match (leaf.validity.rotation(now, leaf.jitter), renewal) {
+            (Rotation::Enrol, _) => Rotation::Enrol,
+            // Used to its end.
+            (Rotation::Keep | Rotation::Renew, Renewal::Impossible) => Rotation::Keep,
+            (Rotation::Keep, Renewal::Attested) if !ca_changed => Rotation::Keep,
+            (Rotation::Keep | Rotation::Renew, Renewal::Attested) => Rotation::Renew,
         }
     }
 

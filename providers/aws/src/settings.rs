@@ -1,0 +1,218 @@
+//! The settings of AWS instances.
+
+use kubelet_attestation::names::NodeName;
+use kubelet_authenticator::imds::{METADATA_ENDPOINT, MetadataEndpoint};
+use kubelet_authenticator::settings::{Entry, Setting, Settings, Value, ValueError};
+
+const PRINCIPAL: Setting<AwsPrincipal> = Setting::new(
+    "aws.principal",
+    "aws-principal",
+    "PRINCIPAL",
+    "The principal of calls of STS: instanceIdentityRole or instanceProfile",
+);
+const NODE_NAME: Setting<AwsNodeName> = Setting::new(
+    "aws.nodeName",
+    "aws-node-name",
+    "POLICY",
+    "The name of the instance that its node has: hostname, localHostname or instanceID",
+);
+const STS_ENDPOINT: Setting<StsEndpoint> = Setting::new(
+    "aws.stsEndpoint",
+    "aws-sts-endpoint",
+    "HOST",
+    "The host of STS, where it is not the region's own",
+);
+
+/// The table of the settings.
+pub(crate) const TABLE: &[Entry] = &[
+    PRINCIPAL.entry(),
+    NODE_NAME.entry(),
+    STS_ENDPOINT.entry(),
+    METADATA_ENDPOINT.entry(),
+];
+
+const HOST: ValueError =
+    ValueError::Needed("a host, with or without a port, such as sts.example.com,");
+
+/// The settings in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct AwsSettings {
+    /// The principal that the instance calls STS as.
+    pub(crate) principal: AwsPrincipal,
+    /// The names of the instance that its node may have.
+    pub(crate) node_name: AwsNodeName,
+    /// The host of STS, where it is not the region's own.
+    pub(crate) sts_endpoint: Option<StsEndpoint>,
+    /// The instance metadata service, where it is not at its link-local addresses.
+    pub(crate) metadata_endpoint: Option<MetadataEndpoint>,
+}
+
+impl AwsSettings {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            principal: settings.value(&PRINCIPAL).unwrap_or_default(),
+            node_name: settings.value(&NODE_NAME).unwrap_or_default(),
+            sts_endpoint: settings.value(&STS_ENDPOINT),
+            metadata_endpoint: settings.value(&METADATA_ENDPOINT),
+        }
+    }
+}
+
+/// The principal that an instance calls STS as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum AwsPrincipal {
+    /// As its instance identity role, which nobody else can assume.
+    #[default]
+    InstanceIdentityRole,
+    /// As the role of its instance profile: what its trust policy says decides who else can be it.
+    InstanceProfile,
+}
+
+/// The names of its instance that a node may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum AwsNodeName {
+    /// Any that the kubelet goes by and the cloud gives it.
+    #[default]
+    Hostname,
+    /// The first of the metadata's `local-hostname`.
+    LocalHostname,
+    /// The instance's ID.
+    InstanceId,
+}
+
+impl Value for AwsPrincipal {
+    fn read(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "instanceIdentityRole" => Ok(Self::InstanceIdentityRole),
+            "instanceProfile" => Ok(Self::InstanceProfile),
+            _ => Err(ValueError::NotOneOf {
+                known: &["instanceIdentityRole", "instanceProfile"],
+            }),
+        }
+    }
+}
+
+impl Value for AwsNodeName {
+    fn read(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "hostname" => Ok(Self::Hostname),
+            "localHostname" => Ok(Self::LocalHostname),
+            "instanceID" => Ok(Self::InstanceId),
+            _ => Err(ValueError::NotOneOf {
+                known: &["hostname", "localHostname", "instanceID"],
+            }),
+        }
+    }
+}
+
+/// A host of STS, as a `host` header has it: a private or FIPS endpoint. The node only signs for
+/// it; it is the verifier that calls it, and that has to be told the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StsEndpoint(String);
+
+impl StsEndpoint {
+    /// The host, with its port where that is not 443.
+    pub(crate) fn host(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for StsEndpoint {
+    /// Takes `sts.example.com`, `sts.example.com:8443`, and either as it is written in a URL.
+    fn read(text: &str) -> Result<Self, ValueError> {
+        let authority = text.strip_prefix("https://").unwrap_or(text);
+        let authority = authority.strip_suffix('/').unwrap_or(authority);
+        let authority = authority.strip_suffix(":443").unwrap_or(authority);
+        let (host, port) = match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        };
+        let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+        if NodeName::parse(host).is_ok() && port.is_none_or(is_port) {
+            Ok(Self(authority.to_owned()))
+        } else {
+            Err(HOST)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::names::Provider;
+    use kubelet_authenticator::settings::{ProviderSchema, Sources, Variables};
+
+    use super::*;
+
+    fn settings(extension: &str) -> AwsSettings {
+        let schema = ProviderSchema {
+            provider: Provider::AWS,
+            settings: TABLE,
+            signer_name: Provider::AWS.client_signer(),
+            expiration_seconds: 3600,
+        };
+        let sources = Sources {
+            extension: Some(extension),
+            ..Sources::default()
+        };
+        AwsSettings::of(&Settings::load(sources, Variables::default(), &schema).unwrap())
+    }
+
+    #[test]
+    fn every_setting_of_an_instance_can_be_set() {
+        let given = r#"{"aws": {"principal": "instanceProfile", "nodeName": "instanceID",
+                        "stsEndpoint": "sts.test", "metadataEndpoint": "http://127.0.0.1:1"}}"#;
+        assert_eq!(
+            settings(given),
+            AwsSettings {
+                principal: AwsPrincipal::InstanceProfile,
+                node_name: AwsNodeName::InstanceId,
+                sts_endpoint: Some(StsEndpoint("sts.test".to_owned())),
+                metadata_endpoint: Some(MetadataEndpoint::new(([127, 0, 0, 1], 1).into())),
+            }
+        );
+        assert_eq!(settings("{}"), AwsSettings::default());
+    }
+
+    #[test]
+    fn another_choice_names_those_there_are() {
+        let error = AwsPrincipal::read("instanceRole").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "one of instanceIdentityRole, instanceProfile is needed"
+        );
+        let error = AwsNodeName::read("Hostname").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "one of hostname, localHostname, instanceID is needed"
+        );
+    }
+
+    #[test]
+    fn an_sts_endpoint_is_a_host_as_its_header_has_it() {
+        for (text, host) in [
+            (
+                "sts-fips.us-east-1.amazonaws.com",
+                "sts-fips.us-east-1.amazonaws.com",
+            ),
+            ("https://vpce-1.sts.vpce.test/", "vpce-1.sts.vpce.test"),
+            ("https://sts.test:443", "sts.test"),
+            ("sts.test:8443", "sts.test:8443"),
+            ("127.0.0.1:4000", "127.0.0.1:4000"),
+        ] {
+            assert_eq!(StsEndpoint::read(text).unwrap().host(), host, "{text}");
+        }
+        for text in [
+            "http://sts.test",
+            "https://sts.test/path",
+            "sts.test:0",
+            "sts.test:x",
+            "sts.test:1:2",
+            "STS.test",
+            "a@sts.test",
+            "sts.test\r\nx: y",
+            "https://",
+        ] {
+            assert_eq!(StsEndpoint::read(text), Err(HOST), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The settings of machines with a TPM.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use kubelet_attestation::evidence::tpm::MAX_REGISTER;
+use kubelet_attestation::names::NodeName;
+use kubelet_authenticator::imds::METADATA_ENDPOINT;
+use kubelet_authenticator::settings::{
+    AbsolutePath, Entry, Form, Setting, Settings, Value, ValueError,
+};
+
+use crate::protocol::EndorsementKey;
+
+const DEVICE: Setting<AbsolutePath> = Setting::new("tpm.device", "tpm-device", "FILE", "The TPM");
+const TCTI: Setting<Tcti> = Setting::new(
+    "tpm.tcti",
+    "tpm-tcti",
+    "ADDRESS",
+    "The TPM where it is no device: swtpm:host=HOST,port=PORT",
+);
+const ENDORSEMENT_KEY: Setting<EndorsementKeyChoice> = Setting::new(
+    "tpm.endorsementKey",
+    "tpm-endorsement-key",
+    "KEY",
+    "The endorsement key that names the TPM: auto, rsa-2048, ecc-p256 or ecc-p384",
+);
+const PCRS: Setting<PcrSelection> = Setting::new(
+    "tpm.pcrs",
+    "tpm-pcrs",
+    "NUMBERS",
+    "The PCRs that are quoted, such as 0,2,4,7",
+);
+const DEVICE_PROGRAM: Setting<AbsolutePath> = Setting::new(
+    "tpm.deviceProgram",
+    "tpm-device-program",
+    "FILE",
+    "The program that speaks to the TPM, where it is not in its usual places",
+);
+
+/// The table of the settings. A machine with a TPM may be an instance of EC2.
+pub(crate) const TABLE: &[Entry] = &[
+    DEVICE.entry(),
+    TCTI.entry(),
+    ENDORSEMENT_KEY.entry(),
+    PCRS.entry(),
+    DEVICE_PROGRAM.entry(),
+    METADATA_ENDPOINT.entry(),
+];
+
+const TCTI_NEEDED: ValueError =
+    ValueError::Needed("swtpm:host=<host>,port=<port>, and nothing else,");
+const PCRS_NEEDED: ValueError =
+    ValueError::Needed("a list of PCRs from 0 to 23, at least one, each once,");
+
+/// The TPM by way of the kernel's resource manager, which keeps its users apart and cleans up after
+/// them.
+const DEFAULT_DEVICE: &str = "/dev/tpmrm0";
+
+/// What firmware measures before it hands over to a boot loader ("PC Client Platform Firmware
+/// Profile", PCR usage).
+const DEFAULT_PCRS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+/// The settings in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TpmSettings {
+    /// The TPM.
+    pub(crate) device: PathBuf,
+    /// The TPM where it is no device; then [`device`](Self::device) is passed over.
+    pub(crate) tcti: Option<Tcti>,
+    /// The endorsement key that names the TPM; none leaves the choice to the TPM.
+    pub(crate) endorsement_key: Option<EndorsementKey>,
+    /// The PCRs that are quoted: ascending, at least one.
+    pub(crate) pcrs: Vec<u8>,
+    /// The program that speaks to the TPM, where it is not in its usual places.
+    pub(crate) device_program: Option<PathBuf>,
+}
+
+impl TpmSettings {
+    /// Where the settings leave the choice, the endorsement key is the `enrolled` one.
+    pub(crate) fn of(settings: &Settings, enrolled: Option<&str>) -> Self {
+        let path = |setting| settings.value(setting).map(|AbsolutePath(path)| path);
+        let choice = settings.value(&ENDORSEMENT_KEY);
+        Self {
+            device: path(&DEVICE).unwrap_or_else(|| DEFAULT_DEVICE.into()),
+            tcti: settings.value(&TCTI),
+            endorsement_key: choice
+                .and_then(|EndorsementKeyChoice(key)| key)
+                .or_else(|| EndorsementKey::named(enrolled?)),
+            pcrs: settings
+                .value(&PCRS)
+                .map_or_else(|| DEFAULT_PCRS.to_vec(), |PcrSelection(pcrs)| pcrs),
+            device_program: path(&DEVICE_PROGRAM),
+        }
+    }
+}
+
+impl EndorsementKey {
+    /// Its name in the settings.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Rsa2048 => "rsa-2048",
+            Self::EccP256 => "ecc-p256",
+            Self::EccP384 => "ecc-p384",
+        }
+    }
+
+    /// The key of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Rsa2048, Self::EccP256, Self::EccP384]
+            .into_iter()
+            .find(|key| key.as_str() == name)
+    }
+}
+
+/// The endorsement key of the settings; none is `auto`, the strongest that the TPM has prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EndorsementKeyChoice(Option<EndorsementKey>);
+
+impl Value for EndorsementKeyChoice {
+    fn read(text: &str) -> Result<Self, ValueError> {
+        if text == "auto" {
+            return Ok(Self(None));
+        }
+        let key = EndorsementKey::named(text).ok_or(ValueError::NotOneOf {
+            known: &["auto", "rsa-2048", "ecc-p256", "ecc-p384"],
+        })?;
+        Ok(Self(Some(key)))
+    }
+}
+
+/// The address of a TPM that is a process: swtpm, reached over TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tcti {
+    host: String,
+    port: u16,
+}
+
+impl fmt::Display for Tcti {
+    /// As libtss2 takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "swtpm:host={},port={}", self.host, self.port)
+    }
+}
+
+impl Value for Tcti {
+    /// Takes `swtpm:host=<host>,port=<port>` alone: of what it does not know libtss2's reader says
+    /// nothing, and goes on to a TPM at its default address.
+    fn read(text: &str) -> Result<Self, ValueError> {
+        let known = text
+            .strip_prefix("swtpm:host=")
+            .and_then(|rest| rest.split_once(",port="));
+        let (host, port) = known.ok_or(TCTI_NEEDED)?;
+        let is_host = host.parse::<IpAddr>().is_ok() || NodeName::parse(host).is_ok();
+        // The control channel has the port after it.
+        match port.parse::<u16>() {
+            Ok(port) if is_host && port > 0 && port < u16::MAX => Ok(Self {
+                host: host.to_owned(),
+                port,
+            }),
+            Ok(_) | Err(_) => Err(TCTI_NEEDED),
+        }
+    }
+}
+
+/// Numbers of PCRs: ascending, each once, at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PcrSelection(Vec<u8>);
+
+impl Value for PcrSelection {
+    const FORM: Form = Form::Numbers;
+
+    fn read(text: &str) -> Result<Self, ValueError> {
+        let numbers: Result<Vec<u8>, _> = text.split(',').map(|part| part.trim().parse()).collect();
+        let mut numbers = numbers.map_err(|_| PCRS_NEEDED)?;
+        let given = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.last().is_none_or(|last| *last > MAX_REGISTER) || numbers.len() < given {
+            return Err(PCRS_NEEDED);
+        }
+        Ok(Self(numbers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::names::Provider;
+    use kubelet_authenticator::settings::{ProviderSchema, Sources, Variables};
+
+    use super::*;
+
+    fn settings(extension: &str, enrolled: Option<&str>) -> Result<TpmSettings, String> {
+        let schema = ProviderSchema {
+            provider: Provider::TPM,
+            settings: TABLE,
+            signer_name: Provider::TPM.client_signer(),
+            expiration_seconds: 3600,
+        };
+        let sources = Sources {
+            extension: Some(extension),
+            ..Sources::default()
+        };
+        Settings::load(sources, Variables::default(), &schema)
+            .map(|settings| TpmSettings::of(&settings, enrolled))
+            .map_err(|error| error.to_string())
+    }
+
+    fn defaults() -> TpmSettings {
+        TpmSettings {
+            device: "/dev/tpmrm0".into(),
+            tcti: None,
+            endorsement_key: None,
+            pcrs: (0..=7).collect(),
+            device_program: None,
+        }
+    }
+
+    #[test]
+    fn every_setting_has_a_default_or_none() {
+        assert_eq!(settings("{}", None), Ok(defaults()));
+    }
+
+    #[test]
+    fn every_setting_of_a_tpm_can_be_set() {
+        let given = r#"{"tpm": {"device": "/dev/tpmrm1", "tcti": "swtpm:host=127.0.0.1,port=2321",
+                        "endorsementKey": "ecc-p384", "pcrs": [11, 0], "deviceProgram": "/p"}}"#;
+        assert_eq!(
+            settings(given, None),
+            Ok(TpmSettings {
+                device: "/dev/tpmrm1".into(),
+                tcti: Some(Tcti {
+                    host: "127.0.0.1".to_owned(),
+                    port: 2321
+                }),
+                endorsement_key: Some(EndorsementKey::EccP384),
+                pcrs: vec![0, 11],
+                device_program: Some("/p".into()),
+            })
+        );
+    }
+
+    #[test]
+    fn the_enrolled_endorsement_key_is_used_where_none_is_set() {
+        let key = |extension, enrolled| settings(extension, enrolled).unwrap().endorsement_key;
+        let auto = r#"{"tpm": {"endorsementKey": "auto"}}"#;
+        let set = r#"{"tpm": {"endorsementKey": "rsa-2048"}}"#;
+
+        assert_eq!(key("{}", Some("ecc-p256")), Some(EndorsementKey::EccP256));
+        assert_eq!(key(auto, Some("ecc-p256")), Some(EndorsementKey::EccP256));
+        assert_eq!(key(set, Some("ecc-p256")), Some(EndorsementKey::Rsa2048));
+        assert_eq!(key(auto, Some("damaged")), None);
+    }
+
+    #[test]
+    fn an_invalid_setting_of_a_tpm_names_its_key() {
+        for (section, expected) in [
+            (
+                r#"{"pcrs": []}"#,
+                "key tpm.pcrs: a list of PCRs from 0 to 23",
+            ),
+            (
+                r#"{"pcrs": [0, 24]}"#,
+                "key tpm.pcrs: a list of PCRs from 0 to 23",
+            ),
+            (
+                r#"{"tcti": "swtpm:path=/s"}"#,
+                "key tpm.tcti: swtpm:host=<host>,port=<port>, and nothing else, is needed",
+            ),
+            (
+                r#"{"device": "tpmrm0"}"#,
+                "key tpm.device: a path begins with '/'",
+            ),
+            (r#"{"pcr": [0]}"#, "key tpm.pcr: there is no such key"),
+        ] {
+            let error = settings(&format!(r#"{{"tpm": {section}}}"#), None).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tcti_is_an_swtpm_at_a_host_and_port() {
+        for text in [
+            "swtpm:host=127.0.0.1,port=2321",
+            "swtpm:host=::1,port=1",
+            "swtpm:host=localhost,port=65534",
+        ] {
+            assert_eq!(Tcti::read(text).unwrap().to_string(), text);
+        }
+        for text in [
+            "swtpm",
+            "swtpm:",
+            "swtpm:path=/run/swtpm.sock",
+            "swtpm:host=127.0.0.1,port=2321,path=/x",
+            "swtpm:port=2321,host=127.0.0.1",
+            "swtpm:host=,port=2321",
+            "swtpm:host=127.0.0.1,port=0",
+            "swtpm:host=127.0.0.1,port=65535",
+            "device:/dev/tpm0",
+            "tabrmd",
+        ] {
+            assert_eq!(Tcti::read(text), Err(TCTI_NEEDED), "{text}");
+        }
+    }
+
+    #[test]
+    fn pcrs_are_numbers_that_a_pc_has() {
+        let read = |text| PcrSelection::read(text).map(|numbers| numbers.0);
+
+        assert_eq!(read("7"), Ok(vec![7]));
+        assert_eq!(read("7, 0,23"), Ok(vec![0, 7, 23]));
+        for text in ["24", "0,0", "-1", "0,", "0-7", "x"] {
+            assert_eq!(read(text), Err(PCRS_NEEDED), "{text}");
+        }
+        assert_eq!(read(""), Err(PCRS_NEEDED));
+    }
+
+    #[test]
+    fn another_endorsement_key_names_those_there_are() {
+        let error = EndorsementKeyChoice::read("rsa-3072").unwrap_err();
+
+        assert_eq!(
+            error.to_string(),
+            "one of auto, rsa-2048, ecc-p256, ecc-p384 is needed"
+        );
+    }
+}

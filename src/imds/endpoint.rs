@@ -1,0 +1,86 @@
+//! The setting of the instance metadata service's endpoint.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::settings::{Setting, Value, ValueError};
+
+/// The setting, for providers of machines in AWS.
+pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
+    "aws.metadataEndpoint",
+    "aws-metadata-endpoint",
+    "URL",
+    "The instance metadata service, where it is not at its usual addresses",
+);
+
+const NEEDED: ValueError = ValueError::Needed("http:// and an IP address, with or without a port,");
+
+/// The endpoint of the instance metadata service. An IP address, so that no resolver stands between
+/// the machine and its identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetadataEndpoint(SocketAddr);
+
+impl MetadataEndpoint {
+    /// The service at this address.
+    pub fn new(address: SocketAddr) -> Self {
+        Self(address)
+    }
+}
+
+impl fmt::Display for MetadataEndpoint {
+    /// Its URL, without a path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.port() {
+            80 if self.0.is_ipv6() => write!(f, "http://[{}]", self.0.ip()),
+            80 => write!(f, "http://{}", self.0.ip()),
+            _ => write!(f, "http://{}", self.0),
+        }
+    }
+}
+
+impl Value for MetadataEndpoint {
+    /// Takes `http://<address>` with or without a port.
+    fn read(text: &str) -> Result<Self, ValueError> {
+        let address = text.strip_prefix("http://").ok_or(NEEDED)?;
+        let address = address.strip_suffix('/').unwrap_or(address);
+        let unbracketed = address.trim_start_matches('[').trim_end_matches(']');
+        let without_port = || unbracketed.parse::<IpAddr>().map(|ip| (ip, 80).into());
+        address
+            .parse::<SocketAddr>()
+            .or_else(|_| without_port())
+            .map(Self)
+            .map_err(|_| NEEDED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_metadata_is_at_an_address() {
+        for (text, url) in [
+            ("http://169.254.169.254", "http://169.254.169.254"),
+            ("http://169.254.169.254:80/", "http://169.254.169.254"),
+            ("http://[fd00:ec2::254]", "http://[fd00:ec2::254]"),
+            ("http://[::1]:8080", "http://[::1]:8080"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ] {
+            assert_eq!(
+                MetadataEndpoint::read(text).unwrap().to_string(),
+                url,
+                "{text}"
+            );
+        }
+        for text in [
+            "169.254.169.254",
+            "https://169.254.169.254",
+            "http://metadata.test",
+            "http://127.0.0.1/latest",
+            "http://user@127.0.0.1",
+            "http://",
+        ] {
+            assert_eq!(MetadataEndpoint::read(text), Err(NEEDED), "{text}");
+        }
+    }
+}

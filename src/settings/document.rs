@@ -1,0 +1,214 @@
+//! A document of settings: a file, a drop-in, or the cluster's extension.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::fmt;
+use std::mem;
+
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::error::ValueError;
+use super::table::{Entry, Form};
+use super::{ProviderSchema, Values};
+
+const API_VERSION: (&str, &str) = (
+    "apiVersion",
+    "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
+);
+const KIND: (&str, &str) = ("kind", "KubeletAuthenticatorConfiguration");
+
+/// The content of a document.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) values: Values,
+    has_api_version: bool,
+    has_kind: bool,
+}
+
+impl Content {
+    /// The key that a file needs and this one does not have.
+    pub(super) fn missing_header(&self) -> Option<(&'static str, ValueError)> {
+        [(self.has_api_version, API_VERSION), (self.has_kind, KIND)]
+            .into_iter()
+            .find(|(present, _)| !present)
+            .map(|(_, (key, expected))| (key, ValueError::Constant { expected }))
+    }
+}
+
+/// Reads a document strictly: every key is known and has a value of its type.
+pub(super) struct Reader<'a>(pub(super) &'a ProviderSchema);
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Content;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
+        let mut content = Content::default();
+        let mut sections = Vec::new();
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            let again = if key == API_VERSION.0 {
+                map.next_value_seed(Constant(API_VERSION.1))?;
+                mem::replace(&mut content.has_api_version, true)
+            } else if key == KIND.0 {
+                map.next_value_seed(Constant(KIND.1))?;
+                mem::replace(&mut content.has_kind, true)
+            } else if self.0.sections().any(|section| section == key) {
+                let again = sections.contains(&key);
+                let section = Section {
+                    schema: self.0,
+                    name: &key,
+                    values: &mut content.values,
+                };
+                map.next_value_seed(section)?;
+                sections.push(key);
+                again
+            } else {
+                read_value(&mut map, self.0, "", &key, &mut content.values)?
+            };
+            if again {
+                return Err(A::Error::custom("a key is there twice"));
+            }
+        }
+        Ok(content)
+    }
+}
+
+/// Reads the value of `key`. Returns whether there was one already.
+fn read_value<'de, A: MapAccess<'de>>(
+    map: &mut A,
+    schema: &ProviderSchema,
+    section: &str,
+    key: &str,
+    values: &mut Values,
+) -> Result<bool, A::Error> {
+    let Some(entry) = schema
+        .entries()
+        .find(|entry| entry.key.split() == (section, key))
+    else {
+        // Other plugins know the keys of their sections.
+        return if section.is_empty() || section == schema.provider.as_str() {
+            map.next_value_seed(Unknown(schema.known(section)))
+                .map(|never| match never {})
+        } else {
+            map.next_value::<IgnoredAny>().map(|_| false)
+        };
+    };
+    let Some(text) = map.next_value_seed(Checked(entry))? else {
+        return Ok(false);
+    };
+    Ok(values.0.insert(entry.key.name, text).is_some())
+}
+
+/// A provider's section; nothing in its place is an empty one.
+struct Section<'a> {
+    schema: &'a ProviderSchema,
+    name: &'a str,
+    values: &'a mut Values,
+}
+
+impl<'de> DeserializeSeed<'de> for Section<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Section<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of settings")
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            if read_value(&mut map, self.schema, self.name, &key, self.values)? {
+                return Err(A::Error::custom("a key is there twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of a setting's value, checked; none for an empty one.
+struct Checked(Entry);
+
+impl<'de> DeserializeSeed<'de> for Checked {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<Option<String>, D::Error> {
+        let text = match self.0.form {
+            Form::Text => {
+                Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty())
+            }
+            Form::Number => Some(u64::deserialize(deserializer)?.to_string()),
+            Form::Numbers => Option::<Vec<u64>>::deserialize(deserializer)?.map(|numbers| {
+                let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+                numbers.join(",")
+            }),
+        };
+        text.map(|text| match (self.0.check)(&text) {
+            Ok(()) => Ok(text),
+            Err(error) => Err(D::Error::custom(error)),
+        })
+        .transpose()
+    }
+}
+
+/// Fails: at the value, so that the error has the path of the key.
+struct Unknown(Vec<String>);
+
+impl<'de> DeserializeSeed<'de> for Unknown {
+    type Value = Infallible;
+
+    fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<Infallible, D::Error> {
+        let known = self.0.join(", ");
+        Err(D::Error::custom(format_args!(
+            "there is no such key; the keys are {known}"
+        )))
+    }
+}
+
+/// The one text that a key has.
+struct Constant(&'static str);
+
+impl<'de> DeserializeSeed<'de> for Constant {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let expected = self.0;
+        if String::deserialize(deserializer)? == expected {
+            Ok(())
+        } else {
+            Err(D::Error::custom(ValueError::Constant { expected }))
+        }
+    }
+}
