@@ -35,9 +35,9 @@ use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::reason;
 use node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT;
 use node_attestation_core::verifier::Verifiers;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
-use crate::capi::{ObjectKey, Objects, Selection, Watches};
+use crate::capi::{ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy};
 use crate::clock::now;
 use crate::records::RecordsWatch;
@@ -200,11 +200,14 @@ impl Fleet {
     /// Answers requests until `stop` is ready; only while this replica leads, where there may be
     /// others.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let (shared, watches) = self.shared();
         // A replica that does not lead watches too: it knows all objects when it is its turn.
-        let mut watching = JoinSet::new();
-        watching.spawn(watches.run(pending()));
-        self.lead(&shared, stop).await;
+        let (shared, mut watching) = self.watching();
+        tokio::select! {
+            () = self.lead(&shared, stop) => {}
+            // Neither ends but by a panic. Without it nothing would ever change, and the Lease be held all the
+            // same: the process ends, and another replica leads.
+            Some(ended) = watching.join_next() => resume_panic(ended),
+        }
     }
 
     async fn lead(&self, shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
@@ -234,26 +237,27 @@ impl Fleet {
         let settings = self.settings.clone();
         let mut work = JoinSet::new();
         work.spawn(async move { cluster_registry::supervise_all(&settings, &shared, stop).await });
-        if let Some(Err(error)) = work.join_next().await
-            && let Ok(panic) = error.try_into_panic()
-        {
-            std::panic::resume_unwind(panic);
+        if let Some(ended) = work.join_next().await {
+            resume_panic(ended);
         }
     }
 
-    fn shared(&self) -> (Arc<Shared>, Watches) {
+    /// What the clusters share, and the tasks of its watches.
+    fn watching(&self) -> (Arc<Shared>, JoinSet<()>) {
         let selection = Selection {
             namespace: self.settings.namespace.clone(),
             watch_filter: self.settings.watch_filter.clone(),
         };
         let (objects, watches) = Objects::new(self.management.clone(), selection);
+        let (records, records_watch) =
+            RecordsWatch::new(self.management.clone(), self.settings.namespace.as_deref());
+        let mut watching = JoinSet::new();
+        watching.spawn(watches.run(pending()));
+        watching.spawn(records_watch);
         let shared = Arc::new(Shared {
             management: self.management.clone(),
             objects,
-            records: RecordsWatch::start(
-                self.management.clone(),
-                self.settings.namespace.as_deref(),
-            ),
+            records,
             reach: self.settings.reach,
             connect: self.connect.clone(),
             verifiers: self.verifiers.clone(),
@@ -265,7 +269,7 @@ impl Fleet {
             sync_period: self.settings.sync_period.unwrap_or(SYNC_PERIOD),
             clock: now,
         });
-        (shared, watches)
+        (shared, watching)
     }
 
     /// Controllers of different parts do not wait for each other.
@@ -284,6 +288,14 @@ impl Fleet {
             name.extend(digest.chars().take(8));
         }
         name
+    }
+}
+
+fn resume_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
     }
 }
 

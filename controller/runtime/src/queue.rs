@@ -66,6 +66,8 @@ pub(crate) struct Queue {
     left_out: Option<LeftOut>,
     /// Of how many arrivals those that were answered were forgotten.
     purged_at: Arrival,
+    /// Whether a list has begun and not ended.
+    is_listing: bool,
 }
 
 impl Default for Queue {
@@ -84,6 +86,7 @@ impl Default for Queue {
             memory: share.holding(),
             left_out: None,
             purged_at: 0,
+            is_listing: false,
         }
     }
 }
@@ -171,6 +174,7 @@ impl Queue {
     /// A list begins.
     pub(crate) fn listing(&mut self) {
         self.left_out = None;
+        self.is_listing = true;
         for entry in self.entries.values_mut() {
             entry.listed = false;
         }
@@ -178,6 +182,8 @@ impl Queue {
 
     /// The list has ended: what it did not name is gone.
     pub(crate) fn listed(&mut self) {
+        self.is_listing = false;
+        self.wait_before_relist();
         let gone: Vec<String> = self
             .entries
             .iter()

@@ -230,7 +230,7 @@ mod tests {
     use hyper::body::Bytes;
     use hyper::{Request, Response};
     use kube::client::Body;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tower::ServiceBuilder;
     use tower::layer::layer_fn;
 
@@ -240,6 +240,14 @@ mod tests {
     /// A tenant's API server with so many requests of this length, which gives as many at once as it
     /// is asked for.
     fn client(requests: usize, len: usize) -> Client {
+        client_with(requests, move |_| json!({"a": "x".repeat(len)}))
+    }
+
+    /// The same, with these annotations.
+    fn client_with(
+        requests: usize,
+        annotations: impl Fn(usize) -> Value + Clone + Send + 'static,
+    ) -> Client {
         let server = tower::service_fn(move |request: Request<Body>| {
             let query = request.uri().query().unwrap_or_default();
             let number = |key: &str| {
@@ -249,11 +257,10 @@ mod tests {
             let (first, next) = (number("continue="), number("continue=") + number("limit="));
             let items: Vec<_> = (first..next.min(requests))
                 .map(|number| {
-                    let padding = "x".repeat(len);
                     json!({
                         "metadata": {
                             "name": number.to_string(), "uid": number.to_string(),
-                            "resourceVersion": "1", "annotations": {"a": padding},
+                            "resourceVersion": "1", "annotations": annotations(number),
                         },
                         "spec": {"request": "", "signerName": "s"},
                     })
@@ -289,6 +296,33 @@ mod tests {
             timeout(Duration::from_mins(1), listing).await.unwrap();
             assert_eq!(listed, 20, "of {len} bytes");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_with_any_number_of_labels_keeps_no_other_from_being_read() {
+        let labels = |number: usize| {
+            let count = if number == 3 { 100_000 } else { 1 };
+            let labels = (0..count).map(|label| (label.to_string(), Value::from("")));
+            Value::Object(labels.collect())
+        };
+        let mut events =
+            watch(client_with(20, labels), &[], Arc::default(), Arc::default()).boxed();
+        let mut signers = Vec::new();
+        let listing = async {
+            while let Some(event) = events.next().await {
+                match event {
+                    Event::Init => signers.clear(),
+                    Event::InitApply(seen) => signers.push(seen.object.unwrap().spec.signer_name),
+                    Event::InitDone => break,
+                    Event::Apply(_) | Event::Delete(_) => {}
+                }
+            }
+        };
+        timeout(Duration::from_mins(1), listing).await.unwrap();
+
+        let mut expected = vec!["s"; 20];
+        expected[3] = "";
+        assert_eq!(signers, expected);
     }
 
     #[tokio::test(start_paused = true)]

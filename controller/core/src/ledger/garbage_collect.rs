@@ -49,6 +49,8 @@ pub struct SweepReport {
     pub held_back: Option<usize>,
     /// What was done, for people to be told.
     pub done: Vec<SweepAction>,
+    /// The names of tombstones whose Nodes could not be read or deleted.
+    pub not_removed: BTreeSet<String>,
 }
 
 /// Something that a sweep did, and that people may wonder about.
@@ -259,6 +261,9 @@ impl RecordLedger {
             GcAction::RemoveNode => {
                 swept.count(record, None);
                 let removed = self.remove_node(&stored).await;
+                if removed.is_err() {
+                    swept.not_removed.insert(name.to_string());
+                }
                 swept.removed(removed, || SweepAction::NodeRemoved {
                     node_name,
                     generation,

@@ -88,6 +88,10 @@ impl Objects {
     /// Hears whenever this Cluster changes, or readiness.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
         let mut waiting = self.waiting();
+        if !waiting.contains_key(cluster) && waiting.len() == waiting.capacity() {
+            // Those of clusters that are gone make room before the map grows.
+            waiting.retain(|_, sender| !sender.is_closed());
+        }
         let sender = waiting.entry(cluster.clone()).or_default();
         sender.subscribe()
     }

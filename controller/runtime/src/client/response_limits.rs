@@ -46,6 +46,13 @@ const VALUES_AN_ITEM: usize = 256;
 /// What a page of a tenant's API server, or an event, has at least room for.
 const MIN_VALUES: usize = 16 * 1024;
 
+/// The resource of requests.
+const REQUESTS: &str = "/certificatesigningrequests";
+
+/// What a request has at most on a page or in a watch of requests: half of what either has room for, so that
+/// a page of one request is always read.
+const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
+
 /// What the answers of one tenant's API server may take before they are decoded, whatever others
 /// take: a page of honest requests for each signer.
 const TENANT_SHARE: usize = 1024 * 1024;
@@ -127,10 +134,23 @@ impl Bound {
     fn of(asked: &Uri, named_by: NamedBy) -> Self {
         let query = asked.query().unwrap_or_default();
         let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key));
+        // Whoever may file a request may give it any number of labels.
+        let is_of_requests = asked.path().ends_with(REQUESTS);
+        let object = if is_of_requests && named_by == NamedBy::Tenant {
+            MAX_VALUES_OF_REQUEST
+        } else {
+            usize::MAX
+        };
         if value("watch=").is_some() {
-            Self::Line(Self::one(named_by, MIN_VALUES))
+            Self::Line(Limits {
+                object,
+                ..Self::one(named_by, MIN_VALUES)
+            })
         } else if let Some(limit) = value("limit=") {
-            Self::Whole(Self::page(named_by, limit.parse().unwrap_or(1)))
+            Self::Whole(Limits {
+                object,
+                ..Self::page(named_by, limit.parse().unwrap_or(1))
+            })
         } else {
             Self::Whole(Self::one(named_by, MAX_VALUES))
         }
@@ -142,11 +162,13 @@ impl Bound {
                 bytes: MAX_OBJECT_LEN,
                 values: usize::MAX,
                 items: usize::MAX,
+                object: usize::MAX,
             },
             NamedBy::Tenant => Limits {
                 bytes: MAX_OBJECT_LEN,
                 values,
                 items: usize::MAX,
+                object: usize::MAX,
             },
         }
     }
@@ -157,6 +179,7 @@ impl Bound {
                 bytes: MAX_PAGE_LEN,
                 values: usize::MAX,
                 items: usize::MAX,
+                object: usize::MAX,
             },
             NamedBy::Tenant => Limits {
                 bytes: if items <= 1 {
@@ -166,6 +189,7 @@ impl Bound {
                 },
                 values: items.saturating_mul(VALUES_AN_ITEM).max(MIN_VALUES),
                 items,
+                object: usize::MAX,
             },
         }
     }
@@ -297,6 +321,12 @@ impl<B> BoundedBody<B> {
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let passed = self.sieve.pass(piece);
         let passed = passed.map_err(|by| self.bound.exceeded(by))?;
+        if self.sieve.take_cut() {
+            tracing::warn!(
+                max = MAX_VALUES_OF_REQUEST,
+                "a request with too many labels or other fields is not read"
+            );
+        }
         self.longest = self.longest.max(self.sieve.passed());
         if self.holding.resize(self.longest) {
             Ok(passed)

@@ -4,6 +4,8 @@
 //! `metadata.managedFields` is half of most objects, and holds times that k8s-openapi cannot read:
 //! see [`Lenient`](crate::watch::Lenient).
 
+use std::mem;
+
 use hyper::body::Bytes;
 
 /// Longer keys are none of those that matter here.
@@ -19,6 +21,9 @@ pub(super) struct Limits {
     pub(super) values: usize,
     /// Elements of arrays at the top, which are the objects of a list.
     pub(super) items: usize,
+    /// Values of one object of a list or a watch. What an object has beyond is taken out, so that it does
+    /// not keep others from being read.
+    pub(super) object: usize,
 }
 
 impl Limits {
@@ -26,6 +31,7 @@ impl Limits {
         bytes: 0,
         values: 0,
         items: 0,
+        object: 0,
     };
 }
 
@@ -37,9 +43,10 @@ pub(super) enum TooMuch {
     Items,
 }
 
-/// Replaces `managedFields` of any `metadata` by `null`, and counts the rest.
+/// Replaces `managedFields` of any `metadata` by `null`, takes out what an object has beyond its limit, and
+/// counts the rest.
 ///
-/// What is no JSON passes as it is, or is cut.
+/// Invalid JSON passes as it is, or is cut.
 #[derive(Debug)]
 pub(super) struct Sieve {
     limits: Limits,
@@ -51,6 +58,10 @@ pub(super) struct Sieve {
     key: Vec<u8>,
     /// How deep we are in a value that is taken out.
     skipped: Option<usize>,
+    /// Whether that is the rest of a container, and not one value.
+    is_rest: bool,
+    /// Whether an object had more than its limit.
+    cut: bool,
     /// What the text has so far.
     size: Limits,
 }
@@ -81,8 +92,15 @@ impl Sieve {
             open: Vec::new(),
             key: Vec::new(),
             skipped: None,
+            is_rest: false,
+            cut: false,
             size: Limits::NONE,
         }
+    }
+
+    /// Whether an object has lost what it had beyond its limit, since this was asked last.
+    pub(super) fn take_cut(&mut self) -> bool {
+        mem::take(&mut self.cut)
     }
 
     /// How many bytes of the present text were passed on.
@@ -104,8 +122,11 @@ impl Sieve {
             match (was_skipped, self.skipped.is_some()) {
                 (false, true) => {
                     let passed = passed.get_or_insert_default();
-                    passed.extend(piece.get(from..=index).unwrap_or_default());
-                    passed.extend(b"null");
+                    let before = if byte == b',' { index } else { index + 1 };
+                    passed.extend(piece.get(from..before).unwrap_or_default());
+                    if !self.is_rest {
+                        passed.extend(b"null");
+                    }
                 }
                 (true, false) => from = index,
                 (true, true) | (false, false) => {}
@@ -137,7 +158,10 @@ impl Sieve {
     fn read(&mut self, byte: u8) -> Result<(), TooMuch> {
         if byte == b'\n' && self.lines {
             self.check()?;
-            *self = Self::new(self.limits, true);
+            *self = Self {
+                cut: self.cut,
+                ..Self::new(self.limits, true)
+            };
             return Ok(());
         }
         match (self.text, byte) {
@@ -186,9 +210,12 @@ impl Sieve {
             *depth += 1;
             return;
         }
-        self.size.values += 1;
+        self.count();
         if self.open.len() == 1 && byte == b'[' {
             self.size.items += 1;
+        }
+        if self.open.len() == self.depth_of_objects() - 1 {
+            self.size.object = 0;
         }
         let in_object = matches!(self.open.last(), Some(Container::Object { .. }));
         self.open.push(if byte == b'{' {
@@ -199,6 +226,32 @@ impl Sieve {
         } else {
             Container::Array
         });
+        if self.is_over() {
+            // The bracket, which is passed on.
+            self.size.bytes += 1;
+            self.skip_the_rest();
+        }
+    }
+
+    /// The containers around the members of an object of a list or of a watch.
+    fn depth_of_objects(&self) -> usize {
+        if self.lines { 2 } else { 3 }
+    }
+
+    /// Whether the object that is read has as much as it may.
+    fn is_over(&self) -> bool {
+        self.size.object > self.limits.object && self.open.len() > self.depth_of_objects()
+    }
+
+    fn skip_the_rest(&mut self) {
+        self.skipped = Some(0);
+        self.is_rest = true;
+        self.cut = true;
+    }
+
+    fn count(&mut self) {
+        self.size.values += 1;
+        self.size.object += 1;
     }
 
     fn closed(&mut self) {
@@ -216,11 +269,15 @@ impl Sieve {
 
     fn separated(&mut self) {
         match self.skipped {
-            Some(0) => self.skipped = None,
+            Some(0) if !self.is_rest => self.skipped = None,
             Some(_) => return,
             None => {}
         }
-        self.size.values += 1;
+        if self.is_over() {
+            self.skip_the_rest();
+            return;
+        }
+        self.count();
         let at_top = self.open.len() == 2;
         match self.open.last_mut() {
             Some(Container::Object { at_key, .. }) => *at_key = true,
@@ -237,6 +294,7 @@ impl Sieve {
             *at_key = false;
             if *metadata && self.key == b"managedFields" {
                 self.skipped = Some(0);
+                self.is_rest = false;
                 // The colon, and `null`.
                 self.size.bytes += 5;
             }
@@ -254,6 +312,7 @@ mod tests {
         bytes: usize::MAX,
         values: usize::MAX,
         items: usize::MAX,
+        object: usize::MAX,
     };
 
     /// Passes the text in pieces of this length.
@@ -332,6 +391,47 @@ mod tests {
         let three = [text, text, text].join("\n");
         assert_eq!(pass(&three, exactly, true), Ok(()));
         assert_eq!(pass(&three, exactly, false), Err(TooMuch::Items));
+    }
+
+    #[test]
+    fn an_object_that_has_too_much_loses_the_rest_and_the_others_nothing() {
+        // In the order of an API server, which has the name first.
+        let object = |name: &str, members: &str| {
+            format!(r#"{{"metadata":{{"name":"{name}","x":{{{members}}}}},"spec":{{"c":[1]}}}}"#)
+        };
+        let members: Vec<String> = (0..100)
+            .map(|number| format!(r#""{number}":[{{}}]"#))
+            .collect();
+        let large = object("large", &members.join(","));
+        let small = object("small", r#""a":"b""#);
+        let list = format!(r#"{{"items":[{small},{large},{small}]}}"#);
+        let event = format!(r#"{{"type":"ADDED","object":{large}}}"#) + "\n";
+        let small: Value = serde_json::from_str(&small).unwrap();
+        let limits = Limits { object: 20, ..ANY };
+
+        for (text, lines) in [(list, false), (event, true)] {
+            for piece in [1, 3, 10, text.len()] {
+                let mut sieve = Sieve::new(limits, lines);
+                let mut passed = Vec::new();
+                for piece in text.as_bytes().chunks(piece) {
+                    passed.extend(sieve.pass(Bytes::copy_from_slice(piece)).unwrap());
+                }
+                assert!(sieve.take_cut());
+                assert!(!sieve.take_cut());
+                let passed: Value = serde_json::from_slice(&passed).unwrap();
+                let cut = if lines {
+                    assert_eq!(passed["type"], "ADDED");
+                    &passed["object"]
+                } else {
+                    assert_eq!(passed["items"][0], small);
+                    assert_eq!(passed["items"][2], small);
+                    &passed["items"][1]
+                };
+                assert_eq!(cut["metadata"]["name"], "large");
+                assert!(cut["metadata"]["x"].as_object().unwrap().len() < 20);
+                assert_eq!(cut["spec"], json!({}));
+            }
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use kubelet_attestation::errors::error_chain;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -194,18 +194,26 @@ impl<L: Leases> Term<'_, L> {
     async fn held(&mut self) {
         loop {
             sleep(RETRY).await;
-            match self.renew().await {
-                Ok(true) => {}
-                Ok(false) => {
+            let deadline = self.renewed + RENEW_DEADLINE;
+            let renewed = timeout_at(deadline.max(Instant::now()), self.renew()).await;
+            match renewed {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => {
                     tracing::warn!(lease = self.candidate.name, "another replica leads");
                     return;
                 }
-                Err(error) if self.renewed.elapsed() >= RENEW_DEADLINE => {
+                // Others may lead soon after: nothing is waited for any longer.
+                Err(_) => {
+                    let error = "not renewed in time";
+                    tracing::warn!(lease = self.candidate.name, error, "no longer leading");
+                    return;
+                }
+                Ok(Err(error)) if self.renewed.elapsed() >= RENEW_DEADLINE => {
                     let error = error_chain(&error);
                     tracing::warn!(lease = self.candidate.name, error, "no longer leading");
                     return;
                 }
-                Err(error) => {
+                Ok(Err(error)) => {
                     let error = error_chain(&error);
                     tracing::debug!(lease = self.candidate.name, error, "not renewed");
                 }

@@ -60,6 +60,8 @@ pub(super) struct Upkeep {
     enforcement: Enforcement,
     sync_period: Duration,
     inspection: Option<Inspection>,
+    /// The names of Nodes that nobody holds, as far as they were listed and the ledger has not looked at them.
+    listed: BTreeSet<String>,
     /// When all rights were there.
     rights: Option<Instant>,
     /// Whether a watch of requests failed or came back since the last inspection.
@@ -95,6 +97,7 @@ impl Upkeep {
             enforcement: context.enforcement.clone(),
             sync_period: shared.sync_period,
             inspection: None,
+            listed: BTreeSet::new(),
             rights: None,
             watches: Arc::default(),
             bootstrap_tokens: service.spec.bootstrap_tokens,
@@ -115,10 +118,13 @@ impl Upkeep {
 
     /// Does what costs no call where nothing has changed; and inspects the cluster, if it is time for that.
     pub(super) async fn round(&mut self) -> Health {
-        let mut listed = BTreeSet::new();
         if self.is_inspection_due().await {
             let counted = self.counted().await.ok();
-            let found = self.inspect(&mut listed).boxed().await;
+            let found = self.inspect().boxed().await;
+            if !found.undone.is_empty() {
+                // It may be a right that was taken away.
+                self.rights = None;
+            }
             self.inspection = Some(Inspection {
                 at: Instant::now(),
                 found,
@@ -132,9 +138,10 @@ impl Upkeep {
         }
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
-        let swept = self.ledger.sweep((self.clock)(), &listed).await;
+        let swept = self.ledger.sweep((self.clock)(), &self.listed).await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
+            self.listed = swept.not_removed;
             health.census = Some(RecordCounts {
                 live: count(swept.live),
                 tombstones: count(swept.tombstones),
@@ -175,9 +182,8 @@ impl Upkeep {
         })
     }
 
-    /// Finds out how the cluster is, and sets right what somebody may have changed. `listed` gets the names
-    /// of Nodes that nobody holds.
-    async fn inspect(&mut self, listed: &mut BTreeSet<String>) -> Health {
+    /// Finds out how the cluster is, and sets right what somebody may have changed.
+    async fn inspect(&mut self) -> Health {
         let mut health = self.examined().await;
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
@@ -194,12 +200,15 @@ impl Upkeep {
             .await
             .is_ok_and(|counted| counted.has_tombstones);
         let without = if has_tombstones || !self.enforcement.is_on() {
-            self.without_record().await
+            self.without_record(has_tombstones).await
         } else {
             Ok(BTreeSet::new())
         };
-        if let Ok(without) = &without {
-            listed.clone_from(without);
+        match &without {
+            Ok(without) => self.listed.clone_from(without),
+            Err(error) => health
+                .undone
+                .push(format!("the Nodes without a record: {error}")),
         }
         let enforced = self.enforce(without).await;
         let Some(without) = health.note("the admission policy for requests", enforced) else {
@@ -413,7 +422,9 @@ impl Upkeep {
 
     /// The Nodes that nobody holds the name of, but for those that renew without a record; also where it
     /// is only known from a Machine that there is one, or from one of the control plane that there will be.
-    async fn without_record(&self) -> Result<BTreeSet<String>, String> {
+    ///
+    /// `all` of them, or [`MAX_WITHOUT`] at least.
+    async fn without_record(&self, all: bool) -> Result<BTreeSet<String>, String> {
         let records = self.ledger.records().all().await;
         let records = records.map_err(|error| cut(error_chain(&error)))?;
         let accounted_for: BTreeSet<&str> = records
@@ -427,7 +438,8 @@ impl Upkeep {
         // A Node may be missing for a moment: when a cluster begins, and where its instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted);
         let mut without = of_machines.ok_or("the Machines are not known")?;
-        without.extend(nodes_named(self.access.client(), unaccounted).await?);
+        let enough = if all { usize::MAX } else { MAX_WITHOUT };
+        without.extend(nodes_named(self.access.client(), enough, unaccounted).await?);
         Ok(without)
     }
 }

@@ -89,6 +89,13 @@ impl Queue {
         self.gone(&uid);
     }
 
+    /// Those that were left out of the list that has just ended are not listed again at once.
+    pub(super) fn wait_before_relist(&mut self) {
+        if let Some(left_out) = &mut self.left_out {
+            left_out.relist = Instant::now() + RELIST;
+        }
+    }
+
     fn leave_out(&mut self, requester: Option<String>) {
         if self.left_out.is_none() {
             let requester = requester.as_deref();
@@ -121,7 +128,7 @@ impl Queue {
     pub(super) fn relistable(&self) -> Option<Instant> {
         let has_few = |one: &String| self.requesters.count(one) <= MAX_OF_REQUESTER / 2;
         let has_room = self.entries.len() <= MAX_ENTRIES / 2;
-        let left_out = self.left_out.as_ref()?;
+        let left_out = self.left_out.as_ref().filter(|_| !self.is_listing)?;
         let has_place = left_out.of.iter().any(has_few) || left_out.others && has_room;
         has_place.then_some(left_out.relist)
     }

@@ -36,6 +36,11 @@ impl Heard {
         self.0.send_replace(Some(Instant::now()));
     }
 
+    /// Takes note that what is known is out of date, until the store is listed.
+    pub(super) fn outdated(&self) {
+        self.0.send_replace(None);
+    }
+
     fn is_recent(&self) -> bool {
         let last = *self.0.borrow();
         last.is_some_and(|heard| heard.elapsed() < HEARD_WITHIN)

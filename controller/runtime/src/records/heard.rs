@@ -9,17 +9,20 @@ use kube::client::Body;
 
 use super::cache::Heard;
 
-/// The same client, which tells `heard` of each piece of a successful answer.
+/// The same client, which tells `heard` of each piece of a watch.
 ///
 /// kube's watcher keeps bookmarks to itself, and a quiet watch has nothing else. So what counts is
-/// the bytes: the head of an answer, an event, or a bookmark.
+/// the bytes: the head of an answer, an event, or a bookmark. A page of a list counts for nothing: the store
+/// is as old as before until the list is complete.
 pub(super) fn listening(client: Client, heard: Arc<Heard>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, told) = (client.clone(), heard.clone());
         async move {
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.split('&').any(|pair| pair.starts_with("watch="));
             let response: Response<Body> = client.send(request).await?;
-            let is_success = response.status().is_success();
+            let is_success = is_watch && response.status().is_success();
             let heard = move || {
                 if is_success {
                     told.now();

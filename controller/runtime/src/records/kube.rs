@@ -15,6 +15,7 @@ use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::cache::{Cache, State};
 use super::object::{self, BrokenRecord};
@@ -37,29 +38,27 @@ pub struct KubeRecords {
     api: Api<NodeIdentity>,
     cluster: String,
     cache: Arc<Cache>,
-    /// What keeps the cache up to date.
-    _watch: RecordsWatch,
+    /// The watch, if these records have one of their own.
+    watching: JoinSet<()>,
 }
 
 impl KubeRecords {
     /// Begins to watch the records of the Cluster of this name in `namespace`, as
-    /// [`RecordsWatch::start`] does those of many.
+    /// [`RecordsWatch::new`] does those of many.
     pub fn start(client: Client, namespace: &str, cluster: &str) -> Self {
         let cluster = ObjectKey::new(namespace, cluster);
-        RecordsWatch::of_one(client, &cluster).of_cluster(&cluster)
+        let (records, watch) = RecordsWatch::of_one(client, &cluster);
+        let mut records = records.of_cluster(&cluster);
+        records.watching.spawn(watch);
+        records
     }
 
-    pub(super) fn new(
-        client: Client,
-        cluster: &ObjectKey,
-        cache: Arc<Cache>,
-        watch: RecordsWatch,
-    ) -> Self {
+    pub(super) fn new(client: Client, cluster: &ObjectKey, cache: Arc<Cache>) -> Self {
         Self {
             api: Api::namespaced(client, &cluster.namespace),
             cluster: cluster.name.clone(),
             cache,
-            _watch: watch,
+            watching: JoinSet::new(),
         }
     }
 

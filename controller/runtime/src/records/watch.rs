@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::{Stream, StreamExt as _};
@@ -10,7 +11,6 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource as _};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
-use tokio::task::JoinSet;
 
 use super::cache::{Cache, Entries, Heard, entry};
 use super::heard::listening;
@@ -22,15 +22,13 @@ use crate::watch::{Lenient, Skipped, on_management, watch_config};
 /// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
 const WATCH_SECONDS: u32 = 45;
 
-/// A watch of `NodeIdentity` objects, which keeps a copy of all until the last clone, and the last records of
-/// a cluster that came from it, are dropped.
+/// The `NodeIdentity` objects of many clusters, as one watch has shown them.
 #[derive(Clone)]
 pub struct RecordsWatch(Arc<Inner>);
 
 struct Inner {
     client: Client,
     caches: Arc<Caches>,
-    _watching: JoinSet<()>,
 }
 
 /// The caches of clusters, by their keys.
@@ -48,20 +46,31 @@ struct State {
 }
 
 impl RecordsWatch {
-    /// Begins to watch the records of all clusters, or of those in `namespace`.
+    /// The records of all clusters, or of those in `namespace`; and the watch, which never ends. Nothing is
+    /// known of the records while it does not run.
     ///
     /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their status.
-    pub fn start(client: Client, namespace: Option<&str>) -> Self {
+    pub fn new(
+        client: Client,
+        namespace: Option<&str>,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         Self::selected(client, namespace, CLUSTER_NAME_LABEL)
     }
 
-    /// As [`start`](Self::start), of one cluster.
-    pub(super) fn of_one(client: Client, cluster: &ObjectKey) -> Self {
+    /// As [`new`](Self::new), of one cluster.
+    pub(super) fn of_one(
+        client: Client,
+        cluster: &ObjectKey,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
         Self::selected(client, Some(&cluster.namespace), &label)
     }
 
-    fn selected(client: Client, namespace: Option<&str>, labels: &str) -> Self {
+    fn selected(
+        client: Client,
+        namespace: Option<&str>,
+        labels: &str,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let heard = Arc::new(Heard::default());
         let caches = Arc::new(Caches {
             state: Mutex::new(State {
@@ -78,19 +87,14 @@ impl RecordsWatch {
             None => Api::all(listening),
         };
         let config = watch_config().labels(labels).timeout(WATCH_SECONDS);
-        let mut watching = JoinSet::new();
-        watching.spawn(follow(on_management(api, config), caches.clone()));
-        Self(Arc::new(Inner {
-            client,
-            caches,
-            _watching: watching,
-        }))
+        let watch = follow(on_management(api, config), caches.clone());
+        (Self(Arc::new(Inner { client, caches })), watch)
     }
 
     /// The records of this cluster.
     pub fn of_cluster(&self, cluster: &ObjectKey) -> KubeRecords {
         let cache = self.0.caches.cache(cluster);
-        KubeRecords::new(self.0.client.clone(), cluster, cache, self.clone())
+        KubeRecords::new(self.0.client.clone(), cluster, cache)
     }
 }
 
@@ -107,7 +111,10 @@ impl Caches {
     fn apply(&self, event: Event<Lenient<NodeIdentity>>) {
         let mut state = self.state();
         match event {
-            Event::Init => state.listing.clear(),
+            Event::Init => {
+                state.listing.clear();
+                self.heard.outdated();
+            }
             Event::InitApply(object) => {
                 if let Some(cluster) = state.cluster_of(&object) {
                     let (name, stored) = entry(&object, &cluster.name, &mut state.skipped);
@@ -124,12 +131,10 @@ impl Caches {
                     state.cache(cluster, &self.heard);
                 }
                 state.is_synced = true;
+                self.heard.now();
                 for (cluster, cache) in &state.clusters {
                     cache.replace(listing.remove(cluster).unwrap_or_default());
                 }
-                // What nobody asks for, and nothing is in, takes no memory.
-                let is_used =
-                    |cache: &Arc<Cache>| Arc::strong_count(cache) > 1 || !cache.is_empty();
                 state.clusters.retain(|_, cache| is_used(cache));
             }
             Event::Apply(object) => {
@@ -152,6 +157,10 @@ impl Caches {
 
 impl State {
     fn cache(&mut self, cluster: &ObjectKey, heard: &Arc<Heard>) -> Arc<Cache> {
+        if !self.clusters.contains_key(cluster) && self.clusters.len() == self.clusters.capacity() {
+            // Those of clusters that are gone make room before the map grows.
+            self.clusters.retain(|_, cache| is_used(cache));
+        }
         let is_synced = self.is_synced;
         let new = || Arc::new(Cache::new(is_synced, heard.clone()));
         let cache = self.clusters.entry(cluster.clone()).or_insert_with(new);
@@ -180,6 +189,11 @@ impl State {
         let label = || labels?.get(CLUSTER_NAME_LABEL);
         known.or_else(|| Some(ObjectKey::new(namespace, label()?)))
     }
+}
+
+/// Whether somebody asks for it, or there is something in it.
+fn is_used(cache: &Arc<Cache>) -> bool {
+    Arc::strong_count(cache) > 1 || !cache.is_empty()
 }
 
 impl fmt::Debug for RecordsWatch {

@@ -62,6 +62,7 @@ fn a_sweep_counts_and_finds_the_first_end() {
             tombstones: 0,
             held_back: None,
             done: Vec::new(),
+            not_removed: BTreeSet::new(),
         }
     );
 }
@@ -449,6 +450,39 @@ fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
 
     let node = block_on(nodes.state(&name("n1"))).unwrap();
     assert_ne!(node, NodeState::Absent);
+}
+
+/// Nodes of an API server that does not answer.
+#[derive(Debug)]
+struct Away;
+
+impl Nodes for Away {
+    fn state<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+        Box::pin(async { Err(Unavailable::new("away")) })
+    }
+
+    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a str) -> BoxFuture<'a, Result<(), Unavailable>> {
+        Box::pin(async { Err(Unavailable::new("away")) })
+    }
+}
+
+#[test]
+fn a_node_that_could_not_be_deleted_is_named_for_the_next_sweep() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    swept_again(&world, 2);
+    let machines = StaticInventory::new(world.machines.clone()).unwrap();
+    let ledger = RecordLedger::new(
+        world.records.clone(),
+        Arc::new(machines),
+        Arc::new(Away),
+        policy(),
+    );
+    let listed = BTreeSet::from(["n1".to_owned()]);
+
+    let swept = block_on(ledger.sweep(at(5), &listed)).unwrap();
+
+    assert_eq!(swept.not_removed, listed);
 }
 
 #[test]

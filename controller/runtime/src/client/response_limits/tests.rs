@@ -12,6 +12,10 @@ use super::*;
 const OBJECT: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests/a/status";
 const PAGE: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=16";
 const WATCH: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&watch=true";
+const BINDINGS_PAGE: &str =
+    "https://h/apis/rbac.authorization.k8s.io/v1/clusterrolebindings?&limit=16";
+const BINDINGS_WATCH: &str =
+    "https://h/apis/rbac.authorization.k8s.io/v1/clusterrolebindings?&watch=true";
 
 /// Answers everything with this status and these pieces.
 struct Server<P> {
@@ -241,8 +245,8 @@ fn amplified() -> [(&'static str, String, Excess); 4] {
     );
     [
         (PAGE, page(&many("{}")), Excess::Items(16)),
-        (PAGE, page(&subjects), Excess::Values(MIN_VALUES)),
-        (WATCH, event(&subjects), Excess::Values(MIN_VALUES)),
+        (BINDINGS_PAGE, page(&subjects), Excess::Values(MIN_VALUES)),
+        (BINDINGS_WATCH, event(&subjects), Excess::Values(MIN_VALUES)),
         (OBJECT, subjects, Excess::Values(MAX_VALUES)),
     ]
 }

@@ -17,12 +17,13 @@ const NODES_A_PAGE: u32 = 100;
 /// cluster's upkeep for ever. As many Nodes as a cluster of ten times the supported size has.
 const MAX_PAGES: usize = 500;
 
-/// One is enough to wait for.
+/// One is enough to wait for, and some to name.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
-/// The Nodes with such a name: all of them, or [`MAX_WITHOUT`] at least.
+/// The Nodes with such a name: all of them, or `enough` at least.
 pub(super) async fn nodes_named(
     client: &Client,
+    enough: usize,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeSet<String>, String> {
     let api: Api<Node> = Api::all(client.clone());
@@ -40,7 +41,7 @@ pub(super) async fn nodes_named(
             .filter_map(|node| node.metadata.name);
         found.extend(names.filter(|name| wanted(name)));
         match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) if found.len() < MAX_WITHOUT => page = page.continue_token(&next),
+            Some(next) if found.len() < enough => page = page.continue_token(&next),
             Some(_) | None => return Ok(found),
         }
     }

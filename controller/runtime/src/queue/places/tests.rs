@@ -116,3 +116,22 @@ async fn what_was_left_out_is_listed_again_when_there_is_room() {
     assert!(queue.relist(later));
     assert!(!queue.relist(later), "once");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_has_not_ended_is_not_begun_anew() {
+    let mut queue = Queue::default();
+    queue.listing();
+    for number in 0..=MAX_OF_REQUESTER {
+        queue.seen(csr_by("token", &number.to_string()));
+    }
+    for number in 0..MAX_OF_REQUESTER / 2 {
+        queue.gone(&number.to_string());
+    }
+    assert!(!queue.relist(Instant::now() + 10 * RELIST));
+
+    tokio::time::advance(10 * RELIST).await;
+    queue.listed();
+
+    assert!(!queue.relist(Instant::now()));
+    assert!(queue.relist(Instant::now() + RELIST));
+}

@@ -254,6 +254,46 @@ async fn a_bookmark_is_enough_to_be_heard_of() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_known_while_the_records_are_listed_again() {
+    let (lists, watches) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+    let (seen, watches) = (lists.clone(), Arc::new(watches));
+    let (sender, receiver) = unbounded();
+    let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
+    let records = start(move |uri| {
+        if is_watch(uri) {
+            watches.fetch_add(1, Ordering::Relaxed);
+            let receiver = receiver.lock().unwrap().take();
+            return receiver.map_or(Answer::Never, Answer::Open);
+        }
+        match seen.fetch_add(1, Ordering::Relaxed) {
+            0 => empty_list(),
+            2.. => Answer::Never,
+            page => Answer::Json(
+                200,
+                json!({
+                    "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentityList",
+                    "metadata": {"resourceVersion": "9", "continue": page.to_string()}, "items": [],
+                }),
+            ),
+        }
+    });
+    assert!(records.known(&name("n1")).await.is_ok());
+
+    let expired = json!({
+        "type": "ERROR",
+        "object": {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410,
+                   "message": "too old resource version"},
+    });
+    sender.unbounded_send(expired).unwrap();
+    while lists.load(Ordering::Relaxed) < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    assert!(records.known(&name("n1")).await.is_err());
+    drop(sender);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_watch_has_the_records_of_many_clusters() {
     let (sender, receiver) = unbounded();
     let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
@@ -265,7 +305,8 @@ async fn one_watch_has_the_records_of_many_clusters() {
         let receiver = receiver.lock().unwrap().take();
         receiver.map_or(Answer::Never, Answer::Open)
     });
-    let watch = RecordsWatch::start(client, None);
+    let (watch, watching) = RecordsWatch::new(client, None);
+    let _watching = tokio::spawn(watching);
     let key = |namespace, cluster| ObjectKey::new(namespace, cluster);
     let [own, other, namesake] = [key("a", "prod-1"), key("a", "prod-2"), key("b", "prod-1")]
         .map(|key| watch.of_cluster(&key));

@@ -38,10 +38,12 @@ fn pages(count: usize) -> Client {
 
 #[tokio::test]
 async fn a_list_of_nodes_that_does_not_end_is_given_up() {
-    let two = nodes_named(&pages(2), |name| name == "n2").await.unwrap();
+    let two = nodes_named(&pages(2), MAX_WITHOUT, |name| name == "n2")
+        .await
+        .unwrap();
     assert_eq!(two.into_iter().collect::<Vec<_>>(), ["n2"]);
 
-    let error = nodes_named(&pages(usize::MAX), |_| false)
+    let error = nodes_named(&pages(usize::MAX), MAX_WITHOUT, |_| false)
         .await
         .unwrap_err();
     assert_eq!(error, "their list has more than 500 pages");
