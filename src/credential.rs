@@ -4,8 +4,9 @@ mod issued;
 
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::names::NodeName;
-use rustls_pki_types::pem::{PemObject as _, SectionKind};
 use x509_parser::nom::Parser as _;
 use x509_parser::prelude::{X509Certificate, X509CertificateParser};
 use zeroize::Zeroizing;
@@ -22,6 +23,12 @@ const LAST_SECOND: i64 = 253_402_300_799;
 
 /// What every block of PEM begins with.
 const BEGIN: &str = "-----BEGIN ";
+
+const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n";
+const END_CERTIFICATE: &str = "-----END CERTIFICATE-----\n";
+
+/// A line of PEM (RFC 7468 section 2), and its end.
+const LINE_LEN: usize = 65;
 
 /// A chain and the key of its leaf, which match.
 ///
@@ -111,10 +118,7 @@ impl Credential {
             .ok_or(CredentialError::NoCertificate)?;
         let key =
             PrivateKey::from_pem(Secret::new(key_pem.to_owned())).map_err(CredentialError::Key)?;
-        let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(certificate_pem.as_bytes());
-        let Some(Ok((SectionKind::Certificate, der))) = sections.next() else {
-            return Err(CredentialError::NoCertificate);
-        };
+        let der = first_certificate(certificate_pem).ok_or(CredentialError::NoCertificate)?;
         let certificate = parse(&der, Extensions::Opaque).map_err(CredentialError::Certificate)?;
         if !has_key(&certificate, &key) {
             return Err(CredentialError::Mismatch);
@@ -190,6 +194,25 @@ impl Leaf {
             serial,
         })
     }
+}
+
+/// The DER of the first block of a chain as [`Credential::to_pem`] writes it: lines of one length.
+///
+/// Decoders of PEM in general read it as if it were a key, in constant time: that costs more than
+/// parsing the certificate.
+fn first_certificate(pem: &str) -> Option<Vec<u8>> {
+    let base64 = pem.strip_prefix(BEGIN_CERTIFICATE)?;
+    // There is no dash in base64.
+    let (base64, end) = base64.split_at_checked(base64.find('-')?)?;
+    if !end.starts_with(END_CERTIFICATE) {
+        return None;
+    }
+    let mut der = Vec::with_capacity(base64.len());
+    for line in base64.as_bytes().chunks(LINE_LEN) {
+        let line = line.strip_suffix(b"\n")?;
+        STANDARD.decode_vec(line, &mut der).ok()?;
+    }
+    Some(der)
 }
 
 /// How much of a certificate is looked into.

@@ -12,7 +12,7 @@ mod file;
 mod table;
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use sha2::{Digest, Sha256};
+
+use crate::exec::EXEC_INFO;
 
 pub use error::{Document, Origin, SettingsError, ValueError};
 pub use table::{AbsolutePath, Entry, Form, Key, Setting, Value};
@@ -99,9 +101,12 @@ impl ProviderSchema {
     }
 }
 
-/// The variables of the environment that begin with our prefix.
-#[derive(Debug, Default)]
+/// The variables of the environment that are this program's: client-go's, and those that begin with our
+/// prefix.
+#[derive(Debug, Clone, Default)]
 pub struct Variables {
+    /// [`EXEC_INFO`].
+    pub exec_info: Option<OsString>,
     config: Option<PathBuf>,
     values: Vec<(Entry, OsString)>,
     /// Those that no setting has: misspelt, or of another release.
@@ -119,6 +124,10 @@ impl Variables {
     ) -> Self {
         let mut variables = Self::default();
         for (name, value) in environment {
+            if name == EXEC_INFO {
+                variables.exec_info = Some(value);
+                continue;
+            }
             let Some(suffix) = name
                 .to_str()
                 .and_then(|name| name.strip_prefix(VARIABLE_PREFIX))
@@ -151,13 +160,15 @@ fn is_in_section(suffix: &str, provider: &str) -> bool {
     section.eq_ignore_ascii_case(provider) && rest.starts_with('_')
 }
 
-/// Every source of settings but the environment.
+/// Every source of settings.
 #[derive(Debug, Default)]
 pub struct Sources<'a> {
     /// `--config`.
     pub config: Option<&'a Path>,
     /// The flags, each with the text given to it.
     pub flags: Vec<(Entry, OsString)>,
+    /// The variables.
+    pub variables: Variables,
     /// The extension of the cluster in the exec info, as JSON.
     pub extension: Option<&'a str>,
 }
@@ -167,11 +178,11 @@ pub struct Sources<'a> {
 struct Values(BTreeMap<&'static str, String>);
 
 impl Values {
-    fn set(&mut self, entry: Entry, value: &OsStr) -> Result<(), ValueError> {
-        let value = value.to_str().ok_or(ValueError::NotText)?;
+    fn set(&mut self, entry: Entry, value: OsString) -> Result<(), ValueError> {
+        let value = value.into_string().map_err(|_| ValueError::NotText)?;
         if !value.is_empty() {
-            (entry.check)(value)?;
-            self.0.insert(entry.key.name, value.to_owned());
+            (entry.check)(&value)?;
+            self.0.insert(entry.key.name, value);
         }
         Ok(())
     }
@@ -218,23 +229,19 @@ impl Settings {
     ///
     /// The first source, beginning with the weakest, that has an unknown key or an invalid value,
     /// also where a stronger one has another value.
-    pub fn load(
-        sources: Sources<'_>,
-        variables: Variables,
-        schema: &ProviderSchema,
-    ) -> Result<Self, SettingsError> {
+    pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, SettingsError> {
         let mut values = match sources.extension {
             Some(json) => file::read_extension(json, schema)?,
             None => Values::default(),
         };
-        let named = sources.config.or(variables.config.as_deref());
+        let named = sources.config.or(sources.variables.config.as_deref());
         file::read(named, Path::new(CONFIG_FILE), schema, &mut values)?;
-        for (entry, value) in variables.values {
-            let set = values.set(entry, &value);
+        for (entry, value) in sources.variables.values {
+            let set = values.set(entry, value);
             set.map_err(|why| SettingsError::of_value(Origin::Variable(entry.key), &why))?;
         }
         for (entry, value) in sources.flags {
-            let set = values.set(entry, &value);
+            let set = values.set(entry, value);
             set.map_err(|why| SettingsError::of_value(Origin::Flag(entry.key), &why))?;
         }
         Ok(Self::of(values, schema))

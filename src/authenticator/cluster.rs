@@ -111,9 +111,19 @@ pub(super) fn ca_changed(cluster: Option<&ExecCluster<'_>>, origin: Option<&Orig
         return false;
     };
     // What cannot be decoded is for the slow path to complain about.
-    STANDARD
-        .decode(data)
-        .map_or(true, |pem| pem != origin.endpoint.ca_pem.as_bytes())
+    STANDARD.decode(data).map_or(true, |pem| {
+        !is_same(&pem, origin.endpoint.ca_pem.as_bytes())
+    })
+}
+
+/// Compares eight bytes at a time, as musl's `memcmp` does not.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let (words, rest) = one.as_chunks();
+    let (other_words, other_rest) = other.as_chunks();
+    let mut pairs = words.iter().zip(other_words);
+    one.len() == other.len()
+        && pairs.all(|(one, other)| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*other))
+        && rest == other_rest
 }
 
 #[cfg(test)]
@@ -143,6 +153,20 @@ mod tests {
         let text = info(data);
         let info = crate::exec::ExecInfo::parse(text.as_ref()).unwrap();
         ca_changed(info.cluster.as_ref(), Some(&origin))
+    }
+
+    #[test]
+    fn bytes_are_the_same_where_each_is() {
+        for length in 0..20 {
+            let bytes = vec![1; length];
+            assert!(is_same(&bytes, &bytes));
+            assert!(!is_same(&bytes, &vec![1; length + 1]));
+            for changed in 0..length {
+                let mut other = bytes.clone();
+                other[changed] = 2;
+                assert!(!is_same(&bytes, &other), "{changed} of {length}");
+            }
+        }
     }
 
     #[test]

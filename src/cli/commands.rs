@@ -27,7 +27,7 @@ impl Session {
     ) -> Result<(), Failure> {
         match (&arguments.command, exec_info) {
             (None | Some(Command::Credential), Some(info)) => {
-                self.speak_to_client_go(info, sources(arguments))
+                self.speak_to_client_go(info, self.sources(arguments))
             }
             (None, None) => Err(Failure::new(
                 Code::Usage,
@@ -70,7 +70,16 @@ impl Session {
         &self,
         arguments: &Arguments,
     ) -> Result<Authenticator<'a>, Failure> {
-        self.authenticator(sources(arguments), Caller::Person)
+        self.authenticator(self.sources(arguments), Caller::Person)
+    }
+
+    pub(super) fn sources<'a>(&self, arguments: &'a Arguments) -> Sources<'a> {
+        Sources {
+            config: arguments.config(),
+            flags: arguments.settings.clone(),
+            variables: self.variables.clone(),
+            extension: None,
+        }
     }
 
     fn version(&self, output: Version) -> Result<(), Failure> {
@@ -92,14 +101,6 @@ impl Session {
             }
         };
         answer::print(text.as_bytes())
-    }
-}
-
-pub(super) fn sources(arguments: &Arguments) -> Sources<'_> {
-    Sources {
-        config: arguments.config(),
-        flags: arguments.settings.clone(),
-        extension: None,
     }
 }
 

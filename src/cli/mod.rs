@@ -9,13 +9,14 @@ mod status;
 
 use std::env;
 use std::ffi::OsString;
+use std::mem;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attester::Attester;
 use crate::authenticator::{Authenticator, Caller, Observer};
-use crate::exec::{EXEC_INFO, ExecInfo};
+use crate::exec::ExecInfo;
 use crate::failure::{Code, Failure};
 use crate::log::Log;
 use crate::machine::Machine;
@@ -45,24 +46,31 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
         expiration_seconds: attester.expiration_seconds(),
     };
     let attester: Arc<dyn Attester> = Arc::new(attester);
-    let exec_info = env::var_os(EXEC_INFO);
+    let mut variables = Variables::read(env::vars_os(), &schema);
+    let exec_info = variables.exec_info.take();
     // client-go's calls come every hour on every node: they do not pay for a parser of arguments.
     if let (Some(info), 0..=1) = (&exec_info, env::args_os().len()) {
         let session = Session {
             attester,
             schema,
+            variables: Variables::default(),
             machine,
             rescue: Rescue::install(Log::default()),
             log: Log::default(),
             observer,
         };
-        return session.finish(session.speak_to_client_go(info, Sources::default()));
+        let sources = Sources {
+            variables,
+            ..Sources::default()
+        };
+        return session.finish(session.speak_to_client_go(info, sources));
     }
     match Arguments::parse(&schema) {
         Ok(arguments) => {
             let session = Session {
                 attester,
                 schema,
+                variables,
                 machine,
                 rescue: Rescue::install(arguments.log()),
                 log: arguments.log(),
@@ -78,6 +86,8 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
 struct Session {
     attester: Arc<dyn Attester>,
     schema: ProviderSchema,
+    /// The environment, for commands.
+    variables: Variables,
     machine: Machine,
     rescue: Rescue,
     log: Log,
@@ -109,7 +119,11 @@ impl Session {
             rescue: self.rescue.speaking(info.version),
             ..self.authenticator(sources, Caller::ClientGo)?
         };
-        print(&authenticator)
+        let printed = print(&authenticator);
+        // The process ends here, and there is no secret in it: taking it apart would cost each run as much as
+        // reading the settings.
+        mem::forget(authenticator);
+        printed
     }
 
     fn authenticator<'a>(
@@ -117,14 +131,13 @@ impl Session {
         sources: Sources<'_>,
         caller: Caller,
     ) -> Result<Authenticator<'a>, Failure> {
-        let variables = Variables::read(env::vars_os(), &self.schema);
-        for name in &variables.unknown {
+        for name in &sources.variables.unknown {
             self.log.warn(&format!(
                 "the variable {name:?} is no setting and is passed over"
             ));
         }
-        let settings = Settings::load(sources, variables, &self.schema)
-            .map_err(|error| settings_failure(&error))?;
+        let settings =
+            Settings::load(sources, &self.schema).map_err(|error| settings_failure(&error))?;
         Ok(Authenticator {
             attester: Arc::clone(&self.attester),
             settings,

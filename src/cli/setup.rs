@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::arguments::{Arguments, SetupOptions};
-use super::commands::sources;
 use super::{Session, answer};
 use crate::authenticator::{Authenticator, Caller};
 use crate::failure::{Code, Failure};
@@ -33,7 +32,7 @@ impl Session {
         // Before each start of a kubelet that keeps ending: a remembered failure answers for it, as
         // it does for client-go.
         let authenticator = self
-            .authenticator(sources(arguments), Caller::ClientGo)
+            .authenticator(self.sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;
         let authenticator: Authenticator<'_> = Authenticator {
             limit: ENROLMENT,

@@ -99,7 +99,11 @@ fn load(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Settings, SettingsError> {
     let variables = Variables::read(environment.into_iter(), &schema());
-    Settings::load(sources, variables, &schema())
+    let sources = Sources {
+        variables,
+        ..sources
+    };
+    Settings::load(sources, &schema())
 }
 
 fn entry(name: &str) -> Entry {

@@ -139,7 +139,7 @@ impl Value for StsEndpoint {
 #[cfg(test)]
 mod tests {
     use kubelet_attestation::names::Provider;
-    use kubelet_authenticator::settings::{ProviderSchema, Sources, Variables};
+    use kubelet_authenticator::settings::{ProviderSchema, Sources};
 
     use super::*;
 
@@ -154,7 +154,7 @@ mod tests {
             extension: Some(extension),
             ..Sources::default()
         };
-        AwsSettings::of(&Settings::load(sources, Variables::default(), &schema).unwrap())
+        AwsSettings::of(&Settings::load(sources, &schema).unwrap())
     }
 
     #[test]

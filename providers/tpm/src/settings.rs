@@ -187,7 +187,7 @@ impl Value for PcrSelection {
 #[cfg(test)]
 mod tests {
     use kubelet_attestation::names::Provider;
-    use kubelet_authenticator::settings::{ProviderSchema, Sources, Variables};
+    use kubelet_authenticator::settings::{ProviderSchema, Sources};
 
     use super::*;
 
@@ -202,7 +202,7 @@ mod tests {
             extension: Some(extension),
             ..Sources::default()
         };
-        Settings::load(sources, Variables::default(), &schema)
+        Settings::load(sources, &schema)
             .map(|settings| TpmSettings::of(&settings, enrolled))
             .map_err(|error| error.to_string())
     }
