@@ -66,7 +66,7 @@ impl PrivateKey {
         let public = match embedded_public_key(kind, &der) {
             Some(public) => public.to_vec(),
             None => KeyPair::from_pem(pem.expose())
-                .map_err(KeyError::Unreadable)?
+                .map_err(unreadable)?
                 .der_bytes()
                 .to_vec(),
         };
@@ -90,7 +90,16 @@ impl PrivateKey {
 
     /// The key as rcgen signs with it.
     pub fn pair(&self) -> Result<KeyPair, KeyError> {
-        KeyPair::from_pem(self.pem.expose()).map_err(KeyError::Unreadable)
+        KeyPair::from_pem(self.pem.expose()).map_err(unreadable)
+    }
+}
+
+/// The parser of PEM quotes the line that it does not understand, which may be one of the key.
+fn unreadable(error: rcgen::Error) -> KeyError {
+    if matches!(error, rcgen::Error::PemError(_)) {
+        KeyError::NotOneKey
+    } else {
+        KeyError::Unreadable(error)
     }
 }
 
@@ -128,6 +137,8 @@ fn elements(mut der: &[u8]) -> impl Iterator<Item = Any<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::errors::error_chain;
+
     use super::*;
 
     /// `openssl ecparam -name prime256v1 -genkey -noout`, then `openssl ec -no_public`.
@@ -174,6 +185,23 @@ mod tests {
             PrivateKey::from_pem(Secret::new(hollow.to_owned())),
             Err(KeyError::Unreadable(_))
         ));
+    }
+
+    #[test]
+    fn an_error_about_a_damaged_key_quotes_no_line_of_it() {
+        let key = PrivateKey::generate().unwrap();
+        for pem in [WITHOUT_PUBLIC, key.pem().expose()] {
+            let first = pem.lines().nth(1).unwrap();
+            // What stands before an empty line is a header, to strict parsers of PEM.
+            let damaged = pem.replace(first, &format!("{first}\n"));
+
+            let read = PrivateKey::from_pem(Secret::new(damaged));
+            let error = read.and_then(PrivateKey::checked).unwrap_err();
+
+            let text = error_chain(&error);
+            assert!(!text.contains(first), "{text}");
+            assert!(matches!(error, KeyError::NotOneKey), "{text}");
+        }
     }
 
     fn pem_der(text: &str) -> Vec<u8> {
