@@ -45,17 +45,19 @@ impl KubeletArguments {
 
     /// The arguments in a process's `cmdline`, if it is a kubelet's; the process may be gone.
     fn of_process(cmdline: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
-        let Some(arguments) = read(cmdline)? else {
-            return Ok(None);
-        };
+        Ok(read(cmdline)?.and_then(|arguments| Self::from_cmdline(&arguments)))
+    }
+
+    /// The arguments in the content of a process's `cmdline` (proc(5)), if it is a kubelet's.
+    pub fn from_cmdline(arguments: &[u8]) -> Option<Self> {
         let mut arguments = arguments
             .split(|byte| *byte == 0)
             .map(String::from_utf8_lossy);
         let program = arguments.next().unwrap_or_default();
         if Path::new(program.as_ref()).file_name() != Some(OsStr::from_bytes(b"kubelet")) {
-            return Ok(None);
+            return None;
         }
-        Ok(Some(Self::collect(arguments)))
+        Some(Self::collect(arguments))
     }
 
     /// The arguments that kubeadm wrote down in `file` (normally [`KUBEADM_FLAGS`]), if it did.
@@ -64,8 +66,9 @@ impl KubeletArguments {
             .map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))
     }
 
-    /// `KUBELET_KUBEADM_ARGS="--a=b --c=d"`: kubeadm never puts a space into an argument.
-    fn from_environment_file(contents: &str) -> Self {
+    /// The arguments in the content of kubeadm's file, `KUBELET_KUBEADM_ARGS="--a=b --c=d"`: kubeadm
+    /// never puts a space into an argument.
+    pub fn from_environment_file(contents: &str) -> Self {
         let assigned = contents
             .lines()
             .filter_map(|line| line.trim().strip_prefix("KUBELET_KUBEADM_ARGS="))

@@ -5,6 +5,8 @@ mod client;
 mod error;
 pub mod kubeconfig;
 mod proxy;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tls;
 mod transport;
 mod types;

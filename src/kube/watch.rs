@@ -40,7 +40,7 @@ pub(super) struct Watch<'a> {
 }
 
 /// What one watch came to.
-enum Ended {
+pub(super) enum Ended {
     With(Waited),
     /// It ended or was cut: another one goes on from the last version.
     Cut(Option<ApiError>),
@@ -126,7 +126,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Takes in one event.
-    fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, ApiError> {
+    pub(super) fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, ApiError> {
         let Ok(event) = serde_json::from_slice::<WireEvent<'_>>(line) else {
             // The rest of a line that was cut; whatever it was, the next watch brings it again.
             return Ok(Some(Ended::Cut(None)));

@@ -17,6 +17,8 @@ mod cms;
 mod fields;
 mod json;
 mod region_certificates;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::time::SystemTime;
 

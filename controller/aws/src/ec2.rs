@@ -12,6 +12,8 @@ mod named;
 mod nitro_tpm;
 mod outage;
 mod place;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -26,6 +26,8 @@ mod refused;
 mod replay;
 mod request;
 mod settings;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::time::SystemTime;
 

@@ -21,6 +21,8 @@ mod kubeconfig;
 mod response_limits;
 mod retry;
 mod sieve;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};

@@ -17,6 +17,8 @@ use tokio::time::Instant;
 use crate::client::{Excess, MANAGEMENT_PAGE_SIZE};
 
 mod lenient;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use lenient::unreadable_objects;
 pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};

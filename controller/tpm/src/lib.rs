@@ -28,5 +28,7 @@ mod pcr_policy;
 pub mod policy;
 mod public;
 mod structure;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod trusted_ek;
 pub mod verifier;

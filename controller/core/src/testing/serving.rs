@@ -9,7 +9,9 @@ use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use super::cluster::machine;
 use super::{Csr, UID, block, cluster, der, extension, issued_at, now, renewal, texts, valid};
 use crate::decide::Context;
+use crate::identifiers::ServingName;
 use crate::inventory::{Machine, StaticInventory};
+use crate::refusal::Denial;
 use crate::scope::Duties;
 use crate::serving::ServingPolicy;
 
@@ -65,6 +67,11 @@ pub fn serving_cluster() -> Context {
 pub fn joined(cluster: Context) -> Context {
     issued_at(&valid(), &cluster, now());
     cluster
+}
+
+/// The names in the value of the extension subject alternative name.
+pub fn serving_names(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
+    crate::policy::serving_names::parse(value)
 }
 
 /// A `GeneralName` that is a DNS name.

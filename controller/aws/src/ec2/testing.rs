@@ -1,0 +1,11 @@
+//! The reader of an endorsement key as EC2 answers it, without EC2.
+
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::verifier::platform::KeyKind;
+
+use super::endorsement_key::Kind;
+
+/// The digest of a key of this kind; `None` where it is refused.
+pub fn endorsement_key(kind: KeyKind, value: &str) -> Option<KeyDigest> {
+    Kind::of(kind)?.read(value).ok()
+}

@@ -1,0 +1,26 @@
+//! The reader of answers of STS, without STS.
+
+use hyper::StatusCode;
+use node_attestation_core::refusal::{AwsDenial, Refusal};
+
+use super::answer;
+use super::principal::{ProfileRole, VerifiedCaller};
+use crate::document::VerifiedDocument;
+use crate::partition::Partition;
+
+/// The caller that an answer of this status names, checked against the instance of `document`.
+///
+/// # Errors
+///
+/// The outer error says why the answer names nobody.
+pub fn caller(
+    status: u16,
+    body: &[u8],
+    document: &VerifiedDocument,
+    partition: Partition,
+    roles: &[ProfileRole],
+) -> Result<Result<VerifiedCaller, AwsDenial>, Refusal> {
+    let status = StatusCode::from_u16(status).unwrap_or_default();
+    let identity = answer::read(status, body)?;
+    Ok(VerifiedCaller::named(&identity, document, partition, roles))
+}

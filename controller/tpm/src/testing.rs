@@ -1,0 +1,84 @@
+//! The parsers of a TPM's structures, each by itself.
+
+use std::time::SystemTime;
+
+use kubelet_attestation::evidence::tpm::{Quote, Registers};
+use node_attestation_core::refusal::TpmDenial;
+use tpm2_protocol::data::{TpmsAttest, TpmtSignature};
+
+use crate::attest::VerifiedQuote;
+use crate::chain::Authorities;
+use crate::invalid_settings::InvalidTpmSettings;
+use crate::public::{AttestationKey, EndorsementKey};
+use crate::structure::{encode, exactly};
+
+/// A public key of a TPM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    /// The Name of the object.
+    pub name: Vec<u8>,
+    /// DER of the `SubjectPublicKeyInfo`.
+    pub spki: Vec<u8>,
+}
+
+/// Reads a `TPMT_PUBLIC` of an attestation key.
+pub fn attestation_key(public_area: &[u8]) -> Result<PublicKey, TpmDenial> {
+    let key = AttestationKey::parse(public_area)?;
+    Ok(PublicKey {
+        name: key.name().as_bytes().to_vec(),
+        spki: key.key().spki(),
+    })
+}
+
+/// Reads a `TPMT_PUBLIC` of an endorsement key.
+pub fn endorsement_key(public_area: &[u8]) -> Result<PublicKey, TpmDenial> {
+    let key = EndorsementKey::parse(public_area)?;
+    Ok(PublicKey {
+        name: key.name().as_bytes().to_vec(),
+        spki: key.key().spki(),
+    })
+}
+
+/// Verifies a quote by the attestation key with this `TPMT_PUBLIC`; gives its registers.
+pub fn quote(
+    attestation_key: &[u8],
+    quote: Quote,
+    qualifying_data: [u8; 32],
+) -> Result<Registers, TpmDenial> {
+    let key = AttestationKey::parse(attestation_key)?;
+    let quote = VerifiedQuote::verify(&key, quote, &[Some(qualifying_data), None])?;
+    Ok(quote.registers().clone())
+}
+
+/// Reads a `TPMS_ATTEST`, and encodes it again; `None` where it is refused.
+pub fn attest_again(bytes: &[u8]) -> Option<Vec<u8>> {
+    encode(&exactly::<TpmsAttest>(bytes)?)
+}
+
+/// Reads a `TPMT_SIGNATURE`, and encodes it again; `None` where it is refused.
+pub fn signature_again(bytes: &[u8]) -> Option<Vec<u8>> {
+    encode(&exactly::<TpmtSignature>(bytes)?)
+}
+
+/// Endorsement keys' certificates, and who must have signed them.
+#[derive(Debug)]
+pub struct Certificates(Authorities);
+
+impl Certificates {
+    /// Those that lead to an authority in one of these texts (PEM).
+    pub fn of(authorities: &[String]) -> Result<Self, InvalidTpmSettings> {
+        Authorities::new(authorities).map(Self)
+    }
+
+    /// Checks the certificate of the endorsement key with this `TPMT_PUBLIC`.
+    pub fn require(
+        &self,
+        certificate: &[u8],
+        intermediates: &[Vec<u8>],
+        endorsement_key: &[u8],
+        now: SystemTime,
+    ) -> Result<(), TpmDenial> {
+        let key = EndorsementKey::parse(endorsement_key)?;
+        self.0.require(Some(certificate), intermediates, &key, now)
+    }
+}

@@ -1,0 +1,40 @@
+//! The parsers of an API server's answers, without an API server.
+
+use reqwest::StatusCode;
+
+use super::client::ApiClient;
+use super::error::ApiError;
+use super::transport::Answer;
+use super::types::CsrObject;
+use super::watch::{Ended, Waited, Watch};
+use crate::clock::Deadline;
+
+/// Reads a request as the API server has it.
+pub fn object(client: &ApiClient, json: &[u8]) -> Result<CsrObject, ApiError> {
+    client.object(json)
+}
+
+/// The meaning of an answer with this status, which is no success.
+pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
+    client.refusal(&Answer {
+        status: StatusCode::from_u16(status).unwrap_or_default(),
+        body: body.to_vec(),
+    })
+}
+
+/// The end of a watch of `csr` with these lines; `None` where they decide nothing.
+pub fn watch(
+    client: &ApiClient,
+    csr: &CsrObject,
+    lines: &[u8],
+) -> Result<Option<Waited>, ApiError> {
+    let mut watch = Watch::new(client, csr, Deadline::after(std::time::Duration::MAX));
+    for line in lines.split(|byte| *byte == b'\n') {
+        match watch.take(line)? {
+            Some(Ended::With(waited)) => return Ok(Some(waited)),
+            Some(Ended::Cut(_) | Ended::Expired) => return Ok(None),
+            None => {}
+        }
+    }
+    Ok(None)
+}
