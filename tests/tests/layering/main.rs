@@ -29,6 +29,7 @@ const TPM: &str = "node-attestation-tpm";
 const MANAGER: &str = "node-attestation-manager";
 const SUPPORT: &str = "kubelet-authenticator-test-support";
 const FLOOR: &str = "kubelet-authenticator-floor";
+const FUZZ: &str = "kubelet-authenticator-fuzz";
 const TESTS: &str = "kubelet-authenticator-tests";
 
 /// Direct dependencies by package, but for those of tests only.
@@ -124,6 +125,7 @@ fn every_package_has_a_place_in_the_layering() {
         MANAGER,
         SUPPORT,
         FLOOR,
+        FUZZ,
         TESTS,
     ]
     .into_iter()
@@ -257,6 +259,17 @@ fn nothing_imports_the_manager() {
             .ours(MANAGER)
             .is_subset(&[ATTESTATION, CORE, RUNTIME, AWS, TPM].into())
     );
+}
+
+#[test]
+fn fuzz_targets_import_libraries_only_and_nothing_imports_them() {
+    let workspace = Workspace::read();
+
+    let libraries = [ATTESTATION, NODE, CORE, RUNTIME, AWS, TPM, SUPPORT];
+    assert_eq!(workspace.ours(FUZZ), libraries.into());
+    for (package, dependencies) in &workspace.with_dev {
+        assert!(!dependencies.contains(FUZZ), "{package}");
+    }
 }
 
 #[test]

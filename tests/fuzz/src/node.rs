@@ -1,0 +1,213 @@
+//! Targets of the node library: client-go's question, kubeconfigs, the kubelet's arguments.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use kubelet_attestation::errors::error_chain;
+use kubelet_authenticator::exec::{ExecInfo, ExecInfoError};
+use kubelet_authenticator::kube::kubeconfig::{
+    ClusterEndpoint, Kubeconfig, KubeconfigError, Login,
+};
+use kubelet_authenticator::kubelet::KubeletArguments;
+use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{Outcome, SECRET, assert_keeps_secret};
+
+/// Longer than any error of a question: client-go's texts are shortened in it.
+const MAX_ERROR_LEN: usize = 2 * 1024;
+
+/// What client-go asks; an error repeats nothing of the cluster.
+pub fn exec_info(input: &[u8]) -> Outcome {
+    let info = match ExecInfo::parse(OsStr::from_bytes(input)) {
+        Ok(info) => info,
+        Err(error) => {
+            let text = error_chain(&error);
+            assert!(text.len() <= MAX_ERROR_LEN, "{text}");
+            // These two quote the field that they are about.
+            if !matches!(
+                error,
+                ExecInfoError::Kind { .. } | ExecInfoError::Version { .. }
+            ) {
+                assert_keeps_secret(&text);
+            }
+            return Outcome::Refused;
+        }
+    };
+    let Some(cluster) = &info.cluster else {
+        return Outcome::Accepted;
+    };
+    match ClusterEndpoint::from_exec_info(cluster) {
+        Ok(endpoint) => {
+            assert_endpoint(&endpoint);
+            Outcome::Accepted
+        }
+        Err(error) => {
+            assert_keeps_secret(&error_chain(&error));
+            Outcome::Refused
+        }
+    }
+}
+
+/// Questions with and without a cluster.
+pub fn exec_info_seeds() -> Vec<Vec<u8>> {
+    let ca = CertificateAuthority::new("kubernetes");
+    let question = |version: &str, spec: Value| {
+        let version = format!("client.authentication.k8s.io/{version}");
+        json!({"kind": "ExecCredential", "apiVersion": version, "spec": spec})
+    };
+    let cluster = json!({
+        "server": "https://10.0.0.1:6443", "tls-server-name": "api.example",
+        "certificate-authority-data": BASE64_STANDARD.encode(ca.certificate_pem()),
+        "config": {"token": SECRET},
+    });
+    let behind_proxy = json!({
+        "server": "https://api.example/prefix/",
+        "certificate-authority-data": BASE64_STANDARD.encode(ca.certificate_pem()),
+        "proxy-url": format!("http://user:{SECRET}@proxy:3128"), "config": null,
+    });
+    let questions = [
+        question("v1", json!({"interactive": false})),
+        question("v1beta1", json!({"cluster": cluster})),
+        question("v1", json!({"cluster": behind_proxy})),
+    ];
+    questions
+        .map(|question| question.to_string().into_bytes())
+        .into()
+}
+
+/// The guarantees of an endpoint; it can be kept, and written as client-go does.
+fn assert_endpoint(endpoint: &ClusterEndpoint) {
+    assert!(endpoint.server().starts_with("https://"));
+    assert!(!endpoint.ca().is_empty());
+    let fields = endpoint.to_fields();
+    let kept = ClusterEndpoint::from_fields(fields.clone(), "kept").unwrap();
+    let told = ClusterEndpoint::from_exec_info(&fields.exec_cluster()).unwrap();
+    for again in [kept, told] {
+        assert_eq!(again.to_fields(), fields);
+        assert_eq!(again.audience(), endpoint.audience());
+        assert!(again.is_of_same_cluster(endpoint));
+    }
+}
+
+/// Where kubeconfigs are written to be read.
+static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
+
+/// A kubeconfig; an error repeats no credential.
+pub fn kubeconfig(input: &[u8]) -> Outcome {
+    // Files that never end, or are not there for a parser to read.
+    if ["/dev", "/proc", "/sys"]
+        .iter()
+        .any(|folder| names(input, folder))
+    {
+        return Outcome::Refused;
+    }
+    let path = FOLDER.path().join("kubeconfig");
+    fs::write(&path, input).unwrap();
+    assert_parts(&path);
+    match Kubeconfig::read(&path) {
+        Ok(Kubeconfig {
+            endpoint, login, ..
+        }) => {
+            assert_endpoint(&endpoint);
+            if let Login::Token(token) = &login {
+                assert!(!token.expose().is_empty());
+                assert!(token.expose().bytes().all(|byte| byte.is_ascii_graphic()));
+                assert_keeps_secret(&format!("{login:?}"));
+            }
+            let alone = Kubeconfig::read_endpoint(&path).unwrap();
+            assert_eq!(alone.to_fields(), endpoint.to_fields());
+            assert_eq!(Kubeconfig::read_exec_command(&path).unwrap(), None);
+            Outcome::Accepted
+        }
+        Err(error) => {
+            assert_no_credential(&error);
+            Outcome::Refused
+        }
+    }
+}
+
+fn names(input: &[u8], folder: &str) -> bool {
+    let folder = folder.as_bytes();
+    input.windows(folder.len()).any(|window| window == folder)
+}
+
+fn assert_parts(path: &Path) {
+    let endpoint = Kubeconfig::read_endpoint(path);
+    let command = Kubeconfig::read_exec_command(path);
+    for error in [endpoint.err(), command.err()].iter().flatten() {
+        assert_no_credential(error);
+    }
+}
+
+/// Names and paths in errors are no credentials, whatever they say.
+fn assert_no_credential(error: &KubeconfigError) {
+    match error {
+        KubeconfigError::NotAKubeconfig { field, .. } => assert_keeps_secret(field),
+        KubeconfigError::Refused { place, why } => {
+            assert_keeps_secret(place.field);
+            assert_keeps_secret(&why.to_string());
+        }
+        _ => {}
+    }
+}
+
+/// Kubeconfigs with a token, a client certificate, and what else tools write.
+pub fn kubeconfig_seeds() -> Vec<Vec<u8>> {
+    let ca = CertificateAuthority::new("kubernetes");
+    let pair = ca.issue(&Contents::client(Subject::node("n1")));
+    let ca = BASE64_STANDARD.encode(ca.certificate_pem());
+    let users = [
+        format!("token: {SECRET}"),
+        format!("token: >-\n      {SECRET}"),
+        format!(
+            "{{client-certificate-data: {}, client-key-data: {}}}",
+            BASE64_STANDARD.encode(&pair.certificate_pem),
+            BASE64_STANDARD.encode(&pair.key_pem),
+        ),
+    ];
+    let kubeconfig = |user: String| {
+        format!(
+            "apiVersion: v1\nkind: Config\npreferences: {{}}\ncurrent-context: here\nclusters:\n\
+             - name: c\n  cluster:\n    server: https://api.example:6443\n    \
+             certificate-authority-data: {ca}\nusers:\n- name: u\n  user:\n    {user}\ncontexts:\n\
+             - context: {{cluster: c, user: u, namespace: default}}\n  name: here\n"
+        )
+    };
+    users.map(|user| kubeconfig(user).into_bytes()).into()
+}
+
+/// The kubelet's arguments: each is in what was read, and the last of several wins.
+pub fn kubelet_arguments(input: &[u8]) -> Outcome {
+    let text = String::from_utf8_lossy(input);
+    let of_process = KubeletArguments::from_cmdline(input);
+    let of_kubeadm = KubeletArguments::from_environment_file(&text);
+    for arguments in of_process.iter().chain([&of_kubeadm]) {
+        let found = [arguments.hostname_override(), arguments.provider_id()];
+        for value in found.into_iter().flatten() {
+            assert!(!value.is_empty() && text.contains(value), "{value:?}");
+        }
+    }
+    if of_process.is_some() {
+        // The first may be the value of a flag that stands at the end.
+        let last = b"\0--provider-id=a:///last".repeat(2);
+        let longer = KubeletArguments::from_cmdline(&[input, &last].concat()).unwrap();
+        assert_eq!(longer.provider_id(), Some("a:///last"));
+    }
+    let default = KubeletArguments::default();
+    Outcome::of(of_process.is_some_and(|found| found != default) || of_kubeadm != default)
+}
+
+/// Command lines of kubelets, and kubeadm's file.
+pub fn kubelet_arguments_seeds() -> Vec<Vec<u8>> {
+    vec![
+        b"/usr/bin/kubelet\0--hostname-override=n1\0--v=2\0--provider-id\0aws:///a/i-1\0".to_vec(),
+        b"kubelet\0--provider-id=aws:///a/i-0\0--provider-id=aws:///a/i-1\0".to_vec(),
+        b"KUBELET_KUBEADM_ARGS=\"--hostname-override=n1 --provider-id=aws:///a/i-1\"\n".to_vec(),
+    ]
+}

@@ -1,0 +1,140 @@
+//! Every target accepts its seeds, and keeps its promises over changes of them.
+
+#[path = "smoke/mutation.rs"]
+mod mutation;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use fastrand::Rng;
+use kubelet_authenticator_fuzz::{Outcome, TARGETS, Target};
+
+/// Changed inputs of a target.
+const MUTATIONS: usize = 4_000;
+
+/// Changed inputs of a target that signs, or writes files.
+const FEW_MUTATIONS: usize = 1_000;
+
+/// Prints the input over which a target panics.
+struct Culprit<'a>(&'a Target, &'a [u8]);
+
+impl Drop for Culprit<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let Self(target, input) = self;
+            eprintln!("{} with \"{}\"", target.name, input.escape_ascii());
+        }
+    }
+}
+
+fn run(target: &Target, input: &[u8]) -> Outcome {
+    let culprit = Culprit(target, input);
+    (target.check)(culprit.1)
+}
+
+#[track_caller]
+fn target(name: &str) -> &'static Target {
+    let mut named = TARGETS.iter().filter(|target| target.name == name);
+    named.next().expect("a target has this name")
+}
+
+/// Runs the target over its seeds and over so many changes of them.
+fn survive(name: &str, mutations: usize) {
+    let target = target(name);
+    let seeds = (target.seeds)();
+    for seed in &seeds {
+        let text = seed.escape_ascii();
+        assert_eq!(run(target, seed), Outcome::Accepted, "a seed: \"{text}\"");
+    }
+    let mut numbers = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
+    let mut refused = 0;
+    for _ in 0..mutations {
+        let input = mutation::mutated(&seeds, &mut numbers);
+        refused += usize::from(run(target, &input) == Outcome::Refused);
+    }
+    println!("{name}: {refused} of {mutations} refused");
+}
+
+macro_rules! survive {
+    ($($fact:ident: $name:literal $mutations:expr,)+) => {
+        $(#[test]
+        fn $fact() {
+            survive($name, $mutations);
+        })+
+
+        const RUN: &[&str] = &[$($name),+];
+    };
+}
+
+survive! {
+    the_parser_of_envelopes_survives_mutations: "envelope" MUTATIONS,
+    the_parser_of_certification_requests_survives_mutations: "certification_request" MUTATIONS,
+    the_parser_of_evidence_of_aws_survives_mutations: "aws_evidence" MUTATIONS,
+    the_parser_of_evidence_of_tpms_survives_mutations: "tpm_evidence" MUTATIONS,
+    the_parser_of_evidence_headers_survives_mutations: "evidence_header" MUTATIONS,
+    the_parser_of_challenges_survives_mutations: "challenge" MUTATIONS,
+    the_parsers_of_names_survive_mutations: "names" MUTATIONS,
+    the_key_binding_survives_mutations: "key_binding" MUTATIONS,
+    the_parser_of_exec_info_survives_mutations: "exec_info" MUTATIONS,
+    the_parser_of_kubeconfigs_survives_mutations: "kubeconfig" FEW_MUTATIONS,
+    the_parser_of_kubelet_arguments_survives_mutations: "kubelet_arguments" MUTATIONS,
+    the_parser_of_credential_files_survives_mutations: "credential_file" MUTATIONS,
+    the_parser_of_issued_chains_survives_mutations: "issued_chain" MUTATIONS,
+    the_parser_of_origin_files_survives_mutations: "origin_file" MUTATIONS,
+    the_parser_of_pending_files_survives_mutations: "pending_file" MUTATIONS,
+    the_parser_of_failure_records_survives_mutations: "failure_record" MUTATIONS,
+    the_parser_of_stored_requests_survives_mutations: "csr_object" MUTATIONS,
+    the_parser_of_watches_survives_mutations: "watch_lines" MUTATIONS,
+    the_parser_of_statuses_survives_mutations: "status" MUTATIONS,
+    the_parser_of_document_messages_survives_mutations: "document_message" MUTATIONS,
+    the_parser_of_ber_survives_mutations: "ber" MUTATIONS,
+    the_parser_of_document_contents_survives_mutations: "document_contents" FEW_MUTATIONS,
+    the_parser_of_answers_of_sts_survives_mutations: "sts_answer" MUTATIONS,
+    the_parsers_of_names_of_aws_survive_mutations: "aws_names" MUTATIONS,
+    the_parser_of_signers_files_survives_mutations: "signers_file" MUTATIONS,
+    the_parser_of_keys_of_ec2_survives_mutations: "ec2_endorsement_key" MUTATIONS,
+    the_parser_of_attestation_keys_survives_mutations: "attestation_public" MUTATIONS,
+    the_parser_of_endorsement_keys_survives_mutations: "endorsement_public" MUTATIONS,
+    the_parser_of_quotes_survives_mutations: "attest" FEW_MUTATIONS,
+    the_parser_of_signatures_of_tpms_survives_mutations: "signature" FEW_MUTATIONS,
+    the_parser_of_endorsement_certificates_survives_mutations: "endorsement_certificate" FEW_MUTATIONS,
+    the_parser_of_intermediate_certificates_survives_mutations: "intermediate_certificate" FEW_MUTATIONS,
+    the_decision_survives_mutations: "decision" FEW_MUTATIONS,
+    the_parser_of_serving_names_survives_mutations: "serving_names" MUTATIONS,
+    the_parsers_of_identifiers_survive_mutations: "identifiers" MUTATIONS,
+    the_parser_of_tenants_kubeconfigs_survives_mutations: "tenant_kubeconfig" FEW_MUTATIONS,
+    the_parser_of_cluster_cas_survives_mutations: "cluster_ca" FEW_MUTATIONS,
+    the_sieve_of_managed_fields_survives_mutations: "managed_fields" MUTATIONS,
+    the_parser_of_watched_objects_survives_mutations: "watched_object" MUTATIONS,
+}
+
+#[test]
+fn every_target_has_a_program_and_a_test() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
+    for Target { name, .. } in TARGETS {
+        let path = format!("fuzz_targets/{name}.rs");
+        let program = fs::read_to_string(package.join(&path)).unwrap();
+        assert!(program.contains(&format!("::{name}(input)")), "{path}");
+        assert!(manifest.contains(&path), "{path}");
+    }
+    let programs = fs::read_dir(package.join("fuzz_targets")).unwrap();
+    assert_eq!(programs.count(), TARGETS.len());
+    let targets: BTreeSet<&str> = TARGETS.iter().map(|target| target.name).collect();
+    assert_eq!(targets, RUN.iter().copied().collect());
+}
+
+#[test]
+#[ignore = "writes the seeds where `cargo fuzz` looks for them"]
+fn write_corpus() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for target in TARGETS {
+        let folder = corpus.join(target.name);
+        fs::create_dir_all(&folder).unwrap();
+        for (number, seed) in (target.seeds)().into_iter().enumerate() {
+            fs::write(folder.join(format!("seed-{number}")), seed).unwrap();
+        }
+    }
+}
