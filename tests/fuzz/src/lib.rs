@@ -13,7 +13,7 @@
 //! | [`aws`] | instance identity documents, and answers of STS and EC2 |
 //! | [`tpm`] | structures of TPMs, and certificates of endorsement keys |
 //! | [`controller`] | requests as the controller decides them, serving names, identifiers |
-//! | [`tenant`] | a tenant's kubeconfig, CA and API server |
+//! | [`tenant`] | a tenant's kubeconfig, CA, bootstrap tokens and API server |
 
 pub mod api_server;
 pub mod attestation;

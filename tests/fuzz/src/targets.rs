@@ -66,6 +66,7 @@ pub const TARGETS: &[Target] = targets! {
     tenant:
         tenant_kubeconfig tenant_kubeconfig_seeds,
         cluster_ca cluster_ca_seeds,
+        bootstrap_token bootstrap_token_seeds,
         managed_fields managed_fields_seeds,
         watched_object watched_object_seeds,
     ;

@@ -6,10 +6,13 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
 use node_attestation_runtime::capi::{ClusterCa, TenantKubeconfig};
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::client::testing::sieved;
+use node_attestation_runtime::hardening::tokens::TTL;
+use node_attestation_runtime::hardening::tokens::testing::extension;
 use node_attestation_runtime::watch::testing::lenient;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -103,6 +106,50 @@ pub fn cluster_ca_seeds() -> Vec<Vec<u8>> {
 
 fn ca() -> CertificateAuthority {
     CertificateAuthority::new("kubernetes")
+}
+
+/// The Secret of a bootstrap token: its end moves to a later time, and reads back from there.
+pub fn bootstrap_token(input: &[u8]) -> Outcome {
+    let Ok(text) = str::from_utf8(input) else {
+        return Outcome::Refused;
+    };
+    let at = |hours: i64| Timestamp::from_second(hours * 3600).unwrap();
+    let times = [(at(500_100), at(500_000)), (at(500_001), at(500_000))];
+    let extreme = [
+        (Timestamp::MAX, Timestamp::MIN),
+        (Timestamp::MAX, Timestamp::MAX),
+    ];
+    for (until, now) in times.into_iter().chain(extreme) {
+        let Ok(extended) = extension(text, until, now) else {
+            return Outcome::Refused;
+        };
+        let Some((end, patch)) = extended else {
+            continue;
+        };
+        let longest = now.saturating_add(TTL).unwrap_or(Timestamp::MAX);
+        assert!(end <= until && end <= longest);
+        let mut secret: Value = serde_json::from_str(text).unwrap();
+        secret["data"]["expiration"] = patch["data"]["expiration"].clone();
+        // Nothing is left to extend.
+        assert_eq!(extension(&secret.to_string(), until, now), Ok(None));
+    }
+    Outcome::Accepted
+}
+
+/// Tokens that end soon, later, and never.
+pub fn bootstrap_token_seeds() -> Vec<Vec<u8>> {
+    let ends = ["2027-01-15T08:00:00Z", "2030-01-01T00:00:00+01:00"];
+    let ends = ends.map(|end| Value::from(BASE64_STANDARD.encode(end)));
+    let secrets = ends.into_iter().chain([Value::Null]).map(|end| {
+        json!({
+            "metadata": {"name": "bootstrap-token-abcdef", "resourceVersion": "7"},
+            "type": "bootstrap.kubernetes.io/token",
+            "data": {"expiration": end, "token-secret": BASE64_STANDARD.encode(SECRET)},
+        })
+    });
+    secrets
+        .map(|secret| secret.to_string().into_bytes())
+        .collect()
 }
 
 /// Answers without `managedFields`: the same however they are cut, and the same JSON otherwise.

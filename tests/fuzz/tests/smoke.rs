@@ -106,6 +106,7 @@ survive! {
     the_parsers_of_identifiers_survive_mutations: "identifiers" MUTATIONS,
     the_parser_of_tenants_kubeconfigs_survives_mutations: "tenant_kubeconfig" FEW_MUTATIONS,
     the_parser_of_cluster_cas_survives_mutations: "cluster_ca" FEW_MUTATIONS,
+    the_parser_of_bootstrap_tokens_survives_mutations: "bootstrap_token" MUTATIONS,
     the_sieve_of_managed_fields_survives_mutations: "managed_fields" MUTATIONS,
     the_parser_of_watched_objects_survives_mutations: "watched_object" MUTATIONS,
 }

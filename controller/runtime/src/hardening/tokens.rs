@@ -19,6 +19,9 @@
 //! - A token is read when it is first wanted, when half of its time has passed, and when it is to
 //!   end, and not between. Labelled ones are listed once, without their contents.
 
+#[cfg(feature = "testing")]
+pub mod testing;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
