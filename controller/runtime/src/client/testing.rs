@@ -10,6 +10,7 @@ pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Ve
         bytes: usize::MAX,
         values: usize::MAX,
         items: usize::MAX,
+        object: usize::MAX,
     };
     let mut sieve = Sieve::new(limits, lines);
     let pieces = pieces.into_iter();
