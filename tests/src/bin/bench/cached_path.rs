@@ -15,8 +15,8 @@ use crate::report::{Suite, print_table};
 const RUNS: usize = 300;
 
 const MAX_SIZE: f64 = 6.5e6;
-const MAX_INSTRUCTIONS: f64 = 450_000.0;
-const MAX_SYSTEM_CALLS: f64 = 60.0;
+const MAX_INSTRUCTIONS: f64 = 145_000.0;
+const MAX_SYSTEM_CALLS: f64 = 45.0;
 const MAX_OPENS: f64 = 6.0;
 const MAX_PEAK_KIB: f64 = 2.75 * 1024.0;
 
