@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use futures::future::{BoxFuture, FutureExt as _};
+use futures::future::BoxFuture;
 
 use super::*;
 use crate::identifiers::TokenId;
@@ -11,13 +11,14 @@ use crate::ledger::{
     LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal,
     SeenBoot,
 };
-use crate::nodes::{NodeState, Nodes};
+use crate::nodes::{NodeState, Nodes as _};
 use crate::refusal::Unavailable;
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
 };
 use crate::verifier::{AttestedIdentity, Identity};
 
+mod nodes;
 mod retirement;
 
 /// A sweep after the Nodes were listed.
@@ -405,84 +406,6 @@ fn an_inventory_that_is_away_buries_nobody() {
 
     assert_eq!((swept.live, swept.tombstones), (1, 0));
     assert!(world.record("n1").is_live());
-}
-
-/// Nodes whose name is claimed anew at the moment that somebody looks for one.
-#[derive(Debug)]
-struct Rejoined(World);
-
-impl Nodes for Rejoined {
-    fn state<'a>(&'a self, node: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
-        let Self(world) = self;
-        let stored = world.records.read(node).now_or_never();
-        let Stored { record, version } = stored.unwrap().unwrap().unwrap();
-        let reopened = Record {
-            generation: record.generation + 1,
-            tombstone: None,
-            ..record
-        };
-        let written = world.records.replace(&reopened, &version).now_or_never();
-        written.unwrap().unwrap();
-        world.nodes.state(node)
-    }
-
-    fn delete<'a>(
-        &'a self,
-        node: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
-        self.0.nodes.delete(node, uid)
-    }
-}
-
-#[test]
-fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
-    let mut world = World::held(policy());
-    world.becomes("m1", None);
-    swept_again(&world, 2);
-    world.node("n1", true, 3);
-    let (records, nodes) = (world.records.clone(), world.nodes.clone());
-    let machines = StaticInventory::new(world.machines.clone()).unwrap();
-    let rejoined = Arc::new(Rejoined(world));
-    let ledger = RecordLedger::new(records, Arc::new(machines), rejoined, policy());
-
-    block_on(ledger.sweep(at(3), &BTreeSet::new())).unwrap();
-
-    let node = block_on(nodes.state(&name("n1"))).unwrap();
-    assert_ne!(node, NodeState::Absent);
-}
-
-/// Nodes of an API server that does not answer.
-#[derive(Debug)]
-struct Away;
-
-impl Nodes for Away {
-    fn state<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
-        Box::pin(async { Err(Unavailable::new("away")) })
-    }
-
-    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a str) -> BoxFuture<'a, Result<(), Unavailable>> {
-        Box::pin(async { Err(Unavailable::new("away")) })
-    }
-}
-
-#[test]
-fn a_node_that_could_not_be_deleted_is_named_for_the_next_sweep() {
-    let mut world = World::held(policy());
-    world.becomes("m1", None);
-    swept_again(&world, 2);
-    let machines = StaticInventory::new(world.machines.clone()).unwrap();
-    let ledger = RecordLedger::new(
-        world.records.clone(),
-        Arc::new(machines),
-        Arc::new(Away),
-        policy(),
-    );
-    let listed = BTreeSet::from(["n1".to_owned()]);
-
-    let swept = block_on(ledger.sweep(at(5), &listed)).unwrap();
-
-    assert_eq!(swept.not_removed, listed);
 }
 
 #[test]
