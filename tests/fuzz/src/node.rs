@@ -1,4 +1,5 @@
-//! Targets of the node library: client-go's question, kubeconfigs, the kubelet's arguments.
+//! Targets of the node library: client-go's question, kubeconfigs, settings, the kubelet's
+//! arguments.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,11 +9,15 @@ use std::sync::LazyLock;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::Provider;
 use kubelet_authenticator::exec::{ExecInfo, ExecInfoError};
 use kubelet_authenticator::kube::kubeconfig::{
     ClusterEndpoint, Kubeconfig, KubeconfigError, Login,
 };
 use kubelet_authenticator::kubelet::KubeletArguments;
+use kubelet_authenticator::settings::{
+    ProviderSchema, Settings, SettingsError, Sources, Variables,
+};
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -180,6 +185,106 @@ pub fn kubeconfig_seeds() -> Vec<Vec<u8>> {
         )
     };
     users.map(|user| kubeconfig(user).into_bytes()).into()
+}
+
+const SETTINGS_HEADER: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
+                               kind: KubeletAuthenticatorConfiguration\n";
+
+fn settings_schema() -> ProviderSchema {
+    ProviderSchema {
+        provider: Provider::AWS,
+        settings: &[],
+        signer_name: "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
+        expiration_seconds: 86_400,
+    }
+}
+
+/// What holds of all settings that were read, and when a variable is added.
+fn assert_settings(settings: &Settings, again: impl Fn(Variables) -> Settings) {
+    assert!(settings.state_directory.is_absolute());
+    assert!(settings.bootstrap_kubeconfig.is_absolute());
+    assert!(settings.signer_name.contains('/'));
+    assert!(settings.expiration_seconds >= 600);
+    assert!((1..=600).contains(&settings.timeout.as_secs()));
+
+    let same = again(Variables::default());
+    assert_eq!(same.digest(), settings.digest());
+    assert_eq!(&same, settings);
+
+    let variable = ("KUBELET_AUTHENTICATOR_NODE_NAME".into(), "stronger".into());
+    let stronger = again(Variables::read([variable].into_iter(), &settings_schema()));
+    assert_eq!(stronger.node_name.as_ref().unwrap().as_str(), "stronger");
+    if stronger.node_name != settings.node_name {
+        assert_ne!(stronger.digest(), settings.digest());
+    }
+}
+
+/// The settings file.
+pub fn settings_file(input: &[u8]) -> Outcome {
+    let path = FOLDER.path().join("settings.yaml");
+    fs::write(&path, input).unwrap();
+    let load = |variables| {
+        let sources = Sources {
+            config: Some(&path),
+            variables,
+            ..Sources::default()
+        };
+        Settings::load(sources, &settings_schema())
+    };
+    assert_loaded(load)
+}
+
+/// The extension of the cluster that client-go passes on.
+pub fn settings_extension(input: &[u8]) -> Outcome {
+    let text = String::from_utf8_lossy(input);
+    let path = FOLDER.path().join("empty.yaml");
+    fs::write(&path, SETTINGS_HEADER).unwrap();
+    let load = |variables| {
+        let sources = Sources {
+            config: Some(&path),
+            variables,
+            extension: Some(&text),
+            ..Sources::default()
+        };
+        Settings::load(sources, &settings_schema())
+    };
+    assert_loaded(load)
+}
+
+fn assert_loaded(load: impl Fn(Variables) -> Result<Settings, SettingsError>) -> Outcome {
+    match load(Variables::default()) {
+        Ok(settings) => {
+            assert_settings(&settings, |variables| load(variables).unwrap());
+            Outcome::Accepted
+        }
+        Err(error) => {
+            assert!(!error.is_usage(), "no flag was given: {error}");
+            assert!(!error_chain(&error).is_empty());
+            Outcome::Refused
+        }
+    }
+}
+
+/// Files with general settings and with another provider's section.
+pub fn settings_file_seeds() -> Vec<Vec<u8>> {
+    let files = [
+        "nodeName: n1\nproviderID: aws:///a/i-1\nexpirationSeconds: 86400\ntimeoutSeconds: 60\n",
+        "stateDirectory: /var/lib/a\nbootstrapKubeconfig: /etc/b\nkubeconfig: \"/etc/k\"\n",
+        "signerName: a.example/b\naudience: c\ntpm: {ekCertificate: /etc/ek.pem}\n",
+    ];
+    let files = files.map(|settings| format!("{SETTINGS_HEADER}{settings}"));
+    files.map(String::into_bytes).into()
+}
+
+/// Extensions with general settings and with another provider's section.
+pub fn settings_extension_seeds() -> Vec<Vec<u8>> {
+    let extensions = [
+        json!({"nodeName": "n1", "providerID": "aws:///a/i-1", "expirationSeconds": 86_400}),
+        json!({"stateDirectory": "/var/lib/a", "kubeconfig": "/etc/k", "timeoutSeconds": "60"}),
+        json!({"signerName": "a.example/b", "audience": "c", "tpm": {"ekCertificate": "/etc/ek"}}),
+    ];
+    let extensions = extensions.map(|extension| extension.to_string());
+    extensions.map(String::into_bytes).into()
 }
 
 /// The kubelet's arguments: each is in what was read, and the last of several wins.

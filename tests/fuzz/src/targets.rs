@@ -27,6 +27,8 @@ pub const TARGETS: &[Target] = targets! {
     node:
         exec_info exec_info_seeds,
         kubeconfig kubeconfig_seeds,
+        settings_file settings_file_seeds,
+        settings_extension settings_extension_seeds,
         kubelet_arguments kubelet_arguments_seeds,
     ;
     store:
