@@ -128,16 +128,3 @@ fn every_target_has_a_program_and_a_test() {
     let targets: BTreeSet<&str> = TARGETS.iter().map(|target| target.name).collect();
     assert_eq!(targets, RUN.iter().copied().collect());
 }
-
-#[test]
-#[ignore = "writes the seeds where `cargo fuzz` looks for them"]
-fn write_corpus() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for target in TARGETS {
-        let folder = corpus.join(target.name);
-        fs::create_dir_all(&folder).unwrap();
-        for (number, seed) in (target.seeds)().into_iter().enumerate() {
-            fs::write(folder.join(format!("seed-{number}")), seed).unwrap();
-        }
-    }
-}
