@@ -1,4 +1,4 @@
-//! What a provider implements: how a machine proves what it is.
+//! The interface that a provider implements to prove the machine's identity.
 
 use std::error::Error;
 use std::fmt;
@@ -14,22 +14,23 @@ use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
 use crate::settings::{Entry, Settings};
 
-/// Seven days: renewed daily, so the management cluster may be away for six.
+/// Seven days. Certificates are renewed daily, so the management cluster may be unavailable for
+/// six.
 const WEEK: u32 = 7 * 24 * 3600;
 
 /// Whether the controller renews this provider's certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// They are renewed, and the machine proves itself each time.
+    /// The controller renews them, and the machine attests each time.
     Attested,
-    /// They cannot be renewed, because nothing would prove that the same machine asks.
+    /// The controller cannot renew them, because nothing would prove that the same machine asks.
     Impossible,
 }
 
-/// A way to prove what machine this is.
+/// Proves the identity of this machine.
 ///
-/// Called from one thread at a time, and never while the stored credential is good enough. A call
-/// may be repeated after a crash; it must not change the machine.
+/// Called from one thread at a time, and only if a run needs a new credential. After a crash a call
+/// may be repeated, so it must not change the machine.
 pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// The provider's name, which selects its signer.
     fn provider(&self) -> Provider;
@@ -39,49 +40,48 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
-    /// Whether a certificate can be renewed.
+    /// Whether the controller renews the provider's certificates.
     fn renewal(&self) -> Renewal {
         Renewal::Attested
     }
 
-    /// The lifetime to ask for, in seconds, where the settings do not say.
+    /// The default lifetime to request, in seconds.
     fn expiration_seconds(&self) -> u32 {
         WEEK
     }
 
-    /// The versions of evidence that can be made, best first.
+    /// The evidence versions that the provider supports, preferred first.
     fn versions(&self) -> Vec<EvidenceVersion> {
         vec![EvidenceVersion::v1()]
     }
 
-    /// What its infrastructure calls this machine.
+    /// The machine's provider ID.
     ///
-    /// Asked at the start of each run that needs another credential, also where its certificate is
-    /// issued and has but to be fetched: [`known`](ProviderIdSources::known) saves asking what
-    /// answers slowly.
+    /// Called at the start of each run that needs another credential, even if the run only has to
+    /// fetch an issued certificate. [`known`](ProviderIdSources::known) saves a slow query.
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError>;
 
-    /// Evidence that supports `claim` and no other, or none for a provider that has none.
+    /// Evidence that supports `claim` and no other claim. `None` for a provider without evidence.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Evidence`] says that this machine cannot support this claim: an open request is
-    /// given up, so that the next run begins anew.
+    /// [`ErrorKind::Evidence`] means that this machine cannot support this claim. The run then
+    /// drops the open request, so that the next run starts again.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
 
-    /// The members of the evidence, which is JSON, that nobody but the controller should see. People
-    /// are shown a request without their values.
+    /// The members of the JSON evidence that only the controller may see. Commands show a request
+    /// without their values.
     fn secret_members(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Evidence that answers a challenge and supports `claim`, whose key is that of the request that
-    /// was challenged; none for a provider that is asked no challenge.
+    /// Evidence that answers a challenge and supports `claim`. The claim has the key of the
+    /// challenged request. `None` for a provider that answers no challenges.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Evidence`] says that this machine cannot answer
-    /// this challenge: another is asked for. After any other the next run answers it.
+    /// [`ErrorKind::Evidence`] means that this machine cannot answer this challenge. The next run
+    /// then gets another one. After any other error the next run answers the same challenge.
     fn respond(
         &self,
         claim: &Claim<'_>,
@@ -91,73 +91,75 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The name of the endorsement key that `evidence` was made with, by this provider: later runs
-    /// use the same until the store is reset. `None` for evidence of no TPM.
+    /// The name of the endorsement key in `evidence`, which this provider made. Later runs use the
+    /// same key until the store is reset. `None` for evidence without a TPM.
     fn endorsement_key(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
     }
 }
 
-/// What a machine is asked after it has said what it has.
+/// A challenge, and the evidence that it is about.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Challenged<'a> {
-    /// The evidence that was challenged, perhaps made by an earlier run.
+    /// The challenged evidence. An earlier run may have made it.
     pub evidence: &'a [u8],
     /// The challenge.
     pub challenge: &'a Challenge,
 }
 
-/// What evidence is about. The key binding is made from it.
+/// The statement that evidence supports. The key binding is computed from it.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Claim<'a> {
-    /// The format to write.
+    /// The version of the evidence.
     pub version: &'a EvidenceVersion,
-    /// The cluster it is for.
+    /// The cluster that the evidence is for.
     pub audience: &'a Audience,
-    /// The machine.
+    /// The machine's provider ID.
     pub provider_id: &'a ProviderId,
-    /// The node.
+    /// The node's name.
     pub node_name: &'a NodeName,
     /// DER of the `SubjectPublicKeyInfo` of the request's key.
     pub spki: &'a [u8],
-    /// The settings; each provider has some of its own.
+    /// The settings, including the provider's own.
     pub settings: &'a Settings,
-    /// The endorsement key that the machine enrolled with, as [`Attester::endorsement_key`] named it.
+    /// The name of the endorsement key that the machine enrolled with, from
+    /// [`Attester::endorsement_key`].
     pub endorsement_key: Option<&'a str>,
-    /// When the evidence has to be there.
+    /// The deadline for the evidence.
     pub deadline: Deadline,
 }
 
-/// What may say how this machine is called.
+/// The sources of the provider ID.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ProviderIdSources<'a> {
-    /// The settings: `providerID`, and each provider's own.
+    /// The settings: `providerID` and the provider's own.
     pub settings: &'a Settings,
-    /// The endorsement key that the machine enrolled with, as [`Attester::endorsement_key`] named it.
+    /// The name of the endorsement key that the machine enrolled with, from
+    /// [`Attester::endorsement_key`].
     pub endorsement_key: Option<&'a str>,
-    /// The arguments of the kubelet that started us.
+    /// The arguments of the kubelet that started this process.
     pub kubelet: Option<&'a KubeletArguments>,
-    /// The arguments that kubeadm wrote down for the kubelet.
+    /// The kubelet's arguments in kubeadm's file.
     pub kubeadm: Option<&'a KubeletArguments>,
-    /// What the firmware says.
+    /// The machine, as its firmware describes it.
     pub machine: &'a Machine,
-    /// What the machine is called in an open request, which was made in this boot and under these
-    /// settings: what was asked then would answer the same.
+    /// The provider ID of an open request from this boot and under these settings. Another query
+    /// would give the same answer.
     pub known: Option<&'a ProviderId>,
-    /// When the answer has to be there.
+    /// The deadline for the answer.
     pub deadline: Deadline,
 }
 
 impl ProviderIdSources<'_> {
-    /// The provider ID that somebody wrote down: in the settings, or else for the kubelet.
+    /// The configured provider ID: from the settings, otherwise from the kubelet's arguments.
     ///
     /// # Errors
     ///
-    /// Nobody did, or what the kubelet was told is no provider ID.
+    /// No provider ID is configured, or the kubelet's is invalid.
     pub fn configured(&self) -> Result<ProviderId, AttesterError> {
         self.try_configured()?.ok_or_else(|| {
             AttesterError::new(
@@ -168,11 +170,12 @@ impl ProviderIdSources<'_> {
         })
     }
 
-    /// As [`written`](Self::configured), for machines that have another source: none where nobody did.
+    /// Like [`configured`](Self::configured), for machines with another source: `None` if no
+    /// provider ID is configured.
     ///
     /// # Errors
     ///
-    /// What the kubelet was told is no provider ID.
+    /// The kubelet's provider ID is invalid.
     pub fn try_configured(&self) -> Result<Option<ProviderId>, AttesterError> {
         if let Some(id) = &self.settings.provider_id {
             return Ok(Some(id.clone()));
@@ -190,24 +193,24 @@ impl ProviderIdSources<'_> {
     }
 }
 
-/// Whose fault it is that there is no evidence.
+/// The cause of missing evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A setting is missing or wrong.
+    /// A setting is missing or invalid.
     Configuration,
     /// The source of evidence does not answer.
     Source,
     /// The TPM cannot be used.
     Tpm,
-    /// The evidence is there and no verifier would accept it.
+    /// No verifier would accept the evidence.
     Evidence,
-    /// The node goes by a name that the machine does not have.
+    /// The machine does not have the node's name.
     NodeName,
 }
 
 impl ErrorKind {
-    /// What the process exits with.
+    /// The exit code of the process.
     pub fn code(self) -> Code {
         match self {
             Self::Configuration => Code::Configuration,
@@ -219,7 +222,7 @@ impl ErrorKind {
     }
 }
 
-/// A provider cannot say what this machine is, or not prove it.
+/// The provider cannot identify this machine, or cannot prove its identity.
 #[derive(Debug)]
 pub struct AttesterError {
     kind: ErrorKind,
@@ -229,7 +232,7 @@ pub struct AttesterError {
 }
 
 impl AttesterError {
-    /// An error that says what went wrong and what to do about it.
+    /// An error with a description and a remedy.
     pub fn new(kind: ErrorKind, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             kind,
@@ -239,19 +242,19 @@ impl AttesterError {
         }
     }
 
-    /// The same with its cause.
+    /// Adds the cause.
     #[must_use]
     pub fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(cause.into());
         self
     }
 
-    /// Whose fault it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// What to do about it.
+    /// What to do about the error.
     pub fn remedy(&self) -> &str {
         &self.remedy
     }

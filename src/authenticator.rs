@@ -1,5 +1,4 @@
-//! The flow on one page: cache, and where that does not do, a bounded run that gets a new
-//! credential.
+//! The main flow: returns the cached credential, or gets a new one in a run with a deadline.
 
 mod acceptance;
 mod allowed;
@@ -46,65 +45,66 @@ pub(crate) use exit_code::{kubeconfig_failure, store_failure};
 use kubelet_attestation::errors::error_chain;
 pub use step::{Observer, Step};
 
-/// In all, where a valid credential is there: the kubelet's heartbeat gives up after ten seconds,
-/// and meanwhile client-go holds back every request.
+/// The time limit of a run with a valid credential. The kubelet's heartbeat client gives up after
+/// ten seconds, and client-go blocks every request while the plugin runs.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 
-/// How long a run with a valid credential waits for another that renews it.
+/// How long a run with a valid credential waits for another run that renews it.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
-/// How long a person waits to learn whether the present certificate is accepted.
+/// How long `renew` waits to learn whether the API server accepts the stored certificate.
 const FOR_A_PERSON: Duration = Duration::from_secs(15);
 
-/// For whom a credential is got.
+/// The caller of the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caller {
-    /// client-go, which asks again at every request: a remembered failure answers for it.
+    /// client-go, which runs the plugin at every request. During a back-off it gets the recorded
+    /// failure.
     ClientGo,
-    /// A person, who has perhaps just mended what was broken: it is tried again, whatever is
-    /// remembered.
+    /// A person, who may just have fixed the cause of a failure. The run ignores the back-off.
     Person,
 }
 
-/// All that the flow needs to know.
+/// The inputs of the flow.
 #[derive(Debug)]
 pub struct Authenticator<'a> {
-    /// How this machine proves what it is.
+    /// The provider's attester.
     pub attester: Arc<dyn Attester>,
-    /// What was set.
+    /// The settings in force.
     pub settings: Settings,
-    /// The cluster that client-go is about to talk to, where it says.
+    /// The cluster in client-go's exec info, if any.
     pub cluster: Option<&'a ExecCluster<'a>>,
     /// This machine.
     pub machine: Machine,
     /// The caller of the plugin.
     pub caller: Caller,
-    /// The most that a run may take, whatever the settings say.
+    /// The maximum duration of a run. It caps the setting `timeoutSeconds`.
     pub limit: Duration,
-    /// What a panic has printed.
+    /// The credential to print after a panic.
     pub rescue: Rescue,
-    /// Where to say what happens.
+    /// The log.
     pub log: Log,
-    /// Whom to tell each step that is done.
+    /// Called after each step.
     pub observer: Option<Observer>,
 }
 
 impl Authenticator<'_> {
-    /// Gives the credential: the stored one while it is good, otherwise a new one, and the stored
-    /// one again where a new one is not to be had in time and the stored one still holds.
+    /// Returns the stored credential until it is due for renewal, then a new one. If no new
+    /// credential is available in time, returns the stored one while it is valid.
     ///
     /// # Guarantees
     ///
-    /// While the stored credential is good, no thread, connection or TLS is set up, but for one call
-    /// an hour that takes two seconds at most and learns whether the API server still accepts it.
-    /// Getting another ends within the time of the settings, and within five seconds if a valid
-    /// credential is stored, whatever hangs meanwhile. But below a fifth of the credential's lifetime
-    /// one run an hour has the time of the settings: what proves the machine may be that slow.
+    /// While the stored credential is not due for renewal, this opens no connection, sets up no TLS
+    /// and starts no thread. The exception is one call an hour, of two seconds at most, which
+    /// checks that the API server still accepts the certificate.
     ///
-    /// Only what comes first has no deadline, for that would take a thread: reading the state
-    /// directory. Nothing that stands in the place of its files can hold it up, but a file system
-    /// that hangs under it does, for as long as it hangs.
+    /// A new credential takes at most `timeoutSeconds`, or five seconds if the stored one is valid,
+    /// even if a dependency hangs. When less than a fifth of the lifetime is left, one run an hour
+    /// may take `timeoutSeconds`: the evidence may be slow to produce.
+    ///
+    /// Reading the state directory has no deadline, because that would need a thread. A pipe or
+    /// device in the place of a file does not block it. A file system that hangs does.
     pub fn credential(&self) -> Result<ExecResult, Failure> {
         let now = clock::now();
         let store = self.open_store()?;
@@ -145,6 +145,9 @@ impl Authenticator<'_> {
     fn renewed_or_old(&self, store: &Store, old: Credential, demand: Demand) -> ExecResult {
         let now = clock::now();
         self.prepare_rescue(&old, now);
+        // A slow TPM may never produce evidence within five seconds. Near the end of the lifetime,
+        // one run an hour may outlast the kubelet's heartbeats, so that the certificate does not
+        // expire.
         let in_full = old.validity().runs_out(now)
             && self.attester.renewal() == Renewal::Attested
             && !failure_record(store).is_some_and(|record| record.had_full_time(now));
@@ -158,7 +161,8 @@ impl Authenticator<'_> {
             Ok(fresh) => self.kept(fresh, clock::now()),
             Err(error) => {
                 if refused {
-                    // The next run goes on, though nothing is due.
+                    // The next run tries the certificate again, and goes on although no renewal is
+                    // due.
                     store.date_lock(SystemTime::UNIX_EPOCH);
                 }
                 self.fall_back(old, &error)
@@ -166,8 +170,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Gets a new credential if one is due or the API server refuses the stored one, or in any case
-    /// if `force`. Returns whether it did.
+    /// Gets a new credential if one is due, if the API server refuses the stored one, or if `force`
+    /// is set. Returns whether the credential is new.
     pub fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
         let store = self.open_store()?;
@@ -199,8 +203,7 @@ impl Authenticator<'_> {
         Ok((self.kept(fresh, clock::now()), true))
     }
 
-    /// The request that would be sent now, with a key that is thrown away; nothing is sent or
-    /// written.
+    /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
     pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (store, stored) = self.stored()?;
         let mut attempt = self
@@ -212,7 +215,7 @@ impl Authenticator<'_> {
         attempt.dry_run(&stored)
     }
 
-    /// Forgets all that is stored or was set aside.
+    /// Removes every file of the store, including quarantined ones.
     pub fn reset(&self) -> Result<(), Failure> {
         let Some(store) = self.open_store()? else {
             return Ok(());
@@ -228,7 +231,7 @@ impl Authenticator<'_> {
             .map_err(|error| store_failure(&error))
     }
 
-    /// What the store holds, without changing it.
+    /// The contents of the store. Changes nothing.
     pub fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
@@ -261,12 +264,13 @@ impl Authenticator<'_> {
         Ok(stored)
     }
 
-    /// A certificate under another name than the kubelet uses would be worse than none.
+    /// Compares the stored node name with the settings and the kubelet's arguments. A certificate
+    /// for another name than the kubelet's would be worse than no certificate.
     fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
         let Some(origin) = &stored.origin else {
             return Ok(());
         };
-        // Who cannot be read is not a kubelet that asks for another name.
+        // An unreadable parent process is not a kubelet that asks for another name.
         let kubelet = KubeletArguments::of_parent().ok().flatten();
         let sources = NameSources {
             settings: self.settings.node_name.as_ref(),
@@ -301,8 +305,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// The name that the kubelet asks for is the old credential's: that was checked before. One that
-    /// only the machine's provider does not like any more is no reason to take the node down.
+    /// Returns the old credential after a failed renewal. `check_name` has already compared its
+    /// node name with the kubelet's. If only the provider rejects the name now, the node stays up.
     fn fall_back(&self, old: Credential, error: &RenewalError) -> ExecResult {
         let now = clock::now();
         if matches!(error.failure.code(), Code::Pending | Code::BackOff) {
@@ -320,8 +324,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// The firmware is compared once a boot: writes down that it was. Without the lock nothing is
-    /// written.
+    /// Records the boot in which the firmware was compared, because each boot compares it once.
+    /// Writes nothing if another run holds the lock.
     fn note_boot(store: &Store, stored: &StoreContents, now: SystemTime) {
         let (Some(_), Some(origin)) = (&stored.machine, &stored.origin) else {
             return;
@@ -329,7 +333,7 @@ impl Authenticator<'_> {
         let Ok(lock) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
             return;
         };
-        // Another run may have written another since.
+        // Another run may have replaced the origin in the meantime.
         let text = store.read(StoreFile::Origin).ok().flatten();
         if text.and_then(|text| Origin::parse(&text).ok()).as_ref() == Some(origin) {
             let mut origin = origin.clone();
@@ -343,11 +347,11 @@ impl Authenticator<'_> {
         self.rescue.prepare(credential, soon);
     }
 
-    /// Gets a new credential in the time that is allowed, on a thread of its own: what hangs there is
-    /// left behind.
+    /// Gets a new credential within the allowed time, on a thread of its own. If that thread hangs,
+    /// this abandons it.
     ///
-    /// A run that is left behind does no more harm than one that is killed, because every step can
-    /// be repeated.
+    /// An abandoned thread does no more harm than a killed process, because every step can be
+    /// repeated.
     fn replace(
         &self,
         store: Option<&Store>,
@@ -384,8 +388,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Writes down the failure of a run that is left behind, under the lock that it has. The disk may
-    /// be what hangs, so this is waited for only so long.
+    /// Records the failure of an abandoned run, under the lock that the run holds. The disk may be
+    /// the cause of the hang, so the wait is limited to `patience`.
     fn remember(
         &self,
         lock: Option<Arc<StoreLock>>,
@@ -435,6 +439,7 @@ impl Authenticator<'_> {
                 let remedy = "correct the cluster in the kubeconfig that runs this plugin";
                 RenewalError::at_once(Failure::of(Code::Configuration, &error, remedy))
             })?;
+        // The attempt has one margin to record its own failure. The waiting thread has the other.
         let deadline = Deadline::after(allowed.total().saturating_sub(2 * allowed.margin()));
         let others = match allowed {
             Allowed::Without(_) => deadline,
@@ -465,7 +470,7 @@ fn failure_record(store: &Store) -> Option<FailureRecord> {
     FailureRecord::parse(&text)
 }
 
-/// What this process was started as.
+/// The file name in `argv[0]`.
 pub(crate) fn program() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     Path::new(&name)

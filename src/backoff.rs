@@ -1,4 +1,4 @@
-//! The memory of a failure: client-go runs a failing plugin again at every request it has.
+//! The back-off after a failure: client-go runs a failing plugin again at every request.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,78 +9,79 @@ use crate::failure::{Code, Failure};
 /// The first pause after a failure, doubled each time.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The longest pause after a failure: an API server that comes back is noticed within a minute.
+/// The longest pause after a failure. A run notices within a minute that the API server is back.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// The first pause after a denial. Nothing that the node can do changes the answer.
+/// The first pause after a denial. The node cannot change the decision.
 const FIRST_DENIED: Duration = Duration::from_mins(5);
 
 /// The longest pause after a denial.
 const LONGEST_DENIED: Duration = Duration::from_hours(1);
 
-/// From this many requests that came to nothing on, each pause is a denial's: every one of them
-/// leaves an object behind, which the API server keeps for an hour or two.
+/// From this many fruitless requests on, each pause is as long as after a denial. Every one of them
+/// leaves an object that the API server keeps for an hour or two.
 const MANY_IN_VAIN: u32 = 5;
 
-/// The pause after the fifth is a denial's second: of runs that make four requests each, as with a
-/// TPM that answers late, thirty requests fit into an hour.
+/// Subtracted from the number of fruitless requests, so that the pause after the fifth is a
+/// denial's second pause. A run may make four requests, for example with a slow TPM. With these
+/// pauses, thirty of those fit into an hour.
 const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
 
-/// Runs that may take longer than the kubelet's heartbeats are this far apart.
+/// The minimum interval between runs that may outlast the kubelet's heartbeats.
 const IN_FULL_AGAIN: Duration = Duration::from_hours(1);
 
-/// More doublings than either pause has.
+/// Enough doublings for either longest pause.
 const MOST_DOUBLINGS: u32 = 16;
 
-/// `failure.json`: the last failure, and until when it stands for the next runs.
+/// `failure.json`: the last failure and its back-off.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FailureRecord {
-    /// The exit status of the failure.
+    /// The exit code of the failure.
     pub code: u8,
-    /// What the first failure of this kind said.
+    /// The message of the first failure of this kind.
     pub message: String,
-    /// What it advised.
+    /// The remedy of that failure.
     pub remedy: String,
-    /// How often it has happened in a row.
+    /// The number of consecutive failures of this kind.
     pub count: u32,
-    /// How many runs since the last success made a request that came to nothing, whatever happened
-    /// in between.
+    /// The number of runs that left a request behind, since the last success. Other failures in
+    /// between do not reset it.
     #[serde(default)]
     pub in_vain: u32,
-    /// When a run with a valid credential last had the time of one without, in seconds since 1970.
+    /// When a run with a valid credential last had the full time, in seconds since 1970.
     #[serde(default)]
     pub in_full: u64,
-    /// When it happened last, in seconds since 1970.
+    /// When the last failure happened, in seconds since 1970.
     pub at: u64,
-    /// Until when nothing is tried, in seconds since 1970.
+    /// The end of the back-off, in seconds since 1970.
     pub not_before: u64,
-    /// The boot it happened in.
+    /// The boot of the failure.
     pub boot_id: Option<String>,
-    /// The settings it happened under.
+    /// A digest of the settings of the failure.
     pub settings: String,
 }
 
-/// Under which circumstances a failure says something about the next attempt.
+/// The boot and the settings that a recorded failure applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailureScope {
-    /// The boot.
+    /// The ID of the boot.
     pub boot_id: Option<String>,
     /// A digest of the settings.
     pub settings: String,
 }
 
 impl FailureScope {
-    /// These.
+    /// The scope of this boot and these settings.
     pub fn new(boot_id: Option<String>, settings: String) -> Self {
         Self { boot_id, settings }
     }
 }
 
 impl FailureRecord {
-    /// Reads the file's content; a file that cannot be read is no memory, and no harm.
+    /// Parses the file. Invalid content counts as no record.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
@@ -92,7 +93,7 @@ impl FailureRecord {
 
     /// The record of `failure`, after `previous`.
     ///
-    /// As long as the kind stays the same the first message is kept: it is the one with the cause.
+    /// The record keeps the first message of its kind, because that names the cause.
     pub fn after(
         previous: Option<&Self>,
         failure: &Failure,
@@ -124,11 +125,11 @@ impl FailureRecord {
         }
     }
 
-    /// Until when nothing is tried, if that is still to come.
+    /// The end of the back-off, if it is in the future.
     ///
-    /// A new boot and other settings clear it, and so does a clock that was set back: more than the
-    /// whole pause is never left. A machine whose clock was an hour ahead at boot tries again at
-    /// once.
+    /// A new boot and changed settings clear the back-off. So does a clock that was set back: more
+    /// than the whole pause is never left. A machine whose clock was an hour ahead at boot tries
+    /// again at once.
     pub fn holds(&self, scope: &FailureScope, now: SystemTime) -> Option<SystemTime> {
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(self.not_before))?;
         let to_come = until.duration_since(now).unwrap_or_default();
@@ -136,13 +137,13 @@ impl FailureRecord {
         let active = Code::from_number(self.code).is_some_and(Code::is_remembered)
             && self.is_of(scope)
             && !to_come.is_zero()
-            // Both times were rounded up to a second.
+            // Both times are rounded up to a second.
             && to_come <= pause.min(LONGEST_DENIED) + Duration::from_secs(1);
         active.then_some(until)
     }
 
-    /// Whether a run with a valid credential had the time of one without within the last hour, by a
-    /// clock that was not set back since.
+    /// Whether a run with a valid credential had the full time within the last hour. False if the
+    /// clock was set back since then.
     pub fn had_full_time(&self, now: SystemTime) -> bool {
         let now = seconds(now);
         self.in_full <= now && now - self.in_full < IN_FULL_AGAIN.as_secs()
@@ -169,7 +170,7 @@ fn pause(code: Code, count: u32, in_vain: u32) -> Duration {
 }
 
 fn seconds(time: SystemTime) -> u64 {
-    // Rounded up, so that a pause of one second is one.
+    // Rounded up: rounding down could cut a pause of one second to nothing.
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs() + u64::from(since.subsec_nanos() > 0)
 }
@@ -224,8 +225,8 @@ mod tests {
         }
     }
 
-    /// Runs back to back, each of which makes this many requests and ends in the next of `codes`;
-    /// gives the most requests within one hour.
+    /// Simulates consecutive runs. Each makes this many requests and ends in the next of `codes`.
+    /// Returns the maximum number of requests within an hour.
     fn most_in_an_hour(codes: &[Code], requests: usize) -> usize {
         let mut record: Option<FailureRecord> = None;
         let mut time = now();

@@ -1,47 +1,47 @@
-//! One request, from the API server's point of view: created once, found again, waited for.
+//! One request on the API server: create it once, find it again, wait for the decision.
 
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::clock::Deadline;
 use crate::kube::{ApiClient, ApiError, Created, CsrState, NewCsr, Waited};
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// A certificate was issued; nobody has looked at it yet.
+    /// A certificate was issued. It is not checked yet.
     Issued(String),
-    /// Somebody lies or is misconfigured.
+    /// The request was denied: a claim in it is false, or something is misconfigured.
     Denied {
-        /// In one word.
+        /// The reason of the condition.
         reason: String,
-        /// In a sentence.
+        /// The message of the condition.
         message: String,
     },
-    /// This request can never be issued; another may.
+    /// This request can never be issued. Another may be.
     Failed {
-        /// In one word.
+        /// The reason of the condition.
         reason: String,
-        /// In a sentence.
+        /// The message of the condition.
         message: String,
-        /// The versions of evidence that the controller accepts, if it says so.
+        /// The evidence versions that the controller accepts, if it names them.
         supported: Vec<EvidenceVersion>,
-        /// What a TPM is asked to open, as it came, if anything.
+        /// The challenge for the machine's TPM, unparsed, if any.
         challenge: Option<String>,
     },
-    /// Nothing, until the deadline.
+    /// There was no decision before the deadline.
     Undecided,
-    /// The request is gone.
+    /// The request was deleted.
     Gone,
 }
 
-/// A request did not reach a decision for a reason of its own.
+/// A request could not be sent or followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnrolmentError {
-    /// The API server did not do as asked.
+    /// The API server could not be reached, or returned an error.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// An object of this name is there, and it asks for something else.
+    /// An object with this name exists, and it asks for something else.
     #[error("the request {name} exists and is not ours")]
     NameConflict {
         /// Its name.
@@ -49,11 +49,11 @@ pub enum EnrolmentError {
     },
 }
 
-/// Creates `csr`, unless that was `acknowledged` by an earlier run, and waits until it is decided.
+/// Creates `csr`, unless an earlier run did and it was `acknowledged`, and waits for the decision.
 ///
-/// `on_acknowledged` is called once the API server has the request, before the wait. It costs one
-/// create and one watch; a run that takes up an acknowledged request costs one read, and one watch
-/// if the request still waits.
+/// Calls `on_acknowledged` once the API server has the request, before the wait. A new request
+/// costs one create and one watch. An acknowledged request costs one read, and one watch if it is
+/// still pending.
 pub fn submit_and_wait(
     client: &ApiClient,
     csr: NewCsr<'_>,

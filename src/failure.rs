@@ -1,35 +1,35 @@
-//! Why a run failed, as people, the kubelet's metric and the next run learn it.
+//! The failure of a run, as people, the kubelet's metric and the next run see it.
 
 use std::error::Error;
 use std::fmt;
 
 use kubelet_attestation::errors::error_chain;
 
-/// More than any of our own sentences with the message of an API server.
+/// Longer than any message of ours with a message of the API server.
 const MAX_LINE_LEN: usize = 4096;
 
-/// What the process exits with: a label on the kubelet's metric
+/// The exit code of the process: a label of the kubelet's metric
 /// `rest_client_exec_plugin_call_total`.
 ///
-/// One meaning each, for ever. Zero, a credential was printed, is no failure.
+/// A code never changes its meaning. Zero, for a printed credential, is no failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Code {
-    /// A bug of ours.
+    /// A bug in this program.
     Internal = 1,
-    /// The command line.
+    /// The command line is invalid.
     Usage = 2,
-    /// The settings, or what client-go said.
+    /// The settings, or the input from client-go, are invalid.
     Configuration = 3,
-    /// The state directory or its lock.
+    /// The state directory or its lock cannot be used.
     Store = 4,
     /// The source of evidence does not answer.
     EvidenceUnavailable = 5,
     /// The TPM cannot be used.
     TpmUnavailable = 6,
-    /// The evidence is not what a verifier would accept.
+    /// No verifier would accept the evidence.
     EvidenceInvalid = 7,
-    /// The API server cannot be reached or does not prove to be it.
+    /// The API server cannot be reached, or cannot prove its identity.
     Unreachable = 8,
     /// The bootstrap credential is missing, expired or not accepted.
     Unauthorized = 9,
@@ -39,15 +39,15 @@ pub enum Code {
     Pending = 11,
     /// The request was denied.
     Denied = 12,
-    /// The request failed, or its certificate is of no use.
+    /// The request failed, or its certificate is invalid.
     Failed = 13,
     /// The clocks are too far apart.
     ClockSkew = 14,
-    /// The node's name is another than it was.
+    /// The node's name has changed.
     NodeName = 15,
-    /// No version of evidence that both sides speak.
+    /// The node and the controller have no evidence version in common.
     Version = 16,
-    /// A failure is remembered; nothing was tried.
+    /// A back-off is active, and the run tried nothing.
     BackOff = 17,
 }
 
@@ -72,20 +72,21 @@ impl Code {
         Self::BackOff,
     ];
 
-    /// The exit status.
+    /// The exit code of the process.
     pub fn number(self) -> u8 {
         let before = Self::ALL.into_iter().take_while(|code| *code != self);
         u8::try_from(before.count() + 1).unwrap_or(1)
     }
 
-    /// The code of this exit status.
+    /// The code with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL
             .into_iter()
             .nth(usize::from(number.checked_sub(1)?))
     }
 
-    /// Whether a request is left on the API server that nobody will take up again.
+    /// Whether the run leaves a request on the API server that no later run continues. A denial
+    /// also does, but its pauses are long from the start.
     pub fn leaves_request(self) -> bool {
         match self {
             Self::Failed | Self::Version => true,
@@ -107,10 +108,10 @@ impl Code {
         }
     }
 
-    /// Whether the next runs answer from memory for a while.
+    /// Whether the failure starts a back-off.
     ///
-    /// What is found on this machine is found again at no cost to anybody else, and a pending
-    /// request is waited for.
+    /// A failure found on this machine starts none: finding it again costs nobody else anything.
+    /// Nor does a pending request: the next run waits for it.
     pub fn is_remembered(self) -> bool {
         match self {
             Self::Internal
@@ -134,7 +135,7 @@ impl Code {
     }
 }
 
-/// Why a run failed. `Display` is one line: what, and its causes.
+/// The failure of a run. `Display` is one line: the error and its causes.
 #[derive(Debug, Clone)]
 pub struct Failure {
     code: Code,
@@ -143,7 +144,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with nothing behind it.
+    /// A failure without a causing error.
     pub fn new(code: Code, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             code,
@@ -152,17 +153,17 @@ impl Failure {
         }
     }
 
-    /// A failure that `error` and its causes describe.
+    /// A failure with the text of `error` and its causes.
     pub fn of(code: Code, error: &dyn Error, remedy: impl Into<String>) -> Self {
         Self::new(code, error_chain(error), remedy)
     }
 
-    /// What the process exits with.
+    /// The exit code of the process.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// What went wrong, and why.
+    /// The error and its causes.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -181,8 +182,8 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
-/// What the system said: the errors that the HTTP library puts around it repeat the URL and say
-/// that an error occurred.
+/// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat
+/// the URL and say that an error occurred.
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -191,7 +192,7 @@ pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     innermost.to_string()
 }
 
-/// Others' words end up in a log: no line of theirs may look like one of ours, and none fills a
+/// Makes foreign text safe for a log: it must not look like a line of ours, and must not fill the
 /// disk.
 fn one_line(text: &str) -> String {
     text.chars()

@@ -1,24 +1,26 @@
-//! The node half of kubelet authentication: an exec credential plugin that proves what machine it
+//! The node half of kubelet authentication: an exec credential plugin that attests the machine it
 //! runs on.
 //!
-//! A provider is a program of a few lines: it implements [`attester::Attester`] and hands it to
-//! [`cli::run`]. What it takes to keep a kubelet's client certificate fresh is here, once for all
-//! providers; [`authenticator`] is the flow.
+//! A provider is a small program: it implements [`attester::Attester`] and passes it to
+//! [`cli::run`]. This library does the rest for every provider: it keeps the kubelet's client
+//! certificate fresh. [`authenticator`] is the flow.
 //!
 //! # Guarantees
 //!
-//! - Standard output carries one `ExecCredential` or the answer of a command, and is empty on
-//!   failure.
-//! - A run ends within its time, whatever hangs but the file systems of the settings and the state
-//!   directory: [`authenticator::Authenticator::credential`] says which time.
-//! - A run that is killed at any step is finished by the next, with the same request.
-//! - The store never holds a certificate with a key that is not its own, and nobody sees a
-//!   certificate that was not checked.
-//! - While the stored credential is good there is no connection, no thread and no runtime, but for
-//!   one short call an hour that learns whether it is still accepted.
-//! - After a panic on any thread the stored credential is printed if it still holds, and no core
-//!   file is written.
-//! - No secret is in an error, a log line or a `Debug` text.
+//! - Standard output carries one `ExecCredential` or the output of a command. On failure it is
+//!   empty.
+//! - A run ends within its time limit, even if a dependency hangs. The exception is a file system
+//!   that hangs under the settings or the state directory.
+//!   [`authenticator::Authenticator::credential`] documents the limit.
+//! - If a run is killed at any step, the next run finishes it with the same request.
+//! - The store never holds a certificate with the key of another. An issued certificate is checked
+//!   before anything uses it.
+//! - While the stored credential is not due for renewal, a run opens no connection and starts no
+//!   thread or runtime. The exception is one short call an hour, which checks that the API server
+//!   still accepts the certificate.
+//! - After a panic on any thread, the process prints the stored credential if it is still valid. It
+//!   writes no core file.
+//! - Errors, log lines and `Debug` output contain no secrets.
 
 pub mod attester;
 pub mod authenticator;

@@ -1,7 +1,7 @@
-//! Whether the API server still lets a certificate write that is not due for renewal.
+//! Checks that the API server still accepts a certificate that is not due for renewal.
 //!
-//! A kubelet whose writes are refused (403) goes on with the credential that it has: client-go runs
-//! the plugin again only after a 401. So the plugin finds out by itself.
+//! A kubelet whose writes are refused (403) keeps using its credential: client-go runs the plugin
+//! again only after a 401. So the plugin checks by itself.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,16 +14,16 @@ use crate::origin::Origin;
 use crate::secret::Secret;
 use crate::store::{Store, StoreFile};
 
-/// A certificate is tried this long after a run last had the lock: with every run that client-go
-/// makes once an hour, and with few others.
+/// The interval between two checks, counted from the last lock by any run. It is a little less than
+/// an hour: client-go's hourly runs check, and few others do.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(55);
 
-/// How long the kubelet waits for it at most.
+/// The deadline of a check. The kubelet waits for it.
 const TRYING: Duration = Duration::from_secs(2);
 
 impl Authenticator<'_> {
-    /// Tries the certificate, once an hour for all processes. `None` unless the API server says that
-    /// it does not accept it: any other failure says nothing about the certificate.
+    /// Checks the certificate, once an hour for all processes. `None` unless the API server refuses
+    /// the certificate: any other failure says nothing about it.
     pub(super) fn refusal(
         &self,
         store: &Store,
@@ -31,14 +31,15 @@ impl Authenticator<'_> {
         credential: &Credential,
         now: SystemTime,
     ) -> Option<ApiError> {
+        // During a back-off no renewal can follow, so a check would be of no use.
         if was_tried_lately(store, now) || self.remembered(store, now).is_some() {
             return None;
         }
-        // Whoever has the lock renews the certificate or tries it.
+        // Another run that holds the lock renews the certificate or checks it.
         let lock = store.lock(Deadline::after(Duration::ZERO), &program(), now);
         drop(lock.ok()?);
         self.prepare_rescue(credential, now);
-        // On a disk that takes no writes every run would try it.
+        // If the disk takes no writes, the lock keeps its date, and every run would check.
         if !was_tried_lately(store, clock::now()) {
             return None;
         }
@@ -47,9 +48,11 @@ impl Authenticator<'_> {
             .filter(is_refusal)
     }
 
-    /// Tries the certificate now. `None` if it is accepted, or the stored origin is of no use.
+    /// Checks the certificate now. `None` if the API server accepts it, the stored origin is
+    /// invalid, or no client can be built.
     ///
-    /// It is tried where client-go is about to use it, if that is the same cluster.
+    /// The check goes to the API server that client-go is about to use, if it is of the same
+    /// cluster.
     pub(super) fn try_certificate(
         &self,
         origin: &Origin,
@@ -73,7 +76,7 @@ impl Authenticator<'_> {
     }
 }
 
-/// Whether it is the certificate that the API server does not accept.
+/// Whether the API server refuses the certificate itself.
 pub(super) const fn is_refusal(error: &ApiError) -> bool {
     matches!(
         error,
@@ -82,7 +85,7 @@ pub(super) const fn is_refusal(error: &ApiError) -> bool {
 }
 
 fn was_tried_lately(store: &Store, now: SystemTime) -> bool {
-    // A lock from the future was dated by a clock that was ahead.
+    // A date in the future comes from a clock that was ahead.
     let ago = store.last_locked().map(|last| now.duration_since(last));
     matches!(ago, Some(Ok(ago)) if ago < TRIED_AGAIN_AFTER)
 }

@@ -1,16 +1,16 @@
-//! How long a run may take.
+//! The time limit of a run.
 
 use std::time::Duration;
 
-/// What is kept of a run's time at most, in two parts: for the run and for whoever waits for it.
+/// The maximum time that a run reserves, half for itself and half for the thread that waits for it.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// How long a run may take.
+/// The time limit of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Allowed {
     /// With a valid credential.
     Briefly(Duration),
-    /// With a valid credential that will not be renewed otherwise.
+    /// With a valid credential that is about to expire, once an hour.
     InFull(Duration),
     /// Without a valid credential, or for a person.
     Without(Duration),
@@ -22,7 +22,7 @@ impl Allowed {
         total
     }
 
-    /// What is kept of it for ending the run in good order.
+    /// The part that is reserved for an orderly end of the run.
     pub(super) fn margin(self) -> Duration {
         (MARGIN / 2).min(self.total() / 20)
     }

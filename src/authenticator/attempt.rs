@@ -25,20 +25,18 @@ use crate::settings::Settings;
 use crate::store::{Store, StoreError, StoreFile, StoreLock};
 use crate::store_contents::StoreContents;
 
-/// When a run that was not held back by a memory may be followed by another.
+/// The delay before the next attempt, after a failure without a back-off.
 const SOON: Duration = Duration::from_secs(30);
 
-/// There is no new credential yet.
+/// The run got no new credential.
 #[derive(Debug)]
 pub(super) struct RenewalError {
-    /// The reason.
     pub(super) failure: Failure,
-    /// When it is worth trying again.
     pub(super) next_attempt: SystemTime,
 }
 
 impl RenewalError {
-    /// Nothing is remembered of `failure`.
+    /// A failure without a back-off.
     pub(super) fn at_once(failure: Failure) -> Self {
         Self {
             failure,
@@ -46,7 +44,7 @@ impl RenewalError {
         }
     }
 
-    /// The remembered failure still stands.
+    /// The recorded failure, while its back-off lasts.
     pub(super) fn of_memory(
         record: &FailureRecord,
         scope: &FailureScope,
@@ -71,21 +69,20 @@ impl RenewalError {
 /// When a run gets another credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// If one is due.
     IfDue,
-    /// Also if the stored credential still has this public key: the API server refuses it.
+    /// If one is due, or if the stored credential still has this public key: the API server refuses
+    /// it.
     Unless(Vec<u8>),
-    /// In any case.
     Always,
 }
 
 impl Demand {
-    /// If `refused` is stored, or one is due.
+    /// If a renewal is due, or if `refused` is still stored.
     pub(super) fn unless_replaced(refused: &Credential) -> Self {
         Self::Unless(refused.public_bits().to_vec())
     }
 
-    /// Whether `stored`, for which no renewal is due, has to do.
+    /// Whether `stored` is enough. Its renewal is not due.
     fn is_met_by(&self, stored: &Credential) -> bool {
         match self {
             Self::IfDue => true,
@@ -95,16 +92,17 @@ impl Demand {
     }
 }
 
-/// What is written down of a run that fails.
+/// How a run records its failure.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     pub(super) scope: FailureScope,
-    /// That the run has the time of one without a valid credential, though there is one.
+    /// Whether the run has the full time although a valid credential is stored.
     pub(super) in_full: bool,
 }
 
 impl Memory {
-    /// A pending request is no failure to be held back by, but `status` shows it.
+    /// Records `failure` if it starts a back-off, if the request is pending (for `status`), or if
+    /// the run had the full time (to limit such runs).
     pub(super) fn write(&self, locked: &Locked<'_>, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         if !is_written && !self.in_full {
@@ -116,7 +114,8 @@ impl Memory {
         if self.in_full {
             record.in_full = record.at;
         }
-        // A memory that cannot be written down is none; the failure itself is what matters.
+        // If the write fails, there is no back-off. The caller needs `failure`, not the write
+        // error.
         drop(
             locked
                 .store
@@ -130,12 +129,12 @@ impl Memory {
     }
 }
 
-/// One attempt to get a new credential. Owns all it needs: its thread may be left behind.
+/// One attempt to get a new credential. It owns its data, because its thread may be abandoned.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
-    /// The endorsement key of the stored enrolment.
+    /// The name of the endorsement key that the machine enrolled with.
     pub(super) endorsement_key: Option<String>,
     pub(super) endpoint: Option<ClusterEndpoint>,
     pub(super) machine: Machine,
@@ -148,14 +147,14 @@ pub(super) struct Attempt {
     pub(super) steps: Steps,
 }
 
-/// The store, and the right to write it.
+/// The store with its lock, which allows writes.
 pub(super) struct Locked<'a> {
     pub(super) store: &'a Store,
     pub(super) lock: &'a StoreLock,
 }
 
 impl Attempt {
-    /// Gets a new credential, or the one that another run has got meanwhile.
+    /// Gets a new credential, or returns the one that another run stored in the meantime.
     pub(super) fn run(mut self) -> Result<Credential, RenewalError> {
         let store = Store::create(&self.settings.state_directory)
             .map_err(|error| RenewalError::at_once(store_failure(&error)))?;
@@ -277,8 +276,8 @@ impl Attempt {
                 .unwrap_or_else(|| self.machine.digest()),
             self.scope().boot_id.clone(),
         );
-        // Before the rest, so that whatever is found beside it is known to be of this machine.
-        // Where a credential is there, its own origin stays until there is another.
+        // The origin comes first: it ties the files beside it to this machine. A stored credential
+        // keeps its own origin until a new credential replaces it.
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
             if stored.origin.is_none() && origin.machine.is_empty() {
                 self.log.warn(
@@ -293,6 +292,8 @@ impl Attempt {
         let audience = self.settings.audience.clone();
         let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
         let mut pending = self.pending(locked, saved)?;
+        // `finish` needs this digest if the run is killed between the writes of credential and
+        // origin.
         let ca = Some(digest(endpoint.ca_pem()));
         if pending.ca != ca {
             pending.ca = ca;
@@ -322,25 +323,27 @@ impl Attempt {
         let credential = Credential::from_issued(issued.as_bytes(), key, &expected, clock::now());
         let credential = match credential {
             Ok(credential) => credential,
-            // Time makes it good, and the next run fetches it again.
+            // The certificate becomes valid with time, and the next run fetches it again.
             Err(error @ IssuedError::NotYetValid { .. }) => return Err(issued_failure(&error)),
             Err(error) => {
                 locked.drop_request(&mut pending)?;
                 return Err(issued_failure(&error));
             }
         };
+        // Before the certificate: a renewal with another endorsement key would look like another
+        // machine.
         self.remember_endorsement_key(locked, pending.request.as_ref())?;
         locked.write(StoreFile::Credential, credential.to_pem().as_bytes())?;
         self.steps.done(Step::CredentialStored);
         if locked.origin().as_ref() != Some(origin)
             && let Err(failure) = locked.write(StoreFile::Origin, &origin.to_json())
         {
-            // The next run finds the request with this key, and finishes.
+            // The next run finds the request with this key, and updates the origin.
             let what = "the new credential is stored, and origin.json cannot be written";
             self.log.warn_of(what, &failure);
             return Ok(credential);
         }
-        // What stays behind is recognised by its key.
+        // If this fails, the next run recognises the leftover by its key.
         drop(locked.store.remove(StoreFile::Pending, locked.lock));
         Ok(credential)
     }
@@ -353,7 +356,7 @@ impl Locked<'_> {
             .map_err(|error| store_failure(&error))
     }
 
-    /// Forgets the request and keeps its key.
+    /// Removes the request and keeps its key.
     pub(super) fn drop_request(&self, pending: &mut Pending) -> Result<(), Failure> {
         pending.request = None;
         self.write(StoreFile::Pending, &pending.to_json())

@@ -1,4 +1,4 @@
-//! Which cluster to ask, and as whom.
+//! The cluster of a run, and the login for it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
 impl Attempt {
-    /// As whom to ask, and which cluster the bootstrap kubeconfig names if it was read for that.
+    /// The login, and the endpoint of the bootstrap kubeconfig if the login comes from there.
     pub(super) fn login(
         &self,
         stored: &StoreContents,
@@ -37,9 +37,9 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// As whom to ask where the certificate is not accepted, though it has not ended: its CA was
-    /// replaced, it was revoked, or the ledger has another holder. `None` where only the certificate
-    /// is left.
+    /// The bootstrap login, for a certificate that is in date but refused: the CA was replaced, the
+    /// certificate was revoked, or the ledger records another holder. `None` without a usable
+    /// bootstrap kubeconfig.
     pub(super) fn bootstrap_login(&self, refused: &Failure) -> Option<Login> {
         let bootstrap = Kubeconfig::read(&self.settings.bootstrap_kubeconfig).ok()?;
         self.log.warn(&format!(
@@ -48,8 +48,8 @@ impl Attempt {
         Some(bootstrap.login)
     }
 
-    /// Which cluster: client-go's word, or else the store's, the settings' or the bootstrap
-    /// kubeconfig's.
+    /// The API server, from the first of these: the exec info, the store, the settings, the
+    /// bootstrap kubeconfig.
     pub(super) fn endpoint(
         &self,
         stored: &StoreContents,
@@ -78,8 +78,8 @@ impl Attempt {
     }
 }
 
-/// Nothing is thrown away for it: whoever runs the plugin with a kubeconfig of another cluster must
-/// not cost the node its credential.
+/// Refuses an endpoint in another cluster, and removes nothing. A run with a kubeconfig of another
+/// cluster must not cost the node its credential.
 fn refuse_other_cluster(
     endpoint: &ClusterEndpoint,
     origin: &Origin,
@@ -104,19 +104,20 @@ fn refuse_other_cluster(
     ))
 }
 
-/// Whether client-go names other CA certificates than the stored credential was issued under.
+/// Whether the exec info has other CA certificates than those that the stored credential was issued
+/// under.
 pub(super) fn ca_changed(cluster: Option<&ExecCluster<'_>>, origin: Option<&Origin>) -> bool {
     let data = cluster.and_then(|cluster| cluster.certificate_authority_data.as_deref());
     let (Some(data), Some(origin)) = (data, origin) else {
         return false;
     };
-    // What cannot be decoded is for the slow path to complain about.
+    // Invalid base64 counts as a change: the slow path reports the error.
     STANDARD.decode(data).map_or(true, |pem| {
         !is_same(&pem, origin.endpoint.ca_pem.as_bytes())
     })
 }
 
-/// Compares eight bytes at a time, as musl's `memcmp` does not.
+/// Compares eight bytes at a time, unlike musl's `memcmp`.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let (words, rest) = one.as_chunks();
     let (other_words, other_rest) = other.as_chunks();

@@ -1,7 +1,7 @@
 //! The endorsement key that a machine enrolled with, kept for its renewals.
 //!
-//! A TPM has an endorsement key for each template, and which one a provider prefers depends on what
-//! is in the TPM now. A machine that showed another key at its renewal would be another machine.
+//! A TPM has an endorsement key for each template, and a provider's preference depends on the TPM's
+//! current content. A renewal with another key would look like another machine.
 
 use kubelet_attestation::csr::envelope::Envelope;
 
@@ -12,24 +12,25 @@ use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
 impl Attempt {
-    /// Uses the endorsement key of the stored enrolment, where the settings leave the choice.
+    /// Uses the endorsement key of the stored enrolment, unless the settings select one.
     ///
-    /// Without an origin nothing says that the file is this machine's.
+    /// Without an origin, nothing ties the file to this machine.
     pub(super) fn recall_endorsement_key(&mut self, store: &Store, stored: &StoreContents) {
         if stored.origin.is_some() {
             self.endorsement_key = remembered(store);
         }
     }
 
-    /// Forgets an endorsement key that nothing says to be this machine's, before an origin does.
+    /// Removes an endorsement key that no origin ties to this machine, before this run writes an
+    /// origin.
     pub(super) fn forget_foreign_endorsement_key(locked: &Locked<'_>, stored: &StoreContents) {
         if stored.origin.is_none() {
-            // What cannot be removed is not read either in this run.
+            // If the removal fails, this run does not read the file either.
             drop(locked.store.remove(StoreFile::EndorsementKey, locked.lock));
         }
     }
 
-    /// Writes down the endorsement key of `request`, which was issued.
+    /// Saves the endorsement key of `request`, which was issued.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Which exit status an error has, and what to do about it.
+//! Exit codes and remedies of errors.
 
 use std::path::Path;
 
@@ -11,7 +11,6 @@ use crate::kube::kubeconfig::KubeconfigError;
 use crate::node_name::NodeNameError;
 use crate::store::StoreError;
 
-/// The store cannot be used.
 pub(crate) fn store_failure(error: &StoreError) -> Failure {
     Failure::of(Code::Store, error, error.remedy())
 }
@@ -21,7 +20,7 @@ pub(super) fn node_name_failure(error: &NodeNameError) -> Failure {
         NodeNameError::Unusable { .. } => Code::Configuration,
         NodeNameError::Mismatch { .. } => Code::NodeName,
     };
-    // Its own words say what to do.
+    // The text of the error contains the remedy.
     Failure::of(code, error, "")
 }
 
@@ -33,7 +32,7 @@ pub(crate) fn kubeconfig_failure(error: &KubeconfigError) -> Failure {
     Failure::of(Code::Configuration, error, "correct that file")
 }
 
-/// The bootstrap kubeconfig cannot be used: it is not there, or not usable.
+/// The failure for a bootstrap kubeconfig that is missing or invalid.
 pub(super) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
     let code = if error.is_not_found() {
         Code::Unauthorized
@@ -52,8 +51,8 @@ pub(super) fn issued_failure(error: &IssuedError) -> Failure {
     Failure::of(Code::Failed, error, remedy)
 }
 
-/// `error` of a request that was made with the stored certificate: `bootstrap` is where the
-/// bootstrap kubeconfig is looked for.
+/// The failure for a request with the stored certificate. `bootstrap` is the path of the bootstrap
+/// kubeconfig.
 pub(super) fn certificate_failure(error: &EnrolmentError, bootstrap: &Path) -> Failure {
     match error {
         EnrolmentError::Api(error @ (ApiError::Forbidden { .. } | ApiError::Refused { .. })) => {
@@ -63,7 +62,7 @@ pub(super) fn certificate_failure(error: &EnrolmentError, bootstrap: &Path) -> F
     }
 }
 
-/// What to do about a certificate that is in date and not accepted.
+/// The remedy for a certificate that is in date but refused.
 pub(super) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
         "see whether the node's certificate was revoked or is not its record's; if the machine is the \

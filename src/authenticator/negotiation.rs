@@ -1,7 +1,7 @@
-//! Requests, one after the other, until one is issued or nothing is left to ask for.
+//! The requests of a run, one after the other, until one is issued or no other request can help.
 //!
-//! Mostly it is one. A controller that does not accept the version of the evidence gets another
-//! request, once; one that challenges the machine gets its answer in another.
+//! Most runs send one request. If the controller rejects the evidence version, the run sends
+//! another, once. If the controller challenges the machine, the answer goes into another request.
 
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::evidence::tpm::Challenge;
@@ -19,33 +19,34 @@ use crate::kube::{ApiClient, ApiError, NewCsr};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
 
-/// A controller's word for evidence in a version that it does not accept.
+/// The reason of a failed request whose evidence version the controller does not accept.
 const UNSUPPORTED_VERSION: &str = "UnsupportedAttestationVersion";
 
-/// A controller's word for evidence that it answers with a challenge.
+/// The reason of a failed request that the controller answered with a challenge.
 const CHALLENGE_ISSUED: &str = "ChallengeIssued";
 
-/// A controller's word for evidence, and for the answer to a challenge, that comes too late.
+/// The reason of a failed request whose evidence, or answer to a challenge, arrived too late.
 const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
 
-/// A controller's words for a request by a certificate that the ledger does not know as the node's.
-/// A request by the bootstrap credential may still be granted: it claims the name anew.
+/// The reasons of a denial that is about the requesting certificate: the ledger does not record it
+/// as the node's. A request with the bootstrap credential may still be granted, because it claims
+/// the name anew.
 const NOT_THE_RECORDS: [&str; 3] = ["FormerCertificate", "RecordMissing", "RequesterUidMissing"];
 
-/// The challenges that are answered in one run: one, and another where the answer to it came too
-/// late.
+/// The maximum number of challenges that a run answers: one, and another if the first answer
+/// arrived too late.
 const MAX_CHALLENGES: u32 = 2;
 
-/// By what credential the API server is asked.
+/// The credential of a request to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Requester {
-    /// The stored certificate. If it is not accepted, the bootstrap credential is used once.
+    /// The stored certificate. If the API server refuses it, the run uses the bootstrap credential,
+    /// once.
     Certificate,
-    /// The bootstrap credential.
     Bootstrap,
 }
 
-/// The API server, and as whom it is asked.
+/// The API server, and the login for it.
 pub(super) struct Connection {
     endpoint: ClusterEndpoint,
     login: Login,
@@ -54,7 +55,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     pub(super) fn new(endpoint: ClusterEndpoint, login: Login, requester: Requester) -> Self {
         Self {
             endpoint,
@@ -64,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Asks with the bootstrap credential from now on.
+    /// Uses the bootstrap credential from now on.
     fn change_to(&mut self, bootstrap: Login) {
         self.login = bootstrap;
         self.requester = Requester::Bootstrap;
@@ -83,28 +84,27 @@ impl Connection {
     }
 }
 
-/// What is left to try.
+/// The retries that are left.
 struct Budget {
     another_version: bool,
     challenges: u32,
 }
 
-/// What to ask for after a request that failed.
+/// The next request after a failed one.
 enum Next {
-    /// As before, with new evidence.
+    /// The same request with new evidence.
     Enrolment,
-    /// The same with the answer to a challenge.
+    /// The same request with the answer to a challenge.
     Answer(Challenge),
-    /// Nothing.
     Nothing,
 }
 
 impl Attempt {
-    /// The issued chain for `subject`.
+    /// Sends requests for `subject` and returns the issued chain.
     ///
-    /// Every request is saved before it is sent, with the same key. A run that is killed between a
-    /// challenge and its answer is taken up by the next at the request that was challenged, which
-    /// the API server still has.
+    /// Every request is saved before it is sent, and has the same key. If a run is killed between a
+    /// challenge and its answer, the next run continues with the challenged request, which the API
+    /// server still has.
     pub(super) fn negotiate(
         &self,
         locked: &Locked<'_>,
@@ -129,6 +129,8 @@ impl Attempt {
                     return Err(Failure::new(refused.code(), refused.what(), remedy));
                 };
                 server.change_to(bootstrap);
+                // The denied object's name is a digest of these bytes, so they cannot be submitted
+                // again.
                 locked.drop_request(pending)?;
                 open = self.open_request(locked, pending, subject, &version)?;
                 continue;
@@ -144,7 +146,8 @@ impl Attempt {
             };
             let next = match reason.as_str() {
                 UNSUPPORTED_VERSION => {
-                    // Once: a controller that refuses what it asks for is not asked for ever.
+                    // Once: a controller that rejects a version that it lists itself must not cause
+                    // a loop.
                     let another = self
                         .another_version(supported, &version)
                         .filter(|_| std::mem::take(&mut budget.another_version));
@@ -194,14 +197,14 @@ impl Attempt {
             .find(|ours| supported.contains(ours) && ours != refused)
     }
 
-    /// What to do about the challenge in which `open` ended.
+    /// The next request after `open` ended in `challenge`.
     fn next(&self, challenge: Challenge, open: &OpenRequest, budget: &mut Budget) -> Next {
         let Some(left) = budget.challenges.checked_sub(1) else {
             return Next::Nothing;
         };
         budget.challenges = left;
-        // What an earlier run was asked may have ended since; for what was asked just now it is the
-        // controller's clock that counts.
+        // A challenge of an earlier run may have expired. For a challenge of this run only the
+        // controller's clock counts.
         if open.acknowledged && has_ended(&challenge) {
             self.log.step("the challenge has ended: asking for another");
             return Next::Enrolment;
@@ -268,6 +271,7 @@ impl Attempt {
             },
             self.deadline,
         );
+        // Another request has this name. New bytes give the next run's request another name.
         if let Err(EnrolmentError::NameConflict { .. }) = &decision {
             locked.drop_request(pending)?;
         }
@@ -278,7 +282,7 @@ impl Attempt {
     }
 }
 
-/// Whether the API server refuses whoever asks: another may be let through.
+/// Whether the API server refuses the credential of the request. It may accept another.
 fn is_about_the_requester(error: &EnrolmentError) -> bool {
     matches!(
         error,
@@ -286,7 +290,7 @@ fn is_about_the_requester(error: &EnrolmentError) -> bool {
     )
 }
 
-/// Why the certificate that made `open` is not accepted, if it is not.
+/// The failure of `open`, if its denial is about the requesting certificate.
 fn not_the_records(
     decision: &Decision,
     requester: Requester,
@@ -301,6 +305,6 @@ fn not_the_records(
 }
 
 fn has_ended(challenge: &Challenge) -> bool {
-    // A day that there is not has no end that is still to come.
+    // An invalid date counts as expired.
     humantime::parse_rfc3339(challenge.expiry.as_str()).map_or(true, |end| end <= clock::now())
 }

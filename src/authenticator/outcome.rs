@@ -1,4 +1,4 @@
-//! What becomes of a run when its last request is decided.
+//! The result of a run, once its last request is decided.
 
 use kubelet_attestation::evidence::tpm::InvalidChallenge;
 use kubelet_attestation::version::EvidenceVersion;
@@ -8,7 +8,7 @@ use crate::enrolment::Decision;
 use crate::failure::{Code, Failure};
 use crate::pending::{OpenRequest, Pending};
 
-/// The issued chain, or why there is none.
+/// The issued chain, or the failure.
 pub(super) fn conclude(
     locked: &Locked<'_>,
     pending: &mut Pending,
@@ -46,7 +46,7 @@ pub(super) fn conclude(
     Err(failure)
 }
 
-/// The request of this name was denied.
+/// The failure for a denied request.
 pub(super) fn denied(name: &str, reason: &str, message: &str) -> Failure {
     Failure::new(
         Code::Denied,

@@ -1,4 +1,4 @@
-//! From names to a request that is saved and can be sent.
+//! Builds a request from the names of node and machine, and saves it.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -29,10 +29,10 @@ use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// What provider IDs begin with that are read from a TPM.
+/// The prefix of provider IDs that come from a TPM.
 const OF_TPMS: &str = "tpm://";
 
-/// What this machine is called.
+/// The names of this node and machine.
 pub(super) struct Names {
     pub(super) node_name: NodeName,
     pub(super) provider_id: ProviderId,
@@ -47,7 +47,7 @@ impl Attempt {
         let unreadable = |error: &kubelet::KubeletArgumentsError| {
             Failure::of(Code::Configuration, error, "let root read it")
         };
-        // A parent that cannot be looked at is not a kubelet's.
+        // An unreadable parent process is not a kubelet.
         let parent = KubeletArguments::of_parent().ok().flatten();
         let kubeadm = KubeletArguments::of_kubeadm(Path::new(kubelet::KUBEADM_FLAGS))
             .map_err(|error| unreadable(&error))?;
@@ -88,7 +88,7 @@ impl Attempt {
         })
     }
 
-    /// What the machine is called in the request that is open, if that need not be asked again.
+    /// The provider ID of the open request, if the machine need not be asked again.
     pub(super) fn known_provider_id<'a>(
         &self,
         saved: Option<&'a Pending>,
@@ -107,7 +107,7 @@ impl Attempt {
         }
     }
 
-    /// The key and request of an earlier run, or a new key, saved.
+    /// The key and request of an earlier run. Otherwise a new key, saved.
     pub(super) fn pending(
         &self,
         locked: &Locked<'_>,
@@ -126,9 +126,9 @@ impl Attempt {
         Ok(pending)
     }
 
-    /// Finishes a run that had stored its certificate and was killed, or could not write, before it
-    /// had written down which CA certificates that was issued under. Otherwise the certificate would
-    /// seem to be of the CA before, and another would be asked for.
+    /// Completes an earlier run that stored its certificate but not the CA certificates of its
+    /// issue, because it was killed or could not write. Otherwise the certificate would seem to
+    /// come from the previous CA, and this run would request another.
     pub(super) fn finish(
         &self,
         locked: &Locked<'_>,
@@ -154,7 +154,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// The key and request of an earlier run, if there are.
+    /// The key and request of an earlier run, if any.
     pub(super) fn saved_pending(
         &self,
         locked: &Locked<'_>,
@@ -162,7 +162,8 @@ impl Attempt {
     ) -> Result<Option<Pending>, Failure> {
         let current = stored.credential.as_ref().map(Credential::public_bits);
         let pending = self.read_pending(locked)?;
-        // What is left of a run that was killed after it had stored the certificate is none.
+        // A saved key that equals the stored one is the leftover of a run that was killed after it
+        // stored the certificate.
         Ok(pending.filter(|pending| current != Some(pending.key.public_bits())))
     }
 
@@ -178,7 +179,8 @@ impl Attempt {
             self.log.warn(&exposed.to_string());
         }
         let why = match Pending::parse(&text) {
-            // Strictly: what is lost is a request, and a key on two machines would be worse.
+            // An exact match, unlike for the origin. A mismatch costs a request; one key on two
+            // machines would be worse.
             Ok(pending) if pending.machine == self.machine.digest() => return Ok(Some(pending)),
             Ok(_) => "it is another machine's".to_owned(),
             Err(error) => error_chain(&error),
@@ -195,7 +197,7 @@ impl Attempt {
         Ok(None)
     }
 
-    /// The open request, if it is worth taking up, or another with the same key, saved.
+    /// The open request, if it can be continued. Otherwise a new request with the same key, saved.
     pub(super) fn open_request(
         &self,
         locked: &Locked<'_>,
@@ -212,7 +214,7 @@ impl Attempt {
             self.steps.done(Step::Attested);
             let asked = self.asked(subject);
             if open.asked != asked {
-                // The name was asked for again, so the next run need not.
+                // This run asked the machine for its provider ID, so the next run need not.
                 open.asked = asked;
                 save(locked, pending, &open)?;
             }
@@ -239,8 +241,8 @@ impl Attempt {
         Ok(open)
     }
 
-    /// A request with the same key as `challenged` that answers its challenge, saved; none where the
-    /// provider is asked no challenge.
+    /// A request that answers `challenge`, with the key of `challenged`, saved. `None` if the
+    /// provider answers no challenges.
     pub(super) fn answer(
         &self,
         locked: &Locked<'_>,
@@ -277,13 +279,13 @@ impl Attempt {
         Ok(Some(open))
     }
 
-    /// What would be asked for, and the bytes of `spec.request` with a key that nobody keeps.
+    /// The subject and the bytes of `spec.request`, with a throwaway key.
     pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<(Subject, Vec<u8>), Failure> {
         let names = self.names(stored, None)?;
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
             (None, Renewal::Attested) => self.endpoint(stored, None)?.audience(),
-            // Nothing is proved, so the request names no cluster: any will do.
+            // The request has no evidence and names no cluster, so any audience will do.
             (None, Renewal::Impossible) => Audience::of_ca(&[]),
         };
         let subject = self.subject(names, audience);
@@ -340,19 +342,19 @@ impl Attempt {
         open
     }
 
-    /// For names that only the machine itself has.
+    /// The scope of this run, for a provider ID that only the machine itself knows.
     fn asked(&self, subject: &Subject) -> Option<FailureScope> {
         let of_machine = subject.provider_id.as_str().starts_with(OF_TPMS);
         of_machine.then(|| self.scope().clone())
     }
 }
 
-/// A digest of CA certificates in PEM.
+/// SHA-256 of CA certificates in PEM, in hexadecimal.
 pub(super) fn digest(ca_pem: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(ca_pem))
 }
 
-/// A certification request that evidence is still to be put beside.
+/// A certification request that still needs its evidence.
 struct Draft {
     csr: Vec<u8>,
     request: CertificationRequest,
@@ -363,7 +365,7 @@ impl Draft {
         let pair = key.pair().map_err(|error| internal(&error))?;
         let csr = client_request(&pair, &subject.node_name, &subject.provider_id)
             .map_err(|error| internal(&error))?;
-        // Read back as the controller will read it: the evidence is about what is sent.
+        // The evidence is about the key as the controller reads it from these bytes.
         let request = CertificationRequest::from_der(&csr).map_err(|error| internal(&error))?;
         Ok(Self { csr, request })
     }

@@ -1,4 +1,4 @@
-//! How far a run has come.
+//! The progress of a run.
 
 use std::fmt;
 use std::path::Path;
@@ -7,41 +7,41 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::failure::{Code, Failure};
 use crate::store::StoreLock;
 
-/// A step that is done. A run that is killed after any of them is taken up by the next.
+/// A completed step. If a run is killed after any of them, the next run continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Step {
-    /// Nothing yet.
+    /// No step is complete.
     Started,
-    /// The lock is ours.
+    /// The run holds the lock.
     Locked,
-    /// The store is read, and a new credential is wanted.
+    /// The store is read, and a new credential is needed.
     Loaded,
     /// The node's name and the machine's provider ID are known.
     Named,
-    /// It is written down for which machine, node and cluster this is.
+    /// The origin is saved: machine, node and cluster.
     OriginSaved,
     /// The key is saved.
     KeySaved,
-    /// The evidence is there.
+    /// The evidence is ready.
     Attested,
     /// The request is saved.
     RequestSaved,
-    /// The API server has the request, and that is written down.
+    /// The API server has the request, and the store says so.
     Acknowledged,
-    /// The request is decided, with a challenge.
+    /// The request failed with a challenge.
     Challenged,
-    /// The answer to the challenge is there.
+    /// The answer to the challenge is ready.
     Answered,
     /// The request with the answer is saved.
     AnswerSaved,
-    /// The API server has the request with the answer, and that is written down.
+    /// The API server has the request with the answer, and the store says so.
     AnswerAcknowledged,
     /// The request is decided.
     Decided,
-    /// The certificate was checked and stored.
+    /// The certificate is checked and stored.
     CredentialStored,
-    /// What was kept for the request is removed.
+    /// The saved request and the recorded failure are removed.
     Cleared,
     /// `setup` has written the bootstrap kubeconfig.
     BootstrapKubeconfigWritten,
@@ -52,7 +52,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Every step of a run that is asked no challenge, in order.
+    /// Every step of a run without a challenge, in order.
     pub const ALL: [Self; 12] = [
         Self::Started,
         Self::Locked,
@@ -76,7 +76,7 @@ impl Step {
         Self::AnswerAcknowledged,
     ];
 
-    /// The steps of `setup`, in the order of a join; it enrols after them.
+    /// The steps of `setup`, in the order of a join. The enrolment follows them.
     pub const SETUP: [Self; 3] = [
         Self::BootstrapKubeconfigWritten,
         Self::KubeletKubeconfigWritten,
@@ -84,12 +84,12 @@ impl Step {
     ];
 }
 
-/// Told each step once it is done.
+/// A callback after each step.
 #[derive(Clone)]
 pub struct Observer(Arc<dyn Fn(Step) + Send + Sync>);
 
 impl Observer {
-    /// Calls `told` with each step.
+    /// Calls `told` after each step.
     pub fn new(told: impl Fn(Step) + Send + Sync + 'static) -> Self {
         Self(Arc::new(told))
     }
@@ -106,7 +106,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// The last step of a run, for the thread that waits for it.
+/// The last completed step of a run, for the thread that waits for it.
 #[derive(Debug, Clone)]
 pub(super) struct Steps {
     last: Arc<Mutex<Step>>,
@@ -123,14 +123,14 @@ impl Steps {
         }
     }
 
-    /// Has the thread that waits write under this lock, should the run not come back.
+    /// Shares the lock with the waiting thread, which records the failure if the run hangs.
     pub(super) fn locked(&self, lock: &Arc<StoreLock>) {
-        // A run takes the lock once.
+        // A run takes the lock only once.
         drop(self.lock.set(Arc::clone(lock)));
         self.done(Step::Locked);
     }
 
-    /// The lock, if the run has it.
+    /// The lock, if the run holds it.
     pub(super) fn lock(&self) -> Option<Arc<StoreLock>> {
         self.lock.get().cloned()
     }
@@ -142,7 +142,7 @@ impl Steps {
         }
     }
 
-    /// Why a run that does not come back does not.
+    /// The failure of a run that hangs.
     pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {
