@@ -1,13 +1,13 @@
-//! Where time comes from.
+//! The wall clock and deadlines.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longer than anything here waits; keeps an absurd duration from overflowing.
+/// Longer than any wait of this program. The limit keeps an absurd duration from overflowing.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
 /// The wall clock.
 ///
-/// Decisions take the time as an argument; this is for those who hand it to them.
+/// Decisions take the time as an argument. Only their callers read it here.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place that reads the wall clock"
@@ -16,8 +16,7 @@ pub fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// The moment by which a piece of work has to be over, on the monotonic clock: setting the wall
-/// clock moves nothing.
+/// A deadline on the monotonic clock. Setting the wall clock does not move it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
@@ -27,18 +26,18 @@ impl Deadline {
         Self(Instant::now() + duration.min(LONGEST_WAIT))
     }
 
-    /// What is left, zero once it has passed.
+    /// The remaining time, zero once the deadline has passed.
     pub fn remaining(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// Whether nothing is left.
+    /// Whether the deadline has passed.
     pub fn passed(&self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// The earlier of this and the moment `duration` from now: a step's share of a longer piece of
-    /// work.
+    /// The earlier of this deadline and the moment `duration` from now, for one step of a longer
+    /// task.
     #[must_use]
     pub fn within(self, duration: Duration) -> Self {
         self.min(Self::after(duration))

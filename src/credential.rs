@@ -1,4 +1,4 @@
-//! A client certificate with its key: what the plugin is for.
+//! A client certificate with its key.
 
 mod issued;
 
@@ -17,24 +17,24 @@ use crate::key::{KeyError, PrivateKey};
 use crate::rotation::{Fraction, Validity};
 use crate::secret::Secret;
 
-/// The last second that RFC 3339 can write, which a certificate "without a well-defined expiration"
-/// ends in (RFC 5280 section 4.1.2.5).
+/// The last second in RFC 3339. A certificate "without a well-defined expiration" ends in it (RFC
+/// 5280 section 4.1.2.5).
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// What every block of PEM begins with.
+/// The beginning of a PEM block.
 const BEGIN: &str = "-----BEGIN ";
 
 const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n";
 const END_CERTIFICATE: &str = "-----END CERTIFICATE-----\n";
 
-/// A line of PEM (RFC 7468 section 2), and its end.
+/// The length of a line of PEM (RFC 7468 section 2), with its line end.
 const LINE_LEN: usize = 65;
 
-/// A chain and the key of its leaf, which match.
+/// A certificate chain and the key of its leaf.
 ///
-/// There are two ways to have one: out of the store ([`Credential::from_store`]) and from a signer
-/// ([`Credential::from_issued`]), which checks more, because nobody has vouched for that
-/// certificate yet.
+/// There are two constructors. [`Credential::from_store`] reads the store.
+/// [`Credential::from_issued`] takes a chain from a signer and checks more, because nothing has
+/// vouched for that chain yet.
 #[derive(Debug)]
 pub struct Credential {
     certificate_pem: String,
@@ -42,40 +42,40 @@ pub struct Credential {
     leaf: Leaf,
 }
 
-/// A credential to print, and when client-go shall ask again.
+/// A credential to print, and the time of client-go's next call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExecResult {
     /// The credential.
     pub credential: Credential,
-    /// When client-go shall ask again.
+    /// When client-go has to run the plugin again.
     pub expiration: SystemTime,
 }
 
-/// What the flow wants to know of a certificate.
+/// The facts about the leaf certificate that the flow uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaf {
-    /// From when until when it is valid.
+    /// Its validity period.
     pub validity: Validity,
-    /// Spreads renewals; from the serial number.
+    /// Spreads renewals over time. Derived from the serial number.
     pub jitter: Fraction,
-    /// The node in its one common name, if it is one.
+    /// The node in its common name, if it has exactly one and that names a node.
     pub node_name: Option<NodeName>,
-    /// The serial number in hexadecimal.
+    /// The bytes of the serial number.
     pub serial: Vec<u8>,
 }
 
-/// A stored credential is not one.
+/// The stored credential is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
-    /// Nothing in it.
+    /// The file is empty.
     #[error("the file is empty")]
     Empty,
     /// The file does not end in a key.
     #[error("the file does not end in a private key")]
     Key(#[source] KeyError),
-    /// The key is no longer what was written.
+    /// The private half of the key does not match the public half: the file is damaged.
     #[error("the private key is damaged")]
     Rotten(#[source] KeyError),
     /// The file does not begin with a certificate.
@@ -84,30 +84,29 @@ pub enum CredentialError {
     /// The certificate cannot be read.
     #[error("the certificate cannot be read")]
     Certificate(#[source] InvalidCertificate),
-    /// Certificate and key are not a pair.
+    /// The key is not the certificate's.
     #[error("the private key is not the certificate's")]
     Mismatch,
 }
 
-/// DER that is no certificate as we read it.
+/// A certificate is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCertificate {
-    /// Not X.509.
+    /// It is not X.509.
     #[error("it is not an X.509 certificate in DER")]
     Der,
-    /// It was valid only before 1970.
+    /// A date in it is before 1970.
     #[error("it has dates before 1970")]
     Date,
 }
 
 impl Credential {
-    /// Reads what [`Credential::to_pem`] wrote.
+    /// Parses the output of [`Credential::to_pem`].
     ///
     /// # Guarantees
     ///
-    /// The key is the leaf's. Whether the certificate holds now, and for which node, is not looked
-    /// at.
+    /// The public half of the key is the leaf's. Validity period and node name are not checked.
     pub fn from_store(text: &str) -> Result<Self, CredentialError> {
         if text.trim().is_empty() {
             return Err(CredentialError::Empty);
@@ -130,7 +129,8 @@ impl Credential {
         })
     }
 
-    /// This credential, if its key still fits the certificate by arithmetic too.
+    /// This credential, if the private half of its key matches the public half. Takes arithmetic on
+    /// the curve.
     pub(crate) fn checked(self) -> Result<Self, CredentialError> {
         Ok(Self {
             key: self.key.checked().map_err(CredentialError::Rotten)?,
@@ -138,7 +138,8 @@ impl Credential {
         })
     }
 
-    /// The file: chain, then key, so that no moment exists in which they disagree.
+    /// The content of the file: the chain, then the key. In one file they cannot disagree at any
+    /// moment.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let parts = [self.certificate_pem.as_str(), self.key_pem().expose()];
         let mut text = Zeroizing::new(String::with_capacity(parts.iter().map(|p| p.len()).sum()));
@@ -148,7 +149,7 @@ impl Credential {
         text
     }
 
-    /// The chain in PEM, leaf first; the same bytes until another certificate is issued.
+    /// The chain in PEM, leaf first. Its bytes stay the same until another certificate is issued.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
@@ -158,22 +159,22 @@ impl Credential {
         self.key.pem()
     }
 
-    /// The public key, as in a `SubjectPublicKeyInfo`'s bit string.
+    /// The public key, as in the bit string of a `SubjectPublicKeyInfo`.
     pub fn public_bits(&self) -> &[u8] {
         self.key.public_bits()
     }
 
-    /// What is known of the certificate.
+    /// The facts about the leaf certificate.
     pub fn leaf(&self) -> &Leaf {
         &self.leaf
     }
 
-    /// When it is valid.
+    /// The validity period of the leaf.
     pub fn validity(&self) -> Validity {
         self.leaf.validity
     }
 
-    /// When it is to be renewed.
+    /// When the renewal is due.
     pub fn renew_at(&self) -> SystemTime {
         self.leaf.validity.renew_at(self.leaf.jitter)
     }
@@ -196,13 +197,14 @@ impl Leaf {
     }
 }
 
-/// The DER of the first block of a chain as [`Credential::to_pem`] writes it: lines of one length.
+/// The DER of the first block of a chain, with lines of one length as [`Credential::to_pem`] writes
+/// them.
 ///
-/// Decoders of PEM in general read it as if it were a key, in constant time: that costs more than
-/// parsing the certificate.
+/// General PEM decoders decode in constant time, as if for a key. That costs more than parsing the
+/// certificate.
 fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     let base64 = pem.strip_prefix(BEGIN_CERTIFICATE)?;
-    // There is no dash in base64.
+    // Base64 has no dash, so the first one ends the block.
     let (base64, end) = base64.split_at_checked(base64.find('-')?)?;
     if !end.starts_with(END_CERTIFICATE) {
         return None;
@@ -215,7 +217,7 @@ fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     Some(der)
 }
 
-/// How much of a certificate is looked into.
+/// How a certificate's extensions are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extensions {
     Opaque,

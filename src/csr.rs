@@ -6,7 +6,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPa
 use x509_cert::der::Encode as _;
 use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
 
-/// A request cannot be made.
+/// The request cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsrError {
@@ -20,9 +20,9 @@ pub enum CsrError {
 
 /// DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
 ///
-/// The subject is exactly `O=system:nodes, CN=system:node:<name>`, the one requested extension is
-/// the provider ID, and there are no alternative names. Two requests are never the same bytes: the
-/// signature is random.
+/// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The provider ID is the only
+/// requested extension, and there are no alternative names. No two requests have the same bytes,
+/// because the signature is random.
 pub fn client_request(
     key: &KeyPair,
     node_name: &NodeName,

@@ -1,8 +1,7 @@
-//! What client-go says to an exec credential plugin, and the one answer it takes.
+//! The exec credential API: what client-go passes to a plugin, and what the plugin returns.
 //!
-//! Source: client-go's `pkg/apis/clientauthentication/{v1,v1beta1}/types.go`. This is the only file
-//! that prints to standard output: anything but one `ExecCredential` there makes client-go drop the
-//! credential.
+//! Source: client-go's `pkg/apis/clientauthentication/{v1,v1beta1}/types.go`. Standard output
+//! carries one `ExecCredential` and nothing else: other output makes client-go drop the credential.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -16,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::secret::Secret;
 
-/// The environment variable in which client-go says what it wants.
+/// The environment variable with client-go's input.
 pub const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 
 /// Twice what Linux lets one environment variable hold (`MAX_ARG_STRLEN`, 128 KiB).
@@ -24,10 +23,10 @@ const MAX_EXEC_INFO_LEN: usize = 256 * 1024;
 
 const KIND: &str = "ExecCredential";
 
-/// The last second that RFC 3339 can write, at the end of the year 9999.
+/// The last second in RFC 3339, at the end of the year 9999.
 const LAST_TIMESTAMP: Duration = Duration::from_secs(253_402_300_799);
 
-/// The versions of the exec credential API; the answer has to be in the one that was asked in.
+/// The versions of the exec credential API. The answer must have the version of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ApiVersion {
@@ -38,7 +37,7 @@ pub enum ApiVersion {
 }
 
 impl ApiVersion {
-    /// The name, as in `apiVersion`.
+    /// Its `apiVersion`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V1 => "client.authentication.k8s.io/v1",
@@ -53,19 +52,19 @@ impl ApiVersion {
     }
 }
 
-/// What client-go asks for.
+/// The input from client-go.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExecInfo<'a> {
-    /// The version to answer in.
+    /// The version of the answer.
     pub version: ApiVersion,
-    /// The cluster the credential is for, where the kubeconfig says `provideClusterInfo: true`.
+    /// The cluster of the credential, if the kubeconfig sets `provideClusterInfo: true`.
     pub cluster: Option<ExecCluster<'a>>,
 }
 
-/// `spec.cluster`: the cluster that client-go is about to talk to. Nothing in it has been checked.
+/// `spec.cluster`: the cluster that client-go is about to use. Nothing in it is verified.
 ///
-/// `Debug` leaves out what may hold a secret: the proxy's URL and the extension.
+/// `Debug` omits the fields that may hold a secret: the proxy's URL and the extension.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
 #[non_exhaustive]
@@ -73,19 +72,19 @@ pub struct ExecCluster<'a> {
     /// The API server's URL.
     #[serde(borrow, default)]
     pub server: Cow<'a, str>,
-    /// The name to verify the server's certificate against, where it is not the URL's host.
+    /// The expected name in the server's certificate, if it is not the URL's host.
     #[serde(borrow, default)]
     pub tls_server_name: Option<Cow<'a, str>>,
-    /// Whether the kubeconfig turns verification off.
+    /// Whether the kubeconfig disables verification.
     #[serde(default)]
     pub insecure_skip_tls_verify: bool,
     /// The cluster's CA certificates: base64 of PEM.
     #[serde(borrow, default)]
     pub certificate_authority_data: Option<Cow<'a, str>>,
-    /// The proxy to use.
+    /// The proxy's URL.
     #[serde(borrow, default)]
     pub proxy_url: Option<Cow<'a, str>>,
-    /// The cluster's `client.authentication.k8s.io/exec` extension, as it came.
+    /// The cluster's `client.authentication.k8s.io/exec` extension, unparsed.
     #[serde(borrow, default, with = "raw")]
     pub config: Option<&'a str>,
 }
@@ -99,7 +98,7 @@ impl fmt::Debug for ExecCluster<'_> {
     }
 }
 
-/// The extension's JSON text; `null` is no extension.
+/// The JSON text of the extension. `null` counts as no extension.
 mod raw {
     use super::{Deserialize, RawValue};
 
@@ -129,48 +128,48 @@ struct WireSpec<'a> {
     cluster: Option<ExecCluster<'a>>,
 }
 
-/// What client-go said cannot be understood. Contents are not repeated: a cluster's extension may
-/// hold anything.
+/// The input from client-go is invalid. Errors repeat none of its values except kind and version: a
+/// cluster's extension may hold anything.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecInfoError {
     /// The variable is set and empty.
     #[error("{EXEC_INFO} is empty; client-go sets it, so unset it to run this by hand")]
     Empty,
-    /// Longer than the kernel lets client-go make it.
+    /// It is longer than the kernel allows.
     #[error("{EXEC_INFO} has {len} bytes, and at most {MAX_EXEC_INFO_LEN} are read")]
     TooLarge {
-        /// How long it is.
+        /// Its length.
         len: usize,
     },
-    /// Not text.
+    /// It is not UTF-8.
     #[error("{EXEC_INFO} is not UTF-8")]
     NotText,
-    /// Ends in the middle.
+    /// It is truncated.
     #[error("{EXEC_INFO} is cut off after {len} bytes")]
     Truncated {
-        /// How long it is.
+        /// Its length.
         len: usize,
     },
-    /// Not JSON.
+    /// It is not JSON.
     #[error("{EXEC_INFO} is not JSON from column {column} on")]
     NotJson {
-        /// Where, counted in bytes from 1.
+        /// The column of the error, in bytes from 1.
         column: usize,
     },
-    /// A field is of another type than the API says.
+    /// A field does not have the type that the API defines.
     #[error("{EXEC_INFO}: field {path} is not what the {KIND} API says")]
     Field {
-        /// The field.
+        /// The path of the field.
         path: String,
     },
-    /// Another object.
+    /// It is an object of another kind.
     #[error("{EXEC_INFO}: field kind is {found:?}, not {KIND:?}")]
     Kind {
         /// Its kind.
         found: String,
     },
-    /// A version that this plugin does not speak.
+    /// The plugin does not support this API version.
     #[error(
         "{EXEC_INFO}: field apiVersion is {found:?}; set the kubeconfig's user.exec.apiVersion to {v1:?} or {v1beta1:?}",
         v1 = ApiVersion::V1.as_str(),
@@ -183,8 +182,8 @@ pub enum ExecInfoError {
 }
 
 impl<'a> ExecInfo<'a> {
-    /// Reads the content of [`EXEC_INFO`]. Unknown fields are passed over, as the API only ever
-    /// adds some.
+    /// Parses the value of [`EXEC_INFO`]. Ignores unknown fields, because the API only ever adds
+    /// fields.
     pub fn parse(value: &'a OsStr) -> Result<Self, ExecInfoError> {
         if value.len() > MAX_EXEC_INFO_LEN {
             return Err(ExecInfoError::TooLarge { len: value.len() });
@@ -225,7 +224,8 @@ fn reason(text: &str, error: &serde_json::Error) -> ExecInfoError {
     }
 }
 
-/// Reads the text again to learn which field it was; the first reading spends nothing on that.
+/// Parses the text again to find the invalid field. The first pass saves the cost of tracking
+/// paths.
 fn failing_path(text: &str) -> String {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let second: Result<WireInfo<'_>, _> = serde_path_to_error::deserialize(&mut deserializer);
@@ -234,17 +234,17 @@ fn failing_path(text: &str) -> String {
         .map_or_else(String::new, |error| error.path().to_string())
 }
 
-/// Enough of a foreign text to recognise it by.
+/// The beginning of a foreign text, enough to recognise it.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-/// What client-go is given: a client certificate with its key.
+/// The output for client-go: a client certificate with its key.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecCredential<'a> {
-    /// The version that was asked in.
+    /// The version of the input.
     pub version: ApiVersion,
-    /// When client-go has to ask again.
+    /// When client-go has to run the plugin again.
     pub expiration: SystemTime,
     /// The certificate and its chain, leaf first, in PEM.
     pub certificate_pem: &'a str,
@@ -279,7 +279,7 @@ impl ExecCredential<'_> {
         out.flush()
     }
 
-    /// One line of JSON.
+    /// The output as one line of JSON.
     pub(crate) fn to_json(self) -> io::Result<Zeroizing<Vec<u8>>> {
         let timestamp = rfc3339(self.expiration);
         let credential = WireCredential {
@@ -291,8 +291,8 @@ impl ExecCredential<'_> {
                 client_key_data: self.key_pem.expose(),
             },
         };
-        // A tenth more than the PEM leaves room for its escaped line ends, so that the key is never
-        // moved about.
+        // A tenth more than the PEM, for escaped line ends. A buffer that grows would leave copies
+        // of the key in memory.
         let pem_len = self.certificate_pem.len() + self.key_pem.expose().len();
         let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
         serde_json::to_writer(&mut *json, &credential)?;
@@ -301,7 +301,7 @@ impl ExecCredential<'_> {
     }
 }
 
-/// Whole seconds, rounded down: never later than asked for.
+/// Whole seconds, rounded down: never later than `time`.
 fn rfc3339(time: SystemTime) -> String {
     let last = SystemTime::UNIX_EPOCH + LAST_TIMESTAMP;
     humantime::format_rfc3339_seconds(time.clamp(SystemTime::UNIX_EPOCH, last)).to_string()

@@ -1,4 +1,4 @@
-//! The key of a credential: ECDSA on P-256, in software, because client-go wants it as PEM.
+//! The key of a credential: ECDSA on P-256, in software, because client-go needs it as PEM.
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
@@ -14,26 +14,26 @@ pub struct PrivateKey {
     public: Vec<u8>,
 }
 
-/// A key cannot be made or read. Says nothing of the key.
+/// A key cannot be generated or parsed. Errors contain nothing of the key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The system gave no key.
+    /// The system generated no key.
     #[error("cannot generate a P-256 key")]
     Generate(#[source] rcgen::Error),
-    /// Not one private key in PEM.
+    /// There is not exactly one private key in PEM.
     #[error("there is not exactly one private key in PEM")]
     NotOneKey,
-    /// It would sign for another public key than it says.
+    /// The private half does not match the public half.
     #[error("the private key does not fit its public key")]
     Halves,
-    /// It is a block of PEM and no key.
+    /// The PEM block contains no valid key.
     #[error("the private key cannot be read")]
     Unreadable(#[source] rcgen::Error),
 }
 
 impl PrivateKey {
-    /// Makes a new key.
+    /// Generates a key.
     pub fn generate() -> Result<Self, KeyError> {
         let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(KeyError::Generate)?;
         let key = Self {
@@ -43,8 +43,8 @@ impl PrivateKey {
         key.checked()
     }
 
-    /// This key, if its private half fits its public half: [`PrivateKey::from_pem`] believes what
-    /// the file says, and disks rot. Takes arithmetic on the curve.
+    /// This key, if its private half matches its public half. [`PrivateKey::from_pem`] trusts the
+    /// file, and disks decay. Takes arithmetic on the curve.
     pub fn checked(self) -> Result<Self, KeyError> {
         if self.pair()?.der_bytes() == self.public {
             Ok(self)
@@ -53,10 +53,10 @@ impl PrivateKey {
         }
     }
 
-    /// Reads a key in PKCS#8 or SEC 1.
+    /// Parses a key in PKCS#8 or SEC 1.
     ///
-    /// The public half is read where the key carries it (RFC 5915 section 3) and computed only
-    /// where it does not: no arithmetic on curves at every start of the plugin.
+    /// Takes the public half from the file if it is there (RFC 5915 section 3), and computes it
+    /// otherwise. This saves every start of the plugin the arithmetic on the curve.
     pub fn from_pem(pem: Secret<String>) -> Result<Self, KeyError> {
         let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
         let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {
@@ -73,7 +73,7 @@ impl PrivateKey {
         Ok(Self { pem, public })
     }
 
-    /// The public key as it stands in a `SubjectPublicKeyInfo`'s bit string.
+    /// The public key, as in the bit string of a `SubjectPublicKeyInfo`.
     pub fn public_bits(&self) -> &[u8] {
         &self.public
     }
@@ -83,18 +83,18 @@ impl PrivateKey {
         &self.pem
     }
 
-    /// Gives the PEM away.
+    /// Converts the key into its PEM.
     pub fn into_pem(self) -> Secret<String> {
         self.pem
     }
 
-    /// The key as rcgen signs with it.
+    /// The key pair, for rcgen to sign with.
     pub fn pair(&self) -> Result<KeyPair, KeyError> {
         KeyPair::from_pem(self.pem.expose()).map_err(unreadable)
     }
 }
 
-/// The parser of PEM quotes the line that it does not understand, which may be one of the key.
+/// Hides the error of the PEM parser: it quotes the invalid line, which may be a line of the key.
 fn unreadable(error: rcgen::Error) -> KeyError {
     if matches!(error, rcgen::Error::PemError(_)) {
         KeyError::NotOneKey
@@ -192,7 +192,7 @@ mod tests {
         let key = PrivateKey::generate().unwrap();
         for pem in [WITHOUT_PUBLIC, key.pem().expose()] {
             let first = pem.lines().nth(1).unwrap();
-            // What stands before an empty line is a header, to strict parsers of PEM.
+            // To strict PEM parsers, text before an empty line is a header.
             let damaged = pem.replace(first, &format!("{first}\n"));
 
             let read = PrivateKey::from_pem(Secret::new(damaged));

@@ -1,5 +1,4 @@
-//! The request that waits for its certificate: saved before it is sent, taken up again byte for
-//! byte.
+//! The pending request: saved before it is sent, and sent again byte for byte.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,55 +16,55 @@ use crate::secret::Secret;
 
 const VERSION: u32 = 1;
 
-/// Evidence older than 14 minutes is refused; a request that has waited this long will not be
-/// answered in time.
+/// Verifiers refuse evidence older than 14 minutes. A request of this age would not be answered in
+/// time.
 const MAX_AGE: Duration = Duration::from_mins(10);
 
-/// `pending.json`: the key, and the request that it is in, if one is open.
+/// `pending.json`: the key, and the open request with it, if any.
 ///
-/// The key outlives a request that came to nothing: the same node asking again with the same key is
-/// a retry, with another key it would be a second claim.
+/// The key outlives a failed request. A node that requests again with the same key retries; with
+/// another key it would make a second claim.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Pending {
     /// The key.
     pub key: PrivateKey,
-    /// The machine that made it. On any other the key is not used.
+    /// The machine that generated the key. The key is not used on any other machine.
     pub machine: MachineDigest,
-    /// A digest of the cluster's CA certificates under which the request is made.
+    /// A digest of the CA certificates of the cluster that the request is made to.
     pub ca: Option<String>,
     /// The request.
     pub request: Option<OpenRequest>,
 }
 
-/// A request as it was or will be sent.
+/// A request, before or after it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenRequest {
-    /// The name of the object, made from the bytes.
+    /// The name of the object, derived from the bytes.
     pub name: String,
     /// The bytes of `spec.request`.
     pub bytes: Vec<u8>,
-    /// What they ask for.
+    /// What the request asks for.
     pub subject: Subject,
-    /// When they were made, in seconds since 1970.
+    /// When the request was made, in seconds since 1970.
     pub created: u64,
-    /// Whether the API server has said that it has the request.
+    /// Whether the API server has acknowledged the request.
     pub acknowledged: bool,
     /// Whether it answers a challenge.
     pub answers: bool,
-    /// Under which circumstances the machine was last asked for the name in it; none where the
-    /// machine itself was not asked.
+    /// The scope in which the machine was last asked for its provider ID. `None` if the machine
+    /// itself was not asked.
     pub asked: Option<FailureScope>,
 }
 
-/// All that decides what a request says, but for the key: if any of it changes, another request is
-/// due.
+/// Everything that decides the content of a request, except its key. If any field changes, another
+/// request is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// Who is to sign.
+    /// The name of the signer.
     pub signer_name: String,
-    /// The lifetime asked for.
+    /// The requested lifetime.
     pub expiration_seconds: u32,
     /// The node.
     pub node_name: NodeName,
@@ -75,28 +74,29 @@ pub struct Subject {
     pub audience: Audience,
 }
 
-/// `pending.json` is not what this release wrote.
+/// `pending.json` is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PendingError {
-    /// Not its JSON. The error of the parser is not repeated: it could show a piece of the key.
+    /// It is not the JSON that this release writes. The parser's error is omitted: it could show a
+    /// part of the key.
     #[error("it is not the JSON that this release writes (line {line}, column {column})")]
     Json {
-        /// Where.
+        /// The line of the error.
         line: usize,
-        /// Where in the line.
+        /// The column of the error.
         column: usize,
     },
-    /// Another release's.
+    /// Another release wrote it.
     #[error("it has format {0}, and this release reads {VERSION}")]
     Version(u32),
-    /// The key is none.
+    /// The key is invalid.
     #[error("its key cannot be read")]
     Key(#[source] KeyError),
-    /// A release that did not write down the machine.
+    /// It does not name the machine: an earlier release wrote it.
     #[error("it does not say which machine it is for")]
     Machine,
-    /// A field of the request is not what it should be.
+    /// A field of the request is invalid.
     #[error("its field {0} is not what this release writes")]
     Field(&'static str),
 }
@@ -126,10 +126,11 @@ struct WireRequest {
     audience: String,
     created: u64,
     acknowledged: bool,
-    /// Left out where it is not so: releases that knew no challenges read on.
+    /// Omitted if false, so that releases without challenges can read the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answers: Option<bool>,
-    /// These two are left out of requests of providers that there were before them.
+    /// Omitted, like `settings`, without a provider ID from a TPM, so that releases without that
+    /// provider can read the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,7 +138,7 @@ struct WireRequest {
 }
 
 impl Pending {
-    /// A key of this machine that no request has used yet.
+    /// A new key of this machine, without a request.
     pub fn of_key(key: PrivateKey, machine: MachineDigest) -> Self {
         Self {
             key,
@@ -176,7 +177,7 @@ impl Pending {
             ca: self.ca.clone(),
             request: self.request.as_ref().map(OpenRequest::to_wire),
         };
-        // Sized before, so that no copy of the key is left behind by growing.
+        // Allocated in advance: a buffer that grows would leave copies of the key in memory.
         let request = self.request.as_ref().map_or(0, |open| open.bytes.len());
         let mut json = Zeroizing::new(Vec::with_capacity(8 * 1024 + 2 * request));
         if serde_json::to_writer(&mut *json, &wire).is_err() {
@@ -201,17 +202,17 @@ impl OpenRequest {
         }
     }
 
-    /// What the machine is called, if it would say the same if it were asked again: only in the boot
-    /// in which it was asked, which a copy of the store on another machine is not in, and under the
-    /// same settings.
+    /// The provider ID, if the machine would give the same answer again: only in the boot in which
+    /// it was asked, and under the same settings. A copy of the store on another machine runs in
+    /// another boot.
     pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
         let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
         (same && self.is_young(now)).then_some(&self.subject.provider_id)
     }
 
-    /// Whether the request still asks for `subject`, and is young enough to be answered.
+    /// Whether the request still asks for `subject`, and is young enough for an answer.
     ///
-    /// A request from the future was made under a wrong clock, and its evidence too.
+    /// A request from the future was made under a wrong clock, and so was its evidence.
     pub fn is_worth_taking_up(&self, subject: &Subject, now: SystemTime) -> bool {
         self.is_young(now) && self.subject == *subject
     }
@@ -255,7 +256,7 @@ impl TryFrom<WireRequest> for OpenRequest {
                 audience: Audience::parse(&wire.audience).map_err(|_| field("audience"))?,
             },
             name: wire.name,
-            // Far from the end of what a clock can hold.
+            // Far below the maximum of `SystemTime`.
             created: wire.created.min(u64::from(u32::MAX)),
             acknowledged: wire.acknowledged,
             answers: wire.answers.unwrap_or_default(),

@@ -1,8 +1,8 @@
-//! What becomes of a process in which a thread panics: it prints the stored credential, if that
-//! still holds, and in any case ends in good order.
+//! The end of a process in which a thread panics: it prints the stored credential if that is still
+//! valid, and exits in an orderly way.
 //!
-//! Released programs abort after a panic, so nothing can be done where the thread was started. The
-//! hook that is told of a panic does it, on the thread that panics, and does not return.
+//! Released programs abort after a panic, so the code that started the thread cannot handle it. The
+//! panic hook does, on the thread that panics, and does not return.
 
 use std::io::{self, Write as _};
 use std::mem;
@@ -21,7 +21,7 @@ use crate::exec::{ApiVersion, ExecCredential};
 use crate::failure::{Code, Failure};
 use crate::log::Log;
 
-/// A credential that is printed if a thread panics.
+/// A credential to print if a thread panics.
 #[derive(Debug, Clone)]
 pub struct Rescue {
     state: Arc<Mutex<State>>,
@@ -29,17 +29,18 @@ pub struct Rescue {
 }
 
 enum State {
-    /// There is no credential that holds.
+    /// There is no valid credential.
     Nothing,
-    /// The answer.
+    /// The answer to print.
     Ready(Zeroizing<Vec<u8>>),
-    /// The process ends already, by what this thread does.
+    /// This thread is ending the process.
     Ending(ThreadMark),
 }
 
-/// Tells threads apart that run at the same time.
+/// Distinguishes threads that run at the same time.
 ///
-/// `thread::current` would do, and makes an object with a destructor: that costs each run six system calls.
+/// `thread::current` would do, but makes an object with a destructor, which costs each run six
+/// system calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ThreadMark(usize);
 
@@ -59,7 +60,7 @@ impl std::fmt::Debug for State {
 }
 
 impl Rescue {
-    /// Takes over every panic of the process from here on.
+    /// Handles every panic of the process from here on.
     pub fn install(log: Log) -> Self {
         let rescue = Self {
             state: Arc::new(Mutex::new(State::Nothing)),
@@ -70,7 +71,7 @@ impl Rescue {
         rescue
     }
 
-    /// The same, with answers in this version.
+    /// The same, with answers in this API version.
     #[must_use]
     pub fn speaking(&self, version: ApiVersion) -> Self {
         Self {
@@ -79,7 +80,8 @@ impl Rescue {
         }
     }
 
-    /// Has `credential`, which holds, printed after a panic; client-go asks again at `expiration`.
+    /// Makes a panic print `credential`, which is valid. client-go runs the plugin again at
+    /// `expiration`.
     pub(crate) fn prepare(&self, credential: &Credential, expiration: SystemTime) {
         let answer = ExecCredential {
             version: self.version,
@@ -92,7 +94,7 @@ impl Rescue {
         }
     }
 
-    /// Prints `answer` on standard output. A panic of another thread is without effect from here on.
+    /// Prints `answer` on standard output. From here on, a panic of another thread has no effect.
     pub fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(ThreadMark::current()));
         let credential = ExecCredential {
@@ -119,14 +121,15 @@ impl Rescue {
             Err(TryLockError::Poisoned(state)) => {
                 mem::replace(&mut *state.into_inner(), State::Ending(this))
             }
-            // A thread that panics with it in its hand will not let go of it.
+            // If the panicking thread holds the lock itself, it will never release it.
             Err(TryLockError::WouldBlock) => State::Nothing,
         };
-        // What was said may hold anything; where, is what we need.
+        // The panic message may contain anything, even a secret. The location is enough.
         let place = panicked.location().map(ToString::to_string);
         let what = format!("a bug ended the run at {}", place.unwrap_or_default());
         let failure = Failure::new(Code::Internal, what, "report this as a bug");
         match before {
+            // The other thread prints its answer and exits. An exit here could cut the answer off.
             State::Ending(other) if other != this => loop {
                 thread::park();
             },
@@ -147,15 +150,15 @@ impl Rescue {
     }
 }
 
-/// Keeps the memory of this process, in which there are keys, out of core files, and away from other
-/// processes of its user. A program that it starts dumps no core either.
+/// Keeps the keys in this process's memory out of core files, and away from other processes of the
+/// same user. Programs that it starts dump no core either.
 pub(crate) fn keep_memory() {
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    // Nothing here may cost a node its credential.
+    // A failure here must not cost a node its credential.
     let _ = rustix::process::setrlimit(Resource::Core, none);
-    // A handler of cores that is a program takes them whatever the limit is (core(5)).
+    // A core handler that is a program ignores the limit (core(5)).
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }

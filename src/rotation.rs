@@ -1,32 +1,32 @@
-//! When a credential is kept, renewed or replaced: a table over time, with no clock of its own.
+//! When a credential is kept, renewed or replaced: a pure function of time.
 
 use std::time::{Duration, SystemTime};
 
-/// Signers date a certificate this far back, ours and kube-controller-manager alike.
+/// How far signers back-date a certificate, ours and kube-controller-manager alike.
 const BACKDATED: Duration = Duration::from_mins(5);
 
 /// How far this machine's clock may be behind the signer's.
 pub const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
 
-/// A credential with less than this share of its lifetime left is renewed, however young.
+/// Below this share of its lifetime, a credential is renewed whatever its age.
 ///
 /// From the proposal's client CSR flow ("less than 20 percent of time left").
 const RENEW_BELOW: f64 = 0.2;
 
-/// A long certificate is renewed about daily, so that the machine proves itself about daily.
+/// A long certificate is renewed about once a day, so that the machine attests about once a day.
 const DAILY: (f64, f64) = (20.0 * 3600.0, 28.0 * 3600.0);
 
-/// A short certificate is renewed in this part of its lifetime.
+/// A short certificate is renewed within this part of its lifetime.
 const SHARE: (f64, f64) = (0.5, 0.7);
 
-/// client-go asks again this soon even where nothing is due, so that a changed setting or a
-/// replaced store is noticed.
+/// The interval of client-go's calls while nothing is due, so that a changed setting or a replaced
+/// store is noticed.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
-/// client-go asks again this soon while a renewal is under way or has failed.
+/// The interval of client-go's calls while a renewal is pending or has failed.
 const ASK_AGAIN_SOON: Duration = Duration::from_secs(30);
 
-/// An expiry in the past makes client-go run the plugin twice a request.
+/// With an expiry in the past, client-go runs the plugin twice a request.
 const ASK_AGAIN_MIN: Duration = Duration::from_secs(1);
 
 /// A number from 0 to 1.
@@ -37,12 +37,12 @@ impl Fraction {
     /// One half.
     pub const HALF: Self = Self(0.5);
 
-    /// The fraction that `bytes` spell in base 256 after the point.
+    /// The fraction that the last four of `bytes` spell in base 256, in reverse order.
     ///
-    /// A certificate's serial is random, so that it spreads the renewals of many nodes, and always
-    /// the same for one.
+    /// The serial number of a certificate is random, which spreads the renewals of many nodes. It
+    /// gives the same fraction in every run.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        // The last bytes: the first of a serial may be a sign or a counter's zeros.
+        // The first bytes of a serial number may be a sign or a counter's zeros.
         let (fraction, _) = bytes
             .iter()
             .rev()
@@ -63,13 +63,13 @@ impl Fraction {
 pub enum Rotation {
     /// Print it; nothing is due.
     Keep,
-    /// Print it unless a new one is had in time; it still authenticates.
+    /// Renew it. If no new one is available in time, print it: it still authenticates.
     Renew,
-    /// It is of no use (any more, or yet): ask with the bootstrap credential.
+    /// Do not use it: it has expired or is not valid yet. Enrol with the bootstrap credential.
     Enrol,
 }
 
-/// From when until when a certificate is valid.
+/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first moment.
@@ -79,7 +79,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// When the signer signed.
+    /// When the signer signed the certificate.
     pub fn issued(&self) -> SystemTime {
         self.not_before + BACKDATED
     }
@@ -90,7 +90,7 @@ impl Validity {
             .unwrap_or_default()
     }
 
-    /// The share of the lifetime that is left at `now`, 0 to 1.
+    /// The share of the lifetime that is left at `now`, from 0 to 1.
     pub fn share_left(&self, now: SystemTime) -> f64 {
         let lifetime = self.lifetime().as_secs_f64();
         let left = self.not_after.duration_since(now).unwrap_or_default();
@@ -101,25 +101,26 @@ impl Validity {
         }
     }
 
-    /// Whether a renewal is due by the share of the lifetime that is left, whatever the jitter.
+    /// Whether the remaining share of the lifetime makes a renewal due, whatever the jitter.
     pub fn runs_out(&self, now: SystemTime) -> bool {
         self.share_left(now) < RENEW_BELOW
     }
 
-    /// Whether an API server accepts the certificate at `now`, as far as time goes.
+    /// Whether the certificate is valid at `now`, as an API server sees it.
     ///
-    /// A clock that is behind by up to [`CLOCK_LEEWAY`] does not make a fresh certificate useless.
+    /// With a clock that is behind by up to [`CLOCK_LEEWAY`], a fresh certificate still counts as
+    /// valid.
     pub fn holds_at(&self, now: SystemTime) -> bool {
         now < self.not_after && now + CLOCK_LEEWAY >= self.not_before
     }
 
-    /// When the certificate is to be renewed; `jitter` comes from the certificate.
+    /// When the renewal is due. `jitter` comes from the certificate.
     pub fn renew_at(&self, jitter: Fraction) -> SystemTime {
         let share = jitter.between(SHARE) * self.lifetime().as_secs_f64();
         self.issued() + Duration::from_secs_f64(jitter.between(DAILY).min(share))
     }
 
-    /// Decides what to do at `now` with a credential of this validity; `jitter` comes from the
+    /// Decides what to do at `now` with a credential of this validity. `jitter` comes from the
     /// certificate.
     pub fn rotation(&self, now: SystemTime, jitter: Fraction) -> Rotation {
         if !self.holds_at(now) {
@@ -131,13 +132,13 @@ impl Validity {
         }
     }
 
-    /// When client-go shall ask again for a credential that is kept until `until`.
+    /// When client-go has to run the plugin again, for a credential that is kept until `until`.
     pub fn expiry_kept(&self, now: SystemTime, until: SystemTime) -> SystemTime {
         self.expiry(now, until.min(now + ASK_AGAIN))
     }
 
-    /// When client-go shall ask again for a credential whose renewal has not succeeded yet and is
-    /// tried again at `next_attempt`.
+    /// When client-go has to run the plugin again, for a credential whose renewal is not complete.
+    /// The next attempt is at `next_attempt`.
     pub fn expiry_awaiting_renewal(&self, now: SystemTime, next_attempt: SystemTime) -> SystemTime {
         self.expiry(now, next_attempt.min(now + ASK_AGAIN_SOON))
     }

@@ -1,4 +1,4 @@
-//! Values that must not be seen.
+//! Secret values.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use zeroize::Zeroize;
 ///
 /// # Guarantees
 ///
-/// Neither `Debug` nor any other trait shows the content, it cannot be cloned, and its memory is
-/// overwritten when it is dropped. Whoever needs the content says so with [`Secret::expose`].
+/// Neither `Debug` nor any other trait shows the content. The value cannot be cloned, and its
+/// memory is zeroed on drop. Only [`Secret::expose`] gives access.
 pub struct Secret<T: Zeroize>(T);
 
 impl<T: Zeroize> Secret<T> {
-    /// Keeps `value` from being seen.
+    /// Hides `value`.
     pub fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// The content, to be used and not kept.
+    /// The content, to use and not to keep.
     pub fn expose(&self) -> &T {
         &self.0
     }

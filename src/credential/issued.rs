@@ -1,4 +1,4 @@
-//! What a signer returned, checked before anybody relies on it.
+//! Checks a certificate from a signer before anything relies on it.
 
 use std::time::SystemTime;
 
@@ -13,19 +13,19 @@ use super::{Credential, Extensions, InvalidCertificate, Leaf, has_key, parse};
 use crate::key::PrivateKey;
 use crate::rotation::CLOCK_LEEWAY;
 
-/// More than any chain has: a leaf and a few intermediates.
+/// Longer than any real chain: a leaf and a few intermediates.
 const MAX_CERTIFICATES: usize = 8;
 
-/// What the certificate was asked for.
+/// The names that the certificate was requested for.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// The node.
+    /// The node's name.
     pub node_name: &'a NodeName,
-    /// The machine; a signer may leave it out, but not change it.
+    /// The machine's provider ID. A signer may omit it, but not change it.
     pub provider_id: &'a ProviderId,
 }
 
-/// An issued certificate is not the one that was asked for.
+/// The issued certificate is not the requested one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IssuedError {
@@ -35,33 +35,33 @@ pub enum IssuedError {
     /// A certificate of the chain cannot be read.
     #[error("a certificate of the issued chain cannot be read")]
     Unreadable(#[source] InvalidCertificate),
-    /// It is about another key.
+    /// It is for another key.
     #[error("the issued certificate is for another key")]
     Key,
     /// It is for another subject.
     #[error("the issued certificate is for {found:?}, not for {expected:?}")]
     Subject {
-        /// The subject it has.
+        /// The subject of the certificate.
         found: String,
-        /// The subject it was to have.
+        /// The requested subject.
         expected: String,
     },
-    /// It is the certificate of a CA.
+    /// It is a CA certificate.
     #[error("the issued certificate is a CA's")]
     Authority,
-    /// It is not for client authentication, or for more.
+    /// It is not exactly for digital signatures and client authentication.
     #[error("the issued certificate is not for 'digital signature' and 'client auth' alone")]
     Usages,
-    /// It names another machine.
+    /// It names another provider ID.
     #[error("the issued certificate names another provider ID than {expected}")]
     ProviderId {
-        /// The one it was asked for.
+        /// The requested provider ID.
         expected: ProviderId,
     },
     /// It has expired.
     #[error("the issued certificate expired at {}", humantime::format_rfc3339_seconds(*not_after))]
     Expired {
-        /// When.
+        /// The end of its validity period.
         not_after: SystemTime,
     },
     /// It is not valid yet.
@@ -70,19 +70,21 @@ pub enum IssuedError {
         humantime::format_rfc3339_seconds(*not_before)
     )]
     NotYetValid {
-        /// From when on.
+        /// The start of its validity period.
         not_before: SystemTime,
     },
 }
 
 impl Credential {
-    /// Checks that `issued` is the certificate that was asked for, and joins it with its key.
+    /// Checks that `issued` is the requested certificate, and joins it with its key.
     ///
     /// # Guarantees
     ///
-    /// The leaf is for this key, exactly this node as subject, client authentication, this machine
-    /// if any, no CA, and holds at `now` with some leeway. That it was signed by the cluster's CA
-    /// is for the API server to find: it handed it out over a connection that proved to be it.
+    /// The leaf is for this key, has exactly this node as its subject, is for client authentication
+    /// only, is no CA certificate, and is valid at `now`, with leeway for a clock that is behind. A
+    /// provider ID in it is this machine's. The CA's signature is not checked: the certificate
+    /// comes from the API server over a verified connection, and the API server checks the
+    /// signature itself.
     pub fn from_issued(
         issued: &[u8],
         key: PrivateKey,
@@ -124,7 +126,7 @@ impl Credential {
     }
 }
 
-/// The API server lets text stand around the blocks; what is kept is the blocks.
+/// The certificates of the chain. The API server allows text around the blocks, which is dropped.
 fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, IssuedError> {
     let chain = <(SectionKind, Vec<u8>)>::pem_slice_iter(issued)
         .take(MAX_CERTIFICATES + 1)
@@ -139,7 +141,7 @@ fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, IssuedError> {
     Ok(chain)
 }
 
-/// One organization, one common name, and beside them only the UID that Kubernetes reads.
+/// Requires one organization, one common name, and otherwise only the UID that Kubernetes reads.
 fn check_subject(
     certificate: &X509Certificate<'_>,
     node_name: &NodeName,
@@ -181,7 +183,8 @@ fn check_extensions(
             return Err(IssuedError::Authority);
         }
         if let ParsedExtension::KeyUsage(usage) = parsed {
-            // Bit 0 of RFC 5280 section 4.2.1.3, the first there and the lowest here, and no other.
+            // Exactly `digitalSignature`: bit 0 of RFC 5280 section 4.2.1.3, the lowest bit of this
+            // parser.
             signs = usage.flags == 1;
         }
         if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
