@@ -1,4 +1,4 @@
-//! The instance metadata service of EC2, version 2: what tells an instance who it is.
+//! The EC2 instance metadata service, version 2: the source of an instance's identity.
 //!
 //! Source: the EC2 user guide, "Use the Instance Metadata Service to access instance metadata".
 
@@ -19,25 +19,25 @@ pub use endpoint::{METADATA_ENDPOINT, MetadataEndpoint};
 pub use error::ImdsError;
 use exchange::{Client, Question};
 
-/// Where the service is: on every instance at the first address, on IPv6 at the second.
+/// The addresses of the service: the first on every instance, the second on IPv6.
 const ENDPOINTS: [&str; 2] = ["http://169.254.169.254", "http://[fd00:ec2::254]"];
 
 const TOKEN_PATH: &str = "/latest/api/token";
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TOKEN_TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
-/// A minute outlasts the reads of one piece of evidence, and a token that leaks does not outlast it
-/// by much.
+/// The lifetime of a token. A minute is enough for the reads of one piece of evidence, and a leaked
+/// token is soon useless.
 const TTL_SECONDS: &str = "60";
 
-/// How long a token is used: its time less what a read may take.
+/// How long a token is used: its lifetime minus the time of a read.
 const USED_FOR: Duration = Duration::from_secs(50);
 
-/// AWS does not say how long a token is; theirs have 56 characters.
+/// AWS does not document the length of a token. Real ones have 56 characters.
 const MAX_TOKEN_LEN: usize = 4 * 1024;
 
-/// The pauses between tries: in the first seconds of a boot neither the network nor the service
-/// need be there. Whoever runs us tries again later.
+/// The pauses between attempts. In the first seconds of a boot, neither the network nor the service
+/// may be ready. If all attempts fail, a later run tries again.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
@@ -45,17 +45,17 @@ const PAUSES: [Duration; 4] = [
     Duration::from_secs(2),
 ];
 
-/// Less time is not worth a try, whose error would only hide the one before.
+/// The minimum time for another attempt. With less, its error would only hide the previous one.
 const LEAST_TRY: Duration = Duration::from_millis(500);
 
-/// Reads under one token: a session with the service.
+/// A session with the service: reads with one token.
 ///
 /// # Guarantees
 ///
-/// - A token is asked for first (`IMDSv2`); there is no falling back to reads without.
-/// - No proxy is used, whatever the environment says, no redirect followed, and no name resolved.
-/// - No answer of more than 64 KiB is read, and nothing takes longer than its deadline.
-/// - Neither the token nor what is read is in an error or a `Debug` text.
+/// - A session starts with a token (`IMDSv2`). There is no fallback to reads without one.
+/// - Requests use no proxy, whatever the environment says, follow no redirect, and resolve no name.
+/// - An answer has at most 64 KiB, and nothing takes longer than its deadline.
+/// - Neither the token nor an answer appears in an error or in `Debug` output.
 #[derive(Debug)]
 pub struct Imds {
     client: Client,
@@ -65,7 +65,7 @@ pub struct Imds {
 }
 
 impl Imds {
-    /// Asks for a token, at `endpoint` where one is set, patiently within the deadline.
+    /// Requests a token, from `endpoint` if one is set. Retries within the deadline.
     pub fn open(endpoint: Option<MetadataEndpoint>, deadline: Deadline) -> Result<Self, ImdsError> {
         let client = Client::new()?;
         let endpoints = match endpoint {
@@ -82,12 +82,12 @@ impl Imds {
         })
     }
 
-    /// Whether the token holds for another read.
+    /// Whether the token is valid for another read.
     pub fn is_usable(&self) -> bool {
         !self.until.passed()
     }
 
-    /// Reads what is at `path`, below `/latest/`, patiently within the deadline.
+    /// Reads `path`, below `/latest/`. Retries within the deadline.
     pub fn read(&self, path: &str, deadline: Deadline) -> Result<Text, ImdsError> {
         let question = Question {
             method: Method::GET,
@@ -105,10 +105,10 @@ impl Imds {
     }
 }
 
-/// What was read; it may be a secret, so its memory is overwritten when it is dropped.
+/// An answer. It may be a secret, so its memory is zeroed on drop.
 pub type Text = Zeroizing<String>;
 
-/// The first of the endpoints that can be reached says whether there is a token.
+/// Requests a token from the first endpoint that can be reached.
 fn first_token(
     client: &Client,
     endpoints: &[String],
@@ -138,7 +138,7 @@ fn first_token(
     })
 }
 
-/// A token is a word that can stand in a header.
+/// A token must be printable ASCII, for a header.
 fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
     std::str::from_utf8(body)
         .ok()
@@ -150,7 +150,7 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
         })
 }
 
-/// Tries again what may pass by itself, as long as the deadline allows.
+/// Retries errors that may pass, while the deadline allows.
 fn with_retries<T>(
     deadline: Deadline,
     mut attempt: impl FnMut() -> Result<T, ImdsError>,

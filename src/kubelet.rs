@@ -1,5 +1,4 @@
-//! What the kubelet of this machine was told, read from its process or from the file that kubeadm
-//! writes.
+//! The kubelet's arguments, from its process or from the file that kubeadm writes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,16 +8,16 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Where kubeadm writes the kubelet's arguments.
+/// The file that kubeadm writes the kubelet's arguments to.
 pub const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
-/// Far more than a kubelet's arguments take; Linux allows a process 2 MiB of them.
+/// Far more than a kubelet's arguments. Linux allows a process 2 MiB of them.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
-/// More than a kubelet of kubeadm's has.
+/// More than the arguments of a kubelet that kubeadm set up.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
-/// The arguments of a kubelet that say who its node is. The last of several wins, as in the kubelet
+/// The kubelet's arguments that identify its node. The last of several wins, as in the kubelet
 /// itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletArguments {
@@ -37,13 +36,13 @@ pub struct KubeletArgumentsError {
 }
 
 impl KubeletArguments {
-    /// The arguments of the process that started us, if it is a kubelet.
+    /// The arguments of the parent process, if that is a kubelet.
     pub fn of_parent() -> Result<Option<Self>, KubeletArgumentsError> {
         let parent = std::os::unix::process::parent_id();
         Self::of_process(&Path::new("/proc").join(parent.to_string()).join("cmdline"))
     }
 
-    /// The arguments in a process's `cmdline`, if it is a kubelet's; the process may be gone.
+    /// The arguments in a process's `cmdline`, if it is a kubelet's. The process may have ended.
     fn of_process(cmdline: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
         Ok(read(cmdline)?.and_then(|arguments| Self::from_cmdline(&arguments)))
     }
@@ -60,14 +59,14 @@ impl KubeletArguments {
         Some(Self::collect(arguments))
     }
 
-    /// The arguments that kubeadm wrote down in `file` (normally [`KUBEADM_FLAGS`]), if it did.
+    /// The arguments in kubeadm's `file` (normally [`KUBEADM_FLAGS`]), if it exists.
     pub fn of_kubeadm(file: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
         Ok(read(file)?
             .map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))
     }
 
-    /// The arguments in the content of kubeadm's file, `KUBELET_KUBEADM_ARGS="--a=b --c=d"`: kubeadm
-    /// never puts a space into an argument.
+    /// Parses the content of kubeadm's file, `KUBELET_KUBEADM_ARGS="--a=b --c=d"`. kubeadm never
+    /// puts a space into an argument.
     pub fn from_environment_file(contents: &str) -> Self {
         let assigned = contents
             .lines()
@@ -78,17 +77,18 @@ impl KubeletArguments {
         Self::collect(unquoted.split_whitespace())
     }
 
-    /// What `--hostname-override` says.
+    /// The value of `--hostname-override`.
     pub fn hostname_override(&self) -> Option<&str> {
         self.hostname_override.as_deref()
     }
 
-    /// What `--provider-id` says.
+    /// The value of `--provider-id`.
     pub fn provider_id(&self) -> Option<&str> {
         self.provider_id.as_deref()
     }
 
-    /// Both `--flag=value` and `--flag value`; an empty value is as none, as in the kubelet.
+    /// Accepts `--flag=value` and `--flag value`. An empty value counts as unset, as in the
+    /// kubelet.
     pub(crate) fn collect(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let mut collected = Self::default();
         let mut arguments = arguments.into_iter();
@@ -110,8 +110,8 @@ impl KubeletArguments {
     }
 }
 
-/// Reads a file in chunks that lie on the stack: this happens at every start, and a buffer costs
-/// more than the file.
+/// Reads a file in chunks on the stack. Every start does this, and a buffer costs more than the
+/// file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
     let failed = |source: Errno| KubeletArgumentsError {
         path: path.to_owned(),
@@ -135,7 +135,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
     Ok(Some(contents))
 }
 
-/// The machine's host name, as the kernel has it.
+/// The machine's host name, from the kernel.
 pub fn host_name() -> String {
     rustix::system::uname()
         .nodename()

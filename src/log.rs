@@ -1,4 +1,4 @@
-//! Standard error: the kubelet's journal.
+//! The log on standard error, which ends up in the kubelet's journal.
 
 use std::io::{self, Write as _};
 
@@ -6,18 +6,18 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// How lines on standard error look.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Format {
-    /// For people.
+    /// Plain text, for people.
     #[default]
     Text,
     /// One JSON object a line.
     Json,
 }
 
-/// Writes to standard error, and nowhere else. What is said holds no secret.
+/// Writes to standard error, and nowhere else. Messages contain no secrets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Log {
     format: Format,
@@ -35,30 +35,30 @@ struct Line<'a> {
 }
 
 impl Log {
-    /// A log of this format, with steps where `verbose`.
+    /// A log in this format, with steps if `verbose`.
     pub fn new(format: Format, verbose: bool) -> Self {
         Self { format, verbose }
     }
 
-    /// Says what a run does, if asked to.
+    /// Logs a step of the run, if verbose.
     pub fn step(self, message: &str) {
         if self.verbose {
             self.write("info", message, None, "");
         }
     }
 
-    /// Says what somebody should know, though the run goes on.
+    /// Logs a warning. The run goes on.
     pub fn warn(self, message: &str) {
         self.write("warning", message, None, "");
     }
 
-    /// Says what went wrong, though a credential is printed.
+    /// Logs a failure as a warning: the run still prints a credential.
     pub fn warn_of(self, message: &str, failure: &Failure) {
         let message = format!("{message}: {failure}");
         self.write("warning", &message, Some(failure), failure.remedy());
     }
 
-    /// Says why the run ends without an answer.
+    /// Logs the failure that ends the run.
     pub fn fail(self, failure: &Failure) {
         self.write("error", failure.what(), Some(failure), failure.remedy());
     }
@@ -77,7 +77,7 @@ impl Log {
                 serde_json::to_string(&line).unwrap_or_default() + "\n"
             }
         };
-        // If nobody listens there is nobody to tell.
+        // A closed standard error must not fail the run.
         drop(io::stderr().lock().write_all(line.as_bytes()));
     }
 }

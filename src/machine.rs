@@ -1,4 +1,4 @@
-//! Which machine this is, and since when it has been up.
+//! The identity of this machine and of its boot.
 
 use std::path::{Path, PathBuf};
 
@@ -7,27 +7,26 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Changes with every boot (random(4)).
+/// The ID of the boot: it changes with every boot (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What the firmware says of the machine.
+/// The firmware's data about the machine.
 const DMI: &str = "/sys/class/dmi/id";
 
-/// What firmware with a device tree says of the machine instead (the Devicetree Specification,
-/// section 3.2).
+/// The serial number, in firmware with a device tree (the Devicetree Specification, section 3.2).
 const SERIAL_NUMBER: &str = "/sys/firmware/devicetree/base/serial-number";
 
-/// What the operating system calls the machine (machine-id(5)). It is on the disk, so a copy of the
-/// disk has it until it is set up anew.
+/// The operating system's ID of the machine (machine-id(5)). It is on the disk, so a copy of the
+/// disk has the same ID until it is set up anew.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// What stands in [`MACHINE_ID`] before the first boot is over.
+/// The content of [`MACHINE_ID`] before the first boot completes.
 const UNINITIALIZED: &str = "uninitialized";
 
-/// More than any of these one-line files has.
+/// Longer than any of these one-line files.
 const MAX_LINE: usize = 512;
 
-/// Where a machine says what it is.
+/// The files that identify a machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
     boot_id: PathBuf,
@@ -36,9 +35,9 @@ pub struct Machine {
     os_id: PathBuf,
 }
 
-/// Digests of what tells the machine from others; never the values, which may be confidential.
+/// Digests of the values that identify a machine. The values themselves may be confidential.
 ///
-/// A disk that is cloned or baked into an image comes up on a machine where these are others.
+/// If a disk is cloned or baked into an image, its next machine has other values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDigest {
@@ -48,7 +47,7 @@ pub struct MachineDigest {
     board_asset_tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     serial_number: Option<String>,
-    /// Only where the firmware says nothing.
+    /// Set only if the firmware provides none of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine_id: Option<String>,
 }
@@ -76,18 +75,18 @@ impl Machine {
         }
     }
 
-    /// The ID of this boot, where the kernel tells it.
+    /// The ID of this boot, if the kernel provides it.
     pub fn boot_id(&self) -> Option<String> {
         line(&self.boot_id)
     }
 
-    /// Who made it, as the firmware says: `Amazon EC2` on every Nitro instance (the EC2 user guide,
+    /// The vendor, from the firmware: `Amazon EC2` on every Nitro instance (the EC2 user guide,
     /// "Detect whether a host is an EC2 instance").
     pub fn vendor(&self) -> Option<String> {
         line(&self.dmi.join("sys_vendor"))
     }
 
-    /// What tells the machine from others, digested.
+    /// Digests of the values that identify this machine.
     pub fn digest(&self) -> MachineDigest {
         let digest = |path: &Path, name: &str| line(path).map(|value| hex_digest(name, &value));
         let of_firmware = |name: &str| digest(&self.dmi.join(name), name);
@@ -107,12 +106,12 @@ impl Machine {
 }
 
 impl MachineDigest {
-    /// Whether nothing tells this machine from another.
+    /// Whether there is no value that identifies this machine.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether this is certainly not the machine of `other`: something that both know differs.
+    /// Whether this is certainly another machine than `other`: a value that both have differs.
     pub fn differs_from(&self, other: &Self) -> bool {
         let differ = |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some() && a != b;
         differ(&self.product_uuid, &other.product_uuid)
@@ -122,13 +121,13 @@ impl MachineDigest {
     }
 }
 
-/// One read of one short line, because this is asked for at every start.
+/// One read of one short line, because every start does this.
 fn line(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let mut buffer = [0; MAX_LINE];
     let length = rustix::io::read(&file, &mut buffer).ok()?;
-    // The values of a device tree end in a zero byte.
+    // The values of a device tree end with a zero byte.
     let line = str::from_utf8(buffer.get(..length)?).ok()?;
     let line = line.trim_end_matches('\0').trim();
     (!line.is_empty()).then(|| line.to_owned())

@@ -1,8 +1,7 @@
-//! Which node this machine is.
+//! The name of this node.
 //!
-//! The kubelet registers its Node under a name of its own choosing, and the certificate has to
-//! carry the same one. So the name is found where the kubelet finds it: `GetHostname` in
-//! Kubernetes' `component-helpers/node/util`.
+//! The kubelet chooses the name of its Node, and the certificate must have the same one. So this
+//! module follows the kubelet: `GetHostname` in Kubernetes' `component-helpers/node/util`.
 
 use std::fmt;
 
@@ -10,18 +9,19 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::kubelet::KubeletArguments;
 
-/// The longest value of a label: the kubelet labels its Node `kubernetes.io/hostname=<name>`.
+/// The maximum length of a label value: the kubelet labels its Node
+/// `kubernetes.io/hostname=<name>`.
 const MAX_LABEL_LEN: usize = 63;
 
-/// Where a name was found.
+/// The source of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameSource {
     /// `nodeName` in the settings.
     Settings,
-    /// The store, which was enrolled under it.
+    /// The store: the name of the enrolment.
     StoreContents,
-    /// `--hostname-override` of the kubelet that started us.
+    /// `--hostname-override` of the kubelet that started this process.
     Kubelet,
     /// `--hostname-override` in the file that kubeadm writes.
     KubeadmFlags,
@@ -41,38 +41,38 @@ impl fmt::Display for NameSource {
     }
 }
 
-/// There is no name that this node can have.
+/// The node has no valid name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeNameError {
-    /// A name that no Node can have: a matter of configuration.
+    /// The name is invalid for a Node: a configuration error.
     #[error("{source_of} is {found:?}, which no Node can be called: {why}; {remedy}")]
     Unusable {
-        /// Where it was found.
+        /// The source of the name.
         source_of: NameSource,
         /// The name, shortened.
         found: String,
-        /// What is wrong with it.
+        /// What is invalid.
         why: &'static str,
         /// What to do about it.
         remedy: &'static str,
     },
-    /// The store was enrolled under another name than the one now asked for: a name mismatch.
+    /// The store was enrolled under another name than the requested one.
     #[error(
         "{source_of} is {asked}, but this node was enrolled as {stored}; \
          name it {stored} again, or run `reset` to enrol it as {asked}"
     )]
     Mismatch {
-        /// Who asks for another name.
+        /// The source of the requested name.
         source_of: NameSource,
-        /// The name asked for.
+        /// The requested name.
         asked: NodeName,
         /// The name in the store.
         stored: NodeName,
     },
 }
 
-/// All that may say what this node is called.
+/// The sources of the node's name.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct NameSources<'a> {
@@ -80,16 +80,16 @@ pub struct NameSources<'a> {
     pub settings: Option<&'a NodeName>,
     /// The name that the store was enrolled under.
     pub stored: Option<&'a NodeName>,
-    /// The arguments of the kubelet that started us.
+    /// The arguments of the kubelet that started this process.
     pub kubelet: Option<&'a KubeletArguments>,
-    /// The arguments that kubeadm wrote down for the kubelet.
+    /// The kubelet's arguments in kubeadm's file.
     pub kubeadm: Option<&'a KubeletArguments>,
     /// The machine's host name.
     pub host_name: &'a str,
 }
 
 impl<'a> NameSources<'a> {
-    /// A machine of which nothing but the host name is known.
+    /// The sources of a machine that has only a host name.
     pub fn of_host(host_name: &'a str) -> Self {
         Self {
             settings: None,
@@ -100,12 +100,12 @@ impl<'a> NameSources<'a> {
         }
     }
 
-    /// Decides what this node is called.
+    /// Decides the name of this node.
     ///
-    /// The settings win over the stored name, that over what the kubelet was told, and that over
-    /// the host name. A stored name never yields silently: where the settings or the kubelet that
-    /// started us ask for another, the answer is [`NodeNameError::Mismatch`], because the
-    /// certificate would not fit the Node.
+    /// The settings win over the kubelet that started this process, kubeadm's file and the host
+    /// name, in this order. A stored name wins over the last two, and never yields silently: if the
+    /// settings or the kubelet ask for another name, the result is [`NodeNameError::Mismatch`],
+    /// because the certificate would not fit the Node.
     pub fn decide(&self) -> Result<NodeName, NodeNameError> {
         let asked = match (
             self.settings,
@@ -132,8 +132,8 @@ impl<'a> NameSources<'a> {
         }
     }
 
-    /// The host name, where the kubelet that started us registers its Node under it although the
-    /// stored name is another: the certificate does not fit that Node.
+    /// The host name, if the kubelet that started this process registers its Node under it although
+    /// the stored name is another. The certificate does not fit that Node.
     pub fn passed_over(&self) -> Option<NodeName> {
         let (None, Some(stored), Some(kubelet)) = (self.settings, self.stored, self.kubelet) else {
             return None;
@@ -153,8 +153,7 @@ impl<'a> NameSources<'a> {
     }
 }
 
-/// The provider ID that the kubelet was told, by its own arguments or else by those that kubeadm
-/// wrote down.
+/// The kubelet's provider ID, from its own arguments or else from kubeadm's file.
 pub fn kubelets_provider_id(
     kubelet: Option<&KubeletArguments>,
     kubeadm: Option<&KubeletArguments>,
@@ -166,7 +165,7 @@ pub fn kubelets_provider_id(
         .map(ProviderId::parse)
 }
 
-/// A name as the kubelet folds it: without space around it, in lower case.
+/// Normalizes a name as the kubelet does: no surrounding space, lower case.
 fn folded(source_of: NameSource, name: &str) -> Result<NodeName, NodeNameError> {
     label(source_of, &name.trim().to_lowercase())
 }

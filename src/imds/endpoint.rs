@@ -1,4 +1,4 @@
-//! The setting of the instance metadata service's endpoint.
+//! The setting `aws.metadataEndpoint`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,20 +15,20 @@ pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
 
 const NEEDED: ValueError = ValueError::Needed("http:// and an IP address, with or without a port,");
 
-/// The endpoint of the instance metadata service. An IP address, so that no resolver stands between
-/// the machine and its identity.
+/// The endpoint of the instance metadata service. It is an IP address, so that no resolver stands
+/// between the machine and its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetadataEndpoint(SocketAddr);
 
 impl MetadataEndpoint {
-    /// The service at this address.
+    /// The endpoint at this address.
     pub fn new(address: SocketAddr) -> Self {
         Self(address)
     }
 }
 
 impl fmt::Display for MetadataEndpoint {
-    /// Its URL, without a path.
+    /// The URL without a path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.port() {
             80 if self.0.is_ipv6() => write!(f, "http://[{}]", self.0.ip()),
@@ -39,7 +39,7 @@ impl fmt::Display for MetadataEndpoint {
 }
 
 impl Value for MetadataEndpoint {
-    /// Takes `http://<address>` with or without a port.
+    /// Accepts `http://<address>`, with or without a port.
     fn read(text: &str) -> Result<Self, ValueError> {
         let address = text.strip_prefix("http://").ok_or(NEEDED)?;
         let address = address.strip_suffix('/').unwrap_or(address);

@@ -1,99 +1,99 @@
-//! Why the metadata service does not say who this instance is.
+//! Errors of the instance metadata service.
 
 use std::io;
 use std::time::Duration;
 
-/// The metadata service does not say what it is asked. Contents are never repeated.
+/// The metadata service did not give the requested answer. Errors contain no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImdsError {
-    /// No connection.
+    /// No endpoint can be reached.
     #[error("cannot reach the instance metadata service: {tried}")]
     Unreachable {
-        /// Each endpoint, and why.
+        /// Each endpoint with its error.
         tried: String,
     },
-    /// A connection, and no answer to the request for a token.
+    /// The service accepts the connection but does not answer the request for a token.
     #[error(
         "the instance metadata service at {endpoint} takes the request for a token and does not \
          answer within {waited:.1?}, as where its answer needs more hops than the instance's hop \
          limit allows"
     )]
     TokenTimedOut {
-        /// Where it is.
+        /// The endpoint.
         endpoint: String,
-        /// How long we waited.
+        /// The time of the wait.
         waited: Duration,
     },
-    /// A connection, and no answer, or one that does not end.
+    /// The service accepts the connection but gives no answer, or only a part of one.
     #[error(
         "the instance metadata service at {endpoint} did not answer {path} within {waited:.1?}"
     )]
     TimedOut {
-        /// Where it is.
+        /// The endpoint.
         endpoint: String,
-        /// What was asked for.
+        /// The requested path.
         path: String,
-        /// How long we waited.
+        /// The time of the wait.
         waited: Duration,
     },
-    /// 401.
+    /// The status is 401.
     #[error("the instance metadata service does not accept its own token (401 for {path})")]
     Unauthorized {
-        /// What was asked for.
+        /// The requested path.
         path: String,
     },
-    /// 403.
+    /// The status is 403.
     #[error("the instance metadata service refuses {path} (403)")]
     Forbidden {
-        /// What was asked for.
+        /// The requested path.
         path: String,
     },
-    /// 404.
+    /// The status is 404.
     #[error("the instance metadata service has no {path} (404)")]
     NotFound {
-        /// What was asked for.
+        /// The requested path.
         path: String,
     },
-    /// Another answer that is no success, a redirect among them.
+    /// The status is another one than success, for example a redirect.
     #[error("the instance metadata service answers {path} with status {status}")]
     Status {
-        /// What was asked for.
+        /// The requested path.
         path: String,
         /// The status.
         status: u16,
     },
-    /// The answer is none of HTTP, or is cut off.
+    /// The answer is not HTTP, or is truncated.
     #[error("what answers at {endpoint} for {path} does not speak HTTP to its end: {why}")]
     NotHttp {
-        /// Where it is.
+        /// The endpoint.
         endpoint: String,
-        /// What was asked for.
+        /// The requested path.
         path: String,
-        /// What the HTTP library says.
+        /// The error of the HTTP library.
         why: String,
     },
-    /// A larger answer than the service has.
+    /// The answer exceeds the limit.
     #[error("the instance metadata service answers {path} with more than {limit} bytes")]
     TooLarge {
-        /// What was asked for.
+        /// The requested path.
         path: String,
         /// The limit.
         limit: u64,
     },
-    /// The answer to the request for a token is no token.
+    /// The answer to the request for a token contains no token.
     #[error("what answers at {endpoint} gives no token of the instance metadata service")]
     NoToken {
-        /// Where it is.
+        /// The endpoint.
         endpoint: String,
     },
-    /// Not UTF-8.
+    /// The answer is not UTF-8.
     #[error("the instance metadata service answers {path} with what is no text")]
     NotText {
-        /// What was asked for.
+        /// The requested path.
         path: String,
     },
-    /// Nothing was asked.
+    /// The client could not be built, and nothing was sent.
     #[error("cannot set up a client for the instance metadata service")]
     Client {
         /// The reason.
@@ -102,7 +102,7 @@ pub enum ImdsError {
 }
 
 impl ImdsError {
-    /// What to do about it.
+    /// What to do about the error.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Unreachable { .. } => {
@@ -134,7 +134,7 @@ impl ImdsError {
         }
     }
 
-    /// Whether the same question may be answered in a moment.
+    /// Whether the same request may succeed in a moment.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. }

@@ -1,4 +1,4 @@
-//! One question and its answer, within their limits.
+//! One HTTP exchange with the service, within its limits.
 
 use std::error::Error;
 use std::io::{self, Read as _};
@@ -13,24 +13,23 @@ use crate::clock::Deadline;
 use crate::failure::innermost;
 use crate::kube::tls_configuration;
 
-/// The service is on the same host, so it connects at once or not at all.
+/// The service is on the same host, so a connection succeeds at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// From the first byte out to the last byte in. With a valid credential a run has five seconds, and
-/// this leaves time for a second try.
+/// From the first byte sent to the last byte received. A run with a valid credential has five
+/// seconds, which leaves time for a second attempt.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The largest answer, the signed document, has 2 KiB.
+/// The largest answer of the service, the signed document, has 2 KiB.
 const MAX_ANSWER_LEN: u64 = 64 * 1024;
 
-/// More than any answer with a secret in it has.
+/// Larger than any answer that contains a secret.
 const USUAL_ANSWER_LEN: usize = 16 * 1024;
 
-/// Asks questions.
 #[derive(Debug)]
 pub(super) struct Client(reqwest::blocking::Client);
 
-/// What is asked of whom.
+/// One request to the service.
 pub(super) struct Question<'a> {
     pub(super) method: Method,
     pub(super) endpoint: &'a str,
@@ -41,7 +40,7 @@ pub(super) struct Question<'a> {
 impl Client {
     pub(super) fn new() -> Result<Self, ImdsError> {
         let failed = |source| ImdsError::Client { source };
-        // Never used, for there is no TLS here; but without one the library looks for a default.
+        // Never used, because there is no TLS here. Without one the library looks for a default.
         let tls = tls_configuration(RootCertStore::empty(), None)
             .map_err(|error| failed(io::Error::other(error)))?;
         reqwest::blocking::Client::builder()
@@ -55,7 +54,7 @@ impl Client {
             .map_err(|error| failed(io::Error::other(error)))
     }
 
-    /// The body of a good answer.
+    /// Sends the request and returns the body of a 200 answer.
     pub(super) fn ask(
         &self,
         question: &Question<'_>,
@@ -73,7 +72,7 @@ impl Client {
             .send()
             .map_err(|error| failed(&error))?;
         question.check(response.status())?;
-        // Sized before, so that no copy of a secret is left behind by growing.
+        // Allocated in advance: a buffer that grows would leave copies of a secret in memory.
         let mut body = Zeroizing::new(Vec::with_capacity(USUAL_ANSWER_LEN));
         response
             .take(MAX_ANSWER_LEN + 1)
@@ -129,7 +128,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// An error of reading is an I/O error around the library's own.
+    /// Searches the causes. The error of a read is an I/O error that wraps the library's error.
     fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -145,7 +144,7 @@ impl Fault {
             if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
                 return Self::Timeout;
             }
-            // It does not name what it wraps as its source, only the source of that.
+            // The source of an I/O error is not the wrapped error, but that error's source.
             next = match io.and_then(io::Error::get_ref) {
                 Some(wrapped) => Some(wrapped),
                 None => error.source(),

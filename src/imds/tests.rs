@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 
-/// Longer than anything here waits for.
+/// Longer than any wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// For what is given up at its deadline: enough to connect on a busy machine.
+/// For operations that end at their deadline: enough to connect on a busy machine.
 const A_WHILE: Duration = Duration::from_secs(2);
 
 const OK: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n";
 
-/// A service that answers each request with what `answer` writes for it, and remembers the heads.
+/// A service that answers each request by `answer`, and records the heads of the requests.
 struct Service {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
@@ -43,7 +43,7 @@ impl Service {
         Self { address, heads }
     }
 
-    /// A service that gives tokens, and `answer` to every read.
+    /// A service that gives tokens, and answers every read by `answer`.
     fn reading(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
         Self::start(move |head, stream| {
             if head.starts_with("put ") {
@@ -70,7 +70,7 @@ impl Service {
     }
 }
 
-/// Who asked may have gone.
+/// Ignores errors: the client may have left.
 fn write(stream: &mut TcpStream, text: &str) {
     drop(stream.write_all(text.as_bytes()));
 }
@@ -103,7 +103,7 @@ fn one_token_of_a_minute_serves_every_read() {
         token.contains("x-aws-ec2-metadata-token-ttl-seconds: 60"),
         "{token}"
     );
-    // The service takes that for the mark of a proxy, and refuses.
+    // The service takes this header for a sign of a proxy, and refuses the request.
     assert!(!token.contains("x-forwarded-for"), "{token}");
     assert!(first.starts_with("get /latest/meta-data/instance-id http/1.1"));
     for read in [first, second] {
@@ -185,7 +185,7 @@ fn a_byte_now_and_then_does_not_hold_a_read_up() {
 #[test]
 fn a_token_that_does_not_come_is_named_as_the_hop_limits_symptom() {
     let service = Service::start(|_, stream| {
-        // Until the other side gives up.
+        // Until the client gives up.
         let mut rest = String::new();
         drop(BufReader::new(stream).read_line(&mut rest));
     });
