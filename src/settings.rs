@@ -1,10 +1,10 @@
-//! The settings: where they may be given, and which source wins.
+//! The settings, their sources and their precedence.
 //!
-//! Flags win over `KUBELET_AUTHENTICATOR_*` variables, these over drop-ins, these over the file,
-//! that over the cluster's `client.authentication.k8s.io/exec` extension, and that over the
-//! defaults. Every source is read strictly: an unknown key or an invalid value is an error that
-//! names the source and the key. Only the environment, which others share, may have unknown
-//! variables of our prefix: [`Variables::unknown`].
+//! In order of precedence: flags, `KUBELET_AUTHENTICATOR_*` variables, drop-ins, the file, the
+//! cluster's `client.authentication.k8s.io/exec` extension, and the defaults. Every source is read
+//! strictly: an unknown key or an invalid value is an error that names the source and the key. The
+//! environment is shared with other programs, so unknown variables with our prefix are no error:
+//! [`Variables::unknown`].
 
 mod document;
 mod error;
@@ -26,33 +26,33 @@ use crate::exec::EXEC_INFO;
 pub use error::{Document, Origin, SettingsError, ValueError};
 pub use table::{AbsolutePath, Entry, Form, Key, Setting, Value};
 
-/// The path of the settings file, unless a flag or variable names another.
+/// The default path of the settings file.
 pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 
-/// The variable that names another file.
+/// The variable with the path of another settings file.
 pub const CONFIG_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONFIG";
 
 const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
 const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 
-/// A minute: a kubelet whose plugin has no credential yet has nothing better to do.
+/// A minute: without a credential, the kubelet has nothing else to do.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The beginning of the names of our variables.
+/// The prefix of our variables.
 const VARIABLE_PREFIX: &str = "KUBELET_AUTHENTICATOR_";
 
 /// The providers with settings of their own. One file may have the sections of several.
 const SECTIONS: [Provider; 2] = [Provider::AWS, Provider::TPM];
 
-/// Reads one variable of the environment.
+/// Reads an environment variable.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The settings that a provider has, and its defaults.
+/// The settings of a provider, and their defaults.
 #[derive(Debug, Clone)]
 pub struct ProviderSchema {
     /// The provider. Its section is read strictly.
     pub provider: Provider,
-    /// The settings of its own.
+    /// The provider's own settings.
     pub settings: &'static [Entry],
     /// The default of `signerName`.
     pub signer_name: String,
@@ -68,7 +68,6 @@ impl ProviderSchema {
             .chain(self.settings.iter().copied())
     }
 
-    /// The names of the sections.
     fn sections(&self) -> impl Iterator<Item = &str> {
         let own = self.entries().map(|entry| entry.key.split().0);
         let own = own.filter(|section| !section.is_empty());
@@ -101,18 +100,17 @@ impl ProviderSchema {
     }
 }
 
-/// The variables of the environment that are this program's: client-go's, and those that begin with our
-/// prefix.
+/// The environment variables of this program: client-go's, and those with our prefix.
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
     /// [`EXEC_INFO`].
     pub exec_info: Option<OsString>,
     config: Option<PathBuf>,
     values: Vec<(Entry, OsString)>,
-    /// Those that no setting has: misspelt, or of another release.
+    /// Variables without a setting: misspelt, or of another release.
     ///
-    /// They are for a warning and not for an error: the environment is not this program's own, and a
-    /// node that is rolled back to an older release keeps its credential.
+    /// They cause a warning and no error. The environment is not this program's own, and a node
+    /// that is rolled back to an older release must keep its credential.
     pub unknown: Vec<String>,
 }
 
@@ -154,7 +152,7 @@ impl Variables {
     }
 }
 
-/// Whether the variable that ends in `suffix` is of this provider.
+/// Whether the variable with this suffix belongs to this provider.
 fn is_in_section(suffix: &str, provider: &str) -> bool {
     let (section, rest) = suffix.split_at_checked(provider.len()).unwrap_or_default();
     section.eq_ignore_ascii_case(provider) && rest.starts_with('_')
@@ -165,7 +163,7 @@ fn is_in_section(suffix: &str, provider: &str) -> bool {
 pub struct Sources<'a> {
     /// `--config`.
     pub config: Option<&'a Path>,
-    /// The flags, each with the text given to it.
+    /// The flags with their values.
     pub flags: Vec<(Entry, OsString)>,
     /// The variables.
     pub variables: Variables,
@@ -173,7 +171,7 @@ pub struct Sources<'a> {
     pub extension: Option<&'a str>,
 }
 
-/// Values by the keys' names, each of which was checked. An empty text is no value.
+/// The checked values by their keys. An empty text counts as unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Values(BTreeMap<&'static str, String>);
 
@@ -203,7 +201,7 @@ pub struct Settings {
     pub provider_id: Option<ProviderId>,
     /// The kubeconfig to enrol with.
     pub bootstrap_kubeconfig: PathBuf,
-    /// The kubeconfig that names the cluster, where client-go does not.
+    /// The kubeconfig that names the cluster, if client-go does not.
     pub kubeconfig: Option<PathBuf>,
     /// The directory of the stored credential.
     pub state_directory: PathBuf,
@@ -211,7 +209,7 @@ pub struct Settings {
     pub audience: Option<Audience>,
     /// The signer.
     pub signer_name: String,
-    /// The lifetime to ask for.
+    /// The lifetime to request.
     pub expiration_seconds: u32,
     /// The time limit of a run without a valid credential.
     pub timeout: Duration,
@@ -221,14 +219,14 @@ pub struct Settings {
 impl Settings {
     /// Reads all sources.
     ///
-    /// A file that is not there is no error unless it was named. Without one this costs two failed
-    /// opens. No pipe or device is read in the place of a file; only a file system that hangs holds
-    /// this up.
+    /// The default file may be missing; a named file may not. Without a file this costs two failed
+    /// opens. A pipe or device in the place of a file is not read. Only a file system that hangs
+    /// can block this.
     ///
     /// # Errors
     ///
-    /// The first source, beginning with the weakest, that has an unknown key or an invalid value,
-    /// also where a stronger one has another value.
+    /// An unknown key or an invalid value in any source, even if a stronger source overrides it.
+    /// The error is about the weakest such source.
     pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, SettingsError> {
         let mut values = match sources.extension {
             Some(json) => file::read_extension(json, schema)?,
@@ -276,15 +274,15 @@ impl Settings {
         self.values.get(setting)
     }
 
-    /// A digest that changes when any setting does: a failure under other settings says nothing
-    /// about these.
+    /// A digest that changes with any setting. A failure under other settings does not apply to
+    /// these.
     pub fn digest(&self) -> String {
         let expiration = self.expiration_seconds.to_string();
         let of_provider = [("", &self.signer_name), ("", &expiration)];
         let given = self.values.0.iter().map(|(name, value)| (*name, value));
         let mut digest = Sha256::new();
         for (name, value) in of_provider.into_iter().chain(given) {
-            // With its length in front of each, no two lists of values run together.
+            // Each part follows its length, so that no two lists give the same input.
             for part in [name, value] {
                 digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
                 digest.update(part);

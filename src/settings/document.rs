@@ -18,7 +18,6 @@ const API_VERSION: (&str, &str) = (
 );
 const KIND: (&str, &str) = ("kind", "KubeletAuthenticatorConfiguration");
 
-/// The content of a document.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) values: Values,
@@ -27,7 +26,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// The key that a file needs and this one does not have.
+    /// The required key that is missing, if any.
     pub(super) fn missing_header(&self) -> Option<(&'static str, ValueError)> {
         [(self.has_api_version, API_VERSION), (self.has_kind, KIND)]
             .into_iter()
@@ -36,7 +35,7 @@ impl Content {
     }
 }
 
-/// Reads a document strictly: every key is known and has a value of its type.
+/// Parses a document strictly: every key is known and has a value of its type.
 pub(super) struct Reader<'a>(pub(super) &'a ProviderSchema);
 
 impl<'de> DeserializeSeed<'de> for Reader<'_> {
@@ -85,7 +84,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// Reads the value of `key`. Returns whether there was one already.
+/// Reads the value of `key`. Returns whether it was set before.
 fn read_value<'de, A: MapAccess<'de>>(
     map: &mut A,
     schema: &ProviderSchema,
@@ -97,7 +96,7 @@ fn read_value<'de, A: MapAccess<'de>>(
         .entries()
         .find(|entry| entry.key.split() == (section, key))
     else {
-        // Other plugins know the keys of their sections.
+        // Only a provider's own plugin knows the keys of its section.
         return if section.is_empty() || section == schema.provider.as_str() {
             map.next_value_seed(Unknown(schema.known(section)))
                 .map(|never| match never {})
@@ -111,7 +110,7 @@ fn read_value<'de, A: MapAccess<'de>>(
     Ok(values.0.insert(entry.key.name, text).is_some())
 }
 
-/// A provider's section; nothing in its place is an empty one.
+/// The section of a provider. A null value counts as an empty section.
 struct Section<'a> {
     schema: &'a ProviderSchema,
     name: &'a str,
@@ -155,7 +154,7 @@ impl<'de> Visitor<'de> for Section<'_> {
     }
 }
 
-/// The text of a setting's value, checked; none for an empty one.
+/// The checked text of a value, `None` if it is empty.
 struct Checked(Entry);
 
 impl<'de> DeserializeSeed<'de> for Checked {
@@ -183,7 +182,7 @@ impl<'de> DeserializeSeed<'de> for Checked {
     }
 }
 
-/// Fails: at the value, so that the error has the path of the key.
+/// Fails at the value, so that the error has the path of the key.
 struct Unknown(Vec<String>);
 
 impl<'de> DeserializeSeed<'de> for Unknown {
@@ -197,7 +196,7 @@ impl<'de> DeserializeSeed<'de> for Unknown {
     }
 }
 
-/// The one text that a key has.
+/// A key with only one valid text.
 struct Constant(&'static str);
 
 impl<'de> DeserializeSeed<'de> for Constant {

@@ -8,7 +8,7 @@ use kubelet_attestation::names::InvalidName;
 
 use super::table::Key;
 
-/// What is read as YAML.
+/// A source of settings that is read as YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Document {
@@ -27,7 +27,7 @@ impl fmt::Display for Document {
     }
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -39,9 +39,9 @@ pub enum Origin {
     Document {
         /// The document.
         document: Document,
-        /// The line, from 1, where it is known.
+        /// The line, from 1, if known.
         line: Option<u64>,
-        /// The key, as a path.
+        /// The path of the key.
         key: String,
     },
 }
@@ -71,7 +71,7 @@ impl fmt::Display for Origin {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A file that was named is not there, or one that is there cannot be read.
+    /// A named file is missing, or a file cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file or folder.
@@ -79,13 +79,13 @@ pub enum SettingsError {
         /// The reason.
         source: io::Error,
     },
-    /// A pipe, device or folder in the place of a file: reading it may never end.
+    /// A pipe, device or folder is in the place of a file. Reading it may never end.
     #[error("{} is no regular file", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// A file is longer than any settings are.
+    /// The file exceeds the limit.
     #[error("{} is longer than {limit} bytes", path.display())]
     TooLarge {
         /// The file.
@@ -93,7 +93,7 @@ pub enum SettingsError {
         /// The limit.
         limit: u64,
     },
-    /// There are more drop-ins than anybody writes.
+    /// There are too many drop-ins.
     #[error("{} has more than {limit} drop-ins", path.display())]
     TooManyDropIns {
         /// The folder.
@@ -101,7 +101,7 @@ pub enum SettingsError {
         /// The limit.
         limit: usize,
     },
-    /// Not YAML, or not in UTF-8.
+    /// The document is not YAML in UTF-8.
     #[error("{document}: line {line}, column {column}: not YAML: {why}")]
     NotYaml {
         /// The document.
@@ -110,19 +110,19 @@ pub enum SettingsError {
         line: u64,
         /// The column, from 1.
         column: u64,
-        /// What the parser says.
+        /// The parser's error.
         why: String,
     },
-    /// A key that is there twice.
+    /// A key occurs twice.
     #[error("{origin}: the key is there twice")]
     DuplicateKey {
-        /// Where.
+        /// The key.
         origin: Origin,
     },
-    /// An unknown key, or an invalid value.
+    /// A key is unknown, or its value is invalid.
     #[error("{origin}: {why}")]
     Value {
-        /// Where.
+        /// The key.
         origin: Origin,
         /// The reason.
         why: String,
@@ -137,7 +137,7 @@ impl SettingsError {
         }
     }
 
-    /// Whether a flag is wrong.
+    /// Whether the error is in a flag.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -149,45 +149,45 @@ impl SettingsError {
     }
 }
 
-/// A value that a setting cannot have.
+/// A value is invalid for its setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// Not a name.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// A path that depends on where the plugin is started.
+    /// The path is relative: its meaning would depend on the working directory.
     #[error("a path begins with '/'")]
     RelativePath,
-    /// Not a signer's name.
+    /// The name of the signer is invalid.
     #[error(
         "a signer's name is <domain with a dot>/<path>, in lower-case letters, digits, '-' and '.'"
     )]
     Signer,
-    /// Not a number, or one out of range.
+    /// The value is not a number, or out of range.
     #[error("a whole number from {least} to {most} is needed")]
     Number {
-        /// The least.
+        /// The minimum.
         least: u32,
-        /// The most.
+        /// The maximum.
         most: u32,
     },
-    /// Not one of the few that there are.
+    /// The value is not one of the allowed ones.
     #[error("one of {} is needed", known.join(", "))]
     NotOneOf {
-        /// What could stand there.
+        /// The allowed values.
         known: &'static [&'static str],
     },
-    /// Not what a provider's setting takes.
+    /// A provider's setting needs another value.
     #[error("{0} is needed")]
     Needed(&'static str),
-    /// Not UTF-8.
+    /// The value is not UTF-8.
     #[error("it is not UTF-8")]
     NotText,
-    /// Another file format.
+    /// The document has another format.
     #[error("{expected:?} is needed")]
     Constant {
-        /// What has to stand there.
+        /// The expected text.
         expected: &'static str,
     },
 }

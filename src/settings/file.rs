@@ -1,4 +1,4 @@
-//! The file, its drop-ins, and YAML errors that say where.
+//! The settings file and its drop-ins, with YAML errors that name the line.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -15,14 +15,14 @@ use super::document::{Content, Reader};
 use super::error::{Document, Origin, SettingsError};
 use super::{ProviderSchema, Values};
 
-/// A hundred times what all the keys take.
+/// A hundred times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
 
-/// More than any configuration management splits so few keys into.
+/// More than any configuration management needs for so few keys.
 const MAX_DROP_INS: usize = 64;
 
-/// Reads the file and its drop-ins into `values`; later names win over earlier ones, and all of them
-/// over the file.
+/// Reads the file and its drop-ins into `values`. Drop-ins win over the file, and later names over
+/// earlier ones.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
 pub(super) fn read(
@@ -47,8 +47,8 @@ pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Valu
     let mut deserializer = serde_json::Deserializer::from_str(json);
     match Reader(schema).deserialize(&mut deserializer) {
         Ok(content) if deserializer.end().is_ok() => Ok(content.values),
-        // JSON is YAML, and the YAML reader knows the key; the fast one is for when nothing is
-        // wrong.
+        // JSON is YAML, and the YAML parser reports the key of an error. The fast JSON parser is
+        // for valid input.
         Ok(_) | Err(_) => Ok(parse(json, &Document::Extension, schema)?.values),
     }
 }
@@ -99,7 +99,7 @@ fn load(path: &Path, schema: &ProviderSchema) -> Result<Values, SettingsError> {
         path: path.to_owned(),
         source,
     };
-    // Without blocking, because no deadline runs yet and nobody may ever write to a named pipe.
+    // Non-blocking: no deadline runs yet, and a named pipe may never get a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
     let file = File::from(opened.map_err(|error| failed(error.into()))?);
@@ -166,7 +166,7 @@ fn parse(
     parsed.map_err(|error| explain(error, &track.path().to_string(), document))
 }
 
-/// Tells an invalid key from an invalid document.
+/// Distinguishes an invalid key from an invalid document.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the parser knows far more faults than need telling apart"
@@ -178,7 +178,7 @@ fn explain(error: Error, path: &str, document: &Document) -> SettingsError {
         line: location.map(|location| location.line()),
         key: key.to_owned(),
     };
-    // Serde's paths of the document as a whole, and of a place between two keys.
+    // Serde's paths of the whole document, and of a place between two keys.
     let at_a_key = !matches!(path, "." | "?");
     match error {
         Error::DuplicateMappingKey { key, .. } => SettingsError::DuplicateKey {

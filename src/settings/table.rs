@@ -1,4 +1,4 @@
-//! The table of settings: a line for each, with its names and its type.
+//! The table of settings: one entry each, with names and type.
 
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use super::VARIABLE_PREFIX;
 use super::error::ValueError;
 
-/// The range of the certificates API: its least, and the most that fits its int32.
+/// The range of the certificates API: its minimum, and the maximum of an int32.
 const EXPIRATION: (u32, u32) = (600, 2_147_483_647);
 
-/// client-go waits for a plugin for ever, so somebody has to stop; ten minutes outlast any
+/// client-go waits for a plugin for ever, so there must be a maximum. Ten minutes outlast any
 /// controller.
 const TIMEOUT: (u32, u32) = (1, 600);
 
@@ -66,7 +66,7 @@ pub(super) const TIMEOUT_SECONDS: Setting<Timeout> = Setting::new(
     "The time limit of a run without a valid credential",
 );
 
-/// The settings of every plugin.
+/// The settings that all plugins have.
 pub(super) const GENERAL: [Entry; 9] = [
     NODE_NAME.entry(),
     PROVIDER_ID.entry(),
@@ -82,19 +82,20 @@ pub(super) const GENERAL: [Entry; 9] = [
 /// The names of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// The key in a file; in a provider's section, with the section's name and a dot before it.
+    /// The key in a file. For a provider's setting: the section, a dot and the key.
     pub name: &'static str,
-    /// The flag, without its dashes. The variable is `KUBELET_AUTHENTICATOR_` and the flag in capitals.
+    /// The flag, without its dashes. The variable is `KUBELET_AUTHENTICATOR_` and the flag in upper
+    /// case, with underscores.
     pub flag: &'static str,
 }
 
 impl Key {
-    /// The variable that sets it.
+    /// The environment variable.
     pub fn variable(self) -> String {
         VARIABLE_PREFIX.chars().chain(self.suffix()).collect()
     }
 
-    /// Whether the variable that ends in `suffix` after the prefix sets it.
+    /// Whether the variable with this suffix after the prefix is the key's.
     pub(super) fn has_variable(self, suffix: &str) -> bool {
         suffix.chars().eq(self.suffix())
     }
@@ -106,7 +107,7 @@ impl Key {
         })
     }
 
-    /// The provider's section and the key in it, or no section.
+    /// The section and the key in it. The section of a general setting is empty.
     pub(super) fn split(self) -> (&'static str, &'static str) {
         self.name.split_once('.').unwrap_or(("", self.name))
     }
@@ -122,7 +123,7 @@ pub struct Setting<T> {
 }
 
 impl<T: Value> Setting<T> {
-    /// A setting of this key in a file, this flag without its dashes, and this line of `--help`.
+    /// A setting with this key in a file, this flag without its dashes, and this line of `--help`.
     pub const fn new(
         name: &'static str,
         flag: &'static str,
@@ -137,12 +138,12 @@ impl<T: Value> Setting<T> {
         }
     }
 
-    /// Its names.
+    /// The names of the setting.
     pub const fn key(&self) -> Key {
         self.key
     }
 
-    /// Its line in a table.
+    /// The entry of the table.
     pub const fn entry(&self) -> Entry {
         Entry {
             key: self.key,
@@ -168,7 +169,7 @@ fn check<T: Value>(text: &str) -> Result<(), ValueError> {
     T::read(text).map(drop)
 }
 
-/// The type of a value in a file. Flags and variables have its text.
+/// The type of a value in a file. Flags and variables have the same text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
@@ -180,16 +181,16 @@ pub enum Form {
     Numbers,
 }
 
-/// A type of values.
+/// The type of a setting's value.
 pub trait Value: Sized {
     /// Its type in a file.
     const FORM: Form = Form::Text;
 
-    /// The value of this text.
+    /// Parses a value.
     ///
     /// # Errors
     ///
-    /// `text` is no such value.
+    /// `text` is invalid.
     fn read(text: &str) -> Result<Self, ValueError>;
 }
 
@@ -211,8 +212,8 @@ impl Value for Audience {
     }
 }
 
-/// A path that means the same wherever the plugin is started: client-go starts it in the kubelet's
-/// directory.
+/// An absolute path. client-go starts the plugin in the kubelet's directory, so a relative path
+/// would depend on that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsolutePath(pub PathBuf);
 
@@ -226,7 +227,7 @@ impl Value for AbsolutePath {
     }
 }
 
-/// The name of a signer, as the API server takes it.
+/// The name of a signer, with the API server's rules.
 pub(super) struct SignerName(pub(super) String);
 
 impl Value for SignerName {
@@ -246,7 +247,6 @@ impl Value for SignerName {
     }
 }
 
-/// A lifetime in seconds.
 pub(super) struct Expiration(pub(super) u32);
 
 impl Value for Expiration {
@@ -257,7 +257,6 @@ impl Value for Expiration {
     }
 }
 
-/// A time limit.
 pub(super) struct Timeout(pub(super) Duration);
 
 impl Value for Timeout {

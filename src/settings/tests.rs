@@ -11,7 +11,7 @@ mod refusals;
 const HEADER: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
                       kind: KubeletAuthenticatorConfiguration\n";
 
-/// A folder with settings in it, and an environment.
+/// A folder with settings, and an environment.
 struct World {
     folder: TempDir,
     variables: BTreeMap<OsString, OsString>,
@@ -65,7 +65,7 @@ impl World {
     }
 }
 
-/// Settings of a provider, of which one is in the section of another.
+/// The settings of a provider. One of them is in the section of another provider.
 const HOST: Setting<NodeName> = Setting::new("tpm.hostName", "tpm-host-name", "NAME", "A host");
 const NUMBERS: Setting<Numbers> = Setting::new("tpm.pcrs", "tpm-pcrs", "NUMBERS", "Numbers");
 const FOREIGN: Setting<NodeName> = Setting::new("aws.zone", "aws-zone", "NAME", "A zone");
