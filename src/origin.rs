@@ -1,4 +1,4 @@
-//! What the stored credential belongs to: which machine, node and cluster.
+//! The origin of the stored credential: its machine, node and cluster.
 
 use std::borrow::Cow;
 
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 use crate::kube::kubeconfig::EndpointFields;
 use crate::machine::MachineDigest;
 
-/// The format of the file.
+/// The version of the file format.
 const VERSION: u32 = 1;
 
-/// `origin.json`, written before the credential it is about.
+/// `origin.json`: it ties the other files of the store to a machine, a node and a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Origin {
     /// The node's name.
     pub node_name: NodeName,
-    /// The cluster.
+    /// The cluster's API server and CA certificates.
     pub endpoint: EndpointFields,
     /// The machine.
     pub machine: MachineDigest,
-    /// The boot in which the machine was last compared: its firmware is read once a boot.
+    /// The boot of the last comparison with this machine. Each boot reads the firmware once.
     pub boot_id: Option<String>,
 }
 
-/// `origin.json` is not what this release wrote.
+/// `origin.json` is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OriginError {
-    /// Not its JSON.
+    /// It is not the JSON that this release writes.
     #[error("it is not the JSON that this release writes")]
     Json(#[source] serde_json::Error),
-    /// Another release's.
+    /// Another release wrote it.
     #[error("it has format {0}, and this release reads {VERSION}")]
     Version(u32),
-    /// No node's name.
+    /// It has no valid node name.
     #[error("it names no node")]
     NodeName,
 }
@@ -54,7 +54,7 @@ struct Wire<'a> {
 }
 
 impl Origin {
-    /// An origin of these parts.
+    /// An origin with these fields.
     pub fn new(
         node_name: NodeName,
         endpoint: EndpointFields,
@@ -92,7 +92,7 @@ impl Origin {
             machine: self.machine.clone(),
             boot_id: self.boot_id.clone(),
         };
-        // Strings and numbers alone: there is nothing that cannot be written.
+        // Strings and numbers always serialize.
         serde_json::to_vec(&wire).unwrap_or_default()
     }
 }

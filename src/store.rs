@@ -1,4 +1,4 @@
-//! The state directory: what must outlive a run, and who may touch it.
+//! The state directory: the files that outlive a run, and who may access them.
 
 mod error;
 mod lock;
@@ -17,36 +17,36 @@ pub use error::StoreError;
 pub use lock::{Holder, StoreLock};
 pub use readable_by_others::KeyReadableByOthers;
 
-/// Far more than any file of ours has.
+/// Far more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// Write permission of the group and of all others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The text of a file with a key, and that others could read it, if they could.
+/// The text of a file with a key, and whether others could read it.
 pub type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
 
 /// A file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreFile {
-    /// Certificate chain, then key.
+    /// The certificate chain, then the key.
     Credential,
-    /// Which machine, node and cluster the credential is for.
+    /// The machine, node and cluster of the credential.
     Origin,
     /// The key and request that wait for a certificate.
     Pending,
     /// The last failure.
     Failure,
-    /// The kind of endorsement key that the machine enrolled with.
+    /// The name of the endorsement key that the machine enrolled with.
     EndorsementKey,
 }
 
 impl StoreFile {
-    /// All of them, in the order in which they are taken out of use; the lock is not one.
+    /// Every file except the lock, in the order in which they are taken out of use.
     ///
-    /// Keys first, and what says whose they are last: whoever is killed in between leaves no key
-    /// behind without it.
+    /// Keys come first and the origin last: a process that is killed in between leaves no key
+    /// without its origin.
     pub const ALL: [Self; 5] = [
         Self::Pending,
         Self::Credential,
@@ -67,20 +67,20 @@ impl StoreFile {
     }
 }
 
-/// The state directory, found to be ours alone to write.
+/// The state directory, which no other user can write.
 ///
 /// # Guarantees
 ///
-/// Neither the directory nor any file read from it can be written by other users, is a symbolic
-/// link, or belongs to a user who is neither root nor the one we run as. Who can write here could
-/// choose the node's key.
+/// Neither the directory nor a file read from it is writable by other users, is a symbolic link, or
+/// belongs to a user other than root and the user of this process. Anyone who could write here
+/// could choose the node's key.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
 }
 
 impl Store {
-    /// The directory, if it is there.
+    /// Opens the directory. `None` if it does not exist.
     pub fn open(dir: &Path) -> Result<Option<Self>, StoreError> {
         let metadata = match fs::symlink_metadata(dir) {
             Ok(metadata) => metadata,
@@ -108,7 +108,7 @@ impl Store {
         }))
     }
 
-    /// The directory, made where it is missing.
+    /// Opens the directory, and creates it if it does not exist.
     pub fn create(dir: &Path) -> Result<Self, StoreError> {
         if let Some(store) = Self::open(dir)? {
             return Ok(store);
@@ -133,35 +133,35 @@ impl Store {
         Self::open(dir)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
     }
 
-    /// The directory.
+    /// The path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where `file` is.
+    /// The path of `file`.
     pub fn path(&self, file: StoreFile) -> PathBuf {
         self.dir.join(file.name())
     }
 
-    /// Reads `file`; `None` if it is not there.
+    /// Reads `file`. `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// A file that others may write, that is a link, or that is no regular file is an error:
-    /// somebody may have put it there. Bytes that are no text read as a text that no parser
-    /// accepts; content is for the parsers to judge.
+    /// A file that others may write, a link, and anything that is no regular file are errors:
+    /// another user may have put it there. Bytes that are not UTF-8 are read as a text that no
+    /// parser accepts, because the parsers judge the content.
     pub fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
-    /// As [`Store::read`], for a file that holds a key; says also whether others could read it, and
-    /// if so, whether it could be closed to them.
+    /// Like [`Store::read`], for a file with a key. Also returns whether others could read the
+    /// file, and whether that could be corrected.
     ///
-    /// It is used all the same: what is known to others stays so, and a node without a credential
-    /// is no safer.
+    /// The key is used anyway. Others may know it already, and a node without a credential is no
+    /// safer.
     pub fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, StoreError> {
         let path = self.path(file);
-        // Without blocking, because a named pipe in the place of the file would hold us for ever.
+        // Non-blocking: a named pipe in the place of the file would block this for ever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
@@ -175,8 +175,8 @@ impl Store {
         read_checked(&path, file, opened).map(Some)
     }
 
-    /// Replaces `file`; a reader sees the old content or the new, never a mixture, even after a
-    /// power cut.
+    /// Replaces `file`. A reader sees the old content or the new, never a mixture, even after a
+    /// power failure.
     pub fn replace(
         &self,
         file: StoreFile,
@@ -184,7 +184,7 @@ impl Store {
         _lock: &StoreLock,
     ) -> Result<(), StoreError> {
         let path = self.path(file);
-        // What cannot be read again would stop every later run.
+        // A file that is too large to read would stop every later run.
         if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
             return Err(StoreError::TooLarge { path });
         }
@@ -192,21 +192,21 @@ impl Store {
             .map_err(|source| StoreError::Write { path, source })
     }
 
-    /// Removes `file`, if it is there.
+    /// Removes `file`, if it exists.
     pub fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
         remove(self.path(file))
     }
 
-    /// Removes `file`, and what was set aside under its name: there may be keys in it.
+    /// Removes `file` and its quarantined copies, which may contain keys.
     pub fn forget(&self, file: StoreFile, lock: &StoreLock) -> Result<(), StoreError> {
         self.remove(file, lock)?;
         replace::left_of(&self.path(file)).try_for_each(remove)
     }
 
-    /// Takes `file` out of use, but keeps it for a person to look at; the last few of each name are
-    /// kept.
+    /// Takes `file` out of use, but keeps it for inspection. Only the last few copies of each file
+    /// are kept.
     ///
-    /// Returns where it is now, or `None` if there was none.
+    /// Returns the new path, or `None` if the file did not exist.
     pub fn quarantine(
         &self,
         file: StoreFile,
@@ -221,8 +221,8 @@ impl Store {
     }
 }
 
-/// Replaces a file outside of the store, which only root may read; its folder is made where it is
-/// missing. A reader sees the old content or the new. The lock keeps other runs from doing the same.
+/// Replaces a file outside the store, which only its owner may read. Creates its folder if
+/// necessary. A reader sees the old content or the new. The lock excludes other runs.
 pub(crate) fn replace_file(
     path: &Path,
     content: &[u8],
@@ -231,7 +231,7 @@ pub(crate) fn replace_file(
     in_its_folder(path, |dir| replace::replace(dir, path, content))
 }
 
-/// As [`replace_file`], by a symbolic link to `target`.
+/// Like [`replace_file`], with a symbolic link to `target`.
 pub(crate) fn replace_link(
     path: &Path,
     target: &Path,
@@ -256,7 +256,7 @@ fn in_its_folder(
         })
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
     remove(path.to_owned())
 }
@@ -287,14 +287,14 @@ fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile,
         });
     }
     let length = usize::try_from(metadata.len()).unwrap_or_default();
-    // Read in one go: files are replaced, never written in place, and growing would leave a copy of
-    // a key behind.
+    // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
+    // copies of a key in memory.
     let mut bytes = Zeroizing::new(vec![0; length]);
     file.read_exact(&mut bytes).map_err(failed)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes));
     let text = Zeroizing::new(text.unwrap_or_else(|error| {
         Zeroizing::new(error.into_bytes());
-        // What no parser takes for anything.
+        // A text that no parser accepts.
         "\0".to_owned()
     }));
     Ok((text, KeyReadableByOthers::of(&file, name, metadata.mode())))

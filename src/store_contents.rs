@@ -1,4 +1,4 @@
-//! What the store holds, judged before it is used.
+//! The contents of the store, checked before use.
 
 use std::time::SystemTime;
 
@@ -11,10 +11,10 @@ use crate::origin::Origin;
 use crate::rotation::Rotation;
 use crate::store::{KeyReadableByOthers, Store, StoreError, StoreFile};
 
-/// Why a credential or a key is of no use that is good in itself.
+/// Why a credential or key is rejected that is valid in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
 
-/// A file that is there and of no use, and why.
+/// A file that exists and is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejected {
@@ -24,37 +24,40 @@ pub struct Rejected {
     pub why: String,
 }
 
-/// What the store holds.
+/// The contents of the store.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct StoreContents {
-    /// What the credential belongs to.
+    /// The machine, node and cluster of the credential.
     pub origin: Option<Origin>,
-    /// The credential; only ever with an origin, of this machine and of the origin's node.
+    /// The credential. Only with an origin that is of this machine and of the credential's node.
     pub credential: Option<Credential>,
-    /// What has to be set aside, credential or not.
+    /// The files to quarantine.
     pub rejected: Vec<Rejected>,
-    /// That others could read the credential's key, if they could.
+    /// A warning, if others could read the credential's key.
     pub readable_by_others: Option<KeyReadableByOthers>,
     /// The ID of this boot.
     pub boot_id: Option<String>,
-    /// This machine, if it was looked at: once a boot.
+    /// A digest of this machine, if this run compared it with the origin: once a boot.
     pub machine: Option<MachineDigest>,
 }
 
 impl StoreContents {
     /// Reads origin and credential.
     ///
-    /// Changes no content: what is of no use is listed, for a run that holds the lock to set aside.
+    /// Changes no content. Rejected files are listed, and a run that holds the lock quarantines
+    /// them.
     ///
     /// # Errors
     ///
-    /// Only what makes the whole store unsafe or unreadable is an error.
+    /// Only a store that is unsafe or unreadable as a whole is an error.
     pub fn load(store: &Store, machine: &Machine) -> Result<Self, StoreError> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
             ..Self::default()
         };
+        // Before the origin: an enrolment writes the origin first, so a reader without the lock
+        // finds no new credential without its origin.
         let credential = store.read_key(StoreFile::Credential)?;
         stored.load_origin(store, machine)?;
         if let Some((text, readable_by_others)) = credential {
@@ -78,14 +81,14 @@ impl StoreContents {
             }
             Err(error) => {
                 self.reject(StoreFile::Origin, error_chain(&error));
-                // Whose key it is, only the origin could have said for certain.
+                // Only the origin could tell whose key it is.
                 self.reject(StoreFile::Pending, USELESS_ORIGIN);
             }
         }
         Ok(())
     }
 
-    /// In a boot in which that was found once it is not asked again.
+    /// A match in this boot is not checked again.
     fn is_of_this_machine(&mut self, origin: &Origin, machine: &Machine) -> bool {
         if self.boot_id.is_some() && self.boot_id == origin.boot_id {
             return true;
@@ -106,7 +109,7 @@ impl StoreContents {
             }
             return;
         };
-        // Once a boot, as for the machine: it costs more than everything else here.
+        // Once a boot, like the comparison of the machine: it costs more than everything else here.
         let is_first_of_boot = self.machine.is_some();
         let read = Credential::from_store(text).and_then(|credential| {
             if is_first_of_boot {
@@ -140,7 +143,7 @@ impl StoreContents {
         }
     }
 
-    /// Takes origin and credential out of use, because of what the origin says.
+    /// Rejects origin and credential because of the content of the origin.
     pub(crate) fn distrust_origin(&mut self, why: &str) {
         self.origin = None;
         self.reject(StoreFile::Origin, why);
@@ -150,8 +153,8 @@ impl StoreContents {
         }
     }
 
-    /// Decides what to do at `now` with the credential. `ca_changed` says that the cluster has other
-    /// CA certificates than when the credential was issued.
+    /// Decides what to do at `now` with the credential. `ca_changed` means that the cluster's CA
+    /// certificates have changed since the issue of the credential.
     pub fn rotation(&self, renewal: Renewal, ca_changed: bool, now: SystemTime) -> Rotation {
         let Some(credential) = &self.credential else {
             return Rotation::Enrol;
@@ -159,14 +162,14 @@ impl StoreContents {
         let leaf = credential.leaf();
         match (leaf.validity.rotation(now, leaf.jitter), renewal) {
             (Rotation::Enrol, _) => Rotation::Enrol,
-            // Used to its end.
+            // Used until it expires.
             (Rotation::Keep | Rotation::Renew, Renewal::Impossible) => Rotation::Keep,
             (Rotation::Keep, Renewal::Attested) if !ca_changed => Rotation::Keep,
             (Rotation::Keep | Rotation::Renew, Renewal::Attested) => Rotation::Renew,
         }
     }
 
-    /// The credential, if an API server accepts it at `now`.
+    /// The credential, if it is valid at `now`, as an API server sees it.
     pub fn valid(&self, now: SystemTime) -> Option<&Credential> {
         self.credential
             .as_ref()

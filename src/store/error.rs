@@ -1,4 +1,4 @@
-//! Why the store cannot be used.
+//! Errors of the store.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,47 +26,47 @@ pub enum StoreError {
         /// The reason.
         source: io::Error,
     },
-    /// A symbolic link where a file or directory of ours should be.
+    /// A symbolic link is in the place of a file or directory of the store.
     #[error("{} is a symbolic link", path.display())]
     Symlink {
         /// The link.
         path: PathBuf,
     },
-    /// Something else where the directory should be.
+    /// Something else is in the place of the directory.
     #[error("{} is not a directory", path.display())]
     NotADirectory {
-        /// What.
+        /// The path.
         path: PathBuf,
     },
-    /// A directory, a pipe or a device where a file should be.
+    /// A directory, a pipe or a device is in the place of a file.
     #[error("{} is not a regular file", path.display())]
     NotAFile {
-        /// What.
+        /// The path.
         path: PathBuf,
     },
-    /// A file much larger than any of ours.
+    /// A file is much larger than any of the store.
     #[error("{} is too large to be ours", path.display())]
     TooLarge {
         /// The path.
         path: PathBuf,
     },
-    /// It belongs to a user who is neither root nor the one we run as.
+    /// The owner is neither root nor the user of this process.
     #[error("{} belongs to user {owner}", path.display())]
     ForeignOwner {
-        /// What.
+        /// The path.
         path: PathBuf,
         /// The user.
         owner: u32,
     },
-    /// Other users may write it.
+    /// Other users may write the file or directory.
     #[error("{} has mode {mode:04o}, so that other users may write it", path.display())]
     OthersMayWrite {
-        /// What.
+        /// The path.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// The lock could not be taken at all.
+    /// The lock file could not be opened or locked.
     #[error("cannot lock {}", path.display())]
     Lock {
         /// The lock file.
@@ -74,20 +74,20 @@ pub enum StoreError {
         /// The reason.
         source: io::Error,
     },
-    /// Another process did not let go of the lock in time.
+    /// Another process did not release the lock in time.
     #[error("{} was held for more than {waited:.1?} by {holder}", path.display())]
     Held {
         /// The lock file.
         path: PathBuf,
-        /// How long we waited.
+        /// The time of the wait.
         waited: Duration,
-        /// Who holds it.
+        /// The holder of the lock.
         holder: Holder,
     },
 }
 
 impl StoreError {
-    /// What to do about it.
+    /// What to do about the error.
     pub fn remedy(&self) -> String {
         match self {
             Self::Read { path, .. } => format!("make {} readable for root", path.display()),

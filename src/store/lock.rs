@@ -1,4 +1,5 @@
-//! One writer at a time: the kubelet, kubeadm, kubectl and people all run the plugin.
+//! The lock of the store, for one writer at a time: the kubelet, kubeadm, kubectl and people all
+//! run the plugin.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -16,29 +17,29 @@ use crate::clock::Deadline;
 
 const LOCK_FILE: &str = "lock";
 
-/// `flock` knows no deadline, so it is tried this often; twenty waiting processes cost nothing.
+/// `flock` has no deadline, so it is tried at this interval. Twenty waiting processes cost nothing.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-/// More than a holder writes about itself.
+/// Longer than a holder's description of itself.
 const MAX_HOLDER_LEN: u64 = 4096;
 
-/// Proof that this process is the store's only writer, for as long as the value lives.
+/// Proof that this process is the store's only writer while the value lives.
 ///
-/// The kernel takes the lock back from a process that dies, however it dies.
+/// When a process ends, however it ends, the kernel releases its lock.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub struct StoreLock {
     _file: File,
 }
 
-/// The process that holds the lock, as it wrote about itself.
+/// The process that holds the lock, by its own description.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Holder {
     /// Its process ID.
     pub pid: u32,
-    /// What it was started as.
+    /// The file name in its `argv[0]`.
     pub program: String,
     /// When it took the lock, in seconds since 1970.
     pub since: u64,
@@ -61,7 +62,7 @@ impl fmt::Display for Holder {
 }
 
 impl Store {
-    /// Waits for the lock until `deadline`, and writes into it who has it now.
+    /// Waits for the lock until `deadline`, and writes its new holder into the file.
     pub fn lock(
         &self,
         deadline: Deadline,
@@ -86,20 +87,20 @@ impl Store {
             }
             thread::sleep(TRY_AGAIN.min(deadline.remaining()));
         }
-        // For those who wait and for people; a full disk must not cost us the lock.
+        // For waiting processes and for people. A full disk must not cost this run the lock.
         drop(introduce(&mut file, program, now));
         Ok(StoreLock { _file: file })
     }
 }
 
 impl Store {
-    /// When a process last took the lock, or what [`Store::date_lock`] made of that.
+    /// When a process last took the lock, or the time that [`Store::date_lock`] set.
     pub fn last_locked(&self) -> Option<SystemTime> {
         let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;
         lock.modified().ok()
     }
 
-    /// Has [`Store::last_locked`] say `time`, as far as the disk takes it.
+    /// Makes [`Store::last_locked`] return `time`. Without effect if the disk takes no writes.
     pub fn date_lock(&self, time: SystemTime) {
         if let Ok(file) = open(&self.dir.join(LOCK_FILE)) {
             drop(file.set_modified(time));
@@ -111,7 +112,7 @@ fn open(path: &Path) -> Result<File, StoreError> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags | OFlags::RDWR | OFlags::CREATE, mode) {
-        // The lock itself needs no writing: on a read-only file system the old file still serves.
+        // A lock needs no write access: on a read-only file system the existing file will do.
         Err(rustix::io::Errno::ROFS) => rustix::fs::open(path, flags | OFlags::RDONLY, mode)
             .map_err(|_| rustix::io::Errno::ROFS),
         opened => opened,

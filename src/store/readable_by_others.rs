@@ -1,4 +1,4 @@
-//! Keys that others could read.
+//! Keys that other users could read.
 
 use std::fmt;
 use std::fs::File;
@@ -11,22 +11,22 @@ use super::StoreFile;
 /// Read permission of the group and of all others.
 const OTHERS_READ: u32 = 0o044;
 
-/// A file with a key that others could read: nobody knows who did.
+/// A file with a key that others could read. Nobody knows whether anyone did.
 ///
-/// `Display` is a line for people, with what to do.
+/// `Display` is a message for people, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyReadableByOthers {
     /// The file.
     pub file: StoreFile,
-    /// Its permissions as they were found.
+    /// Its permissions before the correction.
     pub mode: u32,
-    /// Why the file is still open to others, where it could not be closed.
+    /// Why others can still read the file, if the correction failed.
     pub left_open: Option<io::ErrorKind>,
 }
 
 impl KeyReadableByOthers {
-    /// Closes `opened` to others where it holds a key and is open to them.
+    /// Takes all permissions on `opened` from others, if it holds a key that they could read.
     pub(super) fn of(opened: &File, file: StoreFile, mode: u32) -> Option<Self> {
         let holds_key = match file {
             StoreFile::Credential | StoreFile::Pending => true,

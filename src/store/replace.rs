@@ -1,4 +1,4 @@
-//! Files that change all at once or not at all.
+//! Atomic changes of files.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -6,25 +6,25 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-/// How many files of one name are kept aside: a broken start-up loop must not fill the disk.
+/// The maximum number of quarantined files of one name: a start-up loop must not fill the disk.
 const KEPT_ASIDE: u32 = 3;
 
-/// What the name of a file ends in while it is written.
+/// The suffix of a file that is being written.
 const TEMPORARY: &str = ".tmp";
 
-/// Writes `content` beside `path`, in `dir`, and then moves it there.
+/// Writes `content` to a temporary file in `dir`, and renames that to `path`.
 pub(super) fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     put(dir, path, |temporary| write_new(temporary, content))
 }
 
-/// Makes a symbolic link to `target` beside `path`, in `dir`, and then moves it there.
+/// Makes a temporary symbolic link to `target` in `dir`, and renames that to `path`.
 pub(super) fn link(dir: &Path, path: &Path, target: &Path) -> io::Result<()> {
     put(dir, path, |temporary| symlink(target, temporary))
 }
 
 fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = with_suffix(path, TEMPORARY);
-    // Left by a run that was killed; the lock says that nobody writes it now.
+    // The leftover of a killed run. Because of the lock, no other run writes it now.
     match fs::remove_file(&temporary) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -38,9 +38,9 @@ fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> 
     sync(dir)
 }
 
-/// Has the names in `dir` outlive a power cut.
+/// Makes the names in `dir` survive a power failure.
 pub(super) fn sync(dir: &Path) -> io::Result<()> {
-    // The parent of a path of one name is the empty path.
+    // The parent of a single file name is the empty path.
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -59,7 +59,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Renames `path` to the first of a few names; the last of them is overwritten.
+/// Renames `path` to the first of a few quarantine names, and overwrites the last of them.
 pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = |number| aside(path, number);
     fs::symlink_metadata(path)?;
@@ -75,7 +75,7 @@ pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(name(1))
 }
 
-/// All that can be left of `path`: what was set aside, and what a killed run was writing.
+/// Every possible leftover of `path`: quarantined copies, and the temporary file of a killed run.
 pub(super) fn left_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     (1..=KEPT_ASIDE)
         .map(|number| aside(path, number))

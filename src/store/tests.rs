@@ -6,7 +6,7 @@ use crate::clock::Deadline;
 
 const FILE: StoreFile = StoreFile::Credential;
 
-/// A store, and the directory that ends with it.
+/// A store, and its temporary directory.
 fn store() -> (tempfile::TempDir, Store) {
     let root = tempfile::tempdir().unwrap();
     let store = Store::create(&root.path().join("state")).unwrap();
