@@ -1,19 +1,19 @@
-//! Sets the kubelet of this machine up to run the plugin for its credential, and takes that back.
+//! Makes the kubelet of this machine run the plugin for its credential, and undoes that.
 //!
-//! `kubeadm join` leaves a bootstrap kubeconfig and starts the kubelet, which would get a
-//! certificate by TLS bootstrapping. `setup` runs before each start of the kubelet: it copies the
-//! bootstrap credential, writes a kubeconfig that runs the plugin, and the kubelet's arguments into
-//! an environment file, which systemd reads for the start that follows (systemd.exec(5),
-//! `EnvironmentFile=`).
+//! `kubeadm join` writes a bootstrap kubeconfig and starts the kubelet, which would then get a
+//! certificate by TLS bootstrapping. `setup` runs before each start of the kubelet. It copies the
+//! bootstrap credential, writes a kubeconfig that runs the plugin, and writes the kubelet's
+//! arguments to an environment file. systemd reads that file for the start that follows
+//! (systemd.exec(5), `EnvironmentFile=`).
 //!
 //! # Guarantees
 //!
-//! - Every file changes all at once, the environment file last: a kubelet that starts after `setup`
-//!   was killed has kubeadm's own arguments, and the next start begins anew.
-//! - Where there is nothing to take over, the environment file is not there either, and the kubelet
-//!   starts as kubeadm wants it to.
-//! - A kubelet that has a credential of its own keeps it until there is one of ours.
-//! - A kubelet that is set up stays so, whatever fails, as long as its environment file is there.
+//! - Every file changes atomically, the environment file last. If `setup` is killed, the kubelet
+//!   starts with kubeadm's own arguments, and its next start begins anew.
+//! - If there is nothing to take over, there is no environment file, and the kubelet starts as
+//!   kubeadm set it up.
+//! - A kubelet with a credential of its own keeps that until the plugin has one.
+//! - A kubelet that is set up stays set up, whatever fails, as long as its environment file exists.
 
 mod wiring;
 
@@ -32,7 +32,7 @@ pub use wiring::{DropIn, exec_kubeconfig, is_plain};
 /// The bootstrap kubeconfig of kubeadm.
 pub const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 
-/// The kubelet's kubeconfig on a node of kubeadm's.
+/// The kubelet's kubeconfig on a node of kubeadm.
 pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 
 /// The file that systemd reads the kubelet's arguments from.
@@ -41,13 +41,13 @@ pub const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubele
 /// The directory of certificates that the kubelet gets by itself.
 pub const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
-/// The beginning of our programs' names.
+/// The prefix of our programs' names.
 const PROGRAMS: &str = "kubelet-authenticator-";
 
-/// The time that other runs are waited for: systemd gives the kubelet's whole start 90 seconds.
+/// The maximum wait for other runs: systemd gives the kubelet's whole start 90 seconds.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
-/// The files of a machine, and the program that is to give its kubelet a credential.
+/// The files of a machine, and the program that is to provide its kubelet's credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
     /// The kubeconfig whose credential is taken over.
@@ -58,22 +58,23 @@ pub struct Setup {
     pub environment_file: PathBuf,
     /// The kubelet's folder of certificates.
     pub cert_dir: PathBuf,
-    /// The file with the arguments that kubeadm gives the kubelet: without it, the node's name is not
-    /// known yet.
+    /// The file with kubeadm's arguments for the kubelet. Without it, the node's name is not known
+    /// yet.
     pub kubeadm_flags: PathBuf,
-    /// The program that client-go is to run, as an absolute path.
+    /// The absolute path of the program that client-go is to run.
     pub program: PathBuf,
 }
 
-/// A kubelet's state after a run.
+/// The state of a kubelet after a run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Done {
-    /// It stays as it is, for this reason.
+    /// It is unchanged, for this reason.
     LeftAlone(String),
-    /// It runs the plugin from its next start on. The failure is why there is no credential yet.
+    /// It runs the plugin from its next start on. The failure, if any, is why there is no
+    /// credential yet.
     SetUp(Option<Failure>),
-    /// It has this file for its certificate from its next start on.
+    /// It uses this file as its certificate from its next start on.
     Undone(PathBuf),
 }
 
@@ -81,25 +82,25 @@ pub enum Done {
 enum Current {
     /// It has no kubeconfig.
     Missing,
-    /// Its kubeconfig cannot be used.
+    /// Its kubeconfig is invalid.
     Unusable,
-    /// From one of our plugins.
+    /// One of our plugins.
     Ours { command: String },
-    /// From another plugin.
+    /// Another plugin.
     Plugin(String),
-    /// From the kubeconfig: a certificate of its own, as a rule.
+    /// The kubeconfig itself, as a rule with a certificate of its own.
     Own,
 }
 
 impl Setup {
     /// Takes over the kubelet whose bootstrap credential is at [`from`](Self::from), and enrols.
     ///
-    /// With the kubelet's own kubeconfig there, a kubelet is taken over that has joined before: then
-    /// the machine has to have enrolled before anything of the kubelet's changes.
+    /// If [`from`](Self::from) is the kubelet's own kubeconfig, the kubelet has joined before. Then
+    /// the machine must enrol before any file of the kubelet changes.
     ///
     /// # Errors
     ///
-    /// A file cannot be read or written, or a kubelet that has joined before could not enrol. A
+    /// A file cannot be read or written, or a kubelet that has joined before cannot enrol. A
     /// kubelet that is not set up then has no environment file.
     pub fn take_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
         let taken = self.taken_over(authenticator);
@@ -109,10 +110,11 @@ impl Setup {
         taken
     }
 
-    /// Leaves a kubelet that is not set up to kubeadm's arguments, as far as that can be done.
+    /// Leaves the kubelet with kubeadm's arguments, if it is not set up and the files can be
+    /// written.
     pub fn give_up(&self) {
         if !matches!(self.current(), Current::Ours { .. }) {
-            // What failed may be in the way of this too, and is what a person has to know.
+            // The cause of the failure may prevent this too, and is the error to report.
             drop(remove_file(&self.environment_file));
         }
     }
@@ -142,15 +144,15 @@ impl Setup {
         }
     }
 
-    /// Completes what a run before this one began. A bootstrap kubeconfig that stays on the machine
-    /// is not taken over again: what is here may be newer.
+    /// Completes an earlier run. A bootstrap kubeconfig that stays on the machine is not taken over
+    /// again, because the stored credential may be newer.
     fn keep(
         &self,
         authenticator: Authenticator<'_>,
         command: &str,
         adopts: bool,
     ) -> Result<Done, Failure> {
-        // A plugin that was moved. A name without directories is looked up by the kubelet itself.
+        // The plugin was moved. A name without directories is for the kubelet itself to look up.
         let command = Path::new(command);
         if command.is_absolute() && !command.exists() {
             let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
@@ -204,14 +206,15 @@ impl Setup {
         };
 
         if !adopts {
-            // Left by an earlier life of the machine: the kubelet would start without its kubeconfig.
+            // May remain from an earlier life of the machine. With it, the kubelet would start
+            // without its kubeconfig.
             remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
         }
         let held = lock(&authenticator)?;
         let bootstrap = wiring::bootstrap_kubeconfig(&endpoint, &given.login);
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, bootstrap.as_bytes(), &held).map_err(|error| store_failure(&error))?;
-        // It was a failure with another credential.
+        // The recorded failure is about another credential.
         if let (Some(store), _) = authenticator.stored()? {
             drop(store.remove(StoreFile::Failure, &held));
         }
@@ -225,14 +228,14 @@ impl Setup {
         self.wire(&endpoint, &held, &told)?;
         drop(held);
         if !self.kubeadm_flags.exists() {
-            // kubeadm has not told the kubelet its name yet, or never will: the kubelet's own call
-            // of the plugin knows it. Whoever comes next tries what is stored.
+            // kubeadm has not given the kubelet its name yet, or never will. The kubelet's own call
+            // of the plugin knows the name. The date makes that call try the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
                 store.date_lock(SystemTime::UNIX_EPOCH);
             }
             return Ok(Done::SetUp(None));
         }
-        // What is stored may have been revoked since it was of use: it is tried.
+        // The stored credential may have been revoked in the meantime, so this tries it.
         Ok(Done::SetUp(authenticator.renew(false).err()))
     }
 
@@ -257,13 +260,13 @@ impl Setup {
             .map_err(|error| store_failure(&error))
     }
 
-    /// Leaves the kubelet to kubeadm's arguments.
+    /// Leaves the kubelet with kubeadm's arguments.
     fn leave(&self, why: String) -> Result<Done, Failure> {
         remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
         Ok(Done::LeftAlone(why))
     }
 
-    /// Gives the kubelet the stored certificate for its own, to be renewed by itself, and kubeadm's
+    /// Gives the kubelet the stored certificate, which it then renews by itself, and kubeadm's
     /// arguments, from its next start on.
     ///
     /// # Errors
@@ -291,8 +294,8 @@ impl Setup {
             ));
         };
         let lock = lock(authenticator)?;
-        // The kubelet renews only where the name that it reads is a link to a file that it could have
-        // written (client-go, util/certificate/certificate_store.go).
+        // The kubelet renews only if the path is a link to a file whose name it could have chosen
+        // itself (client-go, util/certificate/certificate_store.go).
         let now = humantime::format_rfc3339_seconds(clock::now()).to_string();
         let stamp = now.trim_end_matches('Z').replace(['T', ':'], "-");
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
@@ -336,8 +339,8 @@ fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
         .map_err(|error| store_failure(&error))
 }
 
-/// A machine that joins another cluster has been reset by a person, who left our store: kubeadm does
-/// not know of it.
+/// Empties the store if the machine joins another cluster: a person has reset the machine, and
+/// `kubeadm reset` does not know our store.
 fn forget_other_cluster(
     authenticator: &Authenticator<'_>,
     endpoint: &ClusterEndpoint,

@@ -1,4 +1,4 @@
-//! What commands other than `credential` answer.
+//! The output of commands other than `credential`.
 
 use std::io::{self, ErrorKind, Write as _};
 
@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::failure::{Code, Failure};
 
-/// Writes `text` on standard output. A reader that has seen enough, such as `head`, is no failure.
+/// Writes `text` to standard output. It is no failure if the reader, such as `head`, closes it
+/// early.
 pub(super) fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
@@ -26,8 +27,8 @@ pub(super) fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// `value` as YAML in block style; texts of several lines are literal, others are quoted as in JSON,
-/// which YAML contains.
+/// `value` as YAML in block style. Texts of several lines are literal blocks. Others are quoted as
+/// in JSON, which is valid YAML.
 pub(super) fn yaml(value: &impl Serialize) -> String {
     let mut text = String::new();
     block(
@@ -73,8 +74,8 @@ fn block(value: &Value, indent: usize, text: &mut String) {
     }
 }
 
-/// The lines of a text that a literal block says as it is: its last line ends, and none is empty or
-/// begins with a space, which would be taken for indentation.
+/// The lines of a text that fits into a literal block: its last line ends, and no line is empty or
+/// begins with a space, which YAML would take for indentation.
 fn literal(value: &Value) -> Option<impl Iterator<Item = &str>> {
     let text = value.as_str()?.strip_suffix('\n')?;
     let is_plain =

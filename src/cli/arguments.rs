@@ -1,4 +1,4 @@
-//! What may stand on the command line.
+//! The arguments of the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -255,8 +255,8 @@ pub(super) enum Version {
 }
 
 impl Arguments {
-    /// Reads the command line; where it asks for help or makes no sense, that is answered and the
-    /// status returned.
+    /// Parses the command line. For a request for help or an error, prints the answer and returns
+    /// the exit code.
     pub(super) fn parse(schema: &ProviderSchema) -> Result<Self, ExitCode> {
         command(schema)
             .try_get_matches()
@@ -273,7 +273,7 @@ impl Arguments {
                 })
             })
             .map_err(|error| {
-                // Where nobody listens there is nobody to help.
+                // With standard output or error closed, there is nobody to help.
                 drop(error.print());
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             })

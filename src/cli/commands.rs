@@ -16,7 +16,7 @@ use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::settings::Sources;
 
-/// What stands for a secret that is not shown.
+/// The placeholder for a secret.
 const LEFT_OUT: &str = "(not shown)";
 
 impl Session {
@@ -148,8 +148,8 @@ fn show_request(
     answer::print(&text)
 }
 
-/// The request with evidence in which these members have no values. Evidence that is no JSON is left
-/// out as a whole.
+/// The request, without the values of these members of its evidence. Evidence that is not JSON is
+/// left out as a whole.
 fn without(secrets: &[&str], request: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut envelope = Envelope::parse(request)
         .map_err(|error| Failure::of(Code::Internal, &error, "report this as a bug"))?;

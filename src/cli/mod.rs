@@ -26,17 +26,17 @@ use crate::settings::{ProviderSchema, Settings, SettingsError, Sources, Variable
 use arguments::Arguments;
 use kubelet_attestation::errors::error_chain;
 
-/// Runs a plugin with this way to prove what the machine is.
+/// Runs a plugin with this attester.
 ///
-/// Without arguments and with `KUBERNETES_EXEC_INFO` in the environment it speaks to client-go: one
-/// `ExecCredential` on standard output and status 0, or nothing and the status of [`Code`].
-/// Otherwise the arguments say what to do.
+/// Without arguments and with `KUBERNETES_EXEC_INFO` in the environment, it answers client-go: one
+/// `ExecCredential` on standard output and exit code 0, or no output and an exit code of [`Code`].
+/// Otherwise the arguments select a command.
 pub fn run(attester: impl Attester) -> ExitCode {
     run_on(Machine::default(), attester, None)
 }
 
-/// As [`run`], on a machine that another root describes, and tells `observer` of each step that is
-/// done: how tests move a disk to another machine, and end a run in the middle.
+/// Like [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests
+/// use it to move a disk to another machine, and to end a run at a step.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     keep_memory();
     let schema = ProviderSchema {
@@ -48,7 +48,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     let attester: Arc<dyn Attester> = Arc::new(attester);
     let mut variables = Variables::read(env::vars_os(), &schema);
     let exec_info = variables.exec_info.take();
-    // client-go's calls come every hour on every node: they do not pay for a parser of arguments.
+    // client-go calls the plugin every hour on every node. These calls skip the argument parser.
     if let (Some(info), 0..=1) = (&exec_info, env::args_os().len()) {
         let session = Session {
             attester,
@@ -82,7 +82,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     }
 }
 
-/// What every command needs.
+/// The inputs of every command.
 struct Session {
     attester: Arc<dyn Attester>,
     schema: ProviderSchema,
@@ -120,8 +120,8 @@ impl Session {
             ..self.authenticator(sources, Caller::ClientGo)?
         };
         let printed = print(&authenticator);
-        // The process ends here, and there is no secret in it: taking it apart would cost each run as much as
-        // reading the settings.
+        // The process ends here, and the value holds no secret. Dropping it would cost each run as
+        // much as reading the settings.
         mem::forget(authenticator);
         printed
     }

@@ -1,4 +1,4 @@
-//! `render`.
+//! The command `render`.
 
 use std::path::Path;
 
@@ -17,11 +17,11 @@ use crate::kube::kubeconfig::Kubeconfig;
 use crate::settings::CONFIG_FILE;
 use crate::setup::{DropIn, ENVIRONMENT_FILE, exec_kubeconfig};
 
-/// The command that has systemd read the drop-in, before kubeadm starts the kubelet.
+/// The command that makes systemd read the drop-in, before kubeadm starts the kubelet.
 const RELOAD: &str = "systemctl daemon-reload";
 
-/// The kubelet's argument that has it ask for its serving certificate too: nothing else in Cluster API
-/// has it do so.
+/// The flag that makes the kubelet request its serving certificate. Nothing else in Cluster API
+/// sets it.
 const FLAG: (&str, &str) = ("rotate-server-certificates", "true");
 
 /// The variable of a `ClusterClass`, and the name of its patch.
@@ -63,14 +63,14 @@ impl Session {
         answer::print(text.as_bytes())
     }
 
-    /// Whether kubelets are to ask for their serving certificates. Without evidence there is none to be
-    /// had, and a kubelet that asks for it serves nothing until it has it.
+    /// Whether kubelets are to request their serving certificates. Without evidence they would get
+    /// none, and a kubelet that waits for one serves nothing.
     fn serves(&self) -> bool {
         self.attester.provider() != Provider::INSECURE
     }
 }
 
-/// A `KubeadmConfigTemplate` of machines whose image has the plugin.
+/// A `KubeadmConfigTemplate` for machines whose image contains the plugin.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<'_>) -> Value {
     let format = match options.format {
         BootstrapFormat::CloudConfig => "cloud-config",
@@ -91,7 +91,7 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<
         "files": files,
         "preKubeadmCommands": [RELOAD],
     });
-    // Cluster API refuses what is empty.
+    // Cluster API rejects empty objects.
     if let (false, Some(spec)) = (registration.is_empty(), spec.as_object_mut()) {
         let join = json!({ "nodeRegistration": registration });
         spec.insert("joinConfiguration".to_owned(), join);
@@ -104,13 +104,12 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<
     })
 }
 
-/// The files of a machine: the drop-in, and the settings where the plugin is told who the machine is.
+/// The files of a machine: the drop-in, and a settings file if there is a template of provider IDs.
 fn files(templates: &Templates, drop_in: DropIn<'_>) -> Vec<Value> {
     let settings = templates.provider_id_template.as_deref().map(settings);
     [file(drop_in)].into_iter().chain(settings).collect()
 }
 
-/// The kubelet's arguments.
 fn arguments(templates: &Templates, serves: bool) -> Vec<(&str, &str)> {
     let provider_id = templates.provider_id_template.as_deref();
     let provider_id = provider_id.map(|id| ("provider-id", id));
@@ -121,7 +120,7 @@ fn arguments(templates: &Templates, serves: bool) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The plugin's settings.
+/// The settings file of the plugin.
 fn settings(provider_id: &str) -> Value {
     let settings = json!({
         "apiVersion": "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
@@ -152,7 +151,7 @@ fn file(drop_in: DropIn<'_>) -> Value {
     })
 }
 
-/// `kubeletExtraArgs`, a map in the one version and a list in the other.
+/// `kubeletExtraArgs`: a map in v1beta1, a list in v1beta2.
 fn kubelet_arguments(version: BootstrapApi, arguments: &[(&str, &str)]) -> Value {
     let arguments = arguments.iter();
     match version {
@@ -166,8 +165,9 @@ fn kubelet_arguments(version: BootstrapApi, arguments: &[(&str, &str)]) -> Value
     }
 }
 
-/// The variable of a `ClusterClass` that turns the patch on, and names the attestors to the
-/// controller. It has a default as a whole: the patch is looked at in every Cluster of the class.
+/// The variable of a `ClusterClass` that enables the patch, and names the attestors to the
+/// controller. The variable as a whole has a default, because every Cluster of the class evaluates
+/// the patch.
 fn variable(provider: &str) -> Value {
     json!({
         "name": VARIABLE,
@@ -194,9 +194,10 @@ fn variable(provider: &str) -> Value {
     })
 }
 
-/// The patch of a `ClusterClass` that has workers run the plugin.
+/// The patch of a `ClusterClass` that makes workers run the plugin.
 ///
-/// Cluster API adds to a list, or to a map, only where there is one, and no patch can ask for that.
+/// Cluster API adds to a list or a map only if that exists, and its patches cannot test for it.
+/// Hence the option for absent fields.
 fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Value {
     let every = json!({ "names": ["*"] });
     let workers = if options.machine_pools {
@@ -231,7 +232,7 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Va
     })
 }
 
-/// The patches that add these items to a list, or make it.
+/// The patches that add these items to a list, or create the list.
 fn add_items(field: &str, is_absent: bool, items: &[Value]) -> Vec<Value> {
     if is_absent {
         return vec![add(field, &json!(items))];
@@ -283,7 +284,7 @@ fn add_registration(options: &ClusterClassOptions, serves: bool) -> Vec<Value> {
     patches
 }
 
-/// A patch that adds this to the specification of the machines.
+/// A patch that adds `value` to the specification of the machines.
 fn add(path: &str, value: &Value) -> Value {
     json!({ "op": "add", "path": format!("/spec/template/spec/{path}"), "value": value })
 }

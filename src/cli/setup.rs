@@ -1,4 +1,4 @@
-//! `setup`.
+//! The command `setup`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::authenticator::{Authenticator, Caller};
 use crate::failure::{Code, Failure};
 use crate::setup::{Done, Setup, is_plain};
 
-/// The time of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
+/// The time limit of an enrolment by `setup`: systemd gives the kubelet's whole start 90 seconds.
 const ENROLMENT: Duration = Duration::from_secs(55);
 
 impl Session {
@@ -29,8 +29,8 @@ impl Session {
             kubeadm_flags: options.kubeadm_flags.clone(),
             program: this_program()?,
         };
-        // Before each start of a kubelet that keeps ending: a remembered failure answers for it, as
-        // it does for client-go.
+        // This runs before each start of a kubelet that keeps failing. So a back-off applies, as
+        // for client-go.
         let authenticator = self
             .authenticator(self.sources(arguments), Caller::ClientGo)
             .inspect_err(|_| setup.give_up())?;
@@ -66,7 +66,7 @@ impl Session {
     }
 }
 
-/// Refuses a path that systemd would not take as it is written.
+/// Rejects a path that systemd does not take literally.
 pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     if is_plain(path) {
         return Ok(());
@@ -78,8 +78,8 @@ pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     Err(Failure::new(Code::Usage, what, remedy))
 }
 
-/// The path by which this program was started, where that is absolute: it may be a link that an
-/// upgrade changes.
+/// The path that this program was started by, if it is absolute. It may be a link that an upgrade
+/// changes.
 pub(super) fn this_program() -> Result<PathBuf, Failure> {
     let started = env::args_os().next().map(PathBuf::from);
     if let Some(path) = started.filter(|path| path.is_absolute()) {

@@ -1,4 +1,4 @@
-//! What `status` shows.
+//! The output of `status`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use crate::pending::Pending;
 use crate::rotation::Rotation;
 use crate::store::{Store, StoreFile};
 
-/// All that is known, without asking anybody.
+/// The state of the credential, from the store and the settings alone.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -37,7 +37,7 @@ struct CertificateStatus {
     not_before: String,
     not_after: String,
     percent_left: u8,
-    /// Absent where the certificate cannot be renewed.
+    /// Absent if the certificate cannot be renewed.
     renew_at: Option<String>,
     renewable: bool,
     warning: Option<String>,

@@ -1,4 +1,4 @@
-//! The files are read back as what they were written for. `tests/tests/node_setup.rs` runs the whole.
+//! Reads back the files of `setup`. `tests/tests/node_setup` runs the whole command.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::kube::kubeconfig::Login;
 use crate::secret::Secret;
 
-/// A token with the characters that mean something in YAML.
+/// A token with the characters that have a meaning in YAML.
 const TOKEN: &str = "abcdef.'\"#{}[]:&*!|>%@`\\";
 
 fn endpoint(ca: &CertificateAuthority) -> EndpointFields {

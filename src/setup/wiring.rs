@@ -1,4 +1,4 @@
-//! The contents of the files that wire a kubelet.
+//! The contents of the files that make a kubelet run the plugin.
 
 use std::fmt;
 use std::path::Path;
@@ -9,17 +9,17 @@ use zeroize::Zeroizing;
 
 use crate::kube::kubeconfig::{EndpointFields, Login};
 
-/// Whether systemd takes the path as it is written: it splits lines at spaces, and some characters
-/// stand for something else (systemd.syntax(7), systemd.unit(5), "Specifiers").
+/// Whether systemd takes the path literally. It splits lines at spaces, and some characters have a
+/// special meaning (systemd.syntax(7), systemd.unit(5), "Specifiers").
 pub fn is_plain(path: &Path) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !br#""'\%$;#"#.contains(byte);
     path.is_absolute() && path.as_os_str().as_encoded_bytes().iter().all(is_plain)
 }
 
-/// A drop-in of the kubelet's unit. Whatever `setup` ends with, the kubelet starts.
+/// A drop-in of the kubelet's unit. The kubelet starts whatever the result of `setup`.
 #[derive(Debug, Clone, Copy)]
 pub struct DropIn<'a> {
-    /// The plugin, as an absolute path.
+    /// The absolute path of the plugin.
     pub program: &'a Path,
     /// The file with the kubelet's arguments.
     pub environment_file: &'a Path,
@@ -39,10 +39,10 @@ impl fmt::Display for DropIn<'_> {
     }
 }
 
-/// The kubelet's arguments in the form of systemd.exec(5), by the name that kubeadm's unit uses.
+/// The kubelet's arguments in the format of systemd.exec(5), in the variable of kubeadm's unit.
 ///
-/// kubeadm's configuration file has `rotateCertificates: true`, which would make the kubelet go
-/// round the plugin; its flag wins.
+/// kubeadm's configuration file has `rotateCertificates: true`, which would make the kubelet bypass
+/// the plugin. The flag overrides it.
 pub(super) fn environment(kubeconfig: &Path) -> String {
     format!(
         "# Written by `setup`; removed by `setup --undo`.\n\
@@ -65,7 +65,7 @@ pub fn exec_kubeconfig(endpoint: &EndpointFields, program: &Path) -> String {
     cluster(endpoint) + &user
 }
 
-/// A kubeconfig with this credential in it.
+/// A kubeconfig with this credential.
 pub(super) fn bootstrap_kubeconfig(endpoint: &EndpointFields, login: &Login) -> Zeroizing<String> {
     let mut text = Zeroizing::new(cluster(endpoint));
     let (chain, key) = match login {
@@ -87,14 +87,14 @@ pub(super) fn bootstrap_kubeconfig(endpoint: &EndpointFields, login: &Login) -> 
     text
 }
 
-/// The kubeconfig that the kubelet writes where it got a certificate by itself: chain and key are in
-/// one file.
+/// The kubeconfig that the kubelet writes when it gets a certificate by itself: chain and key are
+/// in one file.
 pub(super) fn kubelet_kubeconfig(endpoint: &EndpointFields, pair: &Path) -> String {
     let pair = quoted(&pair.to_string_lossy());
     cluster(endpoint) + &format!("    client-certificate: {pair}\n    client-key: {pair}\n")
 }
 
-/// All but the user's fields, with the names that the kubelet uses itself.
+/// Everything except the user's fields, with the names that the kubelet uses.
 fn cluster(endpoint: &EndpointFields) -> String {
     let optional = [
         ("tls-server-name", &endpoint.tls_server_name),
@@ -127,7 +127,7 @@ users:
     )
 }
 
-/// As in JSON, which YAML contains.
+/// Quotes a text as JSON does, which is valid YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
