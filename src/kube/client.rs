@@ -1,4 +1,4 @@
-//! The client of the certificates API.
+//! The client of the API server.
 
 use std::io;
 use std::net::ToSocketAddrs as _;
@@ -23,8 +23,8 @@ use super::watch::{Waited, Watch};
 use crate::clock::Deadline;
 use crate::settings::Environment;
 
-/// Below the shortest deadline there is (5 s, while a credential is still valid), so that a name
-/// with two addresses gets to its second one: each has its share.
+/// Less than the shortest deadline (5 s, while a credential is valid). So a name with two addresses
+/// reaches the second: each address gets a share of the time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 const COLLECTION: [&str; 4] = [
@@ -34,7 +34,7 @@ const COLLECTION: [&str; 4] = [
     "certificatesigningrequests",
 ];
 
-/// Where kubelets renew the Leases of their nodes.
+/// The path of the Leases that kubelets renew.
 const NODE_LEASES: [&str; 6] = [
     "apis",
     "coordination.k8s.io",
@@ -46,24 +46,23 @@ const NODE_LEASES: [&str; 6] = [
 
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
 
-/// What became of a create.
+/// The result of a create.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is matched at once")]
 pub enum Created {
-    /// The object, as the API server stored it.
+    /// The object as the API server stored it.
     Created(CsrObject),
-    /// An object of that name is there already; whose it is, is for the caller to find out with
-    /// [`ApiClient::get`].
+    /// An object of this name exists. The caller has to compare it, with [`ApiClient::get`].
     AlreadyExists,
 }
 
-/// One API server, talked to as one user.
+/// A client for one API server and one login.
 ///
 /// # Guarantees
 ///
-/// - Nothing takes longer than its deadline, whatever the server, the resolver or a proxy do.
-/// - No answer of more than 1 MiB is read, and no redirect followed.
-/// - Only certificates of the cluster's own CA are believed.
+/// - Nothing takes longer than its deadline, whatever the server, the resolver or a proxy does.
+/// - No answer, and no line of a watch, of more than 1 MiB is accepted. No redirect is followed.
+/// - Only certificates of the cluster's own CA are trusted.
 #[derive(Debug)]
 pub struct ApiClient {
     transport: Transport,
@@ -72,10 +71,10 @@ pub struct ApiClient {
 }
 
 impl ApiClient {
-    /// Makes the client; nothing is sent yet.
+    /// Builds the client. Sends nothing yet.
     ///
-    /// Where the endpoint names no proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` hold, as
-    /// in client-go.
+    /// If the endpoint names no proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` apply, as in
+    /// client-go.
     pub fn connect(
         endpoint: &ClusterEndpoint,
         login: &Login,
@@ -137,7 +136,7 @@ impl ApiClient {
         Err(self.transport.refusal(&answer))
     }
 
-    /// Reads a request; `None` if there is none of that name.
+    /// Reads a request. `None` if it does not exist.
     pub fn get(&self, name: &str, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
         let question = Question {
             method: Method::GET,
@@ -155,12 +154,12 @@ impl ApiClient {
         Err(self.transport.refusal(&answer))
     }
 
-    /// Has the API server judge the write that a kubelet makes every ten seconds, and changes
-    /// nothing: the node's Lease is applied without a field, as a dry run, which authorization and
-    /// admission see like any other.
+    /// Tests the write that a kubelet makes every ten seconds. Applies the node's Lease without any
+    /// field, as a dry run: authorization and admission treat it like any write, and nothing
+    /// changes.
     ///
-    /// Applied, because a node may have no Lease yet, and of an object that is not there any other
-    /// patch is answered 404 before admission.
+    /// Server-side apply, because the node may have no Lease yet: other patches of a missing object
+    /// get a 404 before admission.
     pub fn try_lease(&self, node_name: &NodeName, deadline: Deadline) -> Result<(), ApiError> {
         let mut url = beneath(self.leases.clone(), [node_name.as_str()]);
         url.query_pairs_mut()
@@ -184,15 +183,15 @@ impl ApiClient {
         Err(self.transport.refusal(&answer))
     }
 
-    /// Waits by watch until the request is decided, is gone, or the deadline has passed.
+    /// Watches the request until it is decided or deleted, or the deadline passes.
     ///
-    /// A watch that ends, is cut or has fallen behind is taken up again. The error of the last
-    /// attempt is returned only if the deadline passes without another watch being up.
+    /// A watch that ends, breaks or falls behind is started again. If the deadline passes before
+    /// another watch is up, this returns the error of the last attempt.
     pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Waited, ApiError> {
         Watch::new(self, csr, deadline).run()
     }
 
-    /// Opens a watch for changes of the request of this name after a version.
+    /// Opens a watch of the request with this name, from this resource version on.
     pub(super) fn watch(
         &self,
         name: &str,
@@ -216,7 +215,7 @@ impl ApiClient {
         self.transport.stream(&question, deadline)
     }
 
-    /// Reads the request of this name, if there is one, with the version of the whole collection.
+    /// Reads the request of this name, if it exists, and the resource version of the list.
     pub(super) fn list(
         &self,
         name: &str,
@@ -255,7 +254,7 @@ impl ApiClient {
         self.transport.refusal(answer)
     }
 
-    /// Understands an object.
+    /// Parses an object.
     pub(super) fn object(&self, json: &[u8]) -> Result<CsrObject, ApiError> {
         let wire = serde_json::from_slice(json).map_err(|source| self.not_an_object(source))?;
         self.understand(wire)
@@ -276,7 +275,7 @@ impl ApiClient {
     }
 }
 
-/// A TLS identity or a header, and the field that is to blame if there is neither.
+/// The TLS identity or the header of a login. An error names the invalid field.
 fn present(login: &Login) -> Result<(Option<Identity>, HeaderMap), (&'static str, Refused)> {
     let mut headers = HeaderMap::new();
     match login {
@@ -294,7 +293,7 @@ fn present(login: &Login) -> Result<(Option<Identity>, HeaderMap), (&'static str
     }
 }
 
-/// How to get to the server, and the URL to ask there.
+/// The way to the server, and the base URL of requests.
 struct Route {
     builder: ClientBuilder,
     base: Url,
@@ -313,6 +312,8 @@ impl Route {
         let builder = ClientBuilder::new();
         let proxy = endpoint.proxy().or(inherited.as_ref());
         match (proxy, endpoint.tls_server_name()) {
+            // A proxy resolves the URL's host itself, so the URL cannot have the certificate's
+            // name.
             (Some(_), Some(_)) => Err(("tls-server-name", Refused::ProxyWithServerName)),
             (Some(proxy), None) => {
                 let proxy =
@@ -331,8 +332,8 @@ impl Route {
         }
     }
 
-    /// TLS takes the name from the URL, so that has the certificate's; the resolver leads to the
-    /// real host, whose name is in the `Host` header as ever.
+    /// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver
+    /// leads to the real host, and the `Host` header has its name.
     fn under_another_name(builder: ClientBuilder, server: &Url, name: &str) -> Option<Self> {
         let mut base = server.clone();
         base.set_host(Some(name)).ok()?;
@@ -349,7 +350,7 @@ impl Route {
     }
 }
 
-/// Leads to one host, whatever is asked for.
+/// A resolver that returns the addresses of one host, whatever the name.
 struct Elsewhere {
     host: String,
 }
@@ -357,8 +358,8 @@ struct Elsewhere {
 impl Resolve for Elsewhere {
     fn resolve(&self, _: Name) -> Resolving {
         let host = self.host.clone();
-        // It blocks the client's own thread, which has nothing else to do, and for which nobody
-        // waits beyond a deadline. Port 0 gives way to the URL's.
+        // This blocks only the client's own thread, which has nothing else to do. No caller waits
+        // for it beyond a deadline. The URL's port replaces port 0.
         Box::pin(async move {
             let addresses: Vec<_> = (host.as_str(), 0).to_socket_addrs()?.collect();
             let addresses: Addrs = Box::new(addresses.into_iter());
@@ -367,9 +368,9 @@ impl Resolve for Elsewhere {
     }
 }
 
-/// The URL with these segments after its path.
+/// The URL with these segments appended to its path.
 fn beneath<'a>(mut url: Url, segments: impl IntoIterator<Item = &'a str>) -> Url {
-    // A URL on https always has a path.
+    // An https URL always has a path.
     if let Ok(mut path) = url.path_segments_mut() {
         path.pop_if_empty().extend(segments);
     }

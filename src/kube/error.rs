@@ -1,4 +1,4 @@
-//! What can go wrong between a node and its API server.
+//! Errors between a node and its API server.
 
 use std::io;
 use std::time::SystemTime;
@@ -6,35 +6,35 @@ use std::time::SystemTime;
 use super::kubeconfig::Refused;
 use super::types::Malformed;
 
-/// The API server did not do what it was asked.
+/// A call to the API server failed.
 ///
-/// Each variant names the server. None holds a credential: neither the request nor its headers are
-/// repeated.
+/// Each variant names the server. None contains a credential, because neither the request nor its
+/// headers are repeated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiError {
-    /// No connection, or it was cut.
+    /// There is no connection, or it broke.
     #[error("cannot reach {server}: {why}")]
     Unreachable {
         /// The API server's URL.
         server: String,
-        /// What failed, with its causes.
+        /// The innermost cause.
         why: String,
     },
-    /// The two sides do not agree on TLS.
+    /// TLS failed.
     #[error("TLS with {server} failed: {fault}")]
     Tls {
         /// The API server's URL.
         server: String,
-        /// What is wrong.
+        /// The cause.
         fault: TlsFault,
     },
-    /// The deadline passed before the answer was whole.
+    /// The deadline passed before the answer was complete.
     #[error("{server} did not answer in time ({what})")]
     TimedOut {
         /// The API server's URL.
         server: String,
-        /// What was being done.
+        /// The action that timed out.
         what: &'static str,
     },
     /// 401: the credential is missing, expired or unknown.
@@ -45,48 +45,48 @@ pub enum ApiError {
     Unauthorized {
         /// The API server's URL.
         server: String,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// 403: the credential is known and does not suffice.
+    /// 403: the credential is valid, but not authorized for the request.
     #[error("{server} forbids it (403 Forbidden){}", colon(message))]
     Forbidden {
         /// The API server's URL.
         server: String,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// Another 4xx: the request itself is refused.
+    /// Another 4xx: the API server refuses the request itself.
     #[error("{server} refuses the request ({status} {reason}){}", colon(message))]
     Refused {
         /// The API server's URL.
         server: String,
         /// The HTTP status.
         status: u16,
-        /// The server's word for it.
+        /// The server's reason, in one word.
         reason: String,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// 429, also after the pauses that the server asked for.
+    /// 429, even after the pauses that the server asked for.
     #[error("{server} has too many requests (429){}", colon(message))]
     TooManyRequests {
         /// The API server's URL.
         server: String,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// 5xx, also after the pauses that the server asked for.
+    /// 5xx, even after the pauses that the server asked for.
     #[error("{server} is out of order ({status}){}", colon(message))]
     Server {
         /// The API server's URL.
         server: String,
         /// The HTTP status.
         status: u16,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// 3xx or another status that no API server gives.
+    /// 3xx, or another status that no API server returns.
     #[error("{server} answers {status}, which no API server does; is something between us and it?")]
     NotAnApiServer {
         /// The API server's URL.
@@ -94,7 +94,7 @@ pub enum ApiError {
         /// The HTTP status.
         status: u16,
     },
-    /// The answer is longer than any that is asked for.
+    /// The answer exceeds the limit.
     #[error("the answer of {server} is longer than {limit} bytes")]
     TooLarge {
         /// The API server's URL.
@@ -102,23 +102,23 @@ pub enum ApiError {
         /// The limit.
         limit: u64,
     },
-    /// The answer is not JSON, or not the object that was asked for.
+    /// The answer is not JSON, or not the requested object.
     #[error("the answer of {server} is not the object that was asked for")]
     NotAnObject {
         /// The API server's URL.
         server: String,
-        /// Where it stops being one.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// The answer is an object with a field that cannot be.
+    /// A field of the answer is invalid.
     #[error("the answer of {server} cannot be understood")]
     Malformed {
         /// The API server's URL.
         server: String,
-        /// Which field.
+        /// The field.
         source: Malformed,
     },
-    /// The API server's clock and ours are too far apart for certificates to make sense.
+    /// The clocks of the API server and of this machine are too far apart for certificates.
     #[error(
         "the clock of {server} says {}, ours says {}; set the clock",
         humantime::format_rfc3339_seconds(*theirs),
@@ -127,9 +127,9 @@ pub enum ApiError {
     ClockSkew {
         /// The API server's URL.
         server: String,
-        /// What its `Date` header says.
+        /// The time in its `Date` header.
         theirs: SystemTime,
-        /// What our clock said when it came.
+        /// This machine's time when the answer arrived.
         ours: SystemTime,
     },
     /// The endpoint or the credential cannot be used.
@@ -137,12 +137,12 @@ pub enum ApiError {
     Unusable {
         /// The API server's URL.
         server: String,
-        /// What cannot be used.
+        /// The invalid field.
         field: &'static str,
         /// The reason.
         why: Refused,
     },
-    /// The client could not be made.
+    /// The client could not be built.
     #[error("cannot start the client for {server}")]
     Client {
         /// The API server's URL.
@@ -152,35 +152,35 @@ pub enum ApiError {
     },
 }
 
-/// Why TLS failed.
+/// The cause of a TLS failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsFault {
-    /// Somebody else's certificate.
+    /// The server's certificate is not from the cluster's CA.
     #[error("the server's certificate is not signed by the cluster's CA")]
     UnknownAuthority,
-    /// A certificate for another name.
+    /// The server's certificate is for another name.
     #[error("the server's certificate is not for {name:?}")]
     WrongName {
-        /// The name it was expected to be for.
+        /// The expected name.
         name: String,
     },
-    /// A certificate that is over, or a clock that is ahead.
+    /// The server's certificate has expired, or this machine's clock is ahead.
     #[error("the server's certificate has expired, or our clock is ahead")]
     Expired,
-    /// A certificate that has not begun, or a clock that is behind.
+    /// The server's certificate is not valid yet, or this machine's clock is behind.
     #[error("the server's certificate is not valid yet, or our clock is behind")]
     NotYetValid,
-    /// The server broke off, as a rule because it does not take our certificate.
+    /// The server ended the handshake, as a rule because it rejects the client certificate.
     #[error("the server broke off with the alert {alert}")]
     Alert {
         /// The alert.
         alert: String,
     },
-    /// Anything else.
+    /// Another cause.
     #[error("{why}")]
     Other {
-        /// What rustls says.
+        /// The error of rustls.
         why: String,
     },
 }

@@ -1,8 +1,7 @@
-//! Which cluster to talk to, and as whom.
+//! The cluster and the login of a kubeconfig.
 //!
-//! A kubeconfig is somebody else's format: keys that we do not know are passed over, as client-go
-//! does. What would make the connection or the login something else than the file says is refused,
-//! with the reason.
+//! A kubeconfig is a foreign format, so unknown keys are ignored, as in client-go. A field that
+//! would make the connection or the login differ from what the file says is refused, with a reason.
 
 mod endpoint;
 mod error;

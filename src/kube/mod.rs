@@ -1,5 +1,5 @@
-//! The cluster's API server, as far as a node needs it: certificate signing requests and nothing
-//! else.
+//! The cluster's API server, as far as a node needs it: certificate signing requests, and a dry run
+//! of its Lease.
 
 mod client;
 mod error;

@@ -1,7 +1,7 @@
-//! Which proxy stands between us and a server, as Go decides it for client-go.
+//! The proxy for a server, as Go selects it for client-go.
 //!
-//! Source: `golang.org/x/net/http/httpproxy`. `ALL_PROXY` is unknown there, and loopback is never
-//! proxied.
+//! Source: `golang.org/x/net/http/httpproxy`. It ignores `ALL_PROXY`, and never uses a proxy for
+//! loopback.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use reqwest::Url;
 use crate::secret::Secret;
 use crate::settings::Environment;
 
-/// The proxy that the environment names for this server, if any.
+/// The proxy for this server in the environment, if any.
 pub(super) fn from_environment(
     server: &Url,
     environment: Environment<'_>,
@@ -36,7 +36,7 @@ pub(super) fn from_environment(
     {
         return None;
     }
-    // Go takes a bare host and port for a proxy on http.
+    // Go takes a bare host and port for an http proxy.
     if proxy.expose().contains("://") {
         Some(proxy)
     } else {
@@ -51,8 +51,8 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether one entry of `NO_PROXY` is about this host: `*`, an address, a network, or a domain, the
-/// first and the last two also with a port.
+/// Whether an entry of `NO_PROXY` matches this host: `*`, a network, an address or a domain. Only
+/// an address or a domain may have a port.
 fn excepts(rule: &str, host: &str, port: u16) -> bool {
     if rule.is_empty() {
         return false;
@@ -72,7 +72,7 @@ fn excepts(rule: &str, host: &str, port: u16) -> bool {
     }
     let name = name.strip_prefix('*').unwrap_or(name).to_ascii_lowercase();
     match name.strip_prefix('.') {
-        // ".example.com" is about what is below example.com, "example.com" also about itself.
+        // ".example.com" matches subdomains of example.com, "example.com" also itself.
         Some(_) => host.ends_with(&name),
         None => {
             host == name
@@ -91,7 +91,7 @@ fn split_port(rule: &str) -> (&str, Option<u16>) {
         );
     }
     match rule.split_once(':') {
-        // More than one colon is an address of version 6 without brackets.
+        // With more than one colon, it is an IPv6 address without brackets.
         Some((name, port)) if !port.contains(':') => (name, port.parse().ok()),
         Some(_) | None => (rule, None),
     }

@@ -9,12 +9,12 @@ use super::types::CsrObject;
 use super::watch::{Ended, Waited, Watch};
 use crate::clock::Deadline;
 
-/// Reads a request as the API server has it.
+/// Parses a request of the API server.
 pub fn object(client: &ApiClient, json: &[u8]) -> Result<CsrObject, ApiError> {
     client.object(json)
 }
 
-/// The meaning of an answer with this status, which is no success.
+/// The error for an answer with this status, which is no success.
 pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     client.refusal(&Answer {
         status: StatusCode::from_u16(status).unwrap_or_default(),
@@ -22,7 +22,7 @@ pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     })
 }
 
-/// The end of a watch of `csr` with these lines; `None` where they decide nothing.
+/// The result of a watch of `csr` with these lines. `None` if they decide nothing.
 pub fn watch(
     client: &ApiClient,
     csr: &CsrObject,

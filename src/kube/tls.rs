@@ -1,4 +1,4 @@
-//! TLS with an API server: the cluster's CA and nothing else.
+//! TLS with an API server, which trusts the cluster's CA and nothing else.
 
 use std::error::Error;
 use std::io;
@@ -10,8 +10,8 @@ use rustls_pki_types::CertificateDer;
 use super::error::TlsFault;
 use super::kubeconfig::Identity;
 
-/// The CA certificates that can be read, if there are any. The others are passed over, as Go does:
-/// one odd certificate in a bundle must not cost the connection.
+/// The CA certificates that can be parsed, if any. The others are ignored, as in Go: one odd
+/// certificate in a bundle must not cost the connection.
 pub(super) fn roots(ca: &[CertificateDer<'static>]) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(ca.iter().cloned());
@@ -33,14 +33,14 @@ pub(crate) fn configure(
     }
 }
 
-/// What was wrong with TLS, if that is why `error` came about.
+/// The TLS fault that caused `error`, if any.
 pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<TlsFault> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<rustls::Error>() {
             return Some(classify(error, name));
         }
-        // An I/O error does not name what it wraps as its source, only the source of that.
+        // The source of an I/O error is not the wrapped error, but that error's source.
         next = match error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref)

@@ -1,7 +1,7 @@
-//! Requests and answers, each within its limits.
+//! HTTP exchanges with the API server, each within its limits.
 //!
-//! Every exchange runs on a thread of its own, and the caller waits for that no longer than its
-//! deadline: neither a resolver that hangs nor a server that sends a byte a second can hold it up.
+//! Every exchange runs on a thread of its own, and the caller waits for it only until the deadline.
+//! Neither a resolver that hangs nor a server that sends a byte a second can block the caller.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read};
@@ -20,53 +20,52 @@ use super::types::WireFailure;
 use crate::clock::{self, Deadline};
 use crate::failure::innermost;
 
-/// A request with the largest evidence takes a tenth of it; etcd takes no object of more than 1.5
-/// MiB.
+/// Ten times a request with the largest evidence. etcd accepts no object of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 
-/// What certificates are issued to bear, ours and kube-controller-manager's alike: they are
-/// back-dated by as much.
+/// The clock skew that certificates tolerate: signers back-date them by as much, ours and
+/// kube-controller-manager alike.
 const MAX_SKEW: Duration = Duration::from_mins(5);
 
-/// A server that asks a fourth time for patience has none of ours left.
+/// How often a server may ask for a pause.
 const MAX_PAUSES: u32 = 3;
 
-/// Enough for any sentence of an API server, and no more for a journal.
+/// Enough for any message of an API server, and short enough for a journal.
 const MAX_MESSAGE_LEN: usize = 1024;
 
 const JSON: &str = "application/json";
 
-/// Server-side apply, whose bodies may be JSON, as all JSON is YAML.
+/// Server-side apply. Its bodies may be JSON, because all JSON is YAML.
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// The way to one API server.
+/// The connection to one API server.
 #[derive(Debug)]
 pub(super) struct Transport {
-    // Dropping the client would wait for its thread, and that may be waiting for a resolver that
+    // Dropping the client would wait for its thread, which may itself wait for a resolver that
     // never answers.
     client: ManuallyDrop<Client>,
     server: String,
     name: String,
 }
 
-/// What is asked.
+/// An HTTP request.
 #[derive(Debug, Clone)]
 pub(super) struct Question {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) body: Option<Vec<u8>>,
-    /// What is being done, for people.
+    /// The action, for error messages.
     pub(super) what: &'static str,
 }
 
-/// A good answer, or one whose status the caller knows what to do with.
+/// An HTTP answer of any status.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
 }
 
-/// What an exchange's thread reports.
+/// A report of an exchange's thread.
 enum Report {
     Head(Head),
     Body(Vec<u8>),
@@ -79,13 +78,13 @@ struct Head {
     retry_after: Option<Duration>,
 }
 
-/// The lines of an answer that goes on.
+/// The lines of a streamed answer.
 #[derive(Debug)]
 pub(super) struct Lines {
     reports: Receiver<Report>,
 }
 
-/// What comes next in an answer that goes on.
+/// The next part of a streamed answer.
 #[derive(Debug)]
 pub(super) enum Next {
     Line(Vec<u8>),
@@ -94,7 +93,7 @@ pub(super) enum Next {
 }
 
 impl Transport {
-    /// `name` is what the server's certificate has to be for.
+    /// `name` is the expected name in the server's certificate.
     pub(super) fn new(client: Client, server: String, name: String) -> Self {
         Self {
             client: ManuallyDrop::new(client),
@@ -107,7 +106,7 @@ impl Transport {
         &self.server
     }
 
-    /// Asks and reads the whole answer. Pauses where the server asks for it, as long as the
+    /// Sends the request and reads the whole answer. Pauses if the server asks for it and the
     /// deadline allows.
     pub(super) fn exchange(
         &self,
@@ -126,7 +125,8 @@ impl Transport {
         })
     }
 
-    /// Asks for an answer that goes on line by line; an answer that says no is read whole.
+    /// Sends the request and streams the lines of the answer. An answer other than 200 is read as a
+    /// whole.
     pub(super) fn stream(
         &self,
         question: &Question,
@@ -236,7 +236,7 @@ impl Transport {
         Ok(())
     }
 
-    /// What an answer that is no success means.
+    /// The error for an answer that is no success.
     pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
         let server = self.server.clone();
         let failure = failure(&answer.body);
@@ -273,12 +273,12 @@ impl Lines {
     }
 }
 
-/// The `Status` in an answer that says no, or an empty one.
+/// The `Status` in an error answer, or an empty one.
 pub(super) fn failure(body: &[u8]) -> WireFailure {
     serde_json::from_slice(body).unwrap_or_default()
 }
 
-/// A foreign text, safe for a journal.
+/// Makes a foreign text safe for a journal.
 fn shortened(text: &str) -> String {
     text.chars()
         .take(MAX_MESSAGE_LEN)
@@ -298,8 +298,8 @@ enum Reading {
     Lines,
 }
 
-/// One question on its way, on its own thread. Whoever asked may have gone; then nobody listens,
-/// and it ends.
+/// One exchange, on its own thread. If the caller has left, nobody receives its reports, and it
+/// ends.
 struct Exchange {
     client: Client,
     server: String,
@@ -311,7 +311,7 @@ struct Exchange {
 impl Exchange {
     fn run(self, question: Question, deadline: Deadline, reports: &SyncSender<Report>) {
         if let Err(error) = self.converse(question, deadline, reports) {
-            // Nobody listens any more: the deadline has passed.
+            // If the caller has left, its deadline has passed, and it needs no report.
             drop(reports.send(Report::Failed(error)));
         }
     }
@@ -402,7 +402,7 @@ impl Exchange {
     }
 }
 
-/// Whether the answer did not come in time, or not to its end: what reads a body wraps the error.
+/// Whether the answer did not come in time, or not completely. A read of the body wraps the error.
 fn is_timeout(error: &(dyn Error + 'static)) -> bool {
     let inner = error
         .downcast_ref::<io::Error>()

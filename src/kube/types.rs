@@ -1,4 +1,4 @@
-//! The few fields of `certificates.k8s.io/v1` and of `Status` that a node writes and reads.
+//! The fields of `certificates.k8s.io/v1` and of `Status` that a node writes and reads.
 //!
 //! Source: `k8s.io/api/certificates/v1/types.go` and
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`.
@@ -15,23 +15,23 @@ use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATIO
 const API_VERSION: &str = "certificates.k8s.io/v1";
 const KIND: &str = "CertificateSigningRequest";
 
-/// A request to be created.
+/// A request to create.
 #[derive(Debug, Clone, Copy)]
 pub struct NewCsr<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Who is to sign it.
+    /// The signer.
     pub signer_name: &'a str,
-    /// What the certificate is to be used for.
+    /// The usages of the certificate.
     pub usages: &'a [&'a str],
-    /// How long the certificate is to live; a signer may shorten it.
+    /// The requested lifetime of the certificate. A signer may shorten it.
     pub expiration_seconds: u32,
-    /// The bytes of `spec.request`, not in base64.
+    /// The bytes of `spec.request`, before base64.
     pub request: &'a [u8],
 }
 
 impl NewCsr<'_> {
-    /// The object that is sent, in JSON.
+    /// The object to send, in JSON.
     pub(super) fn to_json(self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&WireNewCsr {
             api_version: API_VERSION,
@@ -46,7 +46,7 @@ impl NewCsr<'_> {
         })
     }
 
-    /// Whether `stored` asks for exactly what this asks for, byte for byte.
+    /// Whether `stored` is exactly this request, byte for byte.
     pub fn is_what_was_stored(&self, stored: &CsrObject) -> bool {
         stored.name == self.name
             && stored.request == self.request
@@ -56,32 +56,32 @@ impl NewCsr<'_> {
     }
 }
 
-/// A request as the API server has it.
+/// A request as the API server stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CsrObject {
     /// Its name.
     pub name: String,
-    /// Which object of that name: another value is another request.
+    /// The UID. Another value means another request of the same name.
     pub uid: String,
-    /// Which state of the object: what a watch goes on from.
+    /// The resource version, for a watch to continue from.
     pub resource_version: String,
-    /// The bytes of `spec.request`, out of base64.
+    /// The bytes of `spec.request`, decoded from base64.
     pub request: Vec<u8>,
-    /// Who is to sign it.
+    /// The signer.
     pub signer_name: String,
-    /// What the certificate is to be used for.
+    /// The usages of the certificate.
     pub usages: Vec<String>,
-    /// How long the certificate is to live.
+    /// The requested lifetime of the certificate.
     pub expiration_seconds: Option<u32>,
-    /// What has become of it.
+    /// The state of the request.
     pub state: CsrState,
 }
 
-/// What has become of a request.
+/// The state of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CsrState {
-    /// Nothing yet: neither denied nor failed, and not both approved and signed.
+    /// It is neither denied nor failed, nor both approved and signed.
     Pending,
     /// It was denied.
     Denied {
@@ -90,20 +90,20 @@ pub enum CsrState {
         /// The condition's message.
         message: String,
     },
-    /// It can never be signed.
+    /// It failed, and can never be signed.
     Failed {
         /// The condition's reason.
         reason: String,
         /// The condition's message.
         message: String,
-        /// The evidence versions that the controller says it accepts.
+        /// The evidence versions that the controller accepts, if it names them.
         supported_versions: Vec<EvidenceVersion>,
-        /// What a TPM is asked to open, as it came.
+        /// The challenge for the machine's TPM, unparsed.
         challenge: Option<String>,
     },
     /// It was approved and signed.
     Issued {
-        /// The certificate and its chain in PEM, not checked.
+        /// The certificate and its chain in PEM, unchecked.
         chain_pem: String,
     },
 }
@@ -131,7 +131,7 @@ struct WireNewSpec<'a> {
     usages: &'a [&'a str],
 }
 
-/// The object as it comes, before it is understood.
+/// The object as received, before its fields are checked.
 #[derive(Deserialize)]
 pub(super) struct WireCsr {
     metadata: WireMetadata,
@@ -204,17 +204,17 @@ impl TryFrom<WireCsr> for CsrObject {
     }
 }
 
-/// A field of an object that is not what the API says.
+/// A field of an object does not follow the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("field {0} is not what the API says")]
 pub struct Malformed(pub(super) &'static str);
 
 impl WireStatus {
-    /// A denial or failure is final, whatever else is there; a certificate counts only once
-    /// approved.
+    /// A denial or failure is final, whatever else is set. A certificate counts only with an
+    /// approval.
     fn understand(self, mut annotations: Annotations) -> Result<CsrState, Malformed> {
         let conditions = self.conditions.unwrap_or_default();
-        // An empty status is what servers before 1.19 wrote for what is "True" today.
+        // Servers before 1.19 wrote an empty status where today's write "True".
         let find = |kind: &str| {
             conditions
                 .iter()
@@ -248,13 +248,11 @@ impl WireStatus {
     }
 }
 
-/// What the API server says instead of an object.
+/// The `Status` that the API server returns in the place of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct WireFailure {
-    /// A sentence.
     #[serde(default)]
     pub(super) message: String,
-    /// One word.
     #[serde(default)]
     pub(super) reason: String,
     /// The HTTP status.
@@ -262,7 +260,7 @@ pub(super) struct WireFailure {
     pub(super) code: u16,
 }
 
-/// One line of a watch.
+/// An event: one line of a watch.
 #[derive(Deserialize)]
 pub(super) struct WireEvent<'a> {
     #[serde(rename = "type", borrow)]
@@ -271,14 +269,14 @@ pub(super) struct WireEvent<'a> {
     pub(super) object: &'a serde_json::value::RawValue,
 }
 
-/// A list of objects, with the version of the collection.
+/// A list of objects, with its resource version.
 #[derive(Deserialize)]
 pub(super) struct WireList {
     pub(super) metadata: WireVersion,
     pub(super) items: Vec<WireCsr>,
 }
 
-/// The object of a bookmark, which is a version and nothing else.
+/// The object of a bookmark. It has only a resource version.
 #[derive(Deserialize)]
 pub(super) struct WireBookmark {
     pub(super) metadata: WireVersion,

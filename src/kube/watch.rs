@@ -1,4 +1,4 @@
-//! Waiting for a decision.
+//! Watches a request until it is decided.
 
 use std::thread;
 use std::time::Duration;
@@ -11,40 +11,40 @@ use super::transport::{Answer, Lines, Next, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent, WireFailure};
 use crate::clock::Deadline;
 
-/// The first pause before a watch is taken up again; each further one is twice as long, until
-/// something comes.
+/// The first pause before another watch. The next ones are twice as long each, until an event
+/// arrives.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest: ten times within the shortest minute that anybody waits.
+/// The longest pause: a wait of a minute, the default, has more than ten attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How a wait ended.
+/// The result of a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waited {
-    /// The request was denied, failed or signed; its state is never `Pending`.
+    /// The request was denied, failed or issued. Its state is never `Pending`.
     Decided(CsrObject),
-    /// The deadline has passed and nothing is decided: the request as last seen.
+    /// The deadline passed without a decision. The request is as last seen.
     Undecided(CsrObject),
-    /// The request was deleted, or another of its name was made.
+    /// The request was deleted, or another one has its name.
     Gone,
 }
 
-/// A wait, with what is known so far.
+/// A wait, and the last known state of the request.
 pub(super) struct Watch<'a> {
     client: &'a ApiClient,
     seen: CsrObject,
-    /// What the next watch goes on from: bookmarks move it further than the object's own version.
+    /// Where the next watch continues. Bookmarks move it beyond the object's own version.
     version: String,
     deadline: Deadline,
     pause: Duration,
 }
 
-/// What one watch came to.
+/// The result of one watch.
 pub(super) enum Ended {
     With(Waited),
-    /// It ended or was cut: another one goes on from the last version.
+    /// It ended or broke. Another one continues from the last version.
     Cut(Option<ApiError>),
-    /// The server no longer knows the version: the object has to be listed.
+    /// The server no longer has the version, so the object has to be listed.
     Expired,
 }
 
@@ -107,8 +107,7 @@ impl<'a> Watch<'a> {
             let line = match lines.next(self.deadline) {
                 Ok(Next::Line(line)) => line,
                 Ok(Next::End) => return Ok(Ended::Cut(None)),
-                // A watch that was up and found nothing is no trouble: the last word is
-                // "undecided".
+                // A watch without a decision is no error: the request is undecided.
                 Ok(Next::Deadline) => {
                     return Ok(Ended::With(Waited::Undecided(self.seen.clone())));
                 }
@@ -125,10 +124,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes in one event.
+    /// Processes one event.
     pub(super) fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, ApiError> {
         let Ok(event) = serde_json::from_slice::<WireEvent<'_>>(line) else {
-            // The rest of a line that was cut; whatever it was, the next watch brings it again.
+            // The line is truncated. The next watch brings the event again.
             return Ok(Some(Ended::Cut(None)));
         };
         match event.kind.as_ref() {
@@ -156,8 +155,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A list, because it comes with a version to go on from: the object's own may be the one that
-    /// is gone.
+    /// Lists the object, because a list has a resource version to continue from. The object's own
+    /// version may be the expired one.
     fn list(&mut self) -> Result<Option<Waited>, ApiError> {
         let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
         let Some(object) = object else {
@@ -183,7 +182,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Whether another attempt may go better.
+/// Whether another attempt may succeed.
 fn is_passing(error: &ApiError) -> bool {
     match error {
         ApiError::Unreachable { .. }

@@ -18,8 +18,8 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(20))
 }
 
-/// Short, for servers that never do, and yet enough to connect on a busy machine; what follows it must
-/// come long before [`soon`].
+/// For servers that never answer, but enough to connect on a busy machine. Later answers of a test
+/// must come long before [`soon`].
 fn short() -> Deadline {
     Deadline::after(Duration::from_secs(2))
 }
@@ -61,7 +61,7 @@ fn csr(request: &str) -> NewCsr<'_> {
     }
 }
 
-/// What a read comes to while this goes wrong with it.
+/// The error of a read with this fault.
 fn read_with(fault: Fault, deadline: Deadline) -> ApiError {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), fault);

@@ -1,4 +1,4 @@
-//! An API server and how to know it.
+//! An API server, and the CA certificates that verify it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,10 +15,9 @@ use super::error::{KubeconfigError, Place, Refused};
 use crate::exec::{EXEC_INFO, ExecCluster};
 use crate::secret::Secret;
 
-/// What is written about a cluster, before it is checked; also the form in which an endpoint can be
-/// kept.
+/// The fields of an endpoint, not checked yet. The store keeps an endpoint in this form.
 ///
-/// `Debug` leaves the proxy out: its URL may hold a password.
+/// `Debug` omits the proxy: its URL may contain a password.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndpointFields {
@@ -26,16 +25,16 @@ pub struct EndpointFields {
     pub server: String,
     /// The cluster's CA certificates in PEM.
     pub ca_pem: String,
-    /// The name in the server's certificate, where it is not the URL's host.
+    /// The expected name in the server's certificate, if it is not the URL's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_server_name: Option<String>,
-    /// The proxy to use.
+    /// The proxy's URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_url: Option<String>,
 }
 
 impl EndpointFields {
-    /// The cluster at this endpoint, as client-go names it to a plugin.
+    /// The endpoint in the form of the exec info's cluster.
     pub fn exec_cluster(&self) -> ExecCluster<'_> {
         ExecCluster {
             server: Cow::Borrowed(&self.server),
@@ -57,12 +56,12 @@ impl fmt::Debug for EndpointFields {
     }
 }
 
-/// An API server and how to know it.
+/// An API server, and the CA certificates that verify it.
 ///
 /// # Guarantees
 ///
-/// The server is on https, its certificate is verified against the cluster's CA and nothing else,
-/// and at least one CA certificate is there.
+/// The server is on https. Its certificate is verified against the cluster's CA alone, which has at
+/// least one certificate.
 #[derive(Debug)]
 pub struct ClusterEndpoint {
     server: Url,
@@ -72,11 +71,11 @@ pub struct ClusterEndpoint {
     proxy: Option<Proxy>,
 }
 
-/// A proxy's URL, which may hold a password.
+/// A proxy's URL. It may contain a password.
 pub(in crate::kube) type Proxy = Secret<String>;
 
 impl ClusterEndpoint {
-    /// The cluster that client-go names in the exec info.
+    /// The endpoint of the cluster in the exec info.
     pub fn from_exec_info(cluster: &ExecCluster<'_>) -> Result<Self, KubeconfigError> {
         let origin = Origin {
             document: format!("{EXEC_INFO}: spec.cluster"),
@@ -99,7 +98,7 @@ impl ClusterEndpoint {
         Self::check(fields, &origin, field)
     }
 
-    /// An endpoint that was kept in `document`, which errors name.
+    /// An endpoint from stored fields. Errors name `document`.
     pub fn from_fields(fields: EndpointFields, document: &str) -> Result<Self, KubeconfigError> {
         let origin = Origin {
             document: document.to_owned(),
@@ -108,7 +107,7 @@ impl ClusterEndpoint {
         Self::check(fields, &origin, "caPem")
     }
 
-    /// The same, in a form that can be kept.
+    /// The fields of the endpoint, to be stored.
     pub fn to_fields(&self) -> EndpointFields {
         EndpointFields {
             server: self.server().to_owned(),
@@ -118,8 +117,8 @@ impl ClusterEndpoint {
         }
     }
 
-    /// Whether both are of one cluster. One with another server and no CA certificate in common is
-    /// another cluster, not the same one moved.
+    /// Whether both are of one cluster. Another server without a common CA certificate is another
+    /// cluster, and not the same one at another address.
     pub fn is_of_same_cluster(&self, other: &Self) -> bool {
         self.server() == other.server() || self.ca().iter().any(|ca| other.ca().contains(ca))
     }
@@ -136,7 +135,7 @@ impl ClusterEndpoint {
         if let Some(name) = &tls_server_name {
             match ServerName::try_from(name.as_str()) {
                 Ok(ServerName::DnsName(_)) => {}
-                // The name goes into the URL, and an address there would be connected to.
+                // The name goes into the URL, so the client would connect to an address.
                 Ok(_) => return Err(origin.refuse("tls-server-name", Refused::AddressAsServerName)),
                 Err(_) => return Err(origin.refuse("tls-server-name", Refused::NotAServerName)),
             }
@@ -160,18 +159,18 @@ impl ClusterEndpoint {
         self.server.as_str().trim_end_matches('/')
     }
 
-    /// The DER of the cluster's CA certificates, at least one.
+    /// The cluster's CA certificates in DER, at least one.
     pub fn ca(&self) -> &[CertificateDer<'static>] {
         &self.ca
     }
 
-    /// The cluster's CA certificates as they were written, in PEM.
+    /// The cluster's CA certificates in PEM, unchanged.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// The audience of evidence for this cluster, unless the settings name another: its first CA
-    /// certificate.
+    /// The audience of evidence for this cluster, unless the settings set one. It depends on the
+    /// first CA certificate.
     pub fn audience(&self) -> Audience {
         Audience::of_ca(
             self.ca
@@ -194,7 +193,7 @@ impl ClusterEndpoint {
     }
 }
 
-/// What is being read, for errors.
+/// The place of a field, for errors.
 #[derive(Debug, Clone)]
 pub(super) struct Origin {
     pub(super) document: String,
@@ -211,7 +210,7 @@ impl Origin {
         KubeconfigError::Refused { place, why }
     }
 
-    /// Decodes base64; what is in there and no text is refused with `otherwise`.
+    /// Decodes base64. Content that is not UTF-8 is refused with `otherwise`.
     pub(super) fn text_from_base64(
         &self,
         field: &'static str,
@@ -222,7 +221,7 @@ impl Origin {
             .decode(data)
             .map_err(|_| self.refuse(field, Refused::NotBase64))?;
         String::from_utf8(bytes).map_err(|error| {
-            // What may be a key is not left behind in memory.
+            // The content may be a key, so its memory is zeroed.
             drop(Secret::new(error.into_bytes()));
             self.refuse(field, otherwise)
         })
@@ -233,7 +232,7 @@ fn server(text: &str) -> Result<Url, Refused> {
     if text.is_empty() {
         return Err(Refused::NoServer);
     }
-    // client-go takes a bare host for http, as it was in the days of the insecure port.
+    // client-go takes a bare host for http, from the days of the insecure port.
     let url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
     if url.scheme() != "https" {
         return Err(Refused::NotHttps);

@@ -1,16 +1,16 @@
-//! Why a kubeconfig cannot be used.
+//! Errors of kubeconfigs.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Where in what is written something is.
+/// The place of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The file, or what else was read.
+    /// The file, or another source.
     pub document: String,
-    /// The cluster or user in it, with its name.
+    /// The kind and name of a cluster or user in it.
     pub object: Option<(&'static str, String)>,
     /// The field.
     pub field: &'static str,
@@ -30,70 +30,70 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// `insecure-skip-tls-verify`.
+    /// `insecure-skip-tls-verify` is set.
     #[error(
         "whoever answers would get the credential, so the server is always verified; give its CA instead"
     )]
     SkipsVerification,
-    /// No CA.
+    /// The CA is missing.
     #[error("the cluster's CA is missing; the machine's own list of CAs is not used")]
     NoCa,
-    /// A CA that is no certificate.
+    /// The CA is no list of certificates.
     #[error("it is not a list of certificates in PEM")]
     NotCertificates,
-    /// A key that is no key.
+    /// The key is invalid.
     #[error("it is not a private key in PEM")]
     NotAKey,
-    /// Base64 that is none.
+    /// The base64 is invalid.
     #[error("it is not base64")]
     NotBase64,
-    /// No server.
+    /// The server is missing.
     #[error("the server is missing")]
     NoServer,
-    /// A server that is not on https.
+    /// The server is not on https.
     #[error("only https is spoken with an API server")]
     NotHttps,
-    /// Not a URL, or one with a user, a query or a fragment.
+    /// The URL is invalid, or has a user, a query or a fragment.
     #[error("it is not the URL of a server")]
     NotAUrl,
-    /// A name that no certificate can have.
+    /// No certificate can have this name.
     #[error("it is not the name of a server")]
     NotAServerName,
-    /// An address where a name is needed.
+    /// An address is in the place of a name.
     #[error(
         "an address is no name to verify a server by; leave it out, and the URL's host is verified"
     )]
     AddressAsServerName,
-    /// A proxy that is not spoken to.
+    /// The proxy is neither http nor https.
     #[error("only http and https proxies are spoken to")]
     ProxyScheme,
-    /// A proxy in front of a server that has another name in its certificate.
+    /// A proxy is in front of a server with another name in its certificate.
     #[error("a proxy cannot be used together with tls-server-name")]
     ProxyWithServerName,
-    /// A user whose credential comes from another program.
+    /// The user's credential comes from another program.
     #[error("this program is what gives credentials, so it does not run another for its own")]
     Exec,
-    /// A user whose credential comes from a plugin of old.
+    /// The user's credential comes from a plugin of the old kind.
     #[error("auth-provider plugins are not supported")]
     AuthProvider,
-    /// A user name and password.
+    /// The user has a user name or a password.
     #[error("API servers have not accepted passwords since Kubernetes 1.19")]
     Password,
-    /// A request in another user's name.
+    /// The user impersonates another one.
     #[error("a node enrols in its own name, so nobody is impersonated")]
     Impersonation,
-    /// No credential.
+    /// The user has no credential.
     #[error("it has none of token, tokenFile and client-certificate with client-key")]
     NoCredential,
-    /// Half a credential.
+    /// Half of the credential is missing.
     #[error("it is missing, and its other half is there")]
     Half,
-    /// A token that no header can carry.
+    /// The token does not fit into a header.
     #[error("it is not a token: printable ASCII without spaces")]
     NotAToken,
 }
 
-/// A kubeconfig cannot be used. Contents of credentials are never repeated.
+/// A kubeconfig cannot be used. Errors never contain credentials.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KubeconfigError {
@@ -105,7 +105,7 @@ pub enum KubeconfigError {
         /// The reason.
         source: io::Error,
     },
-    /// The file, or one that it names, is too long.
+    /// The file, or one that it names, exceeds the limit.
     #[error("{} is longer than {limit} bytes", path.display())]
     TooLarge {
         /// The file.
@@ -113,7 +113,7 @@ pub enum KubeconfigError {
         /// The limit.
         limit: u64,
     },
-    /// The file is not YAML, or has something else where a field is expected.
+    /// The file is not YAML, or a field has another type.
     #[error("{}: line {line}, column {column}: not a kubeconfig (at {field})", path.display())]
     NotAKubeconfig {
         /// The file.
@@ -122,33 +122,33 @@ pub enum KubeconfigError {
         line: u64,
         /// The column, from 1.
         column: u64,
-        /// The field, as a path.
+        /// The path of the field.
         field: String,
     },
-    /// No context is chosen.
+    /// There is no current context.
     #[error("{}: current-context is missing", path.display())]
     NoContext {
         /// The file.
         path: PathBuf,
     },
-    /// Something is named and not there.
+    /// A context, cluster or user is named and does not exist.
     #[error("{}: there is no {kind} {name:?}, which {by} names", path.display())]
     Unknown {
         /// The file.
         path: PathBuf,
-        /// Context, cluster or user.
+        /// `context`, `cluster` or `user`.
         kind: &'static str,
         /// The name.
         name: String,
-        /// Who names it.
+        /// The source of the name.
         by: String,
     },
-    /// Two have one name, so nobody can say which is meant.
+    /// Two contexts, clusters or users have the same name, so the choice is ambiguous.
     #[error("{}: there are two of {kind} {name:?}", path.display())]
     Ambiguous {
         /// The file.
         path: PathBuf,
-        /// Context, cluster or user.
+        /// `context`, `cluster` or `user`.
         kind: &'static str,
         /// The name.
         name: String,
@@ -156,7 +156,7 @@ pub enum KubeconfigError {
     /// A field is refused.
     #[error("{place}: {why}")]
     Refused {
-        /// Where.
+        /// The place of the field.
         place: Place,
         /// The reason.
         why: Refused,
@@ -164,7 +164,7 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
-    /// Whether the file, or one that it names, is not there.
+    /// Whether the file, or one that it names, does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

@@ -1,4 +1,4 @@
-//! Reading a kubeconfig, and the files that it names.
+//! Reads a kubeconfig and the files that it names.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,10 +15,10 @@ use super::login::{self, Login};
 use super::wire::{Contents, Context, Named, User};
 use crate::secret::Secret;
 
-/// A CA bundle, a certificate and a key in base64 take a tenth of it.
+/// Ten times a CA bundle, a certificate and a key in base64.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
-/// A cluster, and who we are there.
+/// A cluster, and the login for it.
 #[derive(Debug)]
 pub struct Kubeconfig {
     /// The cluster of the current context.
@@ -28,7 +28,7 @@ pub struct Kubeconfig {
 }
 
 impl Kubeconfig {
-    /// Reads the current context's cluster and user.
+    /// Reads the cluster and the user of the current context.
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let document = Document::read(path)?;
         let context = document.context()?;
@@ -38,14 +38,15 @@ impl Kubeconfig {
         })
     }
 
-    /// Reads the current context's cluster only: what its user is does not matter, it may well be
-    /// this program.
+    /// Reads only the cluster of the current context. Its user does not matter, and may be this
+    /// program.
     pub fn read_endpoint(path: &Path) -> Result<ClusterEndpoint, KubeconfigError> {
         let document = Document::read(path)?;
         document.endpoint(document.context()?)
     }
 
-    /// The program that gives the current context's user its credential; `None` where none does.
+    /// The command of the exec plugin of the current context's user. `None` if the user has no
+    /// plugin.
     pub fn read_exec_command(path: &Path) -> Result<Option<String>, KubeconfigError> {
         let document = Document::read(path)?;
         let user = document.user(document.context()?)?;
@@ -54,7 +55,7 @@ impl Kubeconfig {
     }
 }
 
-/// A kubeconfig, and where it is.
+/// A kubeconfig and its path.
 struct Document {
     path: PathBuf,
     contents: Contents,
@@ -63,7 +64,7 @@ struct Document {
 impl Document {
     fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let text = read_text(path)?;
-        // A snippet of the file in an error could show a token.
+        // A snippet of the file in an error could contain a token.
         let options = serde_saphyr::options! { with_snippet: false };
         let mut track = Track::new();
         let parsed =
@@ -160,7 +161,7 @@ impl Document {
         }
     }
 
-    /// A client certificate wins over a token, as it does with an API server that is shown both.
+    /// A client certificate wins over a token, as in an API server that gets both.
     fn client_certificate(
         &self,
         user: &User,
@@ -184,7 +185,7 @@ impl Document {
         )?;
         match (chain, key) {
             (Some(chain_pem), Some(key_pem)) => {
-                // The kubelet keeps both in one file.
+                // The kubelet keeps both in one file, so the key is left out here.
                 let chain_pem = login::certificates_of(&Zeroizing::new(chain_pem));
                 let key_pem = Secret::new(key_pem);
                 login::identity(&chain_pem, &key_pem)
@@ -200,8 +201,7 @@ impl Document {
         }
     }
 
-    /// What is in `data`, or else in `file`: as in client-go, what is in the kubeconfig itself
-    /// wins.
+    /// The content of `data`, or else of `file`. As in client-go, the kubeconfig itself wins.
     fn pem(
         &self,
         origin: &Origin,
@@ -217,8 +217,7 @@ impl Document {
         }
     }
 
-    /// The file wins over the token beside it, as in client-go, which keeps to the token if the
-    /// file cannot be read.
+    /// The file wins over the token. As in client-go, an unreadable file gives way to the token.
     fn token(
         &self,
         user: &User,
@@ -278,8 +277,7 @@ impl Document {
         }
     }
 
-    /// Reads a file that the kubeconfig names; a relative path is relative to the kubeconfig's
-    /// folder.
+    /// Reads a file that the kubeconfig names. A relative path starts at the kubeconfig's folder.
     fn read_beside(&self, file: &str) -> Result<Zeroizing<String>, KubeconfigError> {
         read_text(&self.path.parent().unwrap_or(Path::new("/")).join(file))
     }

@@ -1,4 +1,4 @@
-//! As whom to talk to the API server.
+//! The login to an API server.
 
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -7,7 +7,7 @@ use super::endpoint::certificates;
 use super::error::Refused;
 use crate::secret::Secret;
 
-/// As whom to talk to the API server.
+/// The login to an API server.
 #[derive(Debug)]
 pub enum Login {
     /// A bearer token.
@@ -21,10 +21,10 @@ pub enum Login {
     },
 }
 
-/// What a TLS client presents.
+/// The client certificate and key for TLS.
 pub(in crate::kube) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Reads what a TLS client presents. The error names the half that is wrong.
+/// Parses the client certificate and key for TLS. An error names the invalid one.
 pub(in crate::kube) fn identity(
     chain_pem: &str,
     key_pem: &Secret<String>,
@@ -36,7 +36,7 @@ pub(in crate::kube) fn identity(
     Ok((chain, key))
 }
 
-/// A token as a header can carry it, without the line end that files have.
+/// A token that fits into a header, without the line end of a file.
 pub(super) fn token(text: &str) -> Result<Secret<String>, Refused> {
     let token = text.trim();
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -46,7 +46,7 @@ pub(super) fn token(text: &str) -> Result<Secret<String>, Refused> {
     }
 }
 
-/// The certificates of a PEM file, and nothing else that is in it.
+/// The certificates of a PEM file, without its other blocks.
 pub(super) fn certificates_of(pem: &str) -> String {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";

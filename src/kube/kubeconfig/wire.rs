@@ -1,4 +1,4 @@
-//! The file format: `k8s.io/client-go/tools/clientcmd/api/v1/types.go`, as far as it matters here.
+//! The file format, as far as it is used here: `k8s.io/client-go/tools/clientcmd/api/v1/types.go`.
 
 use serde::{Deserialize, Deserializer};
 
@@ -83,14 +83,14 @@ pub(super) struct User {
     pub(super) as_user_extra: Option<Present>,
 }
 
-/// The program that gives a user its credential.
+/// The exec plugin of a user.
 #[derive(Deserialize)]
 pub(super) struct Exec {
     #[serde(default)]
     pub(super) command: Option<String>,
 }
 
-/// A field whose content is of no interest, only that it is there.
+/// A field that matters only by its presence.
 pub(super) struct Present;
 
 impl<'de> Deserialize<'de> for Present {
@@ -105,7 +105,7 @@ fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret<St
 }
 
 impl User {
-    /// The first field that keeps this user from being used.
+    /// The first field that makes this user unusable.
     pub(super) fn refused(&self) -> Option<(&'static str, Refused)> {
         [
             ("exec", self.exec.is_some(), Refused::Exec),

@@ -18,12 +18,12 @@ fn soon() -> Deadline {
     Deadline::after(LONG)
 }
 
-/// For what is given up at its deadline: enough to connect on a busy machine.
+/// For operations that end at their deadline: enough to connect on a busy machine.
 fn a_while() -> Deadline {
     Deadline::after(Duration::from_secs(2))
 }
 
-/// A server with a request in it that nobody has decided on yet.
+/// A server with a pending request.
 fn pending() -> (ApiServer, ApiClient, CsrObject) {
     let server = ApiServer::start();
     let fields = EndpointFields {
@@ -49,7 +49,7 @@ fn pending() -> (ApiServer, ApiClient, CsrObject) {
     (server, client, created)
 }
 
-/// Waits while `happening` happens once so many watches have come.
+/// Waits for the decision. Calls `happening` once the server has got this many watches.
 fn wait_while(
     (server, client, csr): &(ApiServer, ApiClient, CsrObject),
     watches: usize,

@@ -1,4 +1,4 @@
-//! Connections: names, authorities, proxies, and servers that say nothing.
+//! Connections: names, authorities, proxies, and servers that do not answer.
 
 use std::ffi::OsString;
 use std::net::TcpListener;

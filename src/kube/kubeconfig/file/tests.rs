@@ -14,7 +14,7 @@ use super::*;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
-/// A folder with a kubeconfig in it: right as it begins, changed by what is called on it.
+/// A folder with a kubeconfig, which is valid until a method changes it.
 struct Setting {
     folder: TempDir,
     ca: CertificateAuthority,
@@ -101,7 +101,7 @@ impl Setting {
         }
     }
 
-    /// Where something is refused, and why; no secret is in the words.
+    /// The place and the reason of a refusal. The error must not contain a secret.
     fn refused(&self) -> (String, Refused) {
         let error = self.read().unwrap_err();
         let words = format!("{error} {error:?}");

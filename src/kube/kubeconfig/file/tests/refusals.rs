@@ -1,4 +1,4 @@
-//! What a kubeconfig may not say.
+//! Invalid content of a kubeconfig.
 
 use super::*;
 
