@@ -1,10 +1,10 @@
 //! The identity document inside the CMS message of the metadata's `rsa2048`.
 //!
-//! Nothing is verified here: the message comes from the instance's own metadata, and it is the
-//! controller that verifies. But what this node says of itself, and what its proof covers, is taken
-//! from the bytes that are signed and not from beside them.
+//! Nothing is verified here: the message comes from the instance's own metadata, and the controller
+//! verifies it. But the node takes its identity, and the content of its proof, from the signed
+//! bytes and not from beside them.
 //!
-//! The message is in BER, with lengths that are left open and a string in pieces (RFC 5652, X.690).
+//! The message is in BER, with indefinite lengths and a string in segments (RFC 5652, X.690).
 
 use std::iter;
 
@@ -17,15 +17,15 @@ const SET: u8 = 0x31;
 /// The context-specific, constructed tag 0: explicit content.
 const EXPLICIT: u8 = 0xa0;
 
-/// AWS's messages nest open lengths five deep.
+/// AWS's messages nest indefinite lengths five deep.
 const MAX_DEPTH: u32 = 8;
 
-/// The message is not the BER of a CMS message with content in it.
+/// The message is not the BER of a CMS message that contains its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is no CMS message with its content in it")]
 pub(crate) struct NoContent;
 
-/// The content that a CMS message signs.
+/// The signed content of a CMS message.
 pub(crate) fn content(message: &[u8]) -> Result<Vec<u8>, NoContent> {
     signed_content(message).ok_or(NoContent)
 }
@@ -51,19 +51,19 @@ fn signed_content(message: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// One element. Where its length is left open, its end marker is not part of its content.
+/// An element. The content does not include the end marker of an indefinite length.
 struct Element<'a> {
     tag: u8,
     content: &'a [u8],
 }
 
-/// What is in the element of this tag that `bytes` begin with.
+/// The content of the first element of `bytes`, if it has this tag.
 fn inside(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     let mut bytes = bytes;
     take(&mut bytes, tag)
 }
 
-/// Takes the element of this tag off the front of `bytes`.
+/// Removes the first element of `bytes`, and returns its content if it has this tag.
 fn take<'a>(bytes: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     let (element, rest) = element(bytes, 0)?;
     *bytes = rest;
@@ -73,7 +73,7 @@ fn take<'a>(bytes: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
 fn element(bytes: &[u8], depth: u32) -> Option<(Element<'_>, &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;
-    // A tag of several bytes is in no such message.
+    // No such message has a tag of several bytes.
     if tag & 0x1f == 0x1f {
         return None;
     }
@@ -98,7 +98,7 @@ fn length(first: u8, rest: &[u8]) -> Option<(usize, &[u8])> {
     Some((length, rest))
 }
 
-/// The elements up to the marker that ends an open length, and what follows it.
+/// The elements before the end marker of an indefinite length, and the bytes after the marker.
 fn open(bytes: &[u8], depth: u32) -> Option<(&[u8], &[u8])> {
     if depth > MAX_DEPTH {
         return None;
@@ -127,7 +127,7 @@ pub(crate) mod tests {
         [&[tag, 0x82, high, low], content].concat()
     }
 
-    /// A message as the metadata gives it, around this string.
+    /// A message in the form of the metadata, around this string.
     fn message_around(string: &[u8]) -> Vec<u8> {
         let content_info = left_open(SEQUENCE, &[DATA, &left_open(EXPLICIT, &[string])]);
         let algorithms = with_length(SET, &with_length(SEQUENCE, b"\x06\x01\x2a"));
@@ -142,7 +142,7 @@ pub(crate) mod tests {
         )
     }
 
-    /// A message of the shape that AWS sends, with this content and no signature.
+    /// A message in AWS's form, with this content and no signature.
     pub(crate) fn message(content: &[u8]) -> Vec<u8> {
         message_around(&left_open(
             OCTET_STRING | CONSTRUCTED,

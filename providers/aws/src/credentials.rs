@@ -1,4 +1,4 @@
-//! The temporary credentials that the metadata service gives an instance.
+//! The instance's temporary credentials, from the metadata service.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,64 +10,64 @@ use zeroize::Zeroizing;
 
 use crate::settings::AwsPrincipal;
 
-/// Credentials of the instance identity role, which no policy of an account can take away.
+/// The credentials of the instance identity role, which no policy of an account can take away.
 const IDENTITY_ROLE: &str = "meta-data/identity-credentials/ec2/security-credentials/ec2-instance";
 
-/// Credentials of the instance profile, below the name of its role.
+/// The credentials of the instance profile, below the name of its role.
 const PROFILE: &str = "meta-data/iam/security-credentials/";
 
-/// What the controller may take to get to a request. The metadata service has new credentials five
-/// minutes before the old ones end.
+/// The time that the controller may take to process a request. The metadata service has new
+/// credentials five minutes before the old ones expire.
 const LEAST_LEFT: Duration = Duration::from_mins(2);
 
-/// IAM's limit for the name of a role.
+/// IAM's limit for a role name.
 const MAX_ROLE_LEN: usize = 64;
 
-/// There are no credentials to sign with. No error shows a piece of what was read.
+/// There are no credentials to sign with. Errors contain no part of a credential.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CredentialsError {
-    /// The metadata service does not give them.
+    /// The metadata service does not provide them.
     #[error(transparent)]
     Metadata(#[from] ImdsError),
     /// No instance profile is attached, or it has no role.
     #[error("the instance has no instance profile with a role")]
     NoProfile,
-    /// The name of the role is none.
+    /// The name of the role is invalid.
     #[error("the instance metadata names no role that an instance profile can have")]
     Role,
-    /// They say that they are none.
+    /// The metadata service reports an error in their place.
     #[error("the instance metadata says {code:?} instead of giving credentials")]
     Unsuccessful {
-        /// Its word, shortened.
+        /// The reported code, shortened.
         code: String,
     },
-    /// Other JSON.
+    /// The answer is not the JSON of credentials.
     #[error(
         "the instance metadata gives what is no credentials (line {line}, column {column} of its JSON)"
     )]
     Json {
-        /// Where.
+        /// The line of the error.
         line: usize,
-        /// Where in the line.
+        /// The column of the error.
         column: usize,
     },
-    /// A field is missing or of another form.
+    /// A field is missing or invalid.
     #[error("the {field} of the instance's credentials is not one")]
     Field {
         /// The field.
         field: &'static str,
     },
-    /// They end before the controller can use them.
+    /// They expire before the controller can use them.
     #[error("the instance's credentials end at {end}, and it is {now} by this machine's clock")]
     Ending {
-        /// When.
+        /// Their expiry.
         end: String,
-        /// Our time.
+        /// This machine's time.
         now: String,
     },
 }
 
-/// Temporary credentials. `Debug` shows none of them.
+/// Temporary credentials. `Debug` shows no secret.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) access_key_id: Secret<String>,
@@ -87,7 +87,7 @@ struct Wire {
 }
 
 impl Credentials {
-    /// Reads those of `principal`: one read, or two for an instance profile.
+    /// Reads the credentials of `principal`: one read, or two for an instance profile.
     pub(crate) fn read(
         imds: &Imds,
         principal: AwsPrincipal,
@@ -124,7 +124,7 @@ impl Credentials {
         })
     }
 
-    /// These credentials, if what is signed with them at `now` can still be used.
+    /// These credentials, if a signature made at `now` can still be used.
     pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, CredentialsError> {
         if now + LEAST_LEFT <= self.expiration {
             return Ok(self);
@@ -147,7 +147,7 @@ fn role(imds: &Imds, deadline: Deadline) -> Result<String, CredentialsError> {
     if role.is_empty() {
         return Err(CredentialsError::NoProfile);
     }
-    // It becomes part of a path.
+    // The name becomes part of a path.
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
     if role.len() > MAX_ROLE_LEN || !role.bytes().all(allowed) || role.starts_with('.') {
         return Err(CredentialsError::Role);
@@ -156,7 +156,7 @@ fn role(imds: &Imds, deadline: Deadline) -> Result<String, CredentialsError> {
 }
 
 impl CredentialsError {
-    /// What to do about it.
+    /// What to do about the error.
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Metadata(error) => error.remedy(),
@@ -178,7 +178,7 @@ impl CredentialsError {
         }
     }
 
-    /// Whether the source is to blame, and not what came from it.
+    /// Whether the source is unavailable, rather than its answer invalid.
     pub(crate) fn is_unavailable(&self) -> bool {
         match self {
             Self::Metadata(_)

@@ -1,4 +1,4 @@
-//! Which instance this is, as its signed identity document says.
+//! The identity of the instance, from its signed identity document.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,19 +9,19 @@ use sha2::{Digest as _, Sha256};
 
 use crate::cms;
 
-/// What the metadata service has as `rsa2048` is not a signed identity document.
+/// The metadata's `rsa2048` is not a signed identity document.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidIdentity {
-    /// Not base64.
+    /// It is not base64.
     #[error("it is not base64")]
     Base64(#[source] base64::DecodeError),
-    /// Not a message with a document in it.
+    /// It is not a message that contains a document.
     #[error(transparent)]
     Cms(#[from] cms::NoContent),
-    /// The document is other JSON.
+    /// The document is not the JSON of an identity.
     #[error("its document is not the JSON of an instance's identity")]
     Json(#[source] serde_json::Error),
-    /// A field has another form than AWS gives it.
+    /// A field does not have the form that AWS gives it.
     #[error("the document's {field} is not one")]
     Field {
         /// The field.
@@ -29,7 +29,7 @@ pub(crate) enum InvalidIdentity {
     },
 }
 
-/// Who the instance is, and the signed message that says so.
+/// The identity of the instance, and the signed message that states it.
 #[derive(Debug)]
 pub(crate) struct Identity {
     rsa2048: String,
@@ -39,7 +39,7 @@ pub(crate) struct Identity {
     provider_id: ProviderId,
 }
 
-/// Of a document's fields, those that the node needs.
+/// The fields of the document that the node needs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -49,7 +49,7 @@ struct Document {
 }
 
 impl Identity {
-    /// Reads what the metadata service has as `rsa2048`.
+    /// Parses the metadata's `rsa2048`.
     pub(crate) fn parse(rsa2048: &str) -> Result<Self, InvalidIdentity> {
         let base64: Vec<u8> = rsa2048
             .bytes()
@@ -79,12 +79,12 @@ impl Identity {
         })
     }
 
-    /// The signed message, as it came.
+    /// The signed message, unchanged.
     pub(crate) fn rsa2048(&self) -> &str {
         &self.rsa2048
     }
 
-    /// SHA-256 of the bytes that are signed.
+    /// SHA-256 of the signed bytes.
     pub(crate) fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
@@ -94,7 +94,7 @@ impl Identity {
         &self.instance_id
     }
 
-    /// The region that it is in.
+    /// The instance's region.
     pub(crate) fn region(&self) -> &str {
         &self.region
     }

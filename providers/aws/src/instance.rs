@@ -1,4 +1,4 @@
-//! How an EC2 instance proves which it is.
+//! How an EC2 instance proves its identity.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,17 +19,18 @@ use crate::name;
 use crate::proof::{Sts, prove};
 use crate::settings::{self, AwsNodeName, AwsSettings};
 
-/// The identity document, signed by the key of 2048 bits that the region has for itself.
+/// The identity document, signed with the region's RSA key of 2048 bits.
 const RSA2048: &str = "dynamic/instance-identity/rsa2048";
 const LOCAL_HOSTNAME: &str = "meta-data/local-hostname";
-/// The domain of the partition's services: of AWS in China, and of the sovereign clouds, another.
+/// The domain of the partition's services. AWS in China and the sovereign clouds have other
+/// domains.
 const DOMAIN: &str = "meta-data/services/domain";
 
-/// This instance. All that it says comes from its metadata service, anew for each request.
+/// This instance. Each request uses new data from its metadata service.
 #[derive(Debug, Default)]
 pub(crate) struct Instance {
-    /// What was read to learn the provider ID; the evidence that follows is made from it, so that
-    /// both are of one moment and cost one token.
+    /// The session that read the provider ID. The evidence that follows uses it too, so that both
+    /// are of one moment and cost one token.
     session: Mutex<Option<Session>>,
 }
 
@@ -163,7 +164,7 @@ impl Session {
         })
     }
 
-    /// The host of STS: the one that is set, or else the region's.
+    /// The host of STS, from the settings or else of the region.
     fn sts_host(
         &self,
         settings: &AwsSettings,
@@ -177,7 +178,7 @@ impl Session {
             .read(DOMAIN, deadline)
             .map_err(unavailable("the domain of AWS's services cannot be read"))?;
         let domain = domain.trim();
-        // It is signed as part of a host's name.
+        // It becomes part of a host name that is signed.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
             let what = "the instance metadata's domain of AWS's services is none";
             return Err(AttesterError::new(ErrorKind::Evidence, what, NOT_AWS));

@@ -1,12 +1,12 @@
 //! `kubelet-authenticator-aws`: for EC2 instances.
 //!
 //! The instance metadata service gives the instance its signed identity document and temporary
-//! credentials of its own. The document says which instance this is; that this request comes from
-//! there, and from nowhere else, is proved by a call of STS that is signed with the credentials and
-//! covers the request's key. The call itself is made by the controller.
+//! credentials. The document identifies the instance. A call of STS, signed with the credentials,
+//! proves that the request comes from the instance: the signature covers the request's key. The
+//! controller makes the call.
 //!
-//! Only a run that makes a new request asks the metadata service. Arguments, environment, streams
-//! and exit statuses are those of [`kubelet_authenticator::cli::run`].
+//! Only a run that needs another credential asks the metadata service. Arguments, environment,
+//! streams and exit codes are those of [`kubelet_authenticator::cli::run`].
 
 mod cms;
 mod credentials;
@@ -21,8 +21,7 @@ use std::process::ExitCode;
 
 use kubelet_authenticator::cli;
 
-/// musl's allocator asks the kernel for every page; a cached run ends before it would give any
-/// back.
+/// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -1,14 +1,14 @@
-//! Whether a node goes by a name that the cloud gives its instance.
+//! Checks that the node has a name that the cloud gives its instance.
 //!
-//! The controller issues certificates for the name that EC2 has for the instance and for no other,
-//! so another name is caught before anything is asked for.
+//! The controller issues certificates only for EC2's names of the instance. This finds any other
+//! name before the node sends a request.
 
 use kubelet_attestation::names::NodeName;
 
 use crate::identity::Identity;
 use crate::settings::AwsNodeName;
 
-/// The node's name is none that the cloud gives its instance.
+/// The node's name is not one of its instance's names.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the node is called {name}, and the cloud calls its instance {}", expected.join(" or ")
@@ -19,7 +19,7 @@ pub(crate) struct NameMismatch {
 }
 
 impl NameMismatch {
-    /// What to do about it.
+    /// What to do about the error.
     pub(crate) fn remedy(&self) -> String {
         let name = self.expected.first().map_or("<name>", String::as_str);
         format!(
@@ -29,7 +29,7 @@ impl NameMismatch {
     }
 }
 
-/// Whether it takes the instance's `local-hostname` to tell.
+/// Whether the check needs the instance's `local-hostname`.
 pub(crate) fn needs_local_hostname(
     policy: AwsNodeName,
     name: &NodeName,
@@ -42,7 +42,7 @@ pub(crate) fn needs_local_hostname(
     }
 }
 
-/// Checks `name`; `local_hostname` is the metadata's, which may have several names in it.
+/// Checks `name`. `local_hostname` is the metadata's, which may contain several names.
 pub(crate) fn check(
     policy: AwsNodeName,
     name: &NodeName,
@@ -74,7 +74,7 @@ pub(crate) fn check(
     })
 }
 
-/// The private DNS name that EC2 has for an instance, where the VPC gives its hosts another domain.
+/// EC2's private DNS name of an instance, for a VPC that gives its hosts another domain.
 ///
 /// From the VPC user guide, "DNS attributes for your VPC".
 fn private_dns_name(local_hostname: &str, region: &str) -> String {

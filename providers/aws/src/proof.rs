@@ -1,4 +1,4 @@
-//! The proof: a signature over the one call of STS, with the key binding in one of its headers.
+//! The proof: a signature over a call of STS, with the key binding in a header.
 
 use std::time::SystemTime;
 
@@ -10,12 +10,12 @@ use kubelet_attestation::evidence::aws::{
 use crate::credentials::Credentials;
 use crate::sigv4::Request;
 
-/// Whom the call is for.
+/// The STS endpoint of the call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sts<'a> {
-    /// Its region, which is the instance's.
+    /// The instance's region.
     pub(crate) region: &'a str,
-    /// Its host, as the `host` header has it.
+    /// The host, as in the `host` header.
     pub(crate) host: &'a str,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Sts<'a> {
 ///
 /// # Errors
 ///
-/// The credentials do not have the form that AWS gives temporary ones.
+/// The credentials do not have the form of AWS's temporary ones.
 pub(crate) fn prove(
     sts: Sts<'_>,
     credentials: &Credentials,
@@ -95,7 +95,7 @@ mod tests {
         prove(sts, &credentials(), &binding(spki), now).unwrap()
     }
 
-    /// RFC 2104, spelt out.
+    /// RFC 2104, step by step.
     fn hmac(key: &[u8], text: &str) -> Vec<u8> {
         let mut block = [0; 64];
         block[..key.len()].copy_from_slice(key);

@@ -1,4 +1,4 @@
-//! The settings of AWS instances.
+//! The settings of the AWS provider.
 
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::imds::{METADATA_ENDPOINT, MetadataEndpoint};
@@ -37,13 +37,13 @@ const HOST: ValueError =
 /// The settings in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AwsSettings {
-    /// The principal that the instance calls STS as.
+    /// The principal of calls of STS.
     pub(crate) principal: AwsPrincipal,
     /// The names of the instance that its node may have.
     pub(crate) node_name: AwsNodeName,
-    /// The host of STS, where it is not the region's own.
+    /// The host of STS, if it is not the region's own.
     pub(crate) sts_endpoint: Option<StsEndpoint>,
-    /// The instance metadata service, where it is not at its link-local addresses.
+    /// The instance metadata service, if it is not at its link-local addresses.
     pub(crate) metadata_endpoint: Option<MetadataEndpoint>,
 }
 
@@ -58,23 +58,23 @@ impl AwsSettings {
     }
 }
 
-/// The principal that an instance calls STS as.
+/// The principal of the instance's calls of STS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AwsPrincipal {
-    /// As its instance identity role, which nobody else can assume.
+    /// The instance identity role, which nobody else can assume.
     #[default]
     InstanceIdentityRole,
-    /// As the role of its instance profile: what its trust policy says decides who else can be it.
+    /// The role of the instance profile. Its trust policy decides who else can assume it.
     InstanceProfile,
 }
 
 /// The names of its instance that a node may have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AwsNodeName {
-    /// Any that the kubelet goes by and the cloud gives it.
+    /// Any name that the cloud gives the instance.
     #[default]
     Hostname,
-    /// The first of the metadata's `local-hostname`.
+    /// The first name in the metadata's `local-hostname`.
     LocalHostname,
     /// The instance's ID.
     InstanceId,
@@ -105,20 +105,20 @@ impl Value for AwsNodeName {
     }
 }
 
-/// A host of STS, as a `host` header has it: a private or FIPS endpoint. The node only signs for
-/// it; it is the verifier that calls it, and that has to be told the same.
+/// A host of STS, as in a `host` header: a private or FIPS endpoint. The node only signs for it.
+/// The verifier calls it, and needs the same setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StsEndpoint(String);
 
 impl StsEndpoint {
-    /// The host, with its port where that is not 443.
+    /// The host, with its port if that is not 443.
     pub(crate) fn host(&self) -> &str {
         &self.0
     }
 }
 
 impl Value for StsEndpoint {
-    /// Takes `sts.example.com`, `sts.example.com:8443`, and either as it is written in a URL.
+    /// Accepts `sts.example.com` and `sts.example.com:8443`, and both as URLs.
     fn read(text: &str) -> Result<Self, ValueError> {
         let authority = text.strip_prefix("https://").unwrap_or(text);
         let authority = authority.strip_suffix('/').unwrap_or(authority);

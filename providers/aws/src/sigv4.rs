@@ -1,5 +1,4 @@
-//! AWS Signature Version 4, as far as one request needs it: the path `/`, no query, the body
-//! signed.
+//! AWS Signature Version 4, for requests with the path `/`, no query and a signed body.
 //!
 //! Source: the IAM user guide, "Create a signed AWS API request".
 
@@ -11,14 +10,14 @@ use sha2::{Digest as _, Sha256};
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const TERMINATOR: &str = "aws4_request";
 
-/// The day at the beginning of a time, `YYYYMMDD`.
+/// The length of the day at the beginning of a time, `YYYYMMDD`.
 const DAY: usize = 8;
 
-/// What is signed.
+/// A request to sign.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) method: &'a str,
-    /// In lower case and in order; every one of them is signed.
+    /// In lower case and sorted. All of them are signed.
     pub(crate) headers: &'a [(&'a str, &'a str)],
     pub(crate) body: &'a str,
     pub(crate) region: &'a str,
@@ -46,7 +45,7 @@ impl Request<'_> {
         HEXLOWER.encode(mac(&key, &text).as_ref())
     }
 
-    /// The request in its one form.
+    /// The canonical request.
     fn canonical(&self) -> String {
         let (mut names, mut headers) = (Vec::new(), String::new());
         for (name, value) in self.headers {
@@ -69,7 +68,7 @@ fn digest(text: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(text))
 }
 
-/// The library overwrites a key when it is dropped.
+/// The library zeroes a key on drop.
 fn key(bytes: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, bytes)
 }
@@ -85,7 +84,7 @@ mod tests {
     const EXAMPLE_HOST: (&str, &str) = ("host", "example.amazonaws.com");
     const EXAMPLE_DATE: (&str, &str) = ("x-amz-date", "20150830T123600Z");
 
-    /// A token as the cases about STS have it.
+    /// A token of the suite's cases about STS.
     const EXAMPLE_TOKEN: &str = "AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuwthAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA==";
 
     fn signed(method: &str, headers: &[(&str, &str)], body: &str) -> String {

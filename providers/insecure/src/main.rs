@@ -1,12 +1,11 @@
-//! `kubelet-authenticator-insecure`: for machines that can prove nothing.
+//! `kubelet-authenticator-insecure`: for machines without attestation.
 //!
-//! Whoever holds a bootstrap token can have the certificate of any machine that the controller's
-//! inventory gives that token, which is why the controller has to be told to allow this, and why
-//! such a certificate cannot be renewed: it is asked for a year, used to its end, and then the
-//! machine enrols again with a bootstrap token.
+//! Whoever holds a bootstrap token can get the certificate of any machine that the controller's
+//! inventory assigns to that token. So an operator has to allow this provider in the controller,
+//! and the certificate cannot be renewed. It is requested for a year and used until it expires.
+//! Then the machine enrols again with a bootstrap token.
 //!
-//! Arguments, environment, streams and exit statuses are those of
-//! [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
 
 use std::process::ExitCode;
 
@@ -14,12 +13,11 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources, Renewal};
 use kubelet_authenticator::cli;
 
-/// musl's allocator asks the kernel for every page; a cached run ends before it would give any
-/// back.
+/// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// A certificate that cannot be renewed has to last.
+/// A certificate that cannot be renewed must last.
 const YEAR: u32 = 365 * 24 * 3600;
 
 #[derive(Debug)]

@@ -1,11 +1,9 @@
-//! `kubelet-authenticator-null`: a rubber stamp, with which tests take the path of providers that
-//! attest.
+//! `kubelet-authenticator-null`: a provider for tests, with the code path of attesting providers.
 //!
-//! Its evidence says which cluster it is for and proves nothing. It is in no package, and no
+//! Its evidence names the cluster and proves nothing. No package contains this program, and no
 //! released controller knows its signer.
 //!
-//! Arguments, environment, streams and exit statuses are those of
-//! [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
 
 use std::process::ExitCode;
 
