@@ -1,4 +1,4 @@
-//! How a machine proves by its TPM which it is.
+//! How a machine proves its identity with its TPM.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -18,15 +18,15 @@ use crate::protocol::{Answer, Ask, Binding, Bytes, EndorsementKey, Keys, Questio
 use crate::settings::{self, TpmSettings};
 use crate::{certificate, device_file, instance, program, trouble};
 
-/// What the provider IDs begin with that are made of endorsement keys.
+/// The scheme of provider IDs that are derived from endorsement keys.
 const SCHEME: &str = "tpm://";
 
 /// The machine's TPM.
 #[derive(Debug, Default)]
 pub(crate) struct Tpm {
-    /// What was read to learn the provider ID; the evidence that follows is made from it.
+    /// The keys that were read for the provider ID. The evidence that follows uses them too.
     keys: Mutex<Option<Keys>>,
-    /// The provider ID, where it was known and not read.
+    /// The provider ID, if it is from an open request and was not read.
     known: OnceLock<ProviderId>,
 }
 
@@ -73,6 +73,7 @@ impl Attester for Tpm {
             let settings = TpmSettings::of(claim.settings, claim.endorsement_key);
             read_keys(&settings, claim.deadline)?
         };
+        // The provider ID of an open request was not read from this TPM, so it is compared now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
             let what = format!(
                 "the TPM is not the one that is called {}",
@@ -83,6 +84,7 @@ impl Attester for Tpm {
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
+        // Verifiers refuse intermediates without a certificate, and in version v1.
         let intermediates = if certificate.is_none() || *claim.version == EvidenceVersion::v1() {
             Vec::new()
         } else {
@@ -105,8 +107,8 @@ impl Attester for Tpm {
         claim: &Claim<'_>,
         challenged: &Challenged<'_>,
     ) -> Result<Option<Vec<u8>>, AttesterError> {
-        // Endorsement key and version are those that were challenged, whatever is set by now and
-        // this release prefers.
+        // Endorsement key and version are those of the challenged evidence, whatever the settings
+        // and this release prefer.
         let (asked, keys) = match TpmEvidence::parse(challenged.evidence) {
             Ok(TpmEvidence::Enrol(enrolment)) => (enrolment.header, enrolment.keys),
             Ok(TpmEvidence::Respond(response)) => (response.header, response.keys),
@@ -157,7 +159,7 @@ impl Attester for Tpm {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,
             TpmEvidence::Respond(response) => response.keys,
         };
-        // Type and name algorithm tell the templates apart (Part 2, TPMT_PUBLIC).
+        // Type and name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
         let key = match keys.endorsement.first_chunk()? {
             [0x00, 0x01, 0x00, 0x0b] => EndorsementKey::Rsa2048,
             [0x00, 0x23, 0x00, 0x0b] => EndorsementKey::EccP256,
@@ -195,7 +197,7 @@ fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Atteste
     }
 }
 
-/// Everything but trouble.
+/// Asks the TPM. Trouble becomes an error.
 fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, AttesterError> {
     let tcti = if let Some(tcti) = &settings.tcti {
         tcti.to_string()

@@ -1,16 +1,16 @@
-//! Certificates of an endorsement key and its authorities, out of what lies in a TPM.
+//! The certificates of an endorsement key and of its CAs, from the NV indices of a TPM.
 
 use kubelet_attestation::evidence::tpm::{
     MAX_CERTIFICATE_LEN, MAX_INTERMEDIATES, MAX_INTERMEDIATES_LEN,
 };
 
-/// A DER SEQUENCE with a length of two bytes: shorter ones than 256 bytes are no certificates.
+/// A DER SEQUENCE with a length of two bytes. Every certificate has at least 256 bytes.
 const SEQUENCE: [u8; 2] = [0x30, 0x82];
 
-/// The DER at the beginning of `stored`; makers fill the index up with zeros or 0xff.
+/// The DER at the beginning of `stored`. Vendors pad the index with zeros or 0xff.
 ///
-/// None where it is no certificate by its looks: the index holds what its maker or owner wrote, and
-/// a verifier that needs one says so.
+/// `None` if it does not look like a certificate: the index holds what its vendor or owner wrote,
+/// and a verifier that needs a certificate reports that.
 pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
     let length = stored.strip_prefix(&SEQUENCE)?.first_chunk()?;
     let whole = 4 + usize::from(u16::from_be_bytes(*length));
@@ -20,7 +20,7 @@ pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
 }
 
 /// The certificates in `stored`, one after the other with padding between, as many as evidence
-/// carries. What follows something else is not looked at.
+/// carries. Stops at the first other content.
 pub(crate) fn chain(stored: &[u8]) -> Vec<Vec<u8>> {
     let mut chain: Vec<Vec<u8>> = Vec::new();
     let mut rest = stored;

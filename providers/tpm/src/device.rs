@@ -1,7 +1,7 @@
-//! The TPM: the only module that names `tss-esapi`.
+//! The TPM: only this module uses `tss-esapi`.
 //!
-//! Every call leaves the TPM as it found it: no object and no session stays loaded, be it after an
-//! error. Keys are made anew each time, from what the TPM never changes by itself.
+//! Every call leaves the TPM as it found it: no object and no session stays loaded, even after an
+//! error. Keys are created anew each time, from values that the TPM never changes by itself.
 
 mod nv;
 
@@ -31,34 +31,34 @@ use tss_esapi::{Context, Error, TctiNameConf};
 use crate::endorsement::{attestation_template, policy_b_branches};
 use crate::protocol::{Bytes, EndorsementKey, Keys, Quoted, Trouble};
 
-/// How often registers are read that another changes meanwhile: once more.
+/// How often a quote is tried, if the PCRs change in between.
 const ATTEMPTS: usize = 2;
 
 /// `TPM_RC_FAILURE` (Part 2, `TPM_RC`).
 const FAILURE: u32 = 0x101;
 
-/// What is set in codes of format one, and in those of them that are about a parameter.
+/// The bits that are set in codes of format one that are about a parameter.
 const PARAMETER: u32 = 0xc0;
 
-/// Bits 16 to 23: zero where the TPM itself speaks.
+/// Bits 16 to 23: zero in codes of the TPM itself.
 const LAYER: u32 = 0x00ff_0000;
 
 const ACTIVATE: &str = "TPM2_ActivateCredential";
 const CREATE: &str = "TPM2_CreatePrimary";
 const QUOTE: &str = "TPM2_Quote";
 
-/// The contents of a key binding, given what was in the challenge.
+/// The content of a key binding, given the secret of the challenge.
 pub(crate) trait Bind: FnOnce(&[u8]) -> [u8; 32] {}
 
 impl<F: FnOnce(&[u8]) -> [u8; 32]> Bind for F {}
 
-/// One connection to one TPM.
+/// A connection to a TPM.
 #[derive(Debug)]
 pub(crate) struct Device {
     context: Context,
 }
 
-/// Why it does not do what is asked, before it is understood.
+/// Why the TPM gives no answer, before that is classified.
 enum Fault {
     Tss { step: &'static str, error: Error },
     Own(Trouble),
@@ -69,7 +69,7 @@ fn at(step: &'static str) -> impl Fn(Error) -> Fault {
 }
 
 impl Device {
-    /// Connects to the TPM that libtss2 knows by this name.
+    /// Connects to the TPM with this name in libtss2.
     pub(crate) fn open(tcti: &str) -> Result<Self, Trouble> {
         let opened = TctiNameConf::from_str(tcti).and_then(Context::new);
         opened
@@ -77,14 +77,14 @@ impl Device {
             .map_err(|error| code_or_words("connecting", error))
     }
 
-    /// The public areas of the endorsement key and the attestation key, and the certificate of the
-    /// former if the TPM has one.
+    /// The public areas of the endorsement key and the attestation key, and the certificates in the
+    /// TPM.
     pub(crate) fn keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, Trouble> {
         let read = self.read_keys(chosen);
         read.map_err(|fault| self.understand(fault))
     }
 
-    /// Opens a challenge and quotes `registers`, qualified by what `bind` makes of it.
+    /// Opens a challenge and quotes `registers`, qualified by the result of `bind` for its secret.
     pub(crate) fn quote(
         &mut self,
         endorsement: &[u8],
@@ -121,8 +121,8 @@ impl Device {
         })
     }
 
-    /// The best key that the TPM has prepared, by a certificate or by keeping it; or else the best
-    /// that it can make. With its certificate, if it has one.
+    /// The best key that the TPM has prepared, with a certificate or as a persistent key. Otherwise
+    /// the best that it can create. With its certificate, if it has one.
     fn choose(&mut self) -> Result<(EndorsementKey, Option<Vec<u8>>), Fault> {
         for kind in EndorsementKey::ALL {
             let certificate = self.certificate(kind)?;
@@ -130,6 +130,7 @@ impl Device {
                 return Ok((kind, certificate));
             }
         }
+        // Only keys on curves: a slow TPM may not create an RSA key in time.
         let p384 = u32::from(u16::from(EccCurve::NistP384));
         let (curves, _) = self
             .context
@@ -143,7 +144,7 @@ impl Device {
         Ok((EndorsementKey::EccP256, None))
     }
 
-    /// Everything in one go, so that each key is made once.
+    /// All in one call, so that each key is created only once.
     fn open_and_quote(
         &mut self,
         endorsement: &[u8],
@@ -181,7 +182,7 @@ impl Device {
         })
     }
 
-    /// A quote, and registers that are what it is over.
+    /// A quote, and the PCR values that it covers.
     fn settled_quote(
         &mut self,
         ak: KeyHandle,
@@ -200,7 +201,7 @@ impl Device {
             let AttestInfo::Quote { info } = attest.attested() else {
                 return Err(Fault::Own(Trouble::NoBank));
             };
-            // A quote over a bank that is not there succeeds, over nothing.
+            // A quote over a missing bank succeeds, and covers nothing.
             if info.pcr_selection() != &selection {
                 return Err(Fault::Own(Trouble::NoBank));
             }
@@ -214,8 +215,8 @@ impl Device {
         Err(Fault::Own(Trouble::Unsettled))
     }
 
-    /// A TPM gives eight at once, and none where it has no such bank: what the crate has for this
-    /// asks for ever then.
+    /// A TPM returns eight values at a time, and none of a missing bank. The crate's own function
+    /// would then ask for ever.
     fn read_registers(
         &mut self,
         mut wanted: PcrSelectionList,
@@ -241,7 +242,7 @@ impl Device {
         Ok(values)
     }
 
-    /// The key that the TPM keeps, where it is what its template says.
+    /// The persistent key, if it matches its template.
     fn persistent(&mut self, kind: EndorsementKey) -> Result<Option<(KeyHandle, Vec<u8>)>, Fault> {
         if !self.defined(kind.persistent_handle())? {
             return Ok(None);
@@ -258,7 +259,8 @@ impl Device {
         Ok((EndorsementKey::of(&public) == Some(kind)).then_some((key, public)))
     }
 
-    /// The endorsement key that the TPM keeps, or else one made for this and flushed afterwards.
+    /// Uses the persistent endorsement key, or else one that is created for this and flushed
+    /// afterwards.
     fn with_ek<T>(
         &mut self,
         kind: EndorsementKey,
@@ -294,8 +296,8 @@ impl Device {
         self.and_flush(ObjectHandle::from(made.key_handle), used)
     }
 
-    /// A session that satisfies the endorsement key's policy. It is salted with that key and
-    /// encrypts what is in the challenge on its way, for who listens between here and the TPM.
+    /// Uses a session that satisfies the endorsement key's policy. The session is salted with that
+    /// key and encrypts the secret of the challenge, against listeners on the way to the TPM.
     fn with_policy<T>(
         &mut self,
         kind: EndorsementKey,
@@ -327,6 +329,7 @@ impl Device {
             .tr_sess_set_attributes(session, attributes, mask)
             .map_err(&step)?;
         let policy = PolicySession::try_from(session).map_err(&step)?;
+        // `PolicyA`: the authorization of the endorsement hierarchy, which must have no password.
         self.context
             .execute_with_session(Some(AuthSession::Password), |context| {
                 let (nonce, cp_hash) = (Nonce::default(), Digest::default());
@@ -348,14 +351,14 @@ impl Device {
         }
     }
 
-    /// What came of using `object`, which is removed, whatever that is.
+    /// The result `used`, after a flush of `object`. The flush happens even if the use has failed.
     fn and_flush<T>(&mut self, object: ObjectHandle, used: Result<T, Fault>) -> Result<T, Fault> {
         let flushed = self.context.flush_context(object);
         let value = used?;
         flushed.map(|()| value).map_err(at("TPM2_FlushContext"))
     }
 
-    /// Tells failure mode from a command that failed: there is one code for both.
+    /// Distinguishes failure mode from a failed command, which have the same code.
     fn understand(&mut self, fault: Fault) -> Trouble {
         let (step, error) = match fault {
             Fault::Own(trouble) => return trouble,
@@ -363,9 +366,9 @@ impl Device {
         };
         match response_code(error) {
             Some(FAILURE) if self.fails() => Trouble::FailureMode,
-            // What some say of padding that does not open.
+            // Some TPMs return this for invalid padding.
             Some(FAILURE) if step == ACTIVATE => Trouble::OtherChallenge,
-            // Its parameters are the challenge.
+            // The parameters of this command are the challenge.
             Some(code)
                 if step == ACTIVATE && code & LAYER == 0 && code & PARAMETER == PARAMETER =>
             {
@@ -408,7 +411,8 @@ fn code_or_words(step: &str, error: Error) -> Trouble {
     }
 }
 
-/// The number; the crate names codes without looking at who speaks, and shows it only as text.
+/// The number of a code. The crate classifies codes without their layer, and shows the number only
+/// as text.
 fn response_code(error: Error) -> Option<u32> {
     let Error::Tss2Error(code) = error else {
         return None;

@@ -1,6 +1,6 @@
-//! The TPM as a file: why it cannot be used, before anybody tries.
+//! Checks the TPM's device file before the TPM is used.
 //!
-//! libtss2 has one error for all of these.
+//! libtss2 has one error for all of these cases.
 
 use std::fs::FileType;
 use std::io;
@@ -11,7 +11,7 @@ use kubelet_authenticator::attester::{AttesterError, ErrorKind};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Says why this TPM cannot be used, if that can be seen without asking it anything.
+/// Checks that this TPM can be used, as far as that is visible without a command to it.
 pub(crate) fn check(path: &Path) -> Result<(), AttesterError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());

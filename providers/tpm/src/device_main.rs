@@ -1,11 +1,12 @@
-//! `kubelet-authenticator-tpm-device`: speaks to the TPM for `kubelet-authenticator-tpm`, which
+//! `kubelet-authenticator-tpm-device`: accesses the TPM for `kubelet-authenticator-tpm`, which
 //! starts it.
 //!
-//! It reads one line of JSON from standard input and writes one to standard output; the form is
-//! between the two. It takes no arguments, writes nothing else, and ends with status 0 once it has
-//! answered, be it with what troubles the TPM. It ends with the program that started it.
+//! It reads one line of JSON from standard input and writes one line to standard output, in a
+//! format that only the two programs know. It takes no arguments and writes nothing else. It exits
+//! with code 0 once it has answered, even if the answer is an error of the TPM. It ends with the
+//! program that started it.
 //!
-//! The only part of the node that links libtss2, and so glibc; elsewhere it is an empty program.
+//! Only this part of the node links libtss2, and so glibc. On other targets it is an empty program.
 
 #[cfg(target_env = "gnu")]
 mod device;

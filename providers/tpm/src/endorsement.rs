@@ -1,4 +1,4 @@
-//! Endorsement keys and the attestation key as they are encoded: templates, places, and
+//! The encodings of endorsement keys and of the attestation key: templates, handles, and
 //! `SubjectPublicKeyInfo`s.
 //!
 //! Source: "TCG EK Credential Profile for TPM Family 2.0", version 2.5, B.3 to B.6.
@@ -20,10 +20,10 @@ const H_3: &str = "0023000c000300f20030b26e7d28d11a50bc53d882bcf5fd3a1a074148bb3
 
 /// The attestation key: ECC, SHA-256, `fixedTPM`, `fixedParent`, `sensitiveDataOrigin`, `userWithAuth`,
 /// `noDA`, restricted and sign, no policy, ECDSA with SHA-256, NIST P-256, no KDF, and an empty
-/// `unique`. A TPM makes the same key of it each time.
+/// `unique`. A TPM creates the same key from it each time.
 const ATTESTATION: &str = "0023000b00050472000000100018000b0003001000000000";
 
-/// The branches of `PolicyB` with SHA-384, of which `PolicyA` is the one that is satisfied (B.6.4).
+/// The branches of `PolicyB` with SHA-384. Sessions satisfy `PolicyA` (B.6.4).
 const POLICY_A: &str = "8bbf2266537c171cb56e403c4dc1d4b64f432611dc386e6f532050c3278c930e\
                         143e8bb1133824ccb431053871c6db53";
 const POLICY_C: &str = "d6032ce61f2fb3c240eb3cf6a33237ef2b6a16f4293c22b455e261cffd217ad5\
@@ -38,17 +38,17 @@ const SPKI_P256: &str = "3059301306072a8648ce3d020106082a8648ce3d03010703420004"
 const SPKI_P384: &str = "3076301006072a8648ce3d020106052b8104002203620004";
 
 impl EndorsementKey {
-    /// Every kind, best first.
+    /// Every kind, preferred first.
     pub(crate) const ALL: [Self; 3] = [Self::EccP384, Self::EccP256, Self::Rsa2048];
 
-    /// The kind of this `TPMT_PUBLIC`; none where it is from no template.
+    /// The kind of this `TPMT_PUBLIC`. `None` if it matches no template.
     pub(crate) fn of(public: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|kind| public.starts_with(&kind.fixed()))
     }
 
-    /// The index of its certificate.
+    /// The NV index of its certificate.
     pub(crate) fn certificate_index(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x01c0_0002,
@@ -57,7 +57,7 @@ impl EndorsementKey {
         }
     }
 
-    /// Where a TPM keeps it that keeps it.
+    /// The handle of the key in a TPM that stores it.
     pub(crate) fn persistent_handle(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x8101_0001,
@@ -66,8 +66,8 @@ impl EndorsementKey {
         }
     }
 
-    /// `TPMT_PUBLIC` of the template. Its `unique` takes part in making the key: zeros in the low
-    /// range, nothing in the high one.
+    /// The `TPMT_PUBLIC` of the template. Its `unique` is an input to the creation of the key:
+    /// zeros in the low range, empty in the high range.
     pub(crate) fn template(self) -> Vec<u8> {
         let zeros = |length: u8| [&[0, length][..], &vec![0; length.into()]].concat();
         let unique = match self {
@@ -78,7 +78,7 @@ impl EndorsementKey {
         [self.fixed(), unique].concat()
     }
 
-    /// DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`, which is of this kind.
+    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`, if that is of this kind.
     pub(crate) fn spki(self, public: &[u8]) -> Option<Vec<u8>> {
         let unique = public.strip_prefix(self.fixed().as_slice())?;
         let (first, rest) = sized(unique)?;
@@ -103,22 +103,22 @@ impl EndorsementKey {
     }
 }
 
-/// `TPMT_PUBLIC` of the attestation key's template.
+/// The `TPMT_PUBLIC` of the attestation key's template.
 pub(crate) fn attestation_template() -> Vec<u8> {
     bytes(ATTESTATION)
 }
 
-/// What a session chooses from to satisfy `PolicyB`.
+/// The branches that a session satisfies `PolicyB` with.
 pub(crate) fn policy_b_branches() -> [Vec<u8>; 2] {
     [POLICY_A, POLICY_C].map(bytes)
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
-    // Of constants of this file alone, which its tests have seen.
+    // Only constants of this file, which its tests decode.
     HEXLOWER.decode(hex.as_bytes()).unwrap_or_default()
 }
 
-/// The contents of a sized buffer, and what follows it.
+/// The content of a sized buffer, and the bytes after it.
 fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(u16::from_be_bytes(*length).into())
@@ -130,7 +130,7 @@ fn point(prefix: &str, length: usize, x: &[u8], rest: &[u8]) -> Option<[Vec<u8>;
     rest.is_empty().then_some(parts)
 }
 
-/// TPMs may leave out the zeros that a number begins with.
+/// TPMs may omit the leading zeros of a number.
 fn padded(number: &[u8], length: usize) -> Option<Vec<u8>> {
     let missing = length.checked_sub(number.len())?;
     Some([&vec![0; missing], number].concat())

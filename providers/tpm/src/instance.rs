@@ -1,20 +1,20 @@
-//! What EC2 calls a machine that is one of its instances.
+//! The provider ID of a machine that is an EC2 instance.
 
 use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::attester::{AttesterError, ErrorKind, ProviderIdSources};
 use kubelet_authenticator::imds::{Imds, ImdsError, METADATA_ENDPOINT, Text};
 
-/// What the firmware of an instance calls its maker.
+/// The vendor in the firmware of an instance.
 const VENDOR: &str = "Amazon EC2";
 
 const ZONE: &str = "meta-data/placement/availability-zone";
 const ID: &str = "meta-data/instance-id";
 
-/// The instance's provider ID; none on a machine that is none.
+/// The instance's provider ID. `None` if the machine is no instance.
 ///
-/// The firmware tells instances from other machines, so that these wait for no metadata service. On
-/// an instance whose metadata cannot be had there is no other name: a machine does not change its
-/// own because a service is down.
+/// The firmware distinguishes instances from other machines, so those wait for no metadata service.
+/// If the metadata of an instance is unavailable, this fails: a machine must not change its
+/// provider ID because a service is down.
 pub(crate) fn provider_id(
     sources: &ProviderIdSources<'_>,
 ) -> Result<Option<ProviderId>, AttesterError> {

@@ -1,17 +1,16 @@
 //! `kubelet-authenticator-tpm`: for machines with a TPM 2.0.
 //!
-//! The machine proves which it is by an endorsement key that only its TPM has. The first request
-//! names it and an attestation key; the controller answers with a challenge that nothing but this
-//! TPM can open, for that attestation key alone. The second request brings a quote by it, which
-//! covers the request's key, what was in the challenge, and the boot measurements.
+//! The machine proves its identity with an endorsement key that only its TPM has. The first request
+//! contains that key and an attestation key. The controller answers with a challenge that only this
+//! TPM can open, and only for that attestation key. The second request contains a quote by the
+//! attestation key. The quote covers the request's key, the secret of the challenge, and the boot
+//! measurements.
 //!
-//! This program speaks to no TPM. What does, `kubelet-authenticator-tpm-device`, needs libtss2, a
-//! dynamic library, and is started when there is something to prove: a run that prints the stored
-//! credential touches neither. It is looked for beside this program, and then in
-//! `/usr/lib/kubelet-authenticator`.
+//! This program does not access the TPM. It starts `kubelet-authenticator-tpm-device` for that,
+//! which needs libtss2, a dynamic library. A run that prints the stored credential uses neither.
+//! The other program is searched for beside this one, and then in `/usr/lib/kubelet-authenticator`.
 //!
-//! Arguments, environment, streams and exit statuses are those of
-//! [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
 
 mod attester;
 mod certificate;
@@ -26,8 +25,7 @@ use std::process::ExitCode;
 
 use kubelet_authenticator::cli;
 
-/// musl's allocator asks the kernel for every page; a cached run ends before it would give any
-/// back.
+/// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -1,4 +1,4 @@
-//! The program that speaks to the TPM: where it is, and how it is asked.
+//! Finds, starts and asks the program that accesses the TPM.
 
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,34 +13,34 @@ use crate::protocol::{Answer, MAX_LINE_LEN, Question};
 
 const NAME: &str = "kubelet-authenticator-tpm-device";
 
-/// Where the packages put it.
+/// The folder of the packages.
 const FOLDER: &str = "/usr/lib/kubelet-authenticator";
 
-/// What the loader says fits in there many times.
+/// Many times the length of the loader's message.
 const MAX_WORDS_LEN: u64 = 4 * 1024;
 
-/// With what the dynamic loader of glibc ends in place of a program that it cannot load.
+/// The exit code of glibc's dynamic loader, if it cannot load a program.
 const NOT_LOADED: i32 = 127;
 
-/// How often a program that has answered is asked whether it has ended.
+/// The interval of checks whether a program that has answered has exited.
 const ENDING: Duration = Duration::from_millis(1);
 
 /// The program did not answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    /// It is nowhere.
+    /// It is not installed.
     #[error("the program that speaks to the TPM is not installed: {NAME} is not {}", places(.looked))]
     Absent {
-        /// Where it was looked for.
+        /// The paths that were searched.
         looked: Vec<PathBuf>,
     },
-    /// It is there, and what loads it is not.
+    /// It exists, but its loader does not.
     #[error("{} cannot be started: this system has no glibc to load it", .program.display())]
     NoLoader {
         /// The program.
         program: PathBuf,
     },
-    /// The system does not start it.
+    /// The system cannot start it.
     #[error("{} cannot be started", .program.display())]
     NotStarted {
         /// The program.
@@ -48,43 +48,43 @@ pub(crate) enum ProgramError {
         /// The reason.
         source: io::Error,
     },
-    /// A library is not there, or is none.
+    /// A library is missing or damaged.
     #[error("the library {library} that speaks to TPMs is not installed, or is damaged")]
     Library {
         /// The library.
         library: String,
     },
-    /// A library is not the one that it was built for.
+    /// A library is not the one that the program was built for.
     #[error("the libraries that speak to TPMs are not those that {} was built for: {words}", .program.display())]
     OtherLibrary {
         /// The program.
         program: PathBuf,
-        /// What the loader says.
+        /// The loader's message.
         words: String,
     },
-    /// This process may have no thread more to hear it.
+    /// This process cannot start a thread that reads the answer.
     #[error("there is no thread to hear the program that speaks to the TPM")]
     NoThread {
         /// The reason.
         source: io::Error,
     },
-    /// No answer at the deadline.
+    /// There was no answer before the deadline.
     #[error("the TPM did not answer within {waited:.1?}")]
     Slow {
-        /// How long we waited.
+        /// The time of the wait.
         waited: Duration,
     },
-    /// It ended without an answer.
+    /// It exited without an answer.
     #[error("{} ended without an answer ({status}){words}", .program.display())]
     Ended {
         /// The program.
         program: PathBuf,
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said, after ": ".
+        /// Its message, after ": ".
         words: String,
     },
-    /// It answered something else.
+    /// Its answer has another format.
     #[error("{} is of another release than this plugin", .program.display())]
     OtherRelease {
         /// The program.
@@ -97,8 +97,8 @@ fn places(looked: &[PathBuf]) -> String {
     places.collect::<Vec<_>>().join(", nor ")
 }
 
-/// Where the program is: where it is set to be, or else beside this one, or else where the packages
-/// put it.
+/// The path of the program: from the settings, or else beside this program, or else in the folder
+/// of the packages.
 pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, ProgramError> {
     let looked = match set {
         Some(set) => vec![set.to_owned()],
@@ -113,11 +113,11 @@ pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, ProgramError> {
     found.ok_or(ProgramError::Absent { looked })
 }
 
-/// Starts the program and asks it one question.
+/// Starts the program and asks it a question.
 ///
-/// Whatever it does, this ends at the deadline: the library waits for a TPM for ever. It is killed
-/// then and not waited for, because a process that is in the middle of a command ends only when the
-/// TPM has answered the kernel.
+/// Ends at the deadline, whatever the program does: the library waits for a TPM for ever. The
+/// program is then killed and not waited for, because a process in the middle of a command ends
+/// only when the TPM has answered the kernel.
 pub(crate) fn ask(
     program: &Path,
     question: &Question,
@@ -127,7 +127,7 @@ pub(crate) fn ask(
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
         let line = serde_json::to_string(question).unwrap_or_default() + "\n";
-        // What the loader has ended has closed its end; how it ended says more.
+        // The loader closes its end when it fails. Its exit status says more than this error.
         drop(input.write_all(line.as_bytes()));
     }
     let slow = ProgramError::Slow { waited: given };
@@ -150,7 +150,7 @@ pub(crate) fn ask(
 fn start(program: &Path) -> Result<Child, ProgramError> {
     let started = Command::new(program)
         .env_clear()
-        // It writes a line for everything that goes wrong, on what is the kubelet's journal.
+        // libtss2 logs every error to standard error. Only the loader's messages are of use there.
         .env("TSS2_LOG", "all+none")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -158,7 +158,7 @@ fn start(program: &Path) -> Result<Child, ProgramError> {
         .spawn();
     started.map_err(|source| {
         let program = program.to_owned();
-        // It is there, so what is not found is the loader that it names.
+        // The program exists, so the missing file is the loader that it names.
         if source.kind() == io::ErrorKind::NotFound && program.exists() {
             ProgramError::NoLoader { program }
         } else {
@@ -167,7 +167,7 @@ fn start(program: &Path) -> Result<Child, ProgramError> {
     })
 }
 
-/// What it says on standard output and error, once it has closed both; none at the deadline.
+/// Its standard output and standard error, once it has closed both. `None` at the deadline.
 fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, String)>> {
     let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
         return Ok(None);
@@ -182,14 +182,14 @@ fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, Str
     Ok(heard())
 }
 
-/// The first `limit` bytes, once there are no more.
+/// The first `limit` bytes, once the stream has ended.
 ///
-/// On a thread of its own, and to the end: a program that cannot get rid of its words waits.
+/// Reads on a thread of its own, and to the end: a program blocks if nobody reads its output.
 fn text(mut from: impl Read + Send + 'static, limit: u64) -> io::Result<mpsc::Receiver<String>> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is what there is.
+        // After a read error, the bytes before it are the text.
         drop(from.by_ref().take(limit).read_to_end(&mut bytes));
         drop(io::copy(&mut from, &mut io::sink()));
         drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
@@ -207,7 +207,7 @@ fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {
     }
 }
 
-/// The loader's words, understood.
+/// The error of a program that failed, by the loader's message.
 fn ended(program: &Path, status: ExitStatus, words: &str) -> ProgramError {
     let program = program.to_owned();
     if status.code() == Some(NOT_LOADED) {

@@ -1,12 +1,12 @@
-//! What the two programs say to each other: one line of JSON each way.
+//! The protocol of the two programs: one line of JSON each way.
 //!
-//! Both are of one package and one version, so that the form may change with every release.
+//! Both are from one package and one version, so the format may change with every release.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The most that either says: certificates of 24 KiB in base64, and a few structures.
+/// More than either line needs: certificates of 24 KiB in base64, and a few structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
 /// Bytes, in base64 on the wire.
@@ -27,45 +27,44 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// What is asked of which TPM.
+/// A question to a TPM.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Question {
-    /// The process that asks.
+    /// The ID of the process that asks.
     pub(crate) asker: u32,
-    /// The TPM, as libtss2 names it.
+    /// The TPM's name in libtss2.
     pub(crate) tcti: String,
-    /// What is asked of it.
     pub(crate) ask: Ask,
 }
 
-/// What is asked.
+/// A request to a TPM.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) enum Ask {
-    /// Which keys the TPM has.
+    /// Read the keys.
     Keys {
-        /// Which endorsement key; none leaves the choice.
+        /// The endorsement key. `None` leaves the choice to the program.
         endorsement_key: Option<EndorsementKey>,
     },
-    /// To open a challenge, and to quote.
+    /// Open a challenge, and make a quote.
     Quote(Box<QuoteFor>),
 }
 
-/// What a quote is for.
+/// The inputs of a quote.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct QuoteFor {
-    /// `TPMT_PUBLIC` of the endorsement key that was challenged.
+    /// `TPMT_PUBLIC` of the challenged endorsement key.
     pub(crate) endorsement: Bytes,
     /// The buffer of a `TPM2B_ID_OBJECT`.
     pub(crate) credential_blob: Bytes,
     /// The buffer of a `TPM2B_ENCRYPTED_SECRET`.
     pub(crate) encrypted_secret: Bytes,
-    /// What the quote is to cover, but for what is in the challenge.
+    /// The key binding that the quote is to cover, without the secret of the challenge.
     pub(crate) binding: Binding,
-    /// The registers to quote.
+    /// The PCRs to quote.
     pub(crate) registers: Vec<u8>,
 }
 
-/// What a key binding is made of, but for the secret: that does not leave the program that opens it.
+/// The inputs of a key binding, except the secret. That does not leave the program that opens it.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Binding {
     pub(crate) audience: String,
@@ -86,14 +85,12 @@ pub(crate) enum EndorsementKey {
     EccP384,
 }
 
-/// What came of it.
+/// The answer of a TPM.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) enum Answer {
-    /// Its keys.
     Keys(Keys),
-    /// What it says of itself.
     Quoted(Quoted),
-    /// Nothing.
+    /// The reason why there is no answer.
     Trouble(Trouble),
 }
 
@@ -104,15 +101,15 @@ pub(crate) struct Keys {
     pub(crate) endorsement: Bytes,
     /// DER of its `SubjectPublicKeyInfo`.
     pub(crate) spki: Bytes,
-    /// Its certificate as it lies in the TPM, padding and all.
+    /// Its certificate as it is stored in the TPM, with padding.
     pub(crate) certificate: Option<Bytes>,
-    /// The certificates of the authorities in the TPM, one after the other, padding and all.
+    /// The CA certificates in the TPM, one after the other, with padding.
     pub(crate) chain: Bytes,
     /// `TPMT_PUBLIC` of the attestation key.
     pub(crate) attestation: Bytes,
 }
 
-/// A quote, and by which key.
+/// A quote, and the key that signed it.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Quoted {
     /// `TPMT_PUBLIC` of the attestation key.
@@ -121,38 +118,39 @@ pub(crate) struct Quoted {
     pub(crate) attest: Bytes,
     /// `TPMT_SIGNATURE`.
     pub(crate) signature: Bytes,
-    /// What is in the registers.
+    /// The values of the PCRs.
     pub(crate) registers: Registers,
 }
 
-/// Why a TPM does not do what is asked.
+/// Why a TPM gives no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum Trouble {
-    /// It, or the library, answers with a code.
+    /// The TPM, or the library, returns a code.
     Code {
-        /// At which command.
+        /// The command.
         step: String,
-        /// The code (TSS 2.0 Overview, "Response codes"): who speaks in bits 16 to 23.
+        /// The code (TSS 2.0 Overview, "Response codes"). Bits 16 to 23 are the layer that returns
+        /// it.
         code: u32,
     },
-    /// The library's bindings do not like what they got.
+    /// The library's bindings reject a value.
     Bindings {
-        /// At which command.
+        /// The command.
         step: String,
-        /// In their words.
+        /// Their error.
         words: String,
     },
-    /// Every command is answered by a failure.
+    /// The TPM is in failure mode: it answers every command with a failure.
     FailureMode,
-    /// The challenge is for another TPM, or for another key of this one.
+    /// The challenge is for another TPM, or for another key of this TPM.
     OtherChallenge,
-    /// The endorsement key that was challenged is not of this TPM.
+    /// The challenged endorsement key is not this TPM's.
     OtherKey,
-    /// It has no bank of SHA-256, or not all of the registers in it.
+    /// The TPM has no SHA-256 bank, or the bank does not have all of the PCRs.
     NoBank,
-    /// The registers change while they are read.
+    /// The PCRs change while they are read.
     Unsettled,
-    /// The question makes no sense.
+    /// The question is invalid.
     Question,
 }
 

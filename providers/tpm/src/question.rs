@@ -1,4 +1,4 @@
-//! One question, and its answer.
+//! One question and its answer.
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
@@ -11,7 +11,7 @@ use crate::protocol::{Answer, Ask, Binding, MAX_LINE_LEN, Question, QuoteFor, Tr
 
 /// Reads a question from standard input and writes its answer to standard output.
 pub(crate) fn answer_one() -> io::Result<()> {
-    // Nobody else ends a process that waits for a TPM.
+    // Without this, a process that waits for its TPM could outlive its parent for ever.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
     io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line)?;
@@ -29,7 +29,7 @@ pub(crate) fn answer_one() -> io::Result<()> {
     out.flush()
 }
 
-/// No signal tells of a parent that had ended before it was asked for.
+/// The parent may have ended before the death signal was set. Then no signal arrives.
 fn is_child_of(asker: u32) -> bool {
     let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
     parent.and_then(|parent| u32::try_from(parent).ok()) == Some(asker)
@@ -54,7 +54,7 @@ fn quote(device: &mut Device, asked: QuoteFor) -> Result<crate::protocol::Quoted
     )
 }
 
-/// The parts of a binding, each of its type.
+/// The parsed parts of a key binding.
 struct Parsed {
     audience: Audience,
     provider_id: ProviderId,

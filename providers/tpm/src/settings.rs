@@ -1,4 +1,4 @@
-//! The settings of machines with a TPM.
+//! The settings of the TPM provider.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ const DEVICE_PROGRAM: Setting<AbsolutePath> = Setting::new(
     "The program that speaks to the TPM, where it is not in its usual places",
 );
 
-/// The table of the settings. A machine with a TPM may be an instance of EC2.
+/// The table of the settings. A machine with a TPM may be an EC2 instance.
 pub(crate) const TABLE: &[Entry] = &[
     DEVICE.entry(),
     TCTI.entry(),
@@ -54,31 +54,31 @@ const TCTI_NEEDED: ValueError =
 const PCRS_NEEDED: ValueError =
     ValueError::Needed("a list of PCRs from 0 to 23, at least one, each once,");
 
-/// The TPM by way of the kernel's resource manager, which keeps its users apart and cleans up after
+/// The TPM through the kernel's resource manager, which isolates its users and cleans up after
 /// them.
 const DEFAULT_DEVICE: &str = "/dev/tpmrm0";
 
-/// What firmware measures before it hands over to a boot loader ("PC Client Platform Firmware
-/// Profile", PCR usage).
+/// The firmware's measurements up to the boot loader ("PC Client Platform Firmware Profile", PCR
+/// usage).
 const DEFAULT_PCRS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// The settings in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TpmSettings {
-    /// The TPM.
+    /// The device file of the TPM.
     pub(crate) device: PathBuf,
-    /// The TPM where it is no device; then [`device`](Self::device) is passed over.
+    /// The TPM, if it is no device. Then [`device`](Self::device) is ignored.
     pub(crate) tcti: Option<Tcti>,
-    /// The endorsement key that names the TPM; none leaves the choice to the TPM.
+    /// The endorsement key that names the TPM. `None` leaves the choice to the device program.
     pub(crate) endorsement_key: Option<EndorsementKey>,
-    /// The PCRs that are quoted: ascending, at least one.
+    /// The PCRs to quote: ascending, at least one.
     pub(crate) pcrs: Vec<u8>,
-    /// The program that speaks to the TPM, where it is not in its usual places.
+    /// The program that accesses the TPM, if it is not in its usual places.
     pub(crate) device_program: Option<PathBuf>,
 }
 
 impl TpmSettings {
-    /// Where the settings leave the choice, the endorsement key is the `enrolled` one.
+    /// If the settings leave the choice, the endorsement key is the `enrolled` one.
     pub(crate) fn of(settings: &Settings, enrolled: Option<&str>) -> Self {
         let path = |setting| settings.value(setting).map(|AbsolutePath(path)| path);
         let choice = settings.value(&ENDORSEMENT_KEY);
@@ -114,7 +114,7 @@ impl EndorsementKey {
     }
 }
 
-/// The endorsement key of the settings; none is `auto`, the strongest that the TPM has prepared.
+/// The endorsement key of the settings. `None` is `auto`: the strongest that the TPM has prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndorsementKeyChoice(Option<EndorsementKey>);
 
@@ -130,7 +130,7 @@ impl Value for EndorsementKeyChoice {
     }
 }
 
-/// The address of a TPM that is a process: swtpm, reached over TCP.
+/// The address of a TPM that is a process: swtpm over TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tcti {
     host: String,
@@ -138,22 +138,22 @@ pub(crate) struct Tcti {
 }
 
 impl fmt::Display for Tcti {
-    /// As libtss2 takes it.
+    /// The form that libtss2 takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "swtpm:host={},port={}", self.host, self.port)
     }
 }
 
 impl Value for Tcti {
-    /// Takes `swtpm:host=<host>,port=<port>` alone: of what it does not know libtss2's reader says
-    /// nothing, and goes on to a TPM at its default address.
+    /// Accepts only `swtpm:host=<host>,port=<port>`: libtss2's parser ignores what it does not
+    /// know, and uses a TPM at its default address.
     fn read(text: &str) -> Result<Self, ValueError> {
         let known = text
             .strip_prefix("swtpm:host=")
             .and_then(|rest| rest.split_once(",port="));
         let (host, port) = known.ok_or(TCTI_NEEDED)?;
         let is_host = host.parse::<IpAddr>().is_ok() || NodeName::parse(host).is_ok();
-        // The control channel has the port after it.
+        // The control channel has the next port.
         match port.parse::<u16>() {
             Ok(port) if is_host && port > 0 && port < u16::MAX => Ok(Self {
                 host: host.to_owned(),
@@ -164,7 +164,7 @@ impl Value for Tcti {
     }
 }
 
-/// Numbers of PCRs: ascending, each once, at least one.
+/// PCR numbers: ascending, each once, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PcrSelection(Vec<u8>);
 

@@ -1,16 +1,16 @@
-//! What to do where there is no answer.
+//! The errors and remedies of a TPM without an answer.
 
 use kubelet_authenticator::attester::{AttesterError, ErrorKind};
 
 use crate::program::ProgramError;
 use crate::protocol::Trouble;
 
-/// The packages that libtss2 comes in; on Debian 13 and Ubuntu 24.04 the names end in `t64`.
+/// The packages of libtss2. On Debian 13 and Ubuntu 24.04 their names end in `t64`.
 const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, \
                         libtss2-tctildr0 and libtss2-tcti-device0 (or the same with t64 at the \
                         end), elsewhere tpm2-tss";
 
-/// The program did not answer.
+/// The error of the program.
 pub(crate) fn of_program(error: ProgramError) -> AttesterError {
     let remedy = match &error {
         ProgramError::Absent { .. } => {
@@ -40,7 +40,7 @@ pub(crate) fn of_program(error: ProgramError) -> AttesterError {
     AttesterError::new(ErrorKind::Tpm, what, remedy).because(error)
 }
 
-/// The TPM called `tpm` did not do what is asked.
+/// The error of the TPM with the name `tpm`.
 pub(crate) fn of_tpm(tpm: &str, trouble: &Trouble) -> AttesterError {
     let (kind, what, remedy) = match trouble {
         Trouble::Code { step, code } => {
@@ -97,20 +97,20 @@ const UNKNOWN: &str =
 
 const BUSY: (&str, &str) = ("is busy", "nothing: the next run asks again");
 
-/// Bits 16 to 23: who speaks (TSS 2.0 Overview, "Response codes").
+/// Bits 16 to 23: the layer that returns the code (TSS 2.0 Overview, "Response codes").
 const LAYER: u32 = 0x00ff_0000;
 const OF_TPM: u32 = 0;
 const OF_TCTI: u32 = 0x000a_0000;
 const OF_RESOURCE_MANAGERS: [u32; 2] = [0x000b_0000, 0x000c_0000];
 
-/// The part of a code that says what; the others say who, and about which handle or parameter.
+/// The code without its layer.
 const CODE: u32 = 0xffff;
 
-/// Part 2, `TPM_RC`: bit 7 is set in codes that say which handle or parameter they are about.
+/// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
 const FORMAT_ONE: u32 = 0x80;
 const FORMAT_ONE_ERROR: u32 = 0xbf;
 
-/// What a code says, and what to do about it.
+/// The meaning of a code, and the remedy.
 fn explain(code: u32) -> (&'static str, &'static str) {
     match code & LAYER {
         OF_TPM => explain_tpm(code & CODE),

@@ -1,4 +1,4 @@
-//! What makers leave in the memory of a TPM, read without a password.
+//! The vendor's certificates in the NV indices of a TPM, read without a password.
 
 use tss_esapi::abstraction::nv;
 use tss_esapi::constants::CapabilityType;
@@ -10,29 +10,29 @@ use tss_esapi::structures::CapabilityData;
 use super::{Device, Fault, LAYER, at, response_code};
 use crate::protocol::EndorsementKey;
 
-/// The indices of the authorities' certificates ("TCG EK Credential Profile", 2.5, 2.2.1.5.2).
+/// The indices of CA certificates ("TCG EK Credential Profile", 2.5, 2.2.1.5.2).
 const CHAIN: std::ops::RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
 
-/// The most of those indices that are read: makers put several certificates into one.
+/// The maximum number of those indices to read. Vendors put several certificates into one index.
 const MAX_CHAIN_INDICES: u32 = 16;
 
-/// The most bytes that are read of them: more than evidence carries, because they are padded.
+/// The maximum length of their content: more than evidence carries, because of the padding.
 const MAX_CHAIN_LEN: usize = 16 * 1024;
 
-/// Part 2, `TPM_RC`: bit 7 is set in codes that say which handle or parameter they are about.
+/// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
 const FORMAT_ONE: u32 = 0x80;
 
-/// What they say.
+/// The error in such a code.
 const FORMAT_ONE_ERROR: u32 = 0xbf;
 
 impl Device {
-    /// What the TPM has at a handle is asked first: asking for what is not there is an error.
+    /// Whether a handle is defined. Asked first, because a read of an undefined handle is an error.
     pub(super) fn defined(&mut self, handle: u32) -> Result<bool, Fault> {
         let first = self.handles(handle, 1)?.into_iter().next();
         Ok(first == Some(handle))
     }
 
-    /// The handles that are defined from `first` on, at most `count`.
+    /// The defined handles from `first` on, at most `count`.
     fn handles(&mut self, first: u32, count: u32) -> Result<Vec<u32>, Fault> {
         let (handles, _) = self
             .context
@@ -44,7 +44,7 @@ impl Device {
         Ok(handles.into_inner().into_iter().map(u32::from).collect())
     }
 
-    /// What lies where the certificate of such a key has its place, if anybody may read it.
+    /// The content of the index for the certificate of such a key, if anyone may read it.
     pub(super) fn certificate(&mut self, kind: EndorsementKey) -> Result<Option<Vec<u8>>, Fault> {
         let index = kind.certificate_index();
         if !self.defined(index)? {
@@ -53,8 +53,8 @@ impl Device {
         self.stored(index)
     }
 
-    /// What lies in the indices of the authorities' certificates, one after the other: a certificate
-    /// that is too large for an index goes on in the next.
+    /// The content of the indices of CA certificates, concatenated: a certificate that is too large
+    /// for one index continues in the next.
     pub(super) fn chain(&mut self) -> Result<Vec<u8>, Fault> {
         let mut chain = Vec::new();
         for index in self.handles(*CHAIN.start(), MAX_CHAIN_INDICES)? {
@@ -67,7 +67,7 @@ impl Device {
         Ok(chain)
     }
 
-    /// What lies in an index that is defined, if anybody may read it.
+    /// The content of a defined index, if anyone may read it.
     fn stored(&mut self, index: u32) -> Result<Option<Vec<u8>>, Fault> {
         let step = at("TPM2_NV_Read");
         let index = NvIndexTpmHandle::new(index).map_err(&step)?;
@@ -88,14 +88,14 @@ impl Device {
     }
 }
 
-/// Whether the TPM does not give what is in an index: it was defined and never written, is locked,
-/// or is for others (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`).
+/// Whether the TPM withholds the content of an index: the index was never written, is locked, or is
+/// for others (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`).
 fn is_withheld(code: u32) -> bool {
     match code {
         // TPM_RC_AUTH_TYPE, _AUTH_MISSING, _POLICY, _AUTH_UNAVAILABLE, _NV_RANGE, _NV_SIZE,
         // _NV_LOCKED, _NV_AUTHORIZATION, _NV_UNINITIALIZED
         0x124..=0x126 | 0x12f | 0x146..=0x14a => true,
-        // TPM_RC_ATTRIBUTES, _AUTH_FAIL, _POLICY_FAIL, _BAD_AUTH, of whichever handle or session
+        // TPM_RC_ATTRIBUTES, _AUTH_FAIL, _POLICY_FAIL, _BAD_AUTH, of any handle or session
         _ if code & LAYER == 0 && code & FORMAT_ONE != 0 => {
             matches!(code & FORMAT_ONE_ERROR, 0x82 | 0x8e | 0x9d | 0xa2)
         }

@@ -9,11 +9,11 @@ use crate::protocol::{Ask, Trouble};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// A file that is open for writing is not executed, and a process that another test is about to
-/// start has it open too for a moment.
+/// The kernel does not execute a file that is open for writing. A process that another test is
+/// about to start inherits open files for a moment, so only one test at a time writes a program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A program that is this script, and the turn of whoever has one.
+/// A program with this script, and the lock for it.
 fn script(text: &str) -> (Script, PathBuf) {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
