@@ -6,6 +6,7 @@
 //! machine's speed. Exit code 1 says that a limit is exceeded.
 
 mod cached_path;
+mod cluster_api;
 mod controller;
 mod enrolment;
 mod flood;
@@ -13,6 +14,7 @@ mod measure;
 mod neighbours;
 mod real_join;
 mod report;
+mod throughput;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ enum Name {
     RealJoin,
     Flood,
     Neighbours,
+    Throughput,
 }
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
             Name::RealJoin => real_join::run(&node_programs(), &controller()),
             Name::Flood => flood::run(&controller()),
             Name::Neighbours => neighbours::run(),
+            Name::Throughput => throughput::run(),
         };
         suite.write(&root().join("target/bench"));
         exceeded += suite.print_exceeded();

@@ -197,3 +197,22 @@ pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
+
+/// The most that a process had in memory, in MiB.
+pub fn peak_memory(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.unwrap().trim().strip_suffix(" kB").unwrap();
+    kibibytes.parse::<f64>().unwrap() / 1024.0
+}
+
+/// The processor time of a process and all its threads, in user space and in the kernel.
+pub fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The second field is the name, which may have anything in it.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks = |field: &str| field.parse::<u32>().unwrap();
+    // Hundredths of a second, on every Linux.
+    Duration::from_millis(10) * (ticks(fields[11]) + ticks(fields[12]))
+}

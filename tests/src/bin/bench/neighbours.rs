@@ -13,7 +13,8 @@ use kubelet_authenticator_tests::fleet::{Manager, management};
 use kubelet_authenticator_tests::management::Management;
 use serde_json::{Value, json};
 
-use crate::measure::percentile;
+use crate::cluster_api::{self, CLUSTER_API, INFRASTRUCTURE, NewMachine, reference};
+use crate::measure::{peak_memory, percentile};
 use crate::report::{Suite, print_table};
 
 /// Clusters that stay as they are, and as many that turn.
@@ -48,13 +49,13 @@ pub fn run() -> Suite {
     joins(good, 0);
 
     let mut usual = rounds(good, 1..=ROUNDS);
-    let resident_before = peak_memory(&manager);
+    let resident_before = peak_memory(manager.process.pid());
     let asked_before: Vec<usize> = hostile.iter().map(Tenant::asked).collect();
     for (tenant, number) in hostile.iter().zip(0..) {
         tenant.turn(number);
     }
     let mut beside = rounds(good, ROUNDS + 1..=2 * ROUNDS);
-    let resident = peak_memory(&manager);
+    let resident = peak_memory(manager.process.pid());
 
     let spread = |times: &mut Vec<Duration>| {
         times.sort_unstable();
@@ -113,15 +114,6 @@ pub fn run() -> Suite {
         &rows,
     );
     suite
-}
-
-/// What the controller had in memory at most, in MiB.
-fn peak_memory(manager: &Manager) -> f64 {
-    let path = format!("/proc/{}/status", manager.process.pid());
-    let status = std::fs::read_to_string(path).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = line.unwrap().trim().strip_suffix(" kB").unwrap();
-    kibibytes.parse::<f64>().unwrap() / 1024.0
 }
 
 fn rounds(tenants: &[Tenant], rounds: impl Iterator<Item = usize>) -> Vec<Duration> {
@@ -243,20 +235,9 @@ impl Tenant {
     /// The Cluster, its Machines, and what says how its nodes are authenticated.
     fn objects(&self) -> (Vec<Value>, Vec<Value>) {
         let name = &self.name;
-        let object = |api_version: &str, kind: &str, name: &str, fields: Value| {
-            let mut object = json!({
-                "apiVersion": api_version, "kind": kind,
-                "metadata": {
-                    "name": name, "namespace": self.name,
-                    "labels": {"cluster.x-k8s.io/cluster-name": self.name},
-                },
-            });
-            for (key, value) in fields.as_object().cloned().unwrap_or_default() {
-                object[key] = value;
-            }
-            object
+        let object = |api_version: &str, kind: &str, object: &str, fields: Value| {
+            cluster_api::object((api_version, kind), (name, name, object), fields)
         };
-        let reference = |group: &str, kind: &str, name: &str| json!({"apiGroup": group, "kind": kind, "name": name});
         let secret = |purpose: &str, data: Value| {
             let fields = json!({"type": "cluster.x-k8s.io/secret", "data": data});
             object("v1", "Secret", &format!("{name}-{purpose}"), fields)
@@ -317,68 +298,20 @@ impl Tenant {
             0
         };
         for round in 0..=rounds {
-            let machine = self.machine(round);
-            let provider_id = self.provider_id(round);
-            let token = format!("{}.0123456789abcdef", self.token(round));
-            objects.push(object(
-                CLUSTER_API,
-                "Machine",
-                &machine,
-                json!({"spec": {
-                    "clusterName": name,
-                    "bootstrap": {
-                        "configRef": reference(BOOTSTRAP, "KubeadmConfig", &machine),
-                        "dataSecretName": machine,
-                    },
-                    "infrastructureRef": reference(INFRASTRUCTURE, "GenericMachine", &machine),
-                    "providerID": provider_id,
-                }}),
-            ));
-            let fields = json!({"spec": {"providerID": provider_id}});
-            objects.push(object(
-                &format!("{INFRASTRUCTURE}/v1beta2"),
-                "GenericMachine",
-                &machine,
-                fields,
-            ));
-            let discovery = json!({"bootstrapToken": {
-                "apiServerEndpoint": address.to_string(), "token": token,
-            }});
-            let fields = json!({"spec": {"joinConfiguration": {"discovery": discovery}}});
-            objects.push(object(
-                &format!("{BOOTSTRAP}/v1beta2"),
-                "KubeadmConfig",
-                &machine,
-                fields,
-            ));
-            let created = json!({"status": {
-                "initialization": {"dataSecretCreated": true}, "dataSecretName": machine,
-            }});
-            statuses.push(object(
-                &format!("{BOOTSTRAP}/v1beta2"),
-                "KubeadmConfig",
-                &machine,
-                created,
-            ));
-            let provisioned = json!({"status": {"initialization": {"provisioned": true}}});
-            statuses.push(object(
-                &format!("{INFRASTRUCTURE}/v1beta2"),
-                "GenericMachine",
-                &machine,
-                provisioned,
-            ));
-            let status = json!({"status": {"initialization": {
-                "bootstrapDataSecretCreated": true, "infrastructureProvisioned": true,
-            }}});
-            statuses.push(object(CLUSTER_API, "Machine", &machine, status));
+            let machine = NewMachine {
+                cluster: name,
+                name: &self.machine(round),
+                provider_id: &self.provider_id(round),
+                token: &self.token(round),
+                server: &address.to_string(),
+            };
+            let (created, written) = machine.objects(name);
+            objects.extend(created);
+            statuses.extend(written);
         }
         (objects, statuses)
     }
 }
-
-const CLUSTER_API: &str = "cluster.x-k8s.io/v1beta2";
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
-const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
 
 fn install(management: &Management, tenants: &[Tenant]) {
     let (objects, statuses): (Vec<_>, Vec<_>) = tenants.iter().map(Tenant::objects).unzip();

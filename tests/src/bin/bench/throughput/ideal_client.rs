@@ -1,0 +1,100 @@
+//! A client that makes the controller's writes of each request, and decides nothing.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::runtime::watcher::{self, Event, watcher};
+use serde_json::{Value, json};
+
+use super::load::{client, place};
+
+/// Requests under way at once.
+const AT_ONCE: usize = 64;
+
+/// The controller's objects of one request, to be copied.
+#[derive(Debug)]
+pub struct Copies {
+    /// A NodeIdentity.
+    pub record: Value,
+    /// An Event.
+    pub event: Value,
+    /// One request in so many has an Event.
+    pub event_every: usize,
+    /// A certificate, as base64.
+    pub certificate: String,
+}
+
+/// Answers every new request, until it is dropped: with a NodeIdentity, an approval, a certificate and
+/// perhaps an Event.
+pub async fn run(management: &Path, workload: &Path, copies: Copies) {
+    let (management, workload) = (client(management).await, client(workload).await);
+    let requests: Api<CertificateSigningRequest> = Api::all(workload);
+    let certificate = ByteString(BASE64_STANDARD.decode(&copies.certificate).unwrap());
+    let count = AtomicUsize::new(0);
+    let post = PostParams::default();
+    let answer = async |csr: CertificateSigningRequest| {
+        let name = csr.metadata.name.clone().unwrap();
+        create(&management, &copies.record, &format!("ideal-{name}")).await;
+
+        let mut approved = csr;
+        approved.status = Some(CertificateSigningRequestStatus {
+            certificate: None,
+            conditions: Some(vec![approval()]),
+        });
+        let stored = requests.replace_subresource("approval", &name, &post, &approved);
+        let mut issued = stored.await.unwrap();
+        issued.status.as_mut().unwrap().certificate = Some(certificate.clone());
+        let written = requests.replace_status(&name, &post, &issued);
+        written.await.unwrap();
+
+        if count
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(copies.event_every)
+        {
+            create(&management, &copies.event, &format!("ideal-{name}")).await;
+        }
+    };
+    let events = watcher(requests.clone(), watcher::Config::default());
+    let new = events.try_filter_map(async |event| {
+        let Event::Apply(csr) = event else {
+            return Ok(None);
+        };
+        let status = csr.status.as_ref();
+        let is_new = status.is_none_or(|status| status.conditions.is_none());
+        Ok(is_new.then_some(csr))
+    });
+    new.map(Result::unwrap)
+        .for_each_concurrent(AT_ONCE, answer)
+        .await;
+}
+
+fn approval() -> CertificateSigningRequestCondition {
+    let now = Time(Timestamp::now());
+    CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("Ideal".to_owned()),
+        message: Some("This client approves every request.".to_owned()),
+        last_transition_time: Some(now.clone()),
+        last_update_time: Some(now),
+    }
+}
+
+async fn create(management: &kube::Client, copied: &Value, name: &str) {
+    let mut object = copied.clone();
+    let namespace = &copied["metadata"]["namespace"];
+    let labels = &copied["metadata"]["labels"];
+    object["metadata"] = json!({"name": name, "namespace": namespace, "labels": labels});
+    let (api, object): (Api<DynamicObject>, _) = place(management, &object);
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
