@@ -13,8 +13,8 @@ use node_attestation_core::ledger::{
     Claim, Claimant, LastIssued, Ledger as _, LedgerPolicy, Record, RecordLedger, Records, Renewal,
     RequestRef, Revoked, WriteError,
 };
-use node_attestation_core::nodes::MemoryNodes;
 use node_attestation_core::refusal::{Denial, Refusal};
+use node_attestation_core::testing::nodes::MemoryNodes;
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::records::KubeRecords;

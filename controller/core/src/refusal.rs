@@ -17,7 +17,7 @@ mod denial;
 mod failure;
 mod ignored;
 
-pub use catalogue::{Reason, markdown};
+pub use catalogue::Reason;
 pub use deferral::{Deferral, Unavailable};
 pub use denial::{AwsDenial, Denial, SubjectAltNameKind, TpmDenial};
 pub use failure::Failure;

@@ -119,18 +119,6 @@ impl Events {
         }
     }
 
-    /// Those that are told, to be looked at.
-    #[cfg(test)]
-    pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
-        let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
-        let events = Self {
-            waiting: Some(sender),
-            left_out: Arc::default(),
-        };
-        let next = move || receiver.try_recv().ok().map(|told: Addressed| told.event);
-        (events, next)
-    }
-
     /// Tells of what befell an object of the management cluster.
     pub(crate) fn tell(
         &self,

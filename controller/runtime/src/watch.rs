@@ -20,7 +20,6 @@ mod lenient;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use lenient::unreadable_objects;
 pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};
 
 /// The API server ends a watch after at least so many seconds, and up to [`WATCH_SECONDS_MORE`] more, so that

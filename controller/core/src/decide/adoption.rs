@@ -6,8 +6,8 @@ use kubelet_attestation::names::NodeName;
 
 use super::*;
 use crate::ledger::{Adoption, LedgerPolicy, RecordLedger};
-use crate::nodes::MemoryNodes;
 use crate::testing::cluster::{Parts, node};
+use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
     Csr, PROVIDER_ID_OID, UID, block, decided, der, extension, insecure, issued_at, now, renewal,
 };

@@ -10,9 +10,9 @@ use kubelet_attestation::names::{
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::lifetimes::Lifetimes;
-use crate::nodes::MemoryNodes;
 use crate::request::ApprovalReason;
 use crate::testing::cluster::{machine, node};
+use crate::testing::nodes::MemoryNodes;
 use crate::testing::serving::{
     serving as serving_request, serving_cluster, serving_cluster_of, serving_machine,
 };

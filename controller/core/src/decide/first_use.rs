@@ -8,8 +8,9 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
-use crate::nodes::{MemoryNodes, NodeState, Nodes};
+use crate::nodes::{NodeState, Nodes};
 use crate::testing::cluster::{Parts, machine, node};
+use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, decided_at, der, envelope,
     extension, insecure, issued_at, now, object, renewal, valid,

@@ -7,9 +7,9 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::*;
 use crate::inventory::StaticInventory;
 use crate::ledger::MemoryRecords;
-use crate::nodes::MemoryNodes;
 use crate::refusal::Denial;
 use crate::testing::cluster::{Parts, machine, node};
+use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, der, envelope, extension,
     insecure, issued_at, now, object, renewal, valid,

@@ -9,7 +9,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
-use super::records::{MemoryRecords, Records, Stored, WriteError};
+use super::records::{Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
     Absences, Claim, Grant, GrantReason, Holder, LastIssued, Ledger, LedgerPolicy, Record,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
-use crate::nodes::{MemoryNodes, NodeState, Nodes};
+use crate::nodes::{NodeState, Nodes};
 use crate::refusal::{Deferral, Refusal, Unavailable};
 
 mod others;
@@ -41,7 +41,7 @@ pub struct RecordLedger {
     inventory: Arc<dyn Inventory>,
     nodes: Arc<dyn Nodes>,
     policy: LedgerPolicy,
-    entropy: Entropy,
+    pub(crate) entropy: Entropy,
     /// What was last issued to each node.
     issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     absences: Absences,
@@ -97,27 +97,7 @@ impl RecordLedger {
         }
     }
 
-    /// A ledger in memory, of a cluster without Nodes.
-    pub fn in_memory(inventory: Arc<dyn Inventory>, policy: LedgerPolicy) -> Self {
-        Self::new(
-            Arc::new(MemoryRecords::default()),
-            inventory,
-            Arc::new(MemoryNodes::default()),
-            policy,
-        )
-    }
-
-    /// The same, with UIDs that are made from these bytes.
-    #[must_use]
-    pub fn with_entropy(
-        mut self,
-        entropy: impl Fn() -> Option<[u8; 16]> + Send + Sync + 'static,
-    ) -> Self {
-        self.entropy = Box::new(entropy);
-        self
-    }
-
-    /// The same, with this memory of machines that are missing.
+    /// The ledger, with this memory of machines that are missing.
     #[must_use]
     pub fn with_absences(mut self, absences: Absences) -> Self {
         self.absences = absences;

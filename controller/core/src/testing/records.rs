@@ -12,8 +12,9 @@ use crate::ledger::{
     Absences, Claim, Claimant, Grant, Ledger as _, LedgerPolicy, MemoryRecords, Record,
     RecordLedger, Records as _, Renewal, RequestRef, Revoked, Stored,
 };
-use crate::nodes::{MemoryNodes, Node};
+use crate::nodes::Node;
 use crate::refusal::{Denial, Refusal};
+use crate::testing::nodes::MemoryNodes;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 pub const HOUR: Duration = Duration::from_hours(1);

@@ -8,9 +8,10 @@ use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
 use node_attestation_core::ledger::{
     LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
 };
-use node_attestation_core::nodes::{MemoryNodes, NodeState, Nodes};
+use node_attestation_core::nodes::{NodeState, Nodes};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::testing::cluster::Parts;
+use node_attestation_core::testing::nodes::MemoryNodes;
 use node_attestation_core::testing::{now, valid};
 use node_attestation_core::verifier::Identity;
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::cache::{Cache, State};
-use super::object::{self, BrokenRecord};
+use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::ObjectKey;
 
@@ -60,13 +60,6 @@ impl KubeRecords {
             cache,
             watching: JoinSet::new(),
         }
-    }
-
-    /// Errors of objects that somebody changed by hand.
-    pub fn broken(&self) -> Vec<BrokenRecord> {
-        let state = self.cache.state();
-        let broken = state.objects.values().filter_map(|one| one.as_ref().err());
-        broken.cloned().collect()
     }
 
     fn name(&self, node_name: &NodeName) -> String {
