@@ -12,7 +12,7 @@ mod store;
 mod watch;
 
 pub(crate) use api_discovery::cluster_resource;
-pub use ca::{CaOutOfTime, CaRefused, ClusterCa, KeyDigest};
+pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;
 pub use kubeconfig::{

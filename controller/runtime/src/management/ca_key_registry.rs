@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use node_attestation_core::identifiers::KeyDigest;
 use tokio::sync::watch;
 
-use crate::capi::{ClusterCa, KeyDigest, ObjectKey};
+use crate::capi::{ClusterCa, ObjectKey};
 
 /// The CA keys of all served clusters.
 ///
@@ -141,7 +142,7 @@ mod tests {
     /// A key, and whether it is proved.
     fn key(byte: u8, is_proved: bool) -> CaKey {
         CaKey {
-            digest: KeyDigest::from([byte; 32]),
+            digest: KeyDigest::of(&[byte]),
             is_proved,
         }
     }
