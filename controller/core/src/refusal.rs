@@ -19,7 +19,7 @@ mod ignored;
 
 pub use catalogue::Reason;
 pub use deferral::{Deferral, Unavailable};
-pub use denial::{AwsDenial, Denial, SubjectAltNameKind, TpmDenial};
+pub use denial::{AwsDenial, Denial, TpmDenial};
 pub use failure::Failure;
 pub use ignored::Ignored;
 

@@ -378,7 +378,7 @@ fn every_serving_check_is_a_step() {
     let decided = block_on(decide(&serving(), &serving_cluster(), now(), || {
         std::time::Duration::ZERO
     }));
-    let steps: Vec<_> = decided.steps.iter().map(|step| step.check.name()).collect();
+    let steps: Vec<_> = decided.steps.iter().map(|step| step.check).collect();
 
     assert_eq!(
         steps,

@@ -66,7 +66,7 @@ fn every_check_is_a_step_and_the_last_one_decided() {
         let decided = block_on(decide(request, &cluster, now(), || {
             std::time::Duration::ZERO
         }));
-        decided.steps.iter().map(|step| step.check.name()).collect()
+        decided.steps.iter().map(|step| step.check).collect()
     };
 
     let all = [
