@@ -26,14 +26,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use node_attestation_core::decide::{Decided, Decision};
 use node_attestation_core::ledger::GrantReason;
-use node_attestation_core::refusal::{Deferral, Failure};
+use node_attestation_core::refusal::{Deferral, Failure, Unavailable};
+
+use crate::client::{CONTROLLER, in_time};
 
 mod limiter;
 
 use limiter::Limiter;
-
-/// What the events name as their source.
-const CONTROLLER: &str = "node-attestation-controller";
 
 /// For one event; what takes longer is given up, so that those behind it have their turn.
 const EVENT_DEADLINE: Duration = Duration::from_secs(5);
@@ -255,13 +254,9 @@ pub(crate) async fn write_one(
 async fn write(client: Client, event: Event) {
     let namespace = event.metadata.namespace.as_deref();
     let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));
-    let options = PostParams::default();
-    match timeout(EVENT_DEADLINE, api.create(&options, &event)).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => {
-            tracing::debug!(error = error_chain(&error), "the event was not written");
-        }
-        Err(_) => tracing::debug!("the event was not written in time"),
+    let written = in_time(EVENT_DEADLINE, api.create(&PostParams::default(), &event)).await;
+    if let Err(error) = written.map_err(Unavailable::from) {
+        tracing::debug!(error = error_chain(&error), "the event was not written");
     }
 }
 

@@ -6,19 +6,17 @@ use std::future::Future;
 use std::time::Duration;
 
 use kube::Resource;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::{ClusterResourceScope, Status};
 use kube::{Error as KubeError, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::client::{CONTROLLER, post};
 use crate::watch::Lenient;
 
 /// For one call: an API server under load answers small objects within its own limit for others.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
-
-/// Under which our fields stand in `metadata.managedFields`.
-pub(super) const FIELD_MANAGER: &str = "node-attestation-controller";
 
 /// HTTP status of a right that is missing.
 const FORBIDDEN: u16 = 403;
@@ -194,16 +192,13 @@ where
         Some((false, version)) => {
             let mut replacement = wanted.clone();
             replacement.meta_mut().resource_version = version;
-            let options = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
+            let options = post(CONTROLLER);
             let written = api.replace(&name, &options, &replacement);
             call("update", &object, written).await?;
             Ok(ApplyOutcome::Replaced)
         }
         None => {
-            let options = PatchParams::apply(FIELD_MANAGER);
+            let options = PatchParams::apply(CONTROLLER);
             let patch = Patch::Apply(wanted);
             let written = api.patch(&name, &options, &patch);
             call("create", &object, written).await?;

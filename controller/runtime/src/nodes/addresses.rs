@@ -11,6 +11,7 @@ use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 
+use crate::client::in_time;
 use crate::watch::Lenient;
 
 /// For one look at a Node.
@@ -42,10 +43,7 @@ impl KubeNodeAddresses {
     }
 
     async fn read(&self, node_name: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
-        let node = tokio::time::timeout(DEADLINE, self.0.get_opt(node_name.as_str()))
-            .await
-            .map_err(Unavailable::new)?
-            .map_err(Unavailable::new)?;
+        let node = in_time(DEADLINE, self.0.get_opt(node_name.as_str())).await?;
         let node = node.map(|node| node.object).transpose();
         let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
         let addresses = status.and_then(|status| status.addresses);

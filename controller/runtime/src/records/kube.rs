@@ -1,13 +1,12 @@
 //! Records as objects in the management cluster.
 
 use std::fmt::{self, Debug};
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Client, Error as KubeError};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use node_attestation_core::identifiers::KeyDigest;
@@ -21,15 +20,11 @@ use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::ObjectKey;
+use crate::client::{CONTROLLER, CallError, in_time, merge, post};
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// one small object.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
-
-const FIELD_MANAGER: &str = "node-attestation-controller";
-
-/// HTTP status of an object that exists, or has changed.
-const CONFLICT: u16 = 409;
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -67,8 +62,7 @@ impl KubeRecords {
     }
 
     async fn fetch(&self, name: &str) -> Result<Option<Stored>, Unavailable> {
-        let object = in_time(self.api.get_opt(name)).await?;
-        let object = object.map_err(Unavailable::new)?;
+        let object = in_time(CALL_DEADLINE, self.api.get_opt(name)).await?;
         let stored = object.map(|object| object::stored(&object, &self.cluster));
         stored.transpose().map_err(Unavailable::new)
     }
@@ -79,32 +73,20 @@ impl KubeRecords {
         let mut object = NodeIdentity::new(&name, spec);
         let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
         object.metadata.labels = Some([label].into());
-        let parameters = PostParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
-        match in_time(self.api.create(&parameters, &object)).await? {
-            Ok(made) => self.written(&made),
-            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Exists),
-            Err(error) => Err(Unavailable::new(error).into()),
-        }
+        let parameters = post(CONTROLLER);
+        let made = self.api.create(&parameters, &object);
+        self.written(in_time(CALL_DEADLINE, made).await, WriteError::Exists)
     }
 
     async fn change(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
         let name = self.name(&record.node_name);
         let patch = self.patch(record, read).map_err(Unavailable::new)?;
-        let parameters = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let parameters = merge(CONTROLLER);
         let patch = Patch::Merge(&patch);
         let patched = self.api.patch(&name, &parameters, &patch);
-        match in_time(patched).await? {
-            Ok(changed) => self.written(&changed),
-            Err(KubeError::Api(status)) if status.is_not_found() || status.code == CONFLICT => {
-                Err(WriteError::Conflict)
-            }
-            Err(error) => Err(Unavailable::new(error).into()),
+        match in_time(CALL_DEADLINE, patched).await {
+            Err(error) if error.is_not_found() => Err(WriteError::Conflict),
+            changed => self.written(changed, WriteError::Conflict),
         }
     }
 
@@ -126,8 +108,18 @@ impl KubeRecords {
         }))
     }
 
-    fn written(&self, object: &NodeIdentity) -> Result<Stored, WriteError> {
-        let stored = object::stored(object, &self.cluster);
+    /// The record as it was written; `conflict` where the object exists, or is another version.
+    fn written(
+        &self,
+        written: Result<NodeIdentity, CallError>,
+        conflict: WriteError,
+    ) -> Result<Stored, WriteError> {
+        let object = match written {
+            Ok(object) => object,
+            Err(error) if error.is_conflict() => return Err(conflict),
+            Err(error) => return Err(Unavailable::from(error).into()),
+        };
+        let stored = object::stored(&object, &self.cluster);
         Ok(stored.map_err(Unavailable::new)?)
     }
 
@@ -139,11 +131,11 @@ impl KubeRecords {
             }),
             ..DeleteParams::default()
         };
-        match in_time(self.api.delete(name, &parameters)).await? {
+        match in_time(CALL_DEADLINE, self.api.delete(name, &parameters)).await {
             Ok(_) => Ok(()),
-            Err(KubeError::Api(status)) if status.is_not_found() => Ok(()),
-            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Conflict),
-            Err(error) => Err(Unavailable::new(error).into()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) if error.is_conflict() => Err(WriteError::Conflict),
+            Err(error) => Err(Unavailable::from(error).into()),
         }
     }
 
@@ -164,7 +156,7 @@ impl KubeRecords {
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);
         let patched = self.api.patch_status(name, &parameters, &patch);
-        in_time(patched).await?.map_err(Unavailable::new)?;
+        in_time(CALL_DEADLINE, patched).await?;
         Ok(())
     }
 }
@@ -262,15 +254,6 @@ impl Records for KubeRecords {
         let object = self.name(name);
         Box::pin(async move { self.write_status(&object, issued).await })
     }
-}
-
-/// The outer error is that there was no answer in time.
-async fn in_time<T>(
-    call: impl Future<Output = Result<T, KubeError>>,
-) -> Result<Result<T, KubeError>, Unavailable> {
-    tokio::time::timeout(CALL_DEADLINE, call)
-        .await
-        .map_err(Unavailable::new)
 }
 
 #[cfg(test)]
