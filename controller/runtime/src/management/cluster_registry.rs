@@ -11,7 +11,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
-use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -21,7 +20,7 @@ use super::enablement::Enablement;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
-use crate::watch::{Lenient, Skipped, on_management, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
@@ -221,21 +220,9 @@ fn authentications(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let mut failed = false;
+    let mut log = WatchLog::new("KubeletAuthentication");
     on_management(api, watch_config()).filter_map(move |event| {
-        if let Err(error) = &event {
-            let error = error_chain(error);
-            if failed {
-                tracing::debug!(error, "the watch of KubeletAuthentications failed again");
-            } else {
-                tracing::warn!(
-                    error,
-                    "the watch of KubeletAuthentications failed; it is tried again until it holds"
-                );
-            }
-        }
-        // A watch also says that it begins before every list that fails.
-        failed = event.is_err() || failed && matches!(event, Ok(Event::Init));
+        log.observe(&event, || {});
         std::future::ready(event.ok())
     })
 }
