@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::api::{Api, ListParams};
-use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::KubeletAuthentication;
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub async fn list(
     let all = all.map_err(failed("KubeletAuthentications"))?;
     let known = all
         .into_iter()
-        .filter_map(|one| Some((key(one.meta())?, one)));
+        .filter_map(|one| Some((ObjectKey::of(one.meta())?, one)));
     let mut known: BTreeMap<ObjectKey, KubeletAuthentication> = known.collect();
     let states = clusters.into_iter().map(|key| ClusterState {
         kubelet_authentication: known.remove(&key),
@@ -94,15 +94,8 @@ async fn keys(
     let mut keys: Vec<_> = all
         .await?
         .iter()
-        .filter_map(|one| key(&one.metadata))
+        .filter_map(|one| ObjectKey::of(&one.metadata))
         .collect();
     keys.sort();
     Ok(keys)
-}
-
-fn key(metadata: &ObjectMeta) -> Option<ObjectKey> {
-    Some(ObjectKey {
-        namespace: metadata.namespace.clone()?,
-        name: metadata.name.clone()?,
-    })
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{Stream, StreamExt as _};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
@@ -94,7 +93,7 @@ impl Directory {
                 }
             }
             Event::InitApply(seen) | Event::Apply(seen) => {
-                let Some(key) = key_of(seen.meta()) else {
+                let Some(key) = ObjectKey::of(seen.meta()) else {
                     return;
                 };
                 match seen.object {
@@ -111,7 +110,7 @@ impl Directory {
                 gone.for_each(|(_, entry)| entry.deleted());
             }
             Event::Delete(seen) => {
-                let entry = key_of(seen.meta()).and_then(|key| self.clusters.remove(&key));
+                let entry = ObjectKey::of(seen.meta()).and_then(|key| self.clusters.remove(&key));
                 if let Some(entry) = entry {
                     entry.deleted();
                 }
@@ -201,13 +200,6 @@ impl Entry {
     fn deleted(self) {
         self.authentication.send_replace(ClusterEvent::Deleted);
     }
-}
-
-fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
-    Some(ObjectKey {
-        namespace: metadata.namespace.clone()?,
-        name: metadata.name.clone()?,
-    })
 }
 
 /// All there are, for ever.
