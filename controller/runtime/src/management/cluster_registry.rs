@@ -208,7 +208,7 @@ fn authentications(
     shared: &Shared,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
     let client = shared.management.clone();
-    let api = match &settings.namespace {
+    let api = match &settings.selection.namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
