@@ -15,9 +15,7 @@ pub(crate) use api_discovery::cluster_resource;
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;
-pub use kubeconfig::{
-    Credential, FileField, Impersonation, KubeconfigRefused, Listed, TenantKubeconfig, UrlPart,
-};
+pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 pub use objects::{
     Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, ObjectKey, OwnAttestors, Reference,
 };
