@@ -36,7 +36,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::access::{HardeningError, NOT_FOUND, call};
+use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
 
 /// How long a token lives on when nobody extends it: longer than the controller is away for an
@@ -339,9 +339,7 @@ async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, 
     };
     match call("get", format!("secrets/{name}"), answer).await {
         Ok(text) => Ok(Some(Zeroizing::new(text))),
-        Err(HardeningError::Refused {
-            code: NOT_FOUND, ..
-        }) => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
