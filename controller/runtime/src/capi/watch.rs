@@ -1,7 +1,6 @@
 //! Watches of Cluster API's objects on the management cluster.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -36,17 +35,10 @@ pub struct Selection {
 
 /// What must be run for [`Objects`] to know anything.
 #[must_use = "nothing is watched until it runs"]
+#[derive(Debug)]
 pub struct Watches {
     objects: Objects,
     selection: Selection,
-}
-
-impl fmt::Debug for Watches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watches")
-            .field("selection", &self.selection)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Watches {

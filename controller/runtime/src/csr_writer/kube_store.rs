@@ -1,7 +1,6 @@
 //! Requests in a Kubernetes API server.
 
 use std::error::Error;
-use std::fmt::{self, Debug};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -85,7 +84,7 @@ impl From<CallError> for StoreError {
 }
 
 /// The requests of one Kubernetes API server.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct KubeStore {
     api: Api<CertificateSigningRequest>,
 }
@@ -108,12 +107,6 @@ impl KubeStore {
         let api = &self.api;
         let written = api.replace_subresource(subresource, name, &options, request);
         Ok(in_time(CALL_DEADLINE, written).await?)
-    }
-}
-
-impl Debug for KubeStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeStore").finish_non_exhaustive()
     }
 }
 

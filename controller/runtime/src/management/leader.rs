@@ -283,7 +283,7 @@ fn duration(lease: &Lease) -> Duration {
 }
 
 /// The Lease of this name in the namespace that a client takes for its own.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct KubeLeases {
     api: Api<Lease>,
     name: String,
@@ -295,14 +295,6 @@ impl KubeLeases {
             api: Api::default_namespaced(client),
             name,
         }
-    }
-}
-
-impl Debug for KubeLeases {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KubeLeases")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
     }
 }
 

@@ -18,6 +18,7 @@ use crate::watch::Lenient;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// `Node.status.addresses` of the cluster that a client speaks to.
+#[derive(Debug)]
 pub struct KubeNodeAddresses(Api<Lenient<ReadNode, Node>>);
 
 /// What is read of a Node: whoever is on a node writes its status, times included.
@@ -64,11 +65,5 @@ impl NodeReportedAddresses for KubeNodeAddresses {
         node_name: &'a NodeName,
     ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
         self.read(node_name).boxed()
-    }
-}
-
-impl std::fmt::Debug for KubeNodeAddresses {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KubeNodeAddresses").finish_non_exhaustive()
     }
 }

@@ -1,6 +1,5 @@
 //! Nodes in a Kubernetes API server.
 
-use std::fmt::{self, Debug};
 use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
@@ -27,7 +26,7 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// The Nodes of one Kubernetes API server.
 ///
 /// Its user may get and delete Nodes, and get Leases in `kube-node-lease`.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct KubeNodes {
     nodes: Api<Lenient<ReadNode, KubeNode>>,
     leases: Api<Lenient<ReadLease, Lease>>,
@@ -114,12 +113,6 @@ fn is_ready(node: &ReadNode) -> bool {
 fn renewed(lease: ReadLease) -> Option<SystemTime> {
     let time = lease.spec?.renew_time?;
     Some(time.parse().unwrap_or(Timestamp::MAX).into())
-}
-
-impl Debug for KubeNodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeNodes").finish_non_exhaustive()
-    }
 }
 
 impl Nodes for KubeNodes {
