@@ -173,7 +173,7 @@ impl Deciding<'_> {
                 let Some(Ok(node)) = node else {
                     return Ok(false);
                 };
-                match self.context.ledger.holder(&node, None, self.now).await {
+                match self.context.ledger.holder(&node, None).await {
                     Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(true),
                     Err(Refusal::Retry(deferral)) => Err(Decision::Retry(deferral)),
                     Ok(_) | Err(Refusal::Deny(_) | Refusal::Fail(_)) => Ok(false),
@@ -234,7 +234,7 @@ impl Deciding<'_> {
         self.machine.clone_from(&csr.machine().object);
         let attested = csr.attest(verifier, audiences, now);
         let csr = self.steps.wait("attest", attested).await?;
-        let settled = csr.check_node_name(inventory, ledger.as_ref(), now);
+        let settled = csr.check_node_name(inventory, ledger.as_ref());
         let csr = self.steps.wait("check_node_name", settled).await?;
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
@@ -242,7 +242,7 @@ impl Deciding<'_> {
             let refusal = Refusal::from(not_valid);
             return Err(self.steps.take("sign", || refusal.into()));
         }
-        let claimed = csr.claim(ledger.as_ref(), self.reference.clone(), now);
+        let claimed = Box::pin(csr.claim(ledger.as_ref(), self.reference.clone(), now));
         Ok(self.steps.wait("claim", claimed).await?)
     }
 
@@ -269,7 +269,7 @@ impl Deciding<'_> {
             let detail = "the cluster has no exception";
             return Err(Denial::UnattestedBuiltInRequest { detail }.into());
         }
-        let renewal = csr.renew_control_plane(inventory.as_ref(), ledger.as_ref(), self.now);
+        let renewal = csr.renew_control_plane(inventory.as_ref(), ledger.as_ref());
         let renewal = self.steps.wait("control_plane", renewal).await?;
         self.machine.clone_from(&renewal.machine().object);
         Ok(Decision::Approve(renewal.approve()))
@@ -295,7 +295,7 @@ impl Deciding<'_> {
             csr.conform_serving(issuance, serving, lifetimes)
         })?;
         let (ledger, inventory) = (ledger.as_ref(), inventory.as_ref());
-        let corroborated = csr.corroborate(ledger, inventory, verifiers, serving, now);
+        let corroborated = csr.corroborate(ledger, inventory, verifiers, serving);
         let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         Ok(match signer {

@@ -8,13 +8,13 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::identifiers::{CertificateUid, TokenId};
+use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
-use crate::ledger::{Claim, Grant, Holder, Ledger, Renewal};
+use crate::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::refusal::Unavailable;
-use crate::testing::cluster::machine;
+use crate::testing::cluster::{Parts, machine};
 use crate::testing::{cluster, decided, insecure, valid};
-use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
+use crate::verifier::{Appraisal, Assurance, Identity, Verifier, Verifiers};
 
 /// Everything of it is down.
 #[derive(Debug)]
@@ -48,22 +48,61 @@ impl Inventory for Down {
     }
 }
 
-impl Ledger for Down {
-    fn claim<'a>(&'a self, _: &'a Claim, _: SystemTime) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+impl Records for Down {
+    fn known<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        ready(Err(down())).boxed()
     }
 
-    fn renew<'a>(&'a self, _: &'a Renewal, _: SystemTime) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+    fn known_of_machine<'a>(
+        &'a self,
+        _: &'a Identity,
+        _: KeyDigest,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+        ready(Err(down())).boxed()
     }
 
-    fn holder<'a>(
+    fn caught_up<'a>(
         &'a self,
         _: &'a NodeName,
-        _: Option<CertificateUid>,
-        _: SystemTime,
-    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
-        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+        _: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn read<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn create<'a>(&'a self, _: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        ready(Err(down().into())).boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        _: &'a Record,
+        _: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        ready(Err(down().into())).boxed()
+    }
+
+    fn delete<'a>(
+        &'a self,
+        _: &'a NodeName,
+        _: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>> {
+        ready(Err(down().into())).boxed()
+    }
+
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn note<'a>(
+        &'a self,
+        _: &'a NodeName,
+        _: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        ready(Err(down())).boxed()
     }
 }
 
@@ -199,10 +238,11 @@ fn an_outage_of_the_verifier_is_retried() {
 
 #[test]
 fn an_outage_of_the_ledger_is_retried() {
-    let context = Context {
-        ledger: Arc::new(Down),
-        ..cluster()
-    };
+    let context = Parts {
+        records: Arc::new(Down),
+        ..Parts::default()
+    }
+    .cluster();
 
     assert_eq!(retried(&valid(), &context).reason(), "LedgerUnavailable");
 }

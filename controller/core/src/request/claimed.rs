@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use super::attested::ClaimOrRenewal;
 use super::{ConformantClientCsr, NamedCsr};
 use crate::identifiers::{CertificateUid, KeyDigest};
-use crate::ledger::{Claim, Grant, GrantReason, Ledger, Renewal, RequestRef};
+use crate::ledger::{Claim, Grant, GrantReason, RecordLedger, Renewal, RequestRef};
 use crate::refusal::Refusal;
 use crate::verifier::Identity;
 
@@ -22,7 +22,7 @@ impl NamedCsr {
     /// `reference` is what the record will say of this request.
     pub async fn claim(
         self,
-        ledger: &dyn Ledger,
+        ledger: &RecordLedger,
         reference: RequestRef,
         now: SystemTime,
     ) -> Result<ClaimedCsr, Refusal> {
@@ -53,7 +53,7 @@ impl NamedCsr {
                     asked,
                     not_after,
                 };
-                ledger.renew(&renewal, now).await?
+                ledger.renew(&renewal).await?
             }
         };
         Ok(ClaimedCsr { csr: self, grant })

@@ -1,12 +1,10 @@
 //! A control-plane machine that renews the certificate that kubeadm made for it.
 
-use std::time::SystemTime;
-
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{Asked, ParsedCsr};
 use crate::inventory::{Inventory, Machine};
-use crate::ledger::Ledger;
+use crate::ledger::RecordLedger;
 use crate::policy::{extensions, machine, requester, subject, usages};
 use crate::refusal::{Deferral, Denial, Refusal};
 
@@ -28,8 +26,7 @@ impl ParsedCsr {
     pub async fn renew_control_plane(
         self,
         inventory: &dyn Inventory,
-        ledger: &dyn Ledger,
-        now: SystemTime,
+        ledger: &RecordLedger,
     ) -> Result<ControlPlaneRenewal, Refusal> {
         let raw = self.raw();
         if *raw.asked() != Asked::BuiltInClient {
@@ -60,7 +57,7 @@ impl ParsedCsr {
         let provider_id = provider_id.ok_or_else(|| Deferral::MachineNotReady {
             machine: machine.name.clone(),
         })?;
-        match ledger.holder(&node_name, None, now).await {
+        match ledger.holder(&node_name, None).await {
             Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(ControlPlaneRenewal {
                 node_name,
                 provider_id,

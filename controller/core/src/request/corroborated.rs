@@ -1,11 +1,9 @@
 //! A request for names that are the machine's own.
 
-use std::time::SystemTime;
-
 use super::ConformantServingCsr;
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::inventory::{Inventory, Machine};
-use crate::ledger::Ledger;
+use crate::ledger::RecordLedger;
 use crate::policy::{machine, serving_machine};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
@@ -32,13 +30,12 @@ impl ConformantServingCsr {
     /// requesting node", and an insecure provider cannot have one.
     pub async fn corroborate(
         self,
-        ledger: &dyn Ledger,
+        ledger: &RecordLedger,
         inventory: &dyn Inventory,
         verifiers: &Verifiers,
         policy: &ServingPolicy,
-        now: SystemTime,
     ) -> Result<CorroboratedCsr, Refusal> {
-        let holder = ledger.holder(self.node_name(), self.uid(), now).await?;
+        let holder = ledger.holder(self.node_name(), self.uid()).await?;
         let identity = match holder.assurance {
             Assurance::Attested(identity) => identity,
             Assurance::None(_) => {

@@ -8,8 +8,7 @@ use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenOwner};
 use crate::ledger::record::GRANT_LAG;
 use crate::ledger::{
-    LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal,
-    SeenBoot,
+    LastIssued, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal, SeenBoot,
 };
 use crate::nodes::{NodeState, Nodes as _};
 use crate::refusal::Unavailable;
@@ -331,7 +330,7 @@ fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
         asked: late,
         not_after: late + LONGEST,
     };
-    let granted = block_on(cached.ledger().renew(&renewal, late)).unwrap();
+    let granted = block_on(cached.ledger().renew(&renewal)).unwrap();
 
     let revoked = world.record("n1").revoked_generations(LONGEST, late);
     assert!(granted.not_after <= revoked.unwrap().until);
