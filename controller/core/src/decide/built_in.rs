@@ -292,7 +292,7 @@ fn the_record_covers_a_certificate_that_is_signed_late() {
     let parsed = raw.parse().unwrap();
     let csr = parsed.conform_client(verifier, &cluster.lifetimes).unwrap();
 
-    assert_eq!(csr.lifetime(), 2 * Duration::from_secs(DAY));
+    assert_eq!(csr.request().lifetime, 2 * Duration::from_secs(DAY));
 }
 
 #[test]

@@ -29,17 +29,17 @@ impl ParsedCsr {
         ledger: &RecordLedger,
     ) -> Result<ControlPlaneRenewal, Refusal> {
         let raw = self.raw();
-        if *raw.asked() != Asked::BuiltInClient {
+        if raw.asked != Asked::BuiltInClient {
             return Err(Denial::SignerPurpose.into());
         }
         let node_name = subject::node_name(self.csr())?;
-        usages::exact(raw.usages())?;
+        usages::exact(&raw.usages)?;
         if self.claimed_provider().is_some() {
             return Err(Denial::AttestationUnexpected.into());
         }
         extensions::none(self.csr())?;
-        requester::is_node(raw.username(), raw.groups(), &node_name)?;
-        if raw.uid().is_some_and(|uid| !uid.is_empty()) {
+        requester::is_node(&raw.username, &raw.groups, &node_name)?;
+        if raw.uid.as_deref().is_some_and(|uid| !uid.is_empty()) {
             return Err(unattested("the requester's certificate is not kubeadm's"));
         }
 

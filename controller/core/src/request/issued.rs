@@ -34,10 +34,10 @@ impl ClaimedCsr {
     ///
     /// A request to kube-controller-manager's signer denies: only that may sign it.
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
-        is_ours(self.request().asked())?;
+        is_ours(&self.request().asked)?;
         let contents = CertificateContents {
-            node_name: self.request().node_name(),
-            spki: self.request().spki_der(),
+            node_name: &self.request().node_name,
+            spki: &self.request().spki,
             not_after: self.not_after(),
             purpose: Purpose::Client {
                 uid: self.uid(),
@@ -47,7 +47,7 @@ impl ClaimedCsr {
         let certificate = signer.sign(&contents, now)?;
         Ok(IssuedCertificate {
             basis: ApprovalReason::NodeNameClaimed,
-            node_name: self.request().node_name().clone(),
+            node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.uid(),
             pem: certificate.pem,
@@ -67,17 +67,17 @@ impl CorroboratedCsr {
     ///
     /// As [`ClaimedCsr::sign`].
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
-        is_ours(self.request().asked())?;
+        is_ours(&self.request().asked)?;
         let contents = CertificateContents {
-            node_name: self.request().node_name(),
-            spki: self.request().spki_der(),
-            not_after: now + self.request().lifetime(),
-            purpose: Purpose::Serving(self.request().names()),
+            node_name: &self.request().node_name,
+            spki: &self.request().spki,
+            not_after: now + self.request().lifetime,
+            purpose: Purpose::Serving(&self.request().names),
         };
         let certificate = signer.sign(&contents, now)?;
         Ok(IssuedCertificate {
             basis: ApprovalReason::ServingNamesCorroborated,
-            node_name: self.request().node_name().clone(),
+            node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.uid(),
             pem: certificate.pem,

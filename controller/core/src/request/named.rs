@@ -1,7 +1,7 @@
 //! A request for the name that its machine has.
 
 use super::attested::ClaimOrRenewal;
-use super::{AttestedCsr, ConformantClientCsr};
+use super::{AttestedCsr, ClientRequest};
 use crate::inventory::{Inventory, Machine, Naming};
 use crate::ledger::RecordLedger;
 use crate::policy::machine;
@@ -23,7 +23,7 @@ impl AttestedCsr {
         inventory: &dyn Inventory,
         ledger: &RecordLedger,
     ) -> Result<NamedCsr, Refusal> {
-        let (machine, asked) = (self.machine(), self.request().node_name());
+        let (machine, asked) = (self.machine(), &self.request().node_name);
         if let Some(name) = &self.identity().node_name {
             machine::is_node(machine, Naming::only(Some(name), asked), asked)?;
             return Ok(NamedCsr { csr: self });
@@ -46,7 +46,7 @@ impl AttestedCsr {
             // The provider ID may be no more than what it said.
             ClaimOrRenewal::Claiming(Assurance::None(_), _) => return Ok(false),
         };
-        let holder = ledger.holder(self.request().node_name(), uid).await;
+        let holder = ledger.holder(&self.request().node_name, uid).await;
         match holder.map(|holder| holder.assurance) {
             Ok(Assurance::Attested(holder)) => {
                 let provider_id = &holder.identity().provider_id;
@@ -60,7 +60,7 @@ impl AttestedCsr {
 
 impl NamedCsr {
     /// The requested certificate.
-    pub fn request(&self) -> &ConformantClientCsr {
+    pub fn request(&self) -> &ClientRequest {
         self.csr.request()
     }
 
