@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
 use kube::{Client, Resource as _};
@@ -16,7 +16,8 @@ use node_attestation_core::crd::{
 };
 use serde_json::{Value, json};
 
-use crate::client::{CONTROLLER, CallError, ClusterAccess, in_time};
+use crate::client::{CallError, ClusterAccess, in_time};
+use crate::events::event;
 
 /// For one call.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -177,22 +178,9 @@ impl Identities {
         )
         .await?;
         let who = self.who().await;
-        let event = Event {
-            metadata: ObjectMeta {
-                generate_name: Some(format!("{CONTROLLER}-")),
-                namespace: Some(namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            event_time: Timestamp::try_from(now).ok().map(MicroTime),
-            type_: Some("Warning".to_owned()),
-            action: Some("Identities".to_owned()),
-            reason: Some(reason.to_owned()),
-            note: Some(format!("{note}, by {who}")),
-            regarding: Some(written.object_ref(&())),
-            reporting_controller: Some(CONTROLLER.to_owned()),
-            reporting_instance: Some(CONTROLLER.to_owned()),
-            ..Event::default()
-        };
+        let note = format!("{note}, by {who}");
+        let words = ("Warning", "Identities", reason, note);
+        let event = event(written.object_ref(&()), words, now);
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let told = in_time(DEADLINE, events.create(&PostParams::default(), &event)).await;
         Ok(Changed {

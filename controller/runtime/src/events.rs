@@ -339,6 +339,7 @@ fn event_of(
     written(regarding, related, words, now)
 }
 
+/// The event of this type, action, reason and note, which is cut.
 fn written(
     regarding: ObjectReference,
     related: Option<ObjectReference>,
@@ -346,6 +347,19 @@ fn written(
     now: SystemTime,
 ) -> Event {
     let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
+    let note = note.collect();
+    Event {
+        related,
+        ..event(regarding, (kind, action, reason, note), now)
+    }
+}
+
+/// The event of this type, action, reason and note.
+pub(crate) fn event(
+    regarding: ObjectReference,
+    (kind, action, reason, note): (&str, &str, &str, String),
+    now: SystemTime,
+) -> Event {
     Event {
         metadata: ObjectMeta {
             // The request's own name need not be one that an event may have.
@@ -361,9 +375,8 @@ fn written(
         type_: Some(kind.to_owned()),
         action: Some(action.to_owned()),
         reason: Some(reason.to_owned()),
-        note: Some(note.collect()),
+        note: Some(note),
         regarding: Some(regarding),
-        related,
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(CONTROLLER.to_owned()),
         ..Event::default()
