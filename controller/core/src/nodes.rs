@@ -6,10 +6,9 @@
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
 
-use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 
 /// A kubelet renews its Lease every ten seconds; kube-controller-manager calls a Node down after 50
 /// (`nodeMonitorGracePeriod`). Older than this, nobody is at work under the Node's name.
@@ -20,15 +19,11 @@ const LEASE_GRACE: Duration = Duration::from_mins(1);
 /// An implementation brings its own deadlines. An error is an outage.
 pub trait Nodes: Debug + Send + Sync {
     /// The Node of this name, now.
-    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>>;
+    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState>;
 
     /// Deletes the Node of this name if it still is the one of this UID; one that is gone, or
     /// another by now, is left alone.
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()>;
 }
 
 /// What there is under a Node's name.

@@ -18,7 +18,7 @@ mod failure;
 mod ignored;
 
 pub use catalogue::Reason;
-pub use deferral::{Deferral, Unavailable};
+pub use deferral::{Answer, Deferral, Unavailable};
 pub use denial::{AwsDenial, Denial, TpmDenial};
 pub use failure::Failure;
 pub use ignored::Ignored;

@@ -11,7 +11,7 @@ use super::*;
 use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
 use crate::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
-use crate::refusal::Unavailable;
+use crate::refusal::{Answer, Unavailable};
 use crate::testing::cluster::{Parts, machine};
 use crate::testing::{cluster, decided, insecure, valid};
 use crate::verifier::{Appraisal, Assurance, Identity, Verifier, Verifiers};
@@ -25,51 +25,37 @@ fn down() -> Unavailable {
 }
 
 impl Inventory for Down {
-    fn by_provider_id<'a>(
-        &'a self,
-        _: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, _: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         ready(Err(down())).boxed()
     }
 
-    fn by_token<'a>(
-        &'a self,
-        _: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, _: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         ready(Err(down())).boxed()
     }
 
-    fn by_address(&self, _: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, _: IpAddr) -> Answer<'_, Vec<Machine>> {
         ready(Err(down())).boxed()
     }
 
-    fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, _: &'a str) -> Answer<'a, Vec<Machine>> {
         ready(Err(down())).boxed()
     }
 }
 
 impl Records for Down {
-    fn known<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn known<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Option<Stored>> {
         ready(Err(down())).boxed()
     }
 
-    fn known_of_machine<'a>(
-        &'a self,
-        _: &'a Identity,
-        _: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    fn known_of_machine<'a>(&'a self, _: &'a Identity, _: KeyDigest) -> Answer<'a, Vec<Stored>> {
         ready(Err(down())).boxed()
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        _: &'a NodeName,
-        _: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn caught_up<'a>(&'a self, _: &'a NodeName, _: &'a Version) -> Answer<'a, ()> {
         ready(Err(down())).boxed()
     }
 
-    fn read<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn read<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Option<Stored>> {
         ready(Err(down())).boxed()
     }
 
@@ -93,15 +79,11 @@ impl Records for Down {
         ready(Err(down().into())).boxed()
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
         ready(Err(down())).boxed()
     }
 
-    fn note<'a>(
-        &'a self,
-        _: &'a NodeName,
-        _: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn note<'a>(&'a self, _: &'a NodeName, _: &'a LastIssued) -> Answer<'a, ()> {
         ready(Err(down())).boxed()
     }
 }
@@ -136,10 +118,7 @@ struct Named {
 }
 
 impl Inventory for Named {
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         if self.has_provider_ids {
             self.machines.by_provider_id(provider_id)
         } else {
@@ -147,26 +126,19 @@ impl Inventory for Named {
         }
     }
 
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         self.machines.by_token(token)
     }
 
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         self.machines.by_address(address)
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         self.machines.by_name(name)
     }
 
-    fn naming<'a>(
-        &'a self,
-        _: &'a Machine,
-        _: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
+    fn naming<'a>(&'a self, _: &'a Machine, _: &'a NodeName) -> Answer<'a, Naming> {
         ready(self.naming.clone().ok_or_else(down)).boxed()
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 
 use crate::nodes::{Node, NodeState, Nodes};
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 
 /// Nodes in memory.
 #[derive(Debug, Default)]
@@ -36,15 +36,11 @@ impl MemoryNodes {
 }
 
 impl Nodes for MemoryNodes {
-    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
         ready(Ok(self.of(name))).boxed()
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
         if self.of(name).uid() == Some(uid) {
             self.remove(name);
         }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _};
+use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 
@@ -60,10 +60,7 @@ fn serving_name(ReadAddress { address }: ReadAddress) -> ServingName {
 }
 
 impl NodeReportedAddresses for KubeNodeAddresses {
-    fn names<'a>(
-        &'a self,
-        node_name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+    fn names<'a>(&'a self, node_name: &'a NodeName) -> Answer<'a, Vec<ServingName>> {
         self.read(node_name).boxed()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use k8s_openapi::jiff::Timestamp;
@@ -10,7 +9,7 @@ use kube::api::{Api, DeleteParams, Preconditions};
 use kube::{Client, Resource as _};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::nodes::{Node, NodeState, Nodes};
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use serde::Deserialize;
 
 use crate::client::in_time;
@@ -116,15 +115,11 @@ fn renewed(lease: ReadLease) -> Option<SystemTime> {
 }
 
 impl Nodes for KubeNodes {
-    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
         Box::pin(self.read(name.as_str()))
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
         Box::pin(self.remove(name.as_str(), uid))
     }
 }

@@ -11,7 +11,7 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use node_attestation_core::verifier::Identity;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -170,10 +170,7 @@ impl Debug for KubeRecords {
 }
 
 impl Records for KubeRecords {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         let object = self.name(name);
         Box::pin(async move {
             self.cache.synced().await?;
@@ -187,7 +184,7 @@ impl Records for KubeRecords {
         &'a self,
         identity: &'a Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    ) -> Answer<'a, Vec<Stored>> {
         Box::pin(async move {
             self.cache.synced().await?;
             let state = self.cache.state();
@@ -197,11 +194,7 @@ impl Records for KubeRecords {
         })
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        name: &'a NodeName,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()> {
         let object = self.name(name);
         Box::pin(async move {
             let has = |state: &State| state.has(&object, version);
@@ -209,10 +202,7 @@ impl Records for KubeRecords {
         })
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         let object = self.name(name);
         Box::pin(async move { self.fetch(&object).await })
     }
@@ -238,7 +228,7 @@ impl Records for KubeRecords {
         Box::pin(async move { self.remove(&object, read).await })
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
         Box::pin(async move {
             self.cache.synced().await?;
             let state = self.cache.state();
@@ -246,11 +236,7 @@ impl Records for KubeRecords {
         })
     }
 
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
         let object = self.name(name);
         Box::pin(async move { self.write_status(&object, issued).await })
     }

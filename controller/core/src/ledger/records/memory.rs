@@ -8,7 +8,7 @@ use kubelet_attestation::names::NodeName;
 
 use super::{LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::identifiers::KeyDigest;
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 use crate::verifier::Identity;
 
 /// Records in memory: a restart forgets who holds which name, so first use is trusted again.
@@ -51,10 +51,7 @@ impl State {
 }
 
 impl Records for MemoryRecords {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         self.read(name)
     }
 
@@ -62,7 +59,7 @@ impl Records for MemoryRecords {
         &'a self,
         identity: &'a Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    ) -> Answer<'a, Vec<Stored>> {
         let found = self
             .state()
             .records
@@ -73,18 +70,11 @@ impl Records for MemoryRecords {
         ready(Ok(found)).boxed()
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        _name: &'a NodeName,
-        _version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn caught_up<'a>(&'a self, _name: &'a NodeName, _version: &'a Version) -> Answer<'a, ()> {
         ready(Ok(())).boxed()
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         ready(Ok(self.of(name))).boxed()
     }
 
@@ -127,16 +117,12 @@ impl Records for MemoryRecords {
         ready(deleted).boxed()
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
         let all = self.state().records.values().cloned().collect();
         ready(Ok(all)).boxed()
     }
 
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
         let mut state = self.state();
         if let Some(stored) = state.records.get_mut(name)
             && stored.record.generation == issued.generation
