@@ -27,7 +27,7 @@ pub use record::{
     TombstoneReason,
 };
 pub use record_ledger::RecordLedger;
-pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError};
+pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError, Written};
 
 /// The holder of a node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::*;
 use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
-use crate::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use crate::ledger::{LastIssued, Record, Records, Stored, Version, Written};
 use crate::refusal::{Answer, Unavailable};
 use crate::testing::cluster::{Parts, machine};
 use crate::testing::{cluster, decided, insecure, valid};
@@ -59,23 +59,15 @@ impl Records for Down {
         ready(Err(down())).boxed()
     }
 
-    fn create<'a>(&'a self, _: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, _: &'a Record) -> Written<'a, Stored> {
         ready(Err(down().into())).boxed()
     }
 
-    fn replace<'a>(
-        &'a self,
-        _: &'a Record,
-        _: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, _: &'a Record, _: &'a Version) -> Written<'a, Stored> {
         ready(Err(down().into())).boxed()
     }
 
-    fn delete<'a>(
-        &'a self,
-        _: &'a NodeName,
-        _: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a Version) -> Written<'a, ()> {
         ready(Err(down().into())).boxed()
     }
 

@@ -45,21 +45,13 @@ pub trait Records: Debug + Send + Sync {
     fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>>;
 
     /// Makes a record.
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>>;
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored>;
 
     /// Writes a record over the version of it that was read.
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>>;
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored>;
 
     /// Deletes a record if it still is of this version.
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>>;
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()>;
 
     /// All records, as a cache has them.
     fn all(&self) -> Answer<'_, Vec<Stored>>;
@@ -116,6 +108,9 @@ impl LastIssued {
         self.boot.map(|boot| SeenBoot { boot, at })
     }
 }
+
+/// The outcome of a write of a record.
+pub type Written<'a, T> = BoxFuture<'a, Result<T, WriteError>>;
 
 /// A record was not written.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use node_attestation_core::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
     Claim, Claimant, LastIssued, MemoryRecords, Record, Records, RequestRef, Stored, Version,
-    WriteError,
+    Written,
 };
 use node_attestation_core::refusal::Answer;
 use node_attestation_core::testing::cluster::Parts;
@@ -75,23 +75,15 @@ impl Records for Mortal<MemoryRecords> {
         self.inner.read(name)
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         self.writes.count(self.inner.create(record)).boxed()
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         self.writes.count(self.inner.replace(record, read)).boxed()
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         self.writes.count(self.inner.delete(name, read)).boxed()
     }
 

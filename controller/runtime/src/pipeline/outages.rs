@@ -6,7 +6,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, TokenId};
 use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
 use node_attestation_core::ledger::{
-    LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
+    LastIssued, MemoryRecords, Record, Records, Stored, Version, Written,
 };
 use node_attestation_core::nodes::{NodeState, Nodes};
 use node_attestation_core::refusal::{Answer, Unavailable};
@@ -67,23 +67,15 @@ impl Records for Away<MemoryRecords> {
         self.ask(|inner| inner.read(name))
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         self.ask(|inner| inner.create(record))
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         self.ask(|inner| inner.replace(record, read))
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         self.ask(|inner| inner.delete(name, read))
     }
 

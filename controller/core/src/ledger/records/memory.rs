@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 
-use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use super::{LastIssued, Record, Records, Stored, Version, WriteError, Written};
 use crate::identifiers::KeyDigest;
 use crate::refusal::Answer;
 use crate::verifier::Identity;
@@ -78,7 +78,7 @@ impl Records for MemoryRecords {
         ready(Ok(self.of(name))).boxed()
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         let mut state = self.state();
         let created = if state.records.contains_key(&record.node_name) {
             Err(WriteError::Exists)
@@ -88,11 +88,7 @@ impl Records for MemoryRecords {
         ready(created).boxed()
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         let mut state = self.state();
         let replaced = if state.is(&record.node_name, read) {
             Ok(state.put(record))
@@ -102,11 +98,7 @@ impl Records for MemoryRecords {
         ready(replaced).boxed()
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         let mut state = self.state();
         let deleted = if state.is(name, read) {
             state.records.remove(name);
