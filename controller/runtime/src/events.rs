@@ -313,9 +313,9 @@ fn event_of(
             certificate.opening().map_or("Issued", GrantReason::reason),
             format!(
                 "issued a certificate of generation {} to node {} on machine {}{}",
-                certificate.uid().generation,
-                certificate.node_name(),
-                certificate.provider_id(),
+                certificate.issued().uid.generation,
+                certificate.issued().node_name,
+                certificate.issued().provider_id,
                 told(certificate.opening())
             ),
         ),

@@ -98,8 +98,8 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
             certificate.opening().map_or("Issued", GrantReason::reason),
             format!(
                 "certificate {} for {}{}",
-                certificate.uid(),
-                certificate.provider_id(),
+                certificate.issued().uid,
+                certificate.issued().provider_id,
                 opening(certificate.opening())
             ),
         ),

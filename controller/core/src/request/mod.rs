@@ -54,7 +54,7 @@ pub use conformant::{ClientRequest, ConformantClientCsr};
 pub use conformant_serving::{ConformantServingCsr, ServingRequest};
 pub use control_plane::ControlPlaneRenewal;
 pub use corroborated::CorroboratedCsr;
-pub use issued::IssuedCertificate;
+pub use issued::{Issued, IssuedCertificate};
 pub use located::LocatedCsr;
 pub use named::NamedCsr;
 pub use parsed::ParsedCsr;

@@ -1,6 +1,5 @@
 //! The CA of a workload cluster: Secret `<cluster>-ca`, keys `tls.crt` and `tls.key`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -49,12 +48,14 @@ pub enum CaRefused {
 }
 
 /// When a CA is not valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaOutOfTime {
     /// Its certificate has expired.
+    #[error("the CA certificate has expired")]
     Expired,
     /// Its certificate is not valid yet.
+    #[error("the CA certificate is not valid yet")]
     NotYetValid,
 }
 
@@ -138,15 +139,6 @@ fn value<'a>(
         return Err(CaRefused::TooLong { field, max });
     }
     Ok((!value.is_empty()).then_some(value))
-}
-
-impl fmt::Display for CaOutOfTime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "the CA certificate has expired",
-            Self::NotYetValid => "the CA certificate is not valid yet",
-        })
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::capi::{ClusterCa, ObjectKey};
 ///
 /// A CA certificate is public, so a tenant can claim any by its certificate alone. Such a claim
 /// stands in the way of nobody but clusters of the same namespace.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct CaKeys {
     keys: Arc<Mutex<BTreeMap<ObjectKey, CaKey>>>,
     changes: watch::Sender<u64>,
@@ -44,15 +44,6 @@ impl CaKey {
         Self {
             digest: ca.key_digest(),
             is_proved: ca.signer().is_some(),
-        }
-    }
-}
-
-impl Default for CaKeys {
-    fn default() -> Self {
-        Self {
-            keys: Arc::default(),
-            changes: watch::Sender::new(0),
         }
     }
 }
