@@ -10,11 +10,11 @@ use node_attestation_core::crd::{manifests, yaml};
 use node_attestation_core::identifiers::{CertificateUid, KeyDigest};
 use node_attestation_core::inventory::{Machine, StaticInventory};
 use node_attestation_core::ledger::{
-    Claim, Claimant, LastIssued, Ledger as _, LedgerPolicy, Record, RecordLedger, Records, Renewal,
-    RequestRef, Revoked, WriteError,
+    Claim, Claimant, LastIssued, LedgerPolicy, Record, RecordLedger, Records, Renewal, RequestRef,
+    Revoked, WriteError,
 };
-use node_attestation_core::nodes::MemoryNodes;
 use node_attestation_core::refusal::{Denial, Refusal};
+use node_attestation_core::testing::nodes::MemoryNodes;
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::records::KubeRecords;
@@ -263,7 +263,7 @@ async fn records_come_through_a_move_and_renew() {
         asked: now(),
         not_after: now() + 8 * DAY,
     };
-    let renewed = ledger.renew(&renewal, now()).await.unwrap();
+    let renewed = ledger.renew(&renewal).await.unwrap();
     assert_eq!(renewed.uid, granted.uid);
     assert_eq!(renewed.not_after, now() + 8 * DAY);
     let former = CertificateUid {
@@ -275,7 +275,7 @@ async fn records_come_through_a_move_and_renew() {
         ..renewal
     };
     assert!(matches!(
-        ledger.renew(&other, now()).await,
+        ledger.renew(&other).await,
         Err(Refusal::Deny(Denial::FormerCertificate { .. }))
     ));
 }

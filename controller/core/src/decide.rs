@@ -21,7 +21,7 @@ mod context;
 mod steps;
 
 pub use context::Context;
-pub use steps::{Check, Elapsed, Step};
+pub use steps::{Elapsed, Step};
 
 use steps::Steps;
 
@@ -133,9 +133,9 @@ impl Deciding<'_> {
             duties,
             ..
         } = self.context;
-        let raw = self.steps.take(Check::Triage, || {
-            RawRequest::triage(request, verifiers, duties)
-        })?;
+        let raw = self
+            .steps
+            .take("triage", || RawRequest::triage(request, verifiers, duties))?;
         let signer = match (raw.asked(), issuance) {
             (Asked::Client(_) | Asked::Serving(_), Issuance::Sign(signer)) => Some(signer.as_ref()),
             (Asked::Client(_) | Asked::Serving(_), Issuance::ApproveOnly) => {
@@ -145,7 +145,7 @@ impl Deciding<'_> {
             (Asked::BuiltInClient | Asked::BuiltInServing, _) => None,
         };
         let asked = raw.asked().clone();
-        let csr = self.steps.take(Check::Parse, || raw.parse())?;
+        let csr = self.steps.take("parse", || raw.parse())?;
         match asked {
             Asked::Client(_) => self.client(csr, signer).await,
             Asked::BuiltInClient if csr.is_attested() => self.attested_built_in(csr).await,
@@ -173,7 +173,7 @@ impl Deciding<'_> {
                 let Some(Ok(node)) = node else {
                     return Ok(false);
                 };
-                match self.context.ledger.holder(&node, None, self.now).await {
+                match self.context.ledger.holder(&node, None).await {
                     Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(true),
                     Err(Refusal::Retry(deferral)) => Err(Decision::Retry(deferral)),
                     Ok(_) | Err(Refusal::Deny(_) | Refusal::Fail(_)) => Ok(false),
@@ -192,11 +192,11 @@ impl Deciding<'_> {
         let now = self.now;
         let Some(signer) = signer else {
             let csr = self.claimed(csr, None).await?;
-            let approval = self.steps.take(Check::Sign, || csr.approve())?;
+            let approval = self.steps.take("sign", || csr.approve())?;
             return Ok(Decision::Approve(approval));
         };
         let csr = self.claimed(csr, Some(signer)).await?;
-        let certificate = self.steps.take(Check::Sign, || csr.sign(signer, now))?;
+        let certificate = self.steps.take("sign", || csr.sign(signer, now))?;
         Ok(Decision::Issue(certificate))
     }
 
@@ -226,24 +226,24 @@ impl Deciding<'_> {
             Some(signer) => lifetimes.until(signer.not_after(), now),
             None => *lifetimes,
         };
-        let csr = self.steps.take(Check::ConformClient, || {
+        let csr = self.steps.take("conform_client", || {
             csr.conform_client(verifier, &lifetimes)
         })?;
         let located = csr.locate(inventory);
-        let csr = self.steps.wait(Check::Locate, located).await?;
+        let csr = self.steps.wait("locate", located).await?;
         self.machine.clone_from(&csr.machine().object);
         let attested = csr.attest(verifier, audiences, now);
-        let csr = self.steps.wait(Check::Attest, attested).await?;
-        let settled = csr.check_node_name(inventory, ledger.as_ref(), now);
-        let csr = self.steps.wait(Check::NodeName, settled).await?;
+        let csr = self.steps.wait("attest", attested).await?;
+        let settled = csr.check_node_name(inventory, ledger.as_ref());
+        let csr = self.steps.wait("check_node_name", settled).await?;
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
         // its former key.
         if let Some(Err(not_valid)) = signer.map(|signer| signer.is_valid(now)) {
             let refusal = Refusal::from(not_valid);
-            return Err(self.steps.take(Check::Sign, || refusal.into()));
+            return Err(self.steps.take("sign", || refusal.into()));
         }
-        let claimed = csr.claim(ledger.as_ref(), self.reference.clone(), now);
-        Ok(self.steps.wait(Check::Claim, claimed).await?)
+        let claimed = Box::pin(csr.claim(ledger.as_ref(), self.reference.clone(), now));
+        Ok(self.steps.wait("claim", claimed).await?)
     }
 
     async fn attested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
@@ -269,8 +269,8 @@ impl Deciding<'_> {
             let detail = "the cluster has no exception";
             return Err(Denial::UnattestedBuiltInRequest { detail }.into());
         }
-        let renewal = csr.renew_control_plane(inventory.as_ref(), ledger.as_ref(), self.now);
-        let renewal = self.steps.wait(Check::ControlPlane, renewal).await?;
+        let renewal = csr.renew_control_plane(inventory.as_ref(), ledger.as_ref());
+        let renewal = self.steps.wait("control_plane", renewal).await?;
         self.machine.clone_from(&renewal.machine().object);
         Ok(Decision::Approve(renewal.approve()))
     }
@@ -291,18 +291,16 @@ impl Deciding<'_> {
             ..
         } = self.context;
         let now = self.now;
-        let csr = self.steps.take(Check::ConformServing, || {
+        let csr = self.steps.take("conform_serving", || {
             csr.conform_serving(issuance, serving, lifetimes)
         })?;
         let (ledger, inventory) = (ledger.as_ref(), inventory.as_ref());
-        let corroborated = csr.corroborate(ledger, inventory, verifiers, serving, now);
-        let csr = self.steps.wait(Check::Corroborate, corroborated).await?;
+        let corroborated = csr.corroborate(ledger, inventory, verifiers, serving);
+        let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         Ok(match signer {
-            Some(signer) => {
-                Decision::Issue(self.steps.take(Check::Sign, || csr.sign(signer, now))?)
-            }
-            None => Decision::Approve(self.steps.take(Check::Sign, || csr.approve())?),
+            Some(signer) => Decision::Issue(self.steps.take("sign", || csr.sign(signer, now))?),
+            None => Decision::Approve(self.steps.take("sign", || csr.approve())?),
         })
     }
 }

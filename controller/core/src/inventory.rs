@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{FutureExt as _, ready};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::TokenId;
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 
 mod naming;
 
@@ -22,39 +22,26 @@ pub use naming::Naming;
 /// that is not there is `None`.
 pub trait Inventory: Debug + Send + Sync {
     /// The machine to which the infrastructure gave this provider ID.
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>>;
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>>;
 
     /// For whom this bootstrap token was made; `None` if it is nobody's own.
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>>;
+    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>>;
 
     /// Every machine, in whatever state, that its infrastructure reports this address of.
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>>;
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>>;
 
     /// Every machine, in whatever state, that its infrastructure reports this DNS name of, or whose
     /// Node may have it as its name. `name` is in lower case.
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>>;
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>>;
 
     /// The machine of this name ([`Machine::name`]), which may have no provider ID yet; `None` also
     /// where machines have no names of their own.
-    fn by_machine_name<'a>(
-        &'a self,
-        _name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_machine_name<'a>(&'a self, _name: &'a str) -> Answer<'a, Option<Machine>> {
         ready(Ok(None)).boxed()
     }
 
     /// Whether the machine's Node may have the name `asked` when it joins.
-    fn naming<'a>(
-        &'a self,
-        machine: &'a Machine,
-        asked: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
+    fn naming<'a>(&'a self, machine: &'a Machine, asked: &'a NodeName) -> Answer<'a, Naming> {
         ready(Ok(Naming::only(machine.node_name.as_ref(), asked))).boxed()
     }
 }
@@ -217,18 +204,12 @@ fn named_by(machine: &Machine) -> impl Iterator<Item = (&'static str, &str)> {
 }
 
 impl Inventory for StaticInventory {
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         let found = self.find(|machine| machine.provider_id.as_ref() == Some(provider_id));
         ready(Ok(found)).boxed()
     }
 
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         let found = self.find(|machine| machine.token_id.as_ref() == Some(token));
         ready(Ok(
             found.map(|machine| TokenOwner::Machine(Box::new(machine)))
@@ -236,19 +217,16 @@ impl Inventory for StaticInventory {
         .boxed()
     }
 
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         let found = self.all(|machine| machine.addresses.contains(&address));
         ready(Ok(found)).boxed()
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         ready(Ok(self.all(|machine| machine.is_called(name)))).boxed()
     }
 
-    fn by_machine_name<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
         ready(Ok(self.find(|machine| machine.name == name))).boxed()
     }
 }

@@ -1,13 +1,10 @@
 //! The holder of a node's name: the record of trust on first use.
 
-use std::fmt::Debug;
 use std::time::SystemTime;
 
-use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, Provider};
 
 use crate::identifiers::{CertificateUid, KeyDigest};
-use crate::refusal::Refusal;
 use crate::verifier::{Assurance, AttestedIdentity};
 
 mod absences;
@@ -30,56 +27,7 @@ pub use record::{
     TombstoneReason,
 };
 pub use record_ledger::RecordLedger;
-pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError};
-
-/// Keeps one record for each node name of one cluster.
-///
-/// Every step can be repeated: after a crash the same request finds its own record. A record
-/// remembers the latest end of the certificate that opens its generation before that certificate
-/// exists.
-pub trait Ledger: Debug + Send + Sync {
-    /// Claims the name for a machine that joins, or finds the claim that is its own already.
-    ///
-    /// A repeated claim of a machine that proved nothing is granted no more than the first one was:
-    /// otherwise filing the same key again would be the renewal that such a machine cannot have.
-    ///
-    /// # Errors
-    ///
-    /// Another machine's living record denies; this machine's own, with another key, is a retry.
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>>;
-
-    /// Finds the record whose certificate asks to be followed by another.
-    ///
-    /// # Errors
-    ///
-    /// A certificate of no record, of a former generation, or of another identity denies.
-    fn renew<'a>(
-        &'a self,
-        renewal: &'a Renewal,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>>;
-
-    /// Reads who holds the name, for a request that was made with a certificate of `uid`; nothing
-    /// is written. `None` where the cluster's certificates carry no UID, so that the name decides.
-    ///
-    /// # Errors
-    ///
-    /// No record, another record, a former generation, or one that may have no certificate any more
-    /// denies.
-    fn holder<'a>(
-        &'a self,
-        node_name: &'a NodeName,
-        uid: Option<CertificateUid>,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Holder, Refusal>>;
-
-    /// Hears of a certificate that was published. Best effort: nothing rests on it.
-    fn issued(&self, _node_name: &NodeName, _certificate: LastIssued) {}
-}
+pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError, Written};
 
 /// The holder of a node's name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,15 +3,12 @@
 //! A Node is written by its kubelet, so it proves nothing about who that is: it can keep a claim
 //! waiting, and never deny or grant one.
 
-use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 
 /// A kubelet renews its Lease every ten seconds; kube-controller-manager calls a Node down after 50
 /// (`nodeMonitorGracePeriod`). Older than this, nobody is at work under the Node's name.
@@ -22,15 +19,11 @@ const LEASE_GRACE: Duration = Duration::from_mins(1);
 /// An implementation brings its own deadlines. An error is an outage.
 pub trait Nodes: Debug + Send + Sync {
     /// The Node of this name, now.
-    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>>;
+    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState>;
 
     /// Deletes the Node of this name if it still is the one of this UID; one that is gone, or
     /// another by now, is left alone.
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()>;
 }
 
 /// What there is under a Node's name.
@@ -85,49 +78,6 @@ impl Node {
         // A time before all time is before every renewal.
         self.lease_renewed
             .is_some_and(|renewed| time.is_none_or(|time| renewed >= time))
-    }
-}
-
-/// Nodes in memory: for a cluster that has none yet, and for tests.
-#[derive(Debug, Default)]
-pub struct MemoryNodes(Mutex<HashMap<NodeName, Node>>);
-
-impl MemoryNodes {
-    /// Puts a Node there.
-    pub fn put(&self, name: NodeName, node: Node) {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.insert(name, node);
-    }
-
-    /// Takes a Node away.
-    pub fn remove(&self, name: &NodeName) {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.remove(name);
-    }
-
-    fn of(&self, name: &NodeName) -> NodeState {
-        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes
-            .get(name)
-            .cloned()
-            .map_or(NodeState::Absent, NodeState::Present)
-    }
-}
-
-impl Nodes for MemoryNodes {
-    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
-        ready(Ok(self.of(name))).boxed()
-    }
-
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
-        if self.of(name).uid() == Some(uid) {
-            self.remove(name);
-        }
-        ready(Ok(())).boxed()
     }
 }
 

@@ -17,9 +17,9 @@ mod denial;
 mod failure;
 mod ignored;
 
-pub use catalogue::{Reason, markdown};
-pub use deferral::{Deferral, Unavailable};
-pub use denial::{AwsDenial, Denial, SubjectAltNameKind, TpmDenial};
+pub use catalogue::Reason;
+pub use deferral::{Answer, Deferral, Unavailable};
+pub use denial::{AwsDenial, Denial, TpmDenial};
 pub use failure::Failure;
 pub use ignored::Ignored;
 

@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::ServingName;
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 
 /// What one cluster's serving certificates must never be for, and whose word counts.
 #[derive(Debug, Clone, Default)]
@@ -30,10 +29,7 @@ pub trait NodeReportedAddresses: Debug + Send + Sync {
     /// # Errors
     ///
     /// An outage.
-    fn names<'a>(
-        &'a self,
-        node_name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>>;
+    fn names<'a>(&'a self, node_name: &'a NodeName) -> Answer<'a, Vec<ServingName>>;
 }
 
 /// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).

@@ -14,6 +14,8 @@
 pub mod cluster;
 mod csr;
 pub mod der;
+mod ledger;
+pub mod nodes;
 pub mod records;
 pub mod serving;
 

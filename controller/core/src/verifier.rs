@@ -10,7 +10,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use crate::crd::conditions::ConditionReport;
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
-use crate::refusal::{Denial, Refusal, Unavailable};
+use crate::refusal::{Answer, Denial, Refusal};
 
 mod insecure;
 pub mod platform;
@@ -59,7 +59,7 @@ pub trait Verifier: Debug + Send + Sync {
     fn serving_names<'a>(
         &'a self,
         _provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+    ) -> Answer<'a, Option<Vec<ServingName>>> {
         ready(Ok(None)).boxed()
     }
 

@@ -3,12 +3,11 @@
 //! Each act is one write to the record, which the controller carries out, and one Event on it that
 //! says who asked for it. The write is the act: it is done also where the Event is not.
 
-use std::future::Future;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
 use kube::{Client, Resource as _};
@@ -16,18 +15,15 @@ use node_attestation_core::crd::{
     CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION, Revoked, object_name,
 };
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use crate::client::ClusterAccess;
+use crate::client::{CallError, ClusterAccess, in_time};
+use crate::events::event;
 
 /// For one call.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// How many records a page of a list has; it is read whole.
 const PAGE_SIZE: u32 = 500;
-
-/// What the events name as their source.
-const CONTROLLER: &str = "node-attestation-controller";
 
 /// The records of a management cluster, for a person.
 #[derive(Clone)]
@@ -42,7 +38,7 @@ pub struct Changed {
     /// The record, as it is now.
     pub identity: NodeIdentity,
     /// Why there is no Event of it, if there is none.
-    pub event_error: Option<IdentitiesError>,
+    pub event_error: Option<CallError>,
 }
 
 /// It could not be done.
@@ -57,12 +53,9 @@ pub enum IdentitiesError {
         /// Its name.
         name: String,
     },
-    /// There was no answer in time.
-    #[error("the API server gave no answer in {} s", DEADLINE.as_secs())]
-    Deadline,
-    /// The API server refused, or could not be asked.
-    #[error("the API server did not do it")]
-    Api(#[from] Box<kube::Error>),
+    /// The API server did not answer, or refused.
+    #[error(transparent)]
+    Call(#[from] CallError),
 }
 
 impl Identities {
@@ -91,7 +84,7 @@ impl Identities {
         if let Some(cluster) = cluster {
             wanted = wanted.labels(&format!("{CLUSTER_NAME_LABEL}={cluster}"));
         }
-        pages(wanted, async |page| api.list(&page).await).await
+        Ok(pages(wanted, async |page| api.list(&page).await).await?)
     }
 
     /// The record of a node's name.
@@ -107,7 +100,7 @@ impl Identities {
     ) -> Result<NodeIdentity, IdentitiesError> {
         let name = object_name(cluster, node);
         let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), namespace);
-        in_time(api.get_opt(&name))
+        in_time(DEADLINE, api.get_opt(&name))
             .await?
             .ok_or_else(|| IdentitiesError::NotFound {
                 namespace: namespace.to_owned(),
@@ -179,26 +172,17 @@ impl Identities {
         let name = identity.metadata.name.as_deref().unwrap_or_default();
         let api: Api<NodeIdentity> = Api::namespaced(self.client.clone(), &namespace);
         let parameters = PatchParams::default();
-        let written = in_time(api.patch(name, &parameters, &Patch::Merge(&patch))).await?;
+        let written = in_time(
+            DEADLINE,
+            api.patch(name, &parameters, &Patch::Merge(&patch)),
+        )
+        .await?;
         let who = self.who().await;
-        let event = Event {
-            metadata: ObjectMeta {
-                generate_name: Some(format!("{CONTROLLER}-")),
-                namespace: Some(namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            event_time: Timestamp::try_from(now).ok().map(MicroTime),
-            type_: Some("Warning".to_owned()),
-            action: Some("Identities".to_owned()),
-            reason: Some(reason.to_owned()),
-            note: Some(format!("{note}, by {who}")),
-            regarding: Some(written.object_ref(&())),
-            reporting_controller: Some(CONTROLLER.to_owned()),
-            reporting_instance: Some(CONTROLLER.to_owned()),
-            ..Event::default()
-        };
+        let note = format!("{note}, by {who}");
+        let words = ("Warning", "Identities", reason, note);
+        let event = event(written.object_ref(&()), words, now);
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let told = in_time(events.create(&PostParams::default(), &event)).await;
+        let told = in_time(DEADLINE, events.create(&PostParams::default(), &event)).await;
         Ok(Changed {
             identity: written,
             event_error: told.err(),
@@ -209,7 +193,7 @@ impl Identities {
     async fn who(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = SelfSubjectReview::default();
-        let answer = in_time(reviews.create(&PostParams::default(), &review)).await;
+        let answer = in_time(DEADLINE, reviews.create(&PostParams::default(), &review)).await;
         answer
             .ok()
             .and_then(|review| review.status?.user_info?.username)
@@ -234,26 +218,16 @@ fn whole_seconds(now: SystemTime) -> Timestamp {
 pub(crate) async fn pages<T: Clone>(
     wanted: ListParams,
     list: impl AsyncFn(ListParams) -> Result<ObjectList<T>, kube::Error>,
-) -> Result<Vec<T>, IdentitiesError> {
+) -> Result<Vec<T>, CallError> {
     let mut page = wanted.limit(PAGE_SIZE);
     let mut all = Vec::new();
     loop {
-        let answer = in_time(list(page.clone())).await?;
+        let answer = in_time(DEADLINE, list(page.clone())).await?;
         all.extend(answer.items);
         match answer.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => page = page.continue_token(&next),
             None => return Ok(all),
         }
-    }
-}
-
-pub(crate) async fn in_time<T>(
-    call: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, IdentitiesError> {
-    match timeout(DEADLINE, call).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(Box::new(error).into()),
-        Err(_) => Err(IdentitiesError::Deadline),
     }
 }
 

@@ -12,12 +12,10 @@ mod store;
 mod watch;
 
 pub(crate) use api_discovery::cluster_resource;
-pub use ca::{CaOutOfTime, CaRefused, ClusterCa, KeyDigest};
+pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;
-pub use kubeconfig::{
-    Credential, FileField, Impersonation, KubeconfigRefused, Listed, TenantKubeconfig, UrlPart,
-};
+pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 pub use objects::{
     Cluster, Endpoint, InvalidObjectKey, InvalidOwnAttestors, ObjectKey, OwnAttestors, Reference,
 };

@@ -16,6 +16,7 @@ use tower::layer::layer_fn;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
+mod call;
 mod egress;
 mod kubeconfig;
 mod response_limits;
@@ -24,6 +25,8 @@ mod sieve;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use call::CallError;
+pub(crate) use call::{CONTROLLER, in_time, merge, post};
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};

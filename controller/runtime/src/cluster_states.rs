@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use kube::api::{Api, ListParams};
-use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::KubeletAuthentication;
 use serde::Serialize;
 
-use crate::admin::{IdentitiesError, in_time, pages};
+use crate::admin::{DEADLINE, pages};
 use crate::capi::{ObjectKey, cluster_resource};
-use crate::client::ClusterAccess;
+use crate::client::{CallError, ClusterAccess, in_time};
 
 /// A Cluster, and the resource that says who may join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -40,7 +40,7 @@ pub enum ClusterStatesError {
         /// The kind.
         of: &'static str,
         /// The reason.
-        source: IdentitiesError,
+        source: CallError,
     },
 }
 
@@ -55,7 +55,7 @@ pub async fn list(
 ) -> Result<Vec<ClusterState>, ClusterStatesError> {
     let client = management.client();
     let failed = |of| move |source| ClusterStatesError::List { of, source };
-    let found = in_time(cluster_resource(client)).await;
+    let found = in_time(DEADLINE, cluster_resource(client)).await;
     let resource = found.map_err(failed("Clusters"))?;
     let resource = resource.ok_or(ClusterStatesError::NoClusterApi)?;
     let clusters = keys(client, namespace, &resource).await;
@@ -68,7 +68,7 @@ pub async fn list(
     let all = all.map_err(failed("KubeletAuthentications"))?;
     let known = all
         .into_iter()
-        .filter_map(|one| Some((key(one.meta())?, one)));
+        .filter_map(|one| Some((ObjectKey::of(one.meta())?, one)));
     let mut known: BTreeMap<ObjectKey, KubeletAuthentication> = known.collect();
     let states = clusters.into_iter().map(|key| ClusterState {
         kubelet_authentication: known.remove(&key),
@@ -83,7 +83,7 @@ async fn keys(
     client: &Client,
     namespace: Option<&str>,
     resource: &ApiResource,
-) -> Result<Vec<ObjectKey>, IdentitiesError> {
+) -> Result<Vec<ObjectKey>, CallError> {
     let api: Api<DynamicObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
@@ -94,15 +94,8 @@ async fn keys(
     let mut keys: Vec<_> = all
         .await?
         .iter()
-        .filter_map(|one| key(&one.metadata))
+        .filter_map(|one| ObjectKey::of(&one.metadata))
         .collect();
     keys.sort();
     Ok(keys)
-}
-
-fn key(metadata: &ObjectMeta) -> Option<ObjectKey> {
-    Some(ObjectKey {
-        namespace: metadata.namespace.clone()?,
-        name: metadata.name.clone()?,
-    })
 }

@@ -62,23 +62,10 @@ pub trait RequestStore: Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>>;
 }
 
-/// A type of condition that ends a request, or lets it be signed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ConditionType {
-    Approved,
-    Denied,
-    Failed,
-}
-
-impl ConditionType {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Approved => "Approved",
-            Self::Denied => "Denied",
-            Self::Failed => "Failed",
-        }
-    }
-}
+/// The types of conditions that end a request, or let it be signed.
+const APPROVED: &str = "Approved";
+const DENIED: &str = "Denied";
+const FAILED: &str = "Failed";
 
 /// What became of an answer.
 #[derive(Debug)]
@@ -128,11 +115,11 @@ async fn deny(
     if is_approved(&request) {
         // An approval cannot be taken back, nor be followed by a denial.
         return write_status(store, request, |request| {
-            add_condition(request, ConditionType::Failed, reason, message);
+            add_condition(request, FAILED, reason, message);
         })
         .await;
     }
-    add_condition(&mut request, ConditionType::Denied, reason, message);
+    add_condition(&mut request, DENIED, reason, message);
     store.update_approval(&request).await?;
     Ok(Answered::Written)
 }
@@ -147,7 +134,7 @@ async fn fail(
             annotate(request, name, value);
         }
         let (reason, message) = (failure.reason(), failure.message());
-        add_condition(request, ConditionType::Failed, reason, message);
+        add_condition(request, FAILED, reason, message);
     })
     .await
 }
@@ -157,12 +144,12 @@ async fn issue(
     request: CertificateSigningRequest,
     certificate: &IssuedCertificate,
 ) -> Result<Answered, StoreError> {
-    let approved = approve(store, request, certificate.basis()).await?;
+    let approved = approve(store, request, certificate.issued().basis).await?;
     write_status(store, approved, |request| {
-        if let Some(key) = certificate.endorsement_key() {
+        if let Some(key) = certificate.issued().endorsement_key {
             annotate(request, ENDORSEMENT_KEY_ANNOTATION, key.to_string());
         }
-        status_of(request).certificate = Some(ByteString(certificate.pem().into()));
+        status_of(request).certificate = Some(ByteString(certificate.issued().pem.clone().into()));
     })
     .await
 }
@@ -176,8 +163,7 @@ async fn approve(
     if is_approved(&request) {
         return Ok(request);
     }
-    let kind = ConditionType::Approved;
-    add_condition(&mut request, kind, basis.reason(), APPROVED_MESSAGE);
+    add_condition(&mut request, APPROVED, basis.reason(), APPROVED_MESSAGE);
     store.update_approval(&request).await
 }
 
@@ -200,15 +186,15 @@ async fn write_status(
 
 /// Whether somebody approved it, we or another.
 pub(crate) fn is_approved(request: &CertificateSigningRequest) -> bool {
-    has_condition(request, ConditionType::Approved)
+    has_condition(request, APPROVED)
 }
 
-fn has_condition(request: &CertificateSigningRequest, kind: ConditionType) -> bool {
+fn has_condition(request: &CertificateSigningRequest, kind: &str) -> bool {
     request
         .status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten())
-        .any(|condition| condition.type_ == kind.name())
+        .any(|condition| condition.type_ == kind)
 }
 
 fn annotate(request: &mut CertificateSigningRequest, name: &str, value: String) {
@@ -217,14 +203,9 @@ fn annotate(request: &mut CertificateSigningRequest, name: &str, value: String) 
 }
 
 /// The API server fills the times in.
-fn add_condition(
-    request: &mut CertificateSigningRequest,
-    kind: ConditionType,
-    reason: &str,
-    message: &str,
-) {
+fn add_condition(request: &mut CertificateSigningRequest, kind: &str, reason: &str, message: &str) {
     let condition = CertificateSigningRequestCondition {
-        type_: kind.name().to_owned(),
+        type_: kind.to_owned(),
         status: "True".to_owned(),
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),

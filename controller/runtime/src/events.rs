@@ -26,14 +26,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use node_attestation_core::decide::{Decided, Decision};
 use node_attestation_core::ledger::GrantReason;
-use node_attestation_core::refusal::{Deferral, Failure};
+use node_attestation_core::refusal::{Deferral, Failure, Unavailable};
+
+use crate::client::{CONTROLLER, in_time};
 
 mod limiter;
 
 use limiter::Limiter;
-
-/// What the events name as their source.
-const CONTROLLER: &str = "node-attestation-controller";
 
 /// For one event; what takes longer is given up, so that those behind it have their turn.
 const EVENT_DEADLINE: Duration = Duration::from_secs(5);
@@ -117,18 +116,6 @@ impl Events {
             waiting: None,
             left_out: Arc::default(),
         }
-    }
-
-    /// Those that are told, to be looked at.
-    #[cfg(test)]
-    pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
-        let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
-        let events = Self {
-            waiting: Some(sender),
-            left_out: Arc::default(),
-        };
-        let next = move || receiver.try_recv().ok().map(|told: Addressed| told.event);
-        (events, next)
     }
 
     /// Tells of what befell an object of the management cluster.
@@ -267,13 +254,9 @@ pub(crate) async fn write_one(
 async fn write(client: Client, event: Event) {
     let namespace = event.metadata.namespace.as_deref();
     let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));
-    let options = PostParams::default();
-    match timeout(EVENT_DEADLINE, api.create(&options, &event)).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => {
-            tracing::debug!(error = error_chain(&error), "the event was not written");
-        }
-        Err(_) => tracing::debug!("the event was not written in time"),
+    let written = in_time(EVENT_DEADLINE, api.create(&PostParams::default(), &event)).await;
+    if let Err(error) = written.map_err(Unavailable::from) {
+        tracing::debug!(error = error_chain(&error), "the event was not written");
     }
 }
 
@@ -330,9 +313,9 @@ fn event_of(
             certificate.opening().map_or("Issued", GrantReason::reason),
             format!(
                 "issued a certificate of generation {} to node {} on machine {}{}",
-                certificate.uid().generation,
-                certificate.node_name(),
-                certificate.provider_id(),
+                certificate.issued().uid.generation,
+                certificate.issued().node_name,
+                certificate.issued().provider_id,
                 told(certificate.opening())
             ),
         ),
@@ -356,6 +339,7 @@ fn event_of(
     written(regarding, related, words, now)
 }
 
+/// The event of this type, action, reason and note, which is cut.
 fn written(
     regarding: ObjectReference,
     related: Option<ObjectReference>,
@@ -363,6 +347,19 @@ fn written(
     now: SystemTime,
 ) -> Event {
     let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
+    let note = note.collect();
+    Event {
+        related,
+        ..event(regarding, (kind, action, reason, note), now)
+    }
+}
+
+/// The event of this type, action, reason and note.
+pub(crate) fn event(
+    regarding: ObjectReference,
+    (kind, action, reason, note): (&str, &str, &str, String),
+    now: SystemTime,
+) -> Event {
     Event {
         metadata: ObjectMeta {
             // The request's own name need not be one that an event may have.
@@ -378,9 +375,8 @@ fn written(
         type_: Some(kind.to_owned()),
         action: Some(action.to_owned()),
         reason: Some(reason.to_owned()),
-        note: Some(note.collect()),
+        note: Some(note),
         regarding: Some(regarding),
-        related,
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(CONTROLLER.to_owned()),
         ..Event::default()

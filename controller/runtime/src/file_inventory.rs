@@ -20,7 +20,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{InvalidName, NodeName, ProviderId};
 use serde::Deserialize;
@@ -29,7 +28,7 @@ use node_attestation_core::identifiers::{InvalidTokenId, TokenId};
 use node_attestation_core::inventory::{
     AmbiguousMachines, Inventory, Machine, StaticInventory, TokenOwner,
 };
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::Answer;
 
 /// The only version that is read.
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
@@ -214,36 +213,27 @@ impl MachineList {
 }
 
 impl Inventory for MachineList {
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         let machines = self.machines();
         Box::pin(async move { machines.by_provider_id(provider_id).await })
     }
 
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         let machines = self.machines();
         Box::pin(async move { machines.by_token(token).await })
     }
 
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         let machines = self.machines();
         Box::pin(async move { machines.by_address(address).await })
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         let machines = self.machines();
         Box::pin(async move { machines.by_name(name).await })
     }
 
-    fn by_machine_name<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
         let machines = self.machines();
         Box::pin(async move { machines.by_machine_name(name).await })
     }

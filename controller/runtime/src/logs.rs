@@ -72,7 +72,7 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     for step in &decided.steps {
         tracing::debug!(
             csr = subject.name,
-            check = step.check.name(),
+            check = step.check,
             millis = millis(step.took),
             "checked"
         );
@@ -98,8 +98,8 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
             certificate.opening().map_or("Issued", GrantReason::reason),
             format!(
                 "certificate {} for {}{}",
-                certificate.uid(),
-                certificate.provider_id(),
+                certificate.issued().uid,
+                certificate.issued().provider_id,
                 opening(certificate.opening())
             ),
         ),
@@ -115,7 +115,7 @@ pub(crate) fn decision(subject: &Subject<'_>, decided: &Decided, whole: Duration
             ),
         ),
     };
-    let check = decided.steps.last().map(|step| step.check.name());
+    let check = decided.steps.last().map(|step| step.check);
     let node = subject.node.as_ref().map(NodeName::as_str);
     let provider = subject.provider.as_ref().map(Provider::as_str);
     let millis = millis(whole);

@@ -69,10 +69,8 @@ pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Only what is in this namespace.
-    pub namespace: Option<String>,
-    /// Only what belongs to Clusters with this value of the label `cluster.x-k8s.io/watch-filter`.
-    pub watch_filter: Option<String>,
+    /// The objects that it serves.
+    pub selection: Selection,
     /// Only one of several replicas works at a time; this one goes by the name given, and something
     /// that tells it from others of that name. `None`: there is only one.
     pub candidate: Option<String>,
@@ -88,33 +86,14 @@ pub struct Settings {
     pub sync_period: Option<Duration>,
 }
 
-/// Finds who appraises a cluster's evidence.
-pub trait VerifierFactory: Send + Sync {
-    /// The verifiers of what is authorized there, one for each attestor. `cluster_uid` is the
-    /// Cluster's, which a move changes.
-    ///
-    /// # Errors
-    ///
-    /// One that is authorized and cannot be had; none of the cluster's requests is answered then.
-    fn verifiers(
-        &self,
-        authentication: &KubeletAuthentication,
-        cluster_uid: &str,
-    ) -> Result<Verifiers, VerifierUnavailable>;
-}
-
-impl<F> VerifierFactory for F
-where
-    F: Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync,
-{
-    fn verifiers(
-        &self,
-        authentication: &KubeletAuthentication,
-        cluster_uid: &str,
-    ) -> Result<Verifiers, VerifierUnavailable> {
-        self(authentication, cluster_uid)
-    }
-}
+/// Finds the verifiers of what is authorized in a cluster, one for each attestor. The text is the Cluster's
+/// UID, which a move changes.
+///
+/// # Errors
+///
+/// One that is authorized and cannot be had; none of the cluster's requests is answered then.
+pub type VerifierFactory =
+    dyn Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync;
 
 /// An attestor that is authorized cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +131,7 @@ pub struct Fleet {
     settings: Settings,
     management: Client,
     leases: Client,
-    verifiers: Arc<dyn VerifierFactory>,
+    verifiers: Arc<VerifierFactory>,
     connect: Option<Connect>,
 }
 
@@ -166,7 +145,7 @@ struct Shared {
     records: RecordsWatch,
     reach: EgressPolicy,
     connect: Option<Connect>,
-    verifiers: Arc<dyn VerifierFactory>,
+    verifiers: Arc<VerifierFactory>,
     ca_keys: CaKeys,
     missing_machine_timeout: Duration,
     sync_period: Duration,
@@ -178,7 +157,7 @@ impl Fleet {
     pub fn new(
         management: &ClusterAccess,
         settings: Settings,
-        verifiers: Arc<dyn VerifierFactory>,
+        verifiers: Arc<VerifierFactory>,
     ) -> Self {
         Self {
             settings,
@@ -244,13 +223,10 @@ impl Fleet {
 
     /// What the clusters share, and the tasks of its watches.
     fn watching(&self) -> (Arc<Shared>, JoinSet<()>) {
-        let selection = Selection {
-            namespace: self.settings.namespace.clone(),
-            watch_filter: self.settings.watch_filter.clone(),
-        };
-        let (objects, watches) = Objects::new(self.management.clone(), selection);
+        let selection = &self.settings.selection;
+        let (objects, watches) = Objects::new(self.management.clone(), selection.clone());
         let (records, records_watch) =
-            RecordsWatch::new(self.management.clone(), self.settings.namespace.as_deref());
+            RecordsWatch::new(self.management.clone(), selection.namespace.as_deref());
         let mut watching = JoinSet::new();
         watching.spawn(watches.run(pending()));
         watching.spawn(records_watch);
@@ -274,11 +250,10 @@ impl Fleet {
 
     /// Controllers of different parts do not wait for each other.
     fn lease_name(&self) -> String {
-        let Settings {
+        let Selection {
             namespace,
             watch_filter,
-            ..
-        } = &self.settings;
+        } = &self.settings.selection;
         let mut name = "node-attestation-controller".to_owned();
         if namespace.is_some() || watch_filter.is_some() {
             let part = format!("{namespace:?}{watch_filter:?}");

@@ -70,15 +70,6 @@ impl Share {
         }
     }
 
-    /// A share of nobody but its holder.
-    #[cfg(test)]
-    pub(crate) fn alone(own: usize) -> Self {
-        Self {
-            common: Box::leak(Box::new(Pool::new(0))),
-            ..Self::new(own)
-        }
-    }
-
     /// Something that takes nothing yet.
     pub(crate) fn holding(&self) -> Holding {
         Holding {
@@ -137,6 +128,16 @@ impl Drop for Holding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Share {
+        /// A share of nobody but its holder.
+        pub(crate) fn alone(own: usize) -> Self {
+            Self {
+                common: Box::leak(Box::new(Pool::new(0))),
+                ..Self::new(own)
+            }
+        }
+    }
 
     fn shares(own: usize, common: usize) -> [Share; 2] {
         let common: &'static Pool = Box::leak(Box::new(Pool::new(common * STEP)));

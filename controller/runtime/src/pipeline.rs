@@ -242,15 +242,17 @@ impl Pipeline {
         let Decision::Issue(certificate) = decision else {
             return;
         };
-        if certificate.basis() == ApprovalReason::NodeNameClaimed {
+        if certificate.issued().basis == ApprovalReason::NodeNameClaimed {
             let issued = LastIssued {
-                generation: certificate.uid().generation,
-                serial: certificate.serial().to_owned(),
-                not_after: certificate.not_after(),
+                generation: certificate.issued().uid.generation,
+                serial: certificate.issued().serial.clone(),
+                not_after: certificate.issued().not_after,
                 time: (self.clock)(),
-                boot: certificate.boot(),
+                boot: certificate.issued().boot,
             };
-            self.context.ledger.issued(certificate.node_name(), issued);
+            self.context
+                .ledger
+                .issued(&certificate.issued().node_name, issued);
         }
     }
 

@@ -13,7 +13,6 @@ use kube::api::{Api, PostParams};
 const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
 
 const GROUP: &str = "certificates.k8s.io";
-const REQUESTS: &str = "certificatesigningrequests";
 
 /// What was found out about a workload cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,59 +66,33 @@ pub struct Right {
 }
 
 impl Right {
-    fn on_requests(verb: &'static str, subresource: &'static str) -> Self {
+    fn new(verb: &'static str, group: &'static str, resource: &'static str) -> Self {
         Self {
             verb,
-            group: GROUP,
-            resource: REQUESTS,
-            subresource,
+            group,
+            resource,
+            subresource: "",
             name: String::new(),
             namespace: "",
+        }
+    }
+
+    fn on_requests(verb: &'static str, subresource: &'static str) -> Self {
+        Self {
+            subresource,
+            ..Self::new(verb, GROUP, "certificatesigningrequests")
         }
     }
 
     fn on_signer(verb: &'static str, signer: &str) -> Self {
         Self {
-            verb,
-            group: GROUP,
-            resource: "signers",
-            subresource: "",
             name: signer.to_owned(),
-            namespace: "",
+            ..Self::new(verb, GROUP, "signers")
         }
     }
 
-    fn on_nodes(verb: &'static str) -> Self {
-        Self {
-            verb,
-            group: "",
-            resource: "nodes",
-            subresource: "",
-            name: String::new(),
-            namespace: "",
-        }
-    }
-
-    fn get_leases() -> Self {
-        Self {
-            verb: "get",
-            group: "coordination.k8s.io",
-            resource: "leases",
-            subresource: "",
-            name: String::new(),
-            namespace: "kube-node-lease",
-        }
-    }
-
-    fn create_events() -> Self {
-        Self {
-            verb: "create",
-            group: "events.k8s.io",
-            resource: "events",
-            subresource: "",
-            name: String::new(),
-            namespace: "default",
-        }
+    fn within(self, namespace: &'static str) -> Self {
+        Self { namespace, ..self }
     }
 
     fn review(&self) -> SelfSubjectAccessReview {
@@ -169,9 +142,9 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
         Right::on_requests("watch", ""),
         Right::on_requests("update", "approval"),
         Right::on_requests("update", "status"),
-        Right::on_nodes("get"),
-        Right::on_nodes("delete"),
-        Right::get_leases(),
+        Right::new("get", "", "nodes"),
+        Right::new("delete", "", "nodes"),
+        Right::new("get", "coordination.k8s.io", "leases").within("kube-node-lease"),
     ];
     for signer in signers {
         rights.push(Right::on_signer("approve", signer));
@@ -188,7 +161,8 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
 pub async fn examine(client: &Client, signers: &[String]) -> Result<Findings, kube::Error> {
     let version = client.apiserver_version().await?.into();
     let missing = denied(client, required_rights(signers)).await?;
-    let missing_optional = denied(client, vec![Right::create_events()]).await?;
+    let events = Right::new("create", "events.k8s.io", "events").within("default");
+    let missing_optional = denied(client, vec![events]).await?;
     Ok(Findings {
         version,
         missing,

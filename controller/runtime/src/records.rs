@@ -7,5 +7,4 @@ mod object;
 mod watch;
 
 pub use kube::KubeRecords;
-pub use object::BrokenRecord;
 pub use watch::RecordsWatch;

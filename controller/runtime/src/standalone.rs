@@ -43,7 +43,7 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
 use node_attestation_core::ledger::{
-    Certificates, Ledger, LedgerPolicy, MemoryRecords, RecordLedger,
+    Certificates, LedgerPolicy, MemoryRecords, RecordLedger, Records,
 };
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
@@ -247,10 +247,15 @@ impl Standalone {
         self
     }
 
-    /// Keeps its records in what `wrap` makes of the ledger: one that lasts, or one that fails.
+    /// Keeps its records in what `wrap` makes of them: for tests that have a write fail.
     #[must_use]
-    pub fn with_ledger(mut self, wrap: impl FnOnce(Arc<dyn Ledger>) -> Arc<dyn Ledger>) -> Self {
-        self.context.ledger = wrap(self.context.ledger);
+    pub fn with_records(mut self, wrap: impl FnOnce(Arc<dyn Records>) -> Arc<dyn Records>) -> Self {
+        let Context {
+            ledger, inventory, ..
+        } = &mut self.context;
+        let nodes = Arc::new(KubeNodes::new(self.access.client().clone()));
+        let (records, policy) = (wrap(ledger.records().clone()), *ledger.policy());
+        *ledger = Arc::new(RecordLedger::new(records, inventory.clone(), nodes, policy));
         self
     }
 

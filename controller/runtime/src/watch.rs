@@ -17,11 +17,12 @@ use tokio::time::Instant;
 use crate::client::{Excess, MANAGEMENT_PAGE_SIZE};
 
 mod lenient;
+mod log;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use lenient::unreadable_objects;
 pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};
+pub(crate) use log::WatchLog;
 
 /// The API server ends a watch after at least so many seconds, and up to [`WATCH_SECONDS_MORE`] more, so that
 /// many watches do not end together. kube has no watch of 295 s or longer.

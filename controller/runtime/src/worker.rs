@@ -16,9 +16,8 @@ use std::time::Duration;
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
-use kubelet_attestation::errors::error_chain;
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -26,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::client::PAGE_SIZE;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::Queue;
-use crate::watch::{Lenient, Skipped, in_smaller_pages, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, watch_config};
 
 /// How long what is being answered may take on a stop: less than the 30 s that Kubernetes gives a
 /// Pod to end.
@@ -164,62 +163,15 @@ fn watch(
     relist: Arc<Notify>,
     watches: Arc<AtomicBool>,
 ) -> impl Stream<Item = Event<ReadRequest>> + Send + use<> {
-    let mut told = WatchState::new(signers);
+    let signers = signers.join(" ");
+    let mut log = WatchLog::new("CertificateSigningRequest");
     let events = in_smaller_pages(Api::all(client), watch_config(), PAGE_SIZE, relist);
     events.filter_map(move |event| {
-        if told.observe(&event) {
+        if log.observe(&event, || tracing::info!(signers, "watching")) {
             watches.store(true, Ordering::Relaxed);
         }
         std::future::ready(event.ok())
     })
-}
-
-/// Tells when a watch begins, is lost, and is there again: once each.
-struct WatchState {
-    signers: String,
-    last: Option<bool>,
-}
-
-impl WatchState {
-    fn new(signers: &[String]) -> Self {
-        Self {
-            signers: signers.join(" "),
-            last: None,
-        }
-    }
-
-    /// Whether that is another state than before.
-    fn observe(&mut self, event: &watcher::Result<Event<ReadRequest>>) -> bool {
-        let signers = self.signers.as_str();
-        let now = match event {
-            // The first event comes before anything was asked.
-            Ok(Event::Init) => return false,
-            Ok(_) => true,
-            Err(_) => false,
-        };
-        let before = self.last.replace(now);
-        match event {
-            Ok(_) if before != Some(true) => tracing::info!(signers, "watching"),
-            Ok(_) => {}
-            Err(error) => {
-                let error = error_chain(error);
-                if before == Some(false) {
-                    tracing::debug!(
-                        kind = "CertificateSigningRequest",
-                        error,
-                        "the watch failed again"
-                    );
-                } else {
-                    tracing::warn!(
-                        kind = "CertificateSigningRequest",
-                        error,
-                        "the watch failed; it is tried again until it holds"
-                    );
-                }
-            }
-        }
-        before.is_some_and(|before| before != now)
-    }
 }
 
 #[cfg(test)]
@@ -334,20 +286,5 @@ mod tests {
             timeout(Duration::from_mins(1), listing).await.unwrap();
             relist.notify_one();
         }
-    }
-
-    #[test]
-    fn a_watch_that_fails_or_comes_back_is_another_state_and_the_first_is_not() {
-        let mut state = WatchState::new(&[]);
-        let failed = || Err(watcher::Error::NoResourceVersion);
-        let mut observe = |event| state.observe(&event);
-
-        assert!(!observe(Ok(Event::Init)));
-        assert!(!observe(Ok(Event::InitDone)), "the first");
-        assert!(!observe(Ok(Event::InitDone)));
-        assert!(observe(failed()));
-        assert!(!observe(failed()), "again");
-        assert!(!observe(Ok(Event::Init)), "it begins before it holds");
-        assert!(observe(Ok(Event::InitDone)));
     }
 }

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::control_plane::Controllers;
 use node_attestation_core::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use node_attestation_core::inventory::{Machine, StaticInventory};
 use node_attestation_core::ledger::{
-    Claim, Claimant, Ledger as _, LedgerPolicy, RecordLedger, RequestRef, RevokedGenerations,
+    Claim, Claimant, LedgerPolicy, RecordLedger, RequestRef, RevokedGenerations,
 };
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
 use node_attestation_runtime::hardening::revocation;

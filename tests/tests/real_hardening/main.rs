@@ -5,6 +5,7 @@
 mod bed;
 mod bindings;
 mod enrolments;
+mod parts;
 mod reconcile;
 mod requests;
 mod revocation;

@@ -13,12 +13,13 @@ use node_attestation_core::identifiers::{RecordUid, TokenId};
 use node_attestation_core::ledger::RevokedGenerations;
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::hardening::admission::{Settings, Signing};
-use node_attestation_runtime::hardening::auto_approve_audit::Closure;
+use node_attestation_runtime::hardening::auto_approve_audit::{AutoApprovePath, Closure};
 use node_attestation_runtime::hardening::bindings::KubeadmBinding as Removed;
-use node_attestation_runtime::hardening::{ApplyOutcome, Desired, Hardening, HardeningError};
+use node_attestation_runtime::hardening::{ApplyOutcome, HardeningError};
 use rustix::process::Signal;
 
 use crate::bed::{Bed, Request, assert_done, assert_refused};
+use crate::parts::{Desired, Hardening};
 
 /// Any moment: the tests have no other clock.
 fn now() -> SystemTime {
@@ -58,8 +59,11 @@ fn a_stock_cluster_is_hardened_and_our_nodes_join_with_the_rights_of_the_manifes
     assert_eq!(reported.errors().count(), 0, "{reported:?}");
     assert_eq!(reported.removed.as_ref().unwrap(), &[]);
     assert_eq!(reported.admission.as_ref().unwrap(), &ApplyOutcome::Made);
-    let open = reported.closure.unwrap();
-    assert_eq!(open.reason(), "AutoApproveBindingFound");
+    let Closure::Open { ways } = reported.closure.unwrap() else {
+        panic!("kubeadm's bindings were not found");
+    };
+    let by_kubeadm = |way: &AutoApprovePath| matches!(way, AutoApprovePath::Binding(open) if open.kubeadm.is_some());
+    assert!(ways.iter().all(by_kubeadm), "{ways:?}");
 
     let removed = reconcile(AutoApproveBindings::Remove);
     assert_eq!(removed.errors().count(), 0, "{removed:?}");

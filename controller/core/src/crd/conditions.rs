@@ -115,22 +115,7 @@ impl ConditionStatus {
     }
 }
 
-/// What is to be said of one type.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConditionUpdate<'a> {
-    /// The condition's type.
-    pub of: &'a str,
-    /// Whether it holds.
-    pub holds: ConditionStatus,
-    /// Why, in one word.
-    pub reason: &'a str,
-    /// Why, for a person; may be empty. Cut at 32 KiB.
-    pub message: &'a str,
-    /// The `metadata.generation` that was looked at.
-    pub observed_generation: Option<i64>,
-}
-
-/// What somebody has to say of one type, as it is kept until it is said.
+/// A condition to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionReport {
     /// The condition's type.
@@ -139,34 +124,39 @@ pub struct ConditionReport {
     pub holds: ConditionStatus,
     /// Why, in one word.
     pub reason: &'static str,
-    /// Why, for a person.
+    /// Why, for a person; may be empty. Cut at 32 KiB.
     pub message: String,
 }
 
 /// Says it, and whether that changes anything.
 ///
-/// The time of the last transition changes only with the status. `Ready` comes first, the others
-/// in order of their types.
-pub fn set(conditions: &mut Vec<Condition>, finding: &ConditionUpdate<'_>, now: &Time) -> bool {
-    let known = conditions.iter().position(|one| one.type_ == finding.of);
-    let status = finding.holds.as_str();
+/// `observed_generation` is the `metadata.generation` that was looked at. The time of the last
+/// transition changes only with the status. `Ready` comes first, the others in order of their types.
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    report: &ConditionReport,
+    observed_generation: Option<i64>,
+    now: &Time,
+) -> bool {
+    let known = conditions.iter().position(|one| one.type_ == report.of);
+    let status = report.holds.as_str();
     let since = known
         .and_then(|at| conditions.get(at))
         .filter(|one| one.status == status)
         .map_or(now, |one| &one.last_transition_time);
-    let end = finding.message.floor_char_boundary(MAX_MESSAGE);
+    let end = report.message.floor_char_boundary(MAX_MESSAGE);
     let next = Condition {
-        type_: finding.of.to_owned(),
+        type_: report.of.to_owned(),
         status: status.to_owned(),
-        reason: finding.reason.to_owned(),
-        message: finding.message.get(..end).unwrap_or_default().to_owned(),
-        observed_generation: finding.observed_generation,
+        reason: report.reason.to_owned(),
+        message: report.message.get(..end).unwrap_or_default().to_owned(),
+        observed_generation,
         last_transition_time: since.clone(),
     };
     if conditions.contains(&next) {
         return false;
     }
-    conditions.retain(|one| one.type_ != finding.of);
+    conditions.retain(|one| one.type_ != report.of);
     conditions.push(next);
     conditions.sort_by(|a, b| rank(a).cmp(&rank(b)));
     true
@@ -189,73 +179,43 @@ mod tests {
         Time(k8s_openapi::jiff::Timestamp::from_second(second).unwrap())
     }
 
-    const READY_NOW: ConditionUpdate<'static> = ConditionUpdate {
+    const READY_NOW: ConditionReport = ConditionReport {
         of: READY,
         holds: ConditionStatus::True,
         reason: reason::READY,
-        message: "",
-        observed_generation: Some(1),
+        message: String::new(),
     };
 
     #[test]
     fn what_is_said_again_changes_nothing() {
         let mut conditions = Vec::new();
 
-        assert!(set(&mut conditions, &READY_NOW, &at(1)));
+        assert!(set(&mut conditions, &READY_NOW, Some(1), &at(1)));
         let before = conditions.clone();
 
-        assert!(!set(&mut conditions, &READY_NOW, &at(2)));
+        assert!(!set(&mut conditions, &READY_NOW, Some(1), &at(2)));
         assert_eq!(conditions, before);
     }
 
     #[test]
     fn the_time_changes_with_the_status_only() {
         let mut conditions = Vec::new();
-        set(&mut conditions, &READY_NOW, &at(1));
-        for (second, finding, since) in [
-            (
-                2,
-                ConditionUpdate {
-                    reason: "Other",
-                    ..READY_NOW
-                },
-                1,
-            ),
-            (
-                3,
-                ConditionUpdate {
-                    message: "words",
-                    ..READY_NOW
-                },
-                1,
-            ),
-            (
-                4,
-                ConditionUpdate {
-                    observed_generation: Some(2),
-                    ..READY_NOW
-                },
-                1,
-            ),
-            (
-                5,
-                ConditionUpdate {
-                    holds: ConditionStatus::False,
-                    ..READY_NOW
-                },
-                5,
-            ),
-            (
-                6,
-                ConditionUpdate {
-                    holds: ConditionStatus::Unknown,
-                    ..READY_NOW
-                },
-                6,
-            ),
-            (7, READY_NOW, 7),
+        set(&mut conditions, &READY_NOW, Some(1), &at(1));
+        let with = |change: fn(&mut ConditionReport)| {
+            let mut report = READY_NOW;
+            change(&mut report);
+            report
+        };
+        for (second, finding, generation, since) in [
+            (2, with(|it| it.reason = "Other"), 1, 1),
+            (3, with(|it| it.message = "words".to_owned()), 1, 1),
+            (4, READY_NOW, 2, 1),
+            (5, with(|it| it.holds = ConditionStatus::False), 1, 5),
+            (6, with(|it| it.holds = ConditionStatus::Unknown), 1, 6),
+            (7, READY_NOW, 1, 7),
         ] {
-            assert!(set(&mut conditions, &finding, &at(second)), "{finding:?}");
+            let changed = set(&mut conditions, &finding, Some(generation), &at(second));
+            assert!(changed, "{finding:?}");
 
             let condition = find(&conditions, READY).unwrap();
             assert_eq!(condition.last_transition_time, at(since), "{finding:?}");
@@ -267,11 +227,8 @@ mod tests {
     fn ready_comes_first_and_the_others_in_order() {
         let mut conditions = Vec::new();
         for of in [WORKLOAD_CLUSTER_REACHABLE, READY, AUTO_APPROVE_PATHS_CLOSED] {
-            set(
-                &mut conditions,
-                &ConditionUpdate { of, ..READY_NOW },
-                &at(1),
-            );
+            let report = ConditionReport { of, ..READY_NOW };
+            set(&mut conditions, &report, Some(1), &at(1));
         }
 
         let types: Vec<_> = conditions.iter().map(|one| one.type_.as_str()).collect();
@@ -287,14 +244,11 @@ mod tests {
         let message = format!("{}é", "a".repeat(MAX_MESSAGE - 1));
         let mut conditions = Vec::new();
 
-        set(
-            &mut conditions,
-            &ConditionUpdate {
-                message: &message,
-                ..READY_NOW
-            },
-            &at(1),
-        );
+        let report = ConditionReport {
+            message,
+            ..READY_NOW
+        };
+        set(&mut conditions, &report, Some(1), &at(1));
 
         assert_eq!(conditions[0].message, "a".repeat(MAX_MESSAGE - 1));
     }

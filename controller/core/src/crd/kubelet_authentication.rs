@@ -12,7 +12,7 @@ use super::tpm::TpmSettings;
 /// How the kubelets of one Cluster prove what machine they run on, and what they are granted.
 ///
 /// It has the Cluster's name, so that there is one a Cluster.
-#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "attestation.cluster.x-k8s.io",
     version = "v1alpha1",
@@ -194,18 +194,7 @@ impl KubeletAuthenticationSpec {
                 .copied()
                 .map(String::from)
                 .collect(),
-            certificate: CertificateLifetimes::default(),
-            audiences: Vec::new(),
-            auto_approve_bindings: AutoApproveBindings::default(),
-            bootstrap_tokens: BootstrapTokens::default(),
-            reenrolment: Reenrolment::default(),
-            adoption: Adoption::default(),
-            name_reuse: NameReuse::default(),
-            stale_nodes: StaleNodes::default(),
-            built_in_renewal: BuiltInRenewal::default(),
-            guest_reported_addresses: GuestReportedAddresses::default(),
-            aws: None,
-            tpm: None,
+            ..Self::default()
         }
     }
 }

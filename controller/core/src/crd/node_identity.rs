@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::schema::{self, immutable, rule_at};
-use crate::identifiers::{CertificateUid, InvalidCertificateUid};
 
 /// Who holds the name of one node of one Cluster: made when a machine first claims the name.
 ///
@@ -196,29 +195,6 @@ pub struct NodeIdentitySpec {
     /// Set when a person, or a change of hands, took the certificates back.
     #[serde(default)]
     pub revoked: Option<Revoked>,
-}
-
-impl NodeIdentitySpec {
-    /// The UID that certificates of the current generation carry.
-    ///
-    /// # Errors
-    ///
-    /// `uid` and `generation` are not what the schema allows.
-    pub fn certificate_uid(&self) -> Result<CertificateUid, InvalidCertificateUid> {
-        self.uid_of_generation(self.generation)
-    }
-
-    /// The UID that certificates of this generation carry.
-    ///
-    /// # Errors
-    ///
-    /// `uid` and `generation` are not what the schema allows.
-    pub fn uid_of_generation(
-        &self,
-        generation: u64,
-    ) -> Result<CertificateUid, InvalidCertificateUid> {
-        CertificateUid::parse(&format!("{}.{generation}", self.uid))
-    }
 }
 
 /// A rule that stops to hold when the record changes hands.

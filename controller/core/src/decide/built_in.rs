@@ -10,9 +10,9 @@ use kubelet_attestation::names::{
 use super::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::lifetimes::Lifetimes;
-use crate::nodes::MemoryNodes;
 use crate::request::ApprovalReason;
 use crate::testing::cluster::{machine, node};
+use crate::testing::nodes::MemoryNodes;
 use crate::testing::serving::{
     serving as serving_request, serving_cluster, serving_cluster_of, serving_machine,
 };
@@ -292,7 +292,7 @@ fn the_record_covers_a_certificate_that_is_signed_late() {
     let parsed = raw.parse().unwrap();
     let csr = parsed.conform_client(verifier, &cluster.lifetimes).unwrap();
 
-    assert_eq!(csr.lifetime(), 2 * Duration::from_secs(DAY));
+    assert_eq!(csr.request().lifetime, 2 * Duration::from_secs(DAY));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubelet_attestation::names::Audience;
 
 use crate::inventory::Inventory;
-use crate::ledger::Ledger;
+use crate::ledger::RecordLedger;
 use crate::lifetimes::Lifetimes;
 use crate::request;
 use crate::scope::{Duties, Enforcement, Issuance};
@@ -22,7 +22,7 @@ pub struct Context {
     /// Its machines.
     pub inventory: Arc<dyn Inventory>,
     /// The ledger of its node names.
-    pub ledger: Arc<dyn Ledger>,
+    pub ledger: Arc<RecordLedger>,
     /// The signer.
     pub issuance: Issuance,
     /// How long certificates are valid.

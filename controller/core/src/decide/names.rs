@@ -7,9 +7,9 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::*;
 use crate::inventory::StaticInventory;
 use crate::ledger::MemoryRecords;
-use crate::nodes::MemoryNodes;
 use crate::refusal::Denial;
 use crate::testing::cluster::{Parts, machine, node};
+use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
     Csr, PROVIDER_ID_OID, UID, cluster, cluster_of_nodes, decided, der, envelope, extension,
     insecure, issued_at, now, object, renewal, valid,
@@ -90,7 +90,10 @@ fn a_machine_that_has_joined_keeps_the_name_of_its_record_whatever_is_reported_s
     let cluster = renamed_after(&valid());
 
     for request in [renewal(UID), valid()] {
-        assert_eq!(issued_at(&request, &cluster, now()).node_name(), &n1());
+        assert_eq!(
+            issued_at(&request, &cluster, now()).issued().node_name,
+            n1()
+        );
     }
 }
 

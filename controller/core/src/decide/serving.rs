@@ -97,9 +97,15 @@ fn our_own_serving_signer_issues_what_was_corroborated() {
 
     let issued = issued_at(&request, &serving_cluster(), now());
 
-    assert_eq!(issued.basis(), ApprovalReason::ServingNamesCorroborated);
-    assert_eq!(issued.uid().to_string(), UID);
-    assert_eq!(issued.not_after(), now() + Lifetimes::default().attested);
+    assert_eq!(
+        issued.issued().basis,
+        ApprovalReason::ServingNamesCorroborated
+    );
+    assert_eq!(issued.issued().uid.to_string(), UID);
+    assert_eq!(
+        issued.issued().not_after,
+        now() + Lifetimes::default().attested
+    );
 }
 
 #[test]
@@ -378,7 +384,7 @@ fn every_serving_check_is_a_step() {
     let decided = block_on(decide(&serving(), &serving_cluster(), now(), || {
         std::time::Duration::ZERO
     }));
-    let steps: Vec<_> = decided.steps.iter().map(|step| step.check.name()).collect();
+    let steps: Vec<_> = decided.steps.iter().map(|step| step.check).collect();
 
     assert_eq!(
         steps,

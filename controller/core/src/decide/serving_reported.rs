@@ -9,7 +9,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::serving::{alone, approved, denied, denied_by};
 use super::*;
 use crate::identifiers::ServingName;
-use crate::refusal::Unavailable;
+use crate::refusal::{Answer, Unavailable};
 use crate::serving::NodeReportedAddresses;
 use crate::testing::decided;
 use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
@@ -20,10 +20,7 @@ use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 struct Guest(Option<Vec<ServingName>>);
 
 impl NodeReportedAddresses for Guest {
-    fn names<'a>(
-        &'a self,
-        _: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+    fn names<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Vec<ServingName>> {
         let names = self.0.clone();
         ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()
     }
@@ -129,7 +126,7 @@ impl Verifier for Platform {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+    ) -> Answer<'a, Option<Vec<ServingName>>> {
         assert_eq!(provider_id.as_str(), "metal:///rack/m1");
         let names = self.0.clone().map(Some);
         ready(names.ok_or_else(|| Unavailable::new("connection refused"))).boxed()

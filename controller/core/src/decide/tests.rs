@@ -18,11 +18,14 @@ fn issued(decision: Decision) -> IssuedCertificate {
 fn a_machine_that_joins_gets_its_certificate() {
     let certificate = issued(decided(&valid(), &cluster()));
 
-    assert_eq!(certificate.node_name().as_str(), "n1");
-    assert_eq!(certificate.provider_id().as_str(), "metal:///rack/m1");
-    assert_eq!(certificate.uid().to_string(), UID);
+    assert_eq!(certificate.issued().node_name.as_str(), "n1");
     assert_eq!(
-        certificate.not_after(),
+        certificate.issued().provider_id.as_str(),
+        "metal:///rack/m1"
+    );
+    assert_eq!(certificate.issued().uid.to_string(), UID);
+    assert_eq!(
+        certificate.issued().not_after,
         now() + Lifetimes::default().attested
     );
 }
@@ -31,9 +34,9 @@ fn a_machine_that_joins_gets_its_certificate() {
 fn a_machine_without_evidence_gets_its_certificate_by_its_token() {
     let certificate = issued(decided(&insecure(), &cluster()));
 
-    assert_eq!(certificate.node_name().as_str(), "n1");
+    assert_eq!(certificate.issued().node_name.as_str(), "n1");
     assert_eq!(
-        certificate.not_after(),
+        certificate.issued().not_after,
         now() + Lifetimes::default().insecure
     );
 }
@@ -45,8 +48,8 @@ fn a_node_renews_with_another_key() {
 
     let second = issued(decided(&renewal(UID), &cluster));
 
-    assert_eq!(second.uid(), first.uid());
-    assert_ne!(second.serial(), first.serial());
+    assert_eq!(second.issued().uid, first.issued().uid);
+    assert_ne!(second.issued().serial, first.issued().serial);
 }
 
 #[test]
@@ -56,7 +59,7 @@ fn the_same_request_is_decided_again_as_before() {
 
     let again = issued(decided(&request, &cluster));
 
-    assert_eq!(again.uid(), first.uid());
+    assert_eq!(again.issued().uid, first.issued().uid);
 }
 
 #[test]
@@ -66,7 +69,7 @@ fn every_check_is_a_step_and_the_last_one_decided() {
         let decided = block_on(decide(request, &cluster, now(), || {
             std::time::Duration::ZERO
         }));
-        decided.steps.iter().map(|step| step.check.name()).collect()
+        decided.steps.iter().map(|step| step.check).collect()
     };
 
     let all = [

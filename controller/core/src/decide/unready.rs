@@ -8,13 +8,13 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
-use crate::identifiers::{CertificateUid, TokenId};
+use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
-use crate::ledger::{Claim, Grant, Holder, Ledger, Renewal};
-use crate::refusal::Unavailable;
-use crate::testing::cluster::machine;
+use crate::ledger::{LastIssued, Record, Records, Stored, Version, Written};
+use crate::refusal::{Answer, Unavailable};
+use crate::testing::cluster::{Parts, machine};
 use crate::testing::{cluster, decided, insecure, valid};
-use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
+use crate::verifier::{Appraisal, Assurance, Identity, Verifier, Verifiers};
 
 /// Everything of it is down.
 #[derive(Debug)]
@@ -25,45 +25,58 @@ fn down() -> Unavailable {
 }
 
 impl Inventory for Down {
-    fn by_provider_id<'a>(
-        &'a self,
-        _: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, _: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         ready(Err(down())).boxed()
     }
 
-    fn by_token<'a>(
-        &'a self,
-        _: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, _: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         ready(Err(down())).boxed()
     }
 
-    fn by_address(&self, _: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, _: IpAddr) -> Answer<'_, Vec<Machine>> {
         ready(Err(down())).boxed()
     }
 
-    fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, _: &'a str) -> Answer<'a, Vec<Machine>> {
         ready(Err(down())).boxed()
     }
 }
 
-impl Ledger for Down {
-    fn claim<'a>(&'a self, _: &'a Claim, _: SystemTime) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+impl Records for Down {
+    fn known<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Option<Stored>> {
+        ready(Err(down())).boxed()
     }
 
-    fn renew<'a>(&'a self, _: &'a Renewal, _: SystemTime) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+    fn known_of_machine<'a>(&'a self, _: &'a Identity, _: KeyDigest) -> Answer<'a, Vec<Stored>> {
+        ready(Err(down())).boxed()
     }
 
-    fn holder<'a>(
-        &'a self,
-        _: &'a NodeName,
-        _: Option<CertificateUid>,
-        _: SystemTime,
-    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
-        ready(Err(Deferral::LedgerUnavailable { source: down() }.into())).boxed()
+    fn caught_up<'a>(&'a self, _: &'a NodeName, _: &'a Version) -> Answer<'a, ()> {
+        ready(Err(down())).boxed()
+    }
+
+    fn read<'a>(&'a self, _: &'a NodeName) -> Answer<'a, Option<Stored>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn create<'a>(&'a self, _: &'a Record) -> Written<'a, Stored> {
+        ready(Err(down().into())).boxed()
+    }
+
+    fn replace<'a>(&'a self, _: &'a Record, _: &'a Version) -> Written<'a, Stored> {
+        ready(Err(down().into())).boxed()
+    }
+
+    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a Version) -> Written<'a, ()> {
+        ready(Err(down().into())).boxed()
+    }
+
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
+        ready(Err(down())).boxed()
+    }
+
+    fn note<'a>(&'a self, _: &'a NodeName, _: &'a LastIssued) -> Answer<'a, ()> {
+        ready(Err(down())).boxed()
     }
 }
 
@@ -97,10 +110,7 @@ struct Named {
 }
 
 impl Inventory for Named {
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         if self.has_provider_ids {
             self.machines.by_provider_id(provider_id)
         } else {
@@ -108,26 +118,19 @@ impl Inventory for Named {
         }
     }
 
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         self.machines.by_token(token)
     }
 
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         self.machines.by_address(address)
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         self.machines.by_name(name)
     }
 
-    fn naming<'a>(
-        &'a self,
-        _: &'a Machine,
-        _: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
+    fn naming<'a>(&'a self, _: &'a Machine, _: &'a NodeName) -> Answer<'a, Naming> {
         ready(self.naming.clone().ok_or_else(down)).boxed()
     }
 }
@@ -199,10 +202,11 @@ fn an_outage_of_the_verifier_is_retried() {
 
 #[test]
 fn an_outage_of_the_ledger_is_retried() {
-    let context = Context {
-        ledger: Arc::new(Down),
-        ..cluster()
-    };
+    let context = Parts {
+        records: Arc::new(Down),
+        ..Parts::default()
+    }
+    .cluster();
 
     assert_eq!(retried(&valid(), &context).reason(), "LedgerUnavailable");
 }

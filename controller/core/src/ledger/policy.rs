@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use crate::crd::{Adoption, NameReuse, Reenrolment, StaleNodes};
+
 /// What the ledger allows in one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerPolicy {
@@ -32,44 +34,6 @@ impl LedgerPolicy {
             longest_lifetime,
         }
     }
-}
-
-/// When a machine that has a record may have another key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reenrolment {
-    /// When its Node is down, or its certificates have expired.
-    WhenNodeDown,
-    /// When a person resets the record.
-    Never,
-}
-
-/// Whether a node may claim its own name by the certificate of another signer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adoption {
-    /// No.
-    Refuse,
-    /// With fresh evidence.
-    Allow,
-    /// By that certificate alone, where there is no evidence: for `insecure`.
-    AllowWithoutEvidence,
-}
-
-/// When another machine may have the name of one that is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NameReuse {
-    /// At once.
-    Allow,
-    /// When its certificates have expired.
-    Quarantine,
-}
-
-/// What becomes of a Node that is there before its name is claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StaleNodes {
-    /// It is deleted once the name is claimed.
-    Delete,
-    /// The claim waits until somebody has deleted it.
-    Refuse,
 }
 
 /// Whether certificates carry the UID of their record.

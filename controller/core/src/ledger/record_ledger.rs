@@ -5,19 +5,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
-use super::records::{MemoryRecords, Records, Stored, WriteError};
+use super::records::{Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Step};
 use super::{
-    Absences, Claim, Grant, GrantReason, Holder, LastIssued, Ledger, LedgerPolicy, Record,
-    RecordHolder, Renewal,
+    Absences, Claim, Grant, GrantReason, Holder, LastIssued, LedgerPolicy, Record, RecordHolder,
+    Renewal,
 };
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
-use crate::nodes::{MemoryNodes, NodeState, Nodes};
+use crate::nodes::{NodeState, Nodes};
 use crate::refusal::{Deferral, Refusal, Unavailable};
 
 mod others;
@@ -28,7 +27,11 @@ use others::Others;
 /// machine of three other names takes a dozen.
 const MAX_STEPS: usize = 24;
 
-/// A ledger that keeps its records in [`Records`].
+/// Keeps one record for each node name of one cluster, in [`Records`].
+///
+/// Every step can be repeated: after a crash the same request finds its own record. A record
+/// remembers the latest end of the certificate that opens its generation before that certificate
+/// exists.
 ///
 /// # Guarantees
 ///
@@ -41,7 +44,7 @@ pub struct RecordLedger {
     inventory: Arc<dyn Inventory>,
     nodes: Arc<dyn Nodes>,
     policy: LedgerPolicy,
-    entropy: Entropy,
+    pub(crate) entropy: Entropy,
     /// What was last issued to each node.
     issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     absences: Absences,
@@ -97,27 +100,7 @@ impl RecordLedger {
         }
     }
 
-    /// A ledger in memory, of a cluster without Nodes.
-    pub fn in_memory(inventory: Arc<dyn Inventory>, policy: LedgerPolicy) -> Self {
-        Self::new(
-            Arc::new(MemoryRecords::default()),
-            inventory,
-            Arc::new(MemoryNodes::default()),
-            policy,
-        )
-    }
-
-    /// The same, with UIDs that are made from these bytes.
-    #[must_use]
-    pub fn with_entropy(
-        mut self,
-        entropy: impl Fn() -> Option<[u8; 16]> + Send + Sync + 'static,
-    ) -> Self {
-        self.entropy = Box::new(entropy);
-        self
-    }
-
-    /// The same, with this memory of machines that are missing.
+    /// The ledger, with this memory of machines that are missing.
     #[must_use]
     pub fn with_absences(mut self, absences: Absences) -> Self {
         self.absences = absences;
@@ -152,11 +135,24 @@ impl RecordLedger {
         self.issuances().retain(|name, _| names.contains(name));
     }
 
+    /// Takes note of a certificate that was published. Best effort: nothing rests on it.
+    pub fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
+        self.issuances().insert(node_name.clone(), certificate);
+    }
+
     fn issuances(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastIssued>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn claimed(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
+    /// Claims the name for a machine that joins, or finds the claim that is its own already.
+    ///
+    /// A repeated claim of a machine that proved nothing is granted no more than the first one was:
+    /// otherwise filing the same key again would be the renewal that such a machine cannot have.
+    ///
+    /// # Errors
+    ///
+    /// Another machine's living record denies; this machine's own, with another key, is a retry.
+    pub async fn claim(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
         let name = &claim.node_name;
         let uid = self.new_uid()?;
         let mut nodes = BTreeMap::new();
@@ -369,12 +365,24 @@ impl RecordLedger {
         }
     }
 
-    async fn renewed(&self, renewal: &Renewal) -> Result<Grant, Refusal> {
+    /// Finds the record whose certificate asks to be followed by another.
+    ///
+    /// # Errors
+    ///
+    /// A certificate of no record, of a former generation, or of another identity denies.
+    pub async fn renew(&self, renewal: &Renewal) -> Result<Grant, Refusal> {
         self.known_to(&renewal.node_name, |record| rules::renewed(record, renewal))
             .await
     }
 
-    async fn held(
+    /// Reads who holds the name, for a request that was made with a certificate of `uid`; nothing
+    /// is written. `None` where the cluster's certificates carry no UID, so that the name decides.
+    ///
+    /// # Errors
+    ///
+    /// No record, another record, a former generation, or one that may have no certificate any more
+    /// denies.
+    pub async fn holder(
         &self,
         node_name: &NodeName,
         uid: Option<CertificateUid>,
@@ -406,37 +414,6 @@ impl RecordLedger {
 
 fn unavailable(source: Unavailable) -> Deferral {
     Deferral::LedgerUnavailable { source }
-}
-
-impl Ledger for RecordLedger {
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        self.claimed(claim, now).boxed()
-    }
-
-    fn renew<'a>(
-        &'a self,
-        renewal: &'a Renewal,
-        _now: SystemTime,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        self.renewed(renewal).boxed()
-    }
-
-    fn holder<'a>(
-        &'a self,
-        node_name: &'a NodeName,
-        uid: Option<CertificateUid>,
-        _now: SystemTime,
-    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
-        self.held(node_name, uid).boxed()
-    }
-
-    fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
-        self.issuances().insert(node_name.clone(), certificate);
-    }
 }
 
 impl fmt::Debug for RecordLedger {

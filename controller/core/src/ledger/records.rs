@@ -9,7 +9,7 @@ use kubelet_attestation::names::NodeName;
 use super::record::whole_seconds;
 use super::{Record, SeenBoot};
 use crate::identifiers::KeyDigest;
-use crate::refusal::Unavailable;
+use crate::refusal::{Answer, Unavailable};
 use crate::verifier::{Identity, TpmBoot};
 
 mod memory;
@@ -27,10 +27,7 @@ pub use memory::MemoryRecords;
 /// - Every call has a deadline; an outage is [`Unavailable`].
 pub trait Records: Debug + Send + Sync {
     /// The record of this name, as a cache has it.
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>>;
+    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>>;
 
     /// The records of this machine, those of its TPM and those of this key, buried ones among them, as
     /// a cache has them.
@@ -38,47 +35,30 @@ pub trait Records: Debug + Send + Sync {
         &'a self,
         identity: &'a Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>>;
+    ) -> Answer<'a, Vec<Stored>>;
 
     /// Waits until the cache has everything that was written before this version of this record,
     /// the version itself included.
-    fn caught_up<'a>(
-        &'a self,
-        name: &'a NodeName,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()>;
 
     /// The record of this name, as it is.
-    fn read<'a>(&'a self, name: &'a NodeName)
-    -> BoxFuture<'a, Result<Option<Stored>, Unavailable>>;
+    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>>;
 
     /// Makes a record.
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>>;
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored>;
 
     /// Writes a record over the version of it that was read.
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>>;
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored>;
 
     /// Deletes a record if it still is of this version.
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>>;
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()>;
 
     /// All records, as a cache has them.
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>>;
+    fn all(&self) -> Answer<'_, Vec<Stored>>;
 
     /// Writes down what was last issued for a record. It is for people, and for a guess at when a
     /// generation has expired; losing it harms nothing.
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()>;
 }
 
 /// A record as it is kept.
@@ -128,6 +108,9 @@ impl LastIssued {
         self.boot.map(|boot| SeenBoot { boot, at })
     }
 }
+
+/// The outcome of a write of a record.
+pub type Written<'a, T> = BoxFuture<'a, Result<T, WriteError>>;
 
 /// A record was not written.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use x509_cert::der::asn1::AnyRef;
 use x509_cert::ext::Extension;
 use x509_cert::ext::pkix::BasicConstraints;
 
-use crate::refusal::{Denial, SubjectAltNameKind};
+use crate::refusal::Denial;
 
 /// The claimed provider ID, if that is the only extension.
 ///
@@ -73,19 +73,19 @@ fn accepted(extension: &Extension) -> Result<(), Denial> {
 }
 
 /// The kind of the first `GeneralName` (RFC 5280 section 4.2.1.6): its context-specific tag.
-fn first_name(value: &[u8]) -> SubjectAltNameKind {
+fn first_name(value: &[u8]) -> &'static str {
     let names = AnyRef::from_der(value).ok();
     let first = names.and_then(|names| names.value().first().copied());
     match first.map(|tag| tag & 0b1101_1111) {
-        Some(0x80) => SubjectAltNameKind::Other,
-        Some(0x81) => SubjectAltNameKind::Email,
-        Some(0x82) => SubjectAltNameKind::Dns,
-        Some(0x83) => SubjectAltNameKind::X400,
-        Some(0x84) => SubjectAltNameKind::Directory,
-        Some(0x85) => SubjectAltNameKind::EdiParty,
-        Some(0x86) => SubjectAltNameKind::Uri,
-        Some(0x87) => SubjectAltNameKind::Ip,
-        Some(0x88) => SubjectAltNameKind::RegisteredId,
-        _ => SubjectAltNameKind::Malformed,
+        Some(0x80) => "otherName",
+        Some(0x81) => "email",
+        Some(0x82) => "DNS",
+        Some(0x83) => "x400Address",
+        Some(0x84) => "directoryName",
+        Some(0x85) => "ediPartyName",
+        Some(0x86) => "URI",
+        Some(0x87) => "IP",
+        Some(0x88) => "registeredID",
+        _ => "unknown",
     }
 }

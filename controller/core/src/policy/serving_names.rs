@@ -8,7 +8,7 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::identifiers::ServingName;
-use crate::refusal::{Denial, SubjectAltNameKind};
+use crate::refusal::Denial;
 use crate::serving::ServingPolicy;
 
 /// More than the addresses and names of any machine: each is looked up.
@@ -16,14 +16,10 @@ const MAX_NAMES: usize = 32;
 
 /// Reads the extension's value: DNS names and addresses, each in its one form and once.
 pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
-    let malformed = |_| Denial::ServingNameKind {
-        kind: SubjectAltNameKind::Malformed,
-    };
+    let malformed = |_| Denial::ServingNameKind { kind: "unknown" };
     let extension = SubjectAltName::from_der(value).map_err(malformed)?;
     if extension.to_der().map_err(malformed)? != value {
-        return Err(Denial::ServingNameKind {
-            kind: SubjectAltNameKind::Malformed,
-        });
+        return Err(Denial::ServingNameKind { kind: "unknown" });
     }
     let count = extension.0.len();
     if count == 0 {
@@ -47,12 +43,12 @@ fn serving_name(name: &GeneralName) -> Result<ServingName, Denial> {
     let kind = match name {
         GeneralName::DnsName(name) => return dns_name(name.as_str()),
         GeneralName::IpAddress(octets) => return address(octets.as_bytes()),
-        GeneralName::OtherName(_) => SubjectAltNameKind::Other,
-        GeneralName::Rfc822Name(_) => SubjectAltNameKind::Email,
-        GeneralName::DirectoryName(_) => SubjectAltNameKind::Directory,
-        GeneralName::EdiPartyName(_) => SubjectAltNameKind::EdiParty,
-        GeneralName::UniformResourceIdentifier(_) => SubjectAltNameKind::Uri,
-        GeneralName::RegisteredId(_) => SubjectAltNameKind::RegisteredId,
+        GeneralName::OtherName(_) => "otherName",
+        GeneralName::Rfc822Name(_) => "email",
+        GeneralName::DirectoryName(_) => "directoryName",
+        GeneralName::EdiPartyName(_) => "ediPartyName",
+        GeneralName::UniformResourceIdentifier(_) => "URI",
+        GeneralName::RegisteredId(_) => "registeredID",
     };
     Err(Denial::ServingNameKind { kind })
 }

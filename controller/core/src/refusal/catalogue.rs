@@ -1,10 +1,6 @@
 //! Every reason, once: the enums are written with [`reasons`], and `docs/reasons.md` is made from
 //! them.
 
-use std::fmt::Write as _;
-
-use super::{AwsDenial, Deferral, Denial, Failure, Ignored, TpmDenial};
-
 /// One reason, as documentation lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
@@ -77,59 +73,61 @@ macro_rules! reasons {
 
 pub(super) use reasons;
 
-const PREAMBLE: &str = "# Reasons
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use crate::refusal::{AwsDenial, Deferral, Denial, Failure, Ignored, Reason, TpmDenial};
+
+    const PREAMBLE: &str = "# Reasons
 
 Why a certificate signing request got no certificate. The reason is on the request's condition, on the event and in the
 log. This page is made from the code: `UPDATE=1 cargo test -p node-attestation-controller catalogue`.
 ";
 
-/// The document that lists every reason.
-pub fn markdown() -> String {
-    let outcomes = [
-        (
-            "Denied",
-            "A contradiction: somebody lies, or is misconfigured. Asking again changes nothing.",
-            [
-                Denial::CATALOGUE,
-                AwsDenial::CATALOGUE,
-                TpmDenial::CATALOGUE,
-            ]
-            .concat(),
-        ),
-        (
-            "Failed",
-            "Nobody's fault, but this request can never be issued. The node files a new one.",
-            Failure::CATALOGUE.to_vec(),
-        ),
-        (
-            "Pending",
-            "An outage, or not yet. The request stays as it is, and is tried again.",
-            Deferral::CATALOGUE.to_vec(),
-        ),
-        (
-            "Ignored",
-            "Not ours to answer. Nothing is written.",
-            Ignored::CATALOGUE.to_vec(),
-        ),
-    ];
-    let mut text = PREAMBLE.to_owned();
-    for (title, about, reasons) in outcomes {
-        // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "\n## {title}\n\n{about}\n\n| reason | what the requester reads | what it means |\n| --- | --- | --- |\n"
-        );
-        for reason in reasons {
-            let Reason { name, message, .. } = reason;
-            let _ = writeln!(text, "| `{name}` | {message} | {} |", reason.meaning.trim());
+    /// The document that lists every reason.
+    fn markdown() -> String {
+        let outcomes = [
+            (
+                "Denied",
+                "A contradiction: somebody lies, or is misconfigured. Asking again changes nothing.",
+                [
+                    Denial::CATALOGUE,
+                    AwsDenial::CATALOGUE,
+                    TpmDenial::CATALOGUE,
+                ]
+                .concat(),
+            ),
+            (
+                "Failed",
+                "Nobody's fault, but this request can never be issued. The node files a new one.",
+                Failure::CATALOGUE.to_vec(),
+            ),
+            (
+                "Pending",
+                "An outage, or not yet. The request stays as it is, and is tried again.",
+                Deferral::CATALOGUE.to_vec(),
+            ),
+            (
+                "Ignored",
+                "Not ours to answer. Nothing is written.",
+                Ignored::CATALOGUE.to_vec(),
+            ),
+        ];
+        let mut text = PREAMBLE.to_owned();
+        for (title, about, reasons) in outcomes {
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                "\n## {title}\n\n{about}\n\n| reason | what the requester reads | what it means |\n| --- | --- | --- |\n"
+            );
+            for reason in reasons {
+                let Reason { name, message, .. } = reason;
+                let _ = writeln!(text, "| `{name}` | {message} | {} |", reason.meaning.trim());
+            }
         }
+        text
     }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn the_document_lists_the_reasons_that_the_code_has() {

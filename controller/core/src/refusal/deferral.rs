@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::catalogue::reasons;
@@ -131,6 +132,9 @@ reasons! {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Unavailable(Box<dyn Error + Send + Sync>);
+
+/// The answer of somebody who may be away.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, Unavailable>>;
 
 impl Unavailable {
     /// An outage with this cause.

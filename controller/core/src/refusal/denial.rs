@@ -10,11 +10,9 @@ use x509_cert::der::asn1::ObjectIdentifier;
 use super::catalogue::reasons;
 use crate::identifiers::{CertificateUid, KeyDigest, NodeNames, ServingName, TokenId};
 pub use aws::AwsDenial;
-pub use subject_alt_name::SubjectAltNameKind;
 pub use tpm::TpmDenial;
 
 mod aws;
-mod subject_alt_name;
 mod tpm;
 
 reasons! {
@@ -119,7 +117,7 @@ reasons! {
         #[error("a subject alternative name of kind {kind} is asked for")]
         SubjectAltNameRequested {
             /// The kind of the first one.
-            kind: SubjectAltNameKind,
+            kind: &'static str,
         } => "subject alternative names are not allowed",
         /// Basic constraints are asked for: to be a CA, or not to be one.
         #[error("basic constraints are asked for, {}", if *ca { "of a CA" } else { "though not of a CA" })]
@@ -224,7 +222,7 @@ reasons! {
         #[error("a serving certificate is asked for with a name of kind {kind}")]
         ServingNameKind {
             /// Its kind.
-            kind: SubjectAltNameKind,
+            kind: &'static str,
         } => "a serving certificate is for DNS names and IP addresses only",
         /// A subject alternative name is not in its one form: a DNS name in lower case without
         /// wildcard or final dot, an address of 4 or 16 bytes that is not IPv4 in IPv6.

@@ -55,12 +55,12 @@ impl ClaimedCsr {
     ///
     /// A request to a signer of ours denies: nobody else signs those.
     pub fn approve(self) -> Result<Approval, Refusal> {
-        if *self.request().asked() != Asked::BuiltInClient {
+        if self.request().asked != Asked::BuiltInClient {
             return Err(Denial::SignerPurpose.into());
         }
         Ok(Approval {
             basis: ApprovalReason::NodeNameClaimed,
-            node_name: self.request().node_name().clone(),
+            node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             opening: Some(self.opening().clone()),
         })
@@ -74,12 +74,12 @@ impl CorroboratedCsr {
     ///
     /// A request to a signer of ours denies: nobody else signs those.
     pub fn approve(self) -> Result<Approval, Refusal> {
-        if *self.request().asked() != Asked::BuiltInServing {
+        if self.request().asked != Asked::BuiltInServing {
             return Err(Denial::SignerPurpose.into());
         }
         Ok(Approval {
             basis: ApprovalReason::ServingNamesCorroborated,
-            node_name: self.request().node_name().clone(),
+            node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             opening: None,
         })

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::Audience;
 
-use super::{ConformantClientCsr, LocatedCsr, Requester};
+use super::{ClientRequest, LocatedCsr, Requester};
 use crate::identifiers::CertificateUid;
 use crate::inventory::Machine;
 use crate::ledger::Claimant;
@@ -38,18 +38,18 @@ impl LocatedCsr {
         now: SystemTime,
     ) -> Result<AttestedCsr, Refusal> {
         let request = self.request();
-        evidence::of_signer(request.provider(), Some(request.provider()), verifier)?;
-        if request.evidence().is_some() && !verifier.accepts_late_provider_ids() {
+        evidence::of_signer(&request.provider, Some(&request.provider), verifier)?;
+        if request.evidence.is_some() && !verifier.accepts_late_provider_ids() {
             machine::is_named(self.machine())?;
         }
         let appraisal = Appraisal {
-            evidence: request.evidence(),
+            evidence: request.evidence.as_deref(),
             audiences,
-            provider_id: request.provider_id(),
-            node_name: request.node_name(),
-            spki: request.spki_der(),
+            provider_id: &request.provider_id,
+            node_name: &request.node_name,
+            spki: &request.spki,
             machine: self.machine(),
-            asked: request.asked_at().unwrap_or(now),
+            asked: request.created.unwrap_or(now),
         };
         let appraised = verifier.verify(appraisal, now).await;
         let endorsement_key = match &appraised {
@@ -57,10 +57,10 @@ impl LocatedCsr {
             Err(Refusal::Fail(failure)) => failure.challenged_key(),
             Err(Refusal::Deny(_) | Refusal::Retry(_)) => None,
         };
-        machine::is_annotated(request.annotated_key(), endorsement_key)?;
+        machine::is_annotated(request.annotated_key.as_deref(), endorsement_key)?;
         let assurance = appraised?;
-        machine::is_attested(self.machine(), request.provider_id(), assurance.identity())?;
-        let standing = match (request.requester(), assurance) {
+        machine::is_attested(self.machine(), &request.provider_id, assurance.identity())?;
+        let standing = match (&request.requester, assurance) {
             (Requester::First { .. }, assurance) => {
                 ClaimOrRenewal::Claiming(assurance, Claimant::Token)
             }
@@ -82,7 +82,7 @@ impl LocatedCsr {
 
 impl AttestedCsr {
     /// The requested certificate.
-    pub fn request(&self) -> &ConformantClientCsr {
+    pub fn request(&self) -> &ClientRequest {
         self.csr.request()
     }
 

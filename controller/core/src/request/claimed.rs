@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use super::attested::ClaimOrRenewal;
-use super::{ConformantClientCsr, NamedCsr};
+use super::{ClientRequest, NamedCsr};
 use crate::identifiers::{CertificateUid, KeyDigest};
-use crate::ledger::{Claim, Grant, GrantReason, Ledger, Renewal, RequestRef};
+use crate::ledger::{Claim, Grant, GrantReason, RecordLedger, Renewal, RequestRef};
 use crate::refusal::Refusal;
 use crate::verifier::Identity;
 
@@ -22,24 +22,24 @@ impl NamedCsr {
     /// `reference` is what the record will say of this request.
     pub async fn claim(
         self,
-        ledger: &dyn Ledger,
+        ledger: &RecordLedger,
         reference: RequestRef,
         now: SystemTime,
     ) -> Result<ClaimedCsr, Refusal> {
         let request = self.request();
-        let not_after = now + request.lifetime();
-        let asked = request.asked_at().unwrap_or(now);
-        let node_name = request.node_name().clone();
+        let not_after = now + request.lifetime;
+        let asked = request.created.unwrap_or(now);
+        let node_name = request.node_name.clone();
         let grant = match self.standing() {
             ClaimOrRenewal::Claiming(assurance, claimant) => {
                 let claim = Claim {
                     node_name,
                     claimant: *claimant,
                     assurance: assurance.clone(),
-                    provider: request.provider().clone(),
+                    provider: request.provider.clone(),
                     machine_name: Some(self.machine().name.clone()),
                     request: reference,
-                    key: KeyDigest::of(request.spki_der()),
+                    key: KeyDigest::of(&request.spki),
                     asked,
                     not_after,
                 };
@@ -53,7 +53,7 @@ impl NamedCsr {
                     asked,
                     not_after,
                 };
-                ledger.renew(&renewal, now).await?
+                ledger.renew(&renewal).await?
             }
         };
         Ok(ClaimedCsr { csr: self, grant })
@@ -62,7 +62,7 @@ impl NamedCsr {
 
 impl ClaimedCsr {
     /// The requested certificate.
-    pub fn request(&self) -> &ConformantClientCsr {
+    pub fn request(&self) -> &ClientRequest {
         self.csr.request()
     }
 

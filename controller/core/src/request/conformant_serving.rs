@@ -16,12 +16,26 @@ use crate::serving::ServingPolicy;
 /// machine's.
 #[derive(Debug)]
 pub struct ConformantServingCsr {
-    asked: Asked,
-    node_name: NodeName,
-    uid: Option<CertificateUid>,
-    names: Vec<ServingName>,
-    spki: Vec<u8>,
-    lifetime: Duration,
+    request: ServingRequest,
+}
+
+/// What a request for a serving certificate asks for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ServingRequest {
+    /// The requested signer.
+    pub asked: Asked,
+    /// The node that asks.
+    pub node_name: NodeName,
+    /// The UID in the certificate that the request was made with; `None` only where certificates
+    /// have none.
+    pub uid: Option<CertificateUid>,
+    /// What the certificate is to be for, each once.
+    pub names: Vec<ServingName>,
+    /// DER of the key's `SubjectPublicKeyInfo`.
+    pub spki: Vec<u8>,
+    /// How long the certificate may be valid, where we sign it.
+    pub lifetime: Duration,
 }
 
 impl ParsedCsr {
@@ -41,12 +55,12 @@ impl ParsedCsr {
         lifetimes: &Lifetimes,
     ) -> Result<ConformantServingCsr, Refusal> {
         let raw = self.raw();
-        match raw.asked() {
+        match raw.asked {
             Asked::Serving(_) | Asked::BuiltInServing => {}
             Asked::Client(_) | Asked::BuiltInClient => return Err(Denial::SignerPurpose.into()),
         }
         let node_name = subject::node_name(self.csr())?;
-        usages::exact_serving(raw.usages())?;
+        usages::exact_serving(&raw.usages)?;
         if self.claimed_provider().is_some() {
             return Err(Denial::AttestationUnexpected.into());
         }
@@ -54,55 +68,33 @@ impl ParsedCsr {
         for name in &names {
             serving_names::not_reserved(name, policy)?;
         }
-        requester::is_node(raw.username(), raw.groups(), &node_name)?;
-        if *raw.asked() == Asked::BuiltInServing {
-            lifetime::served_by_others(raw.expiration(), lifetimes)?;
+        requester::is_node(&raw.username, &raw.groups, &node_name)?;
+        if raw.asked == Asked::BuiltInServing {
+            lifetime::served_by_others(raw.expiration, lifetimes)?;
         }
-        let uid = raw.uid().and_then(|uid| CertificateUid::parse(uid).ok());
+        let uid = raw
+            .uid
+            .as_deref()
+            .and_then(|uid| CertificateUid::parse(uid).ok());
         match issuance {
             Issuance::Sign(_) if uid.is_none() => return Err(Denial::RequesterUidMissing.into()),
             Issuance::Sign(_) | Issuance::ApproveOnly => {}
         }
-        Ok(ConformantServingCsr {
-            asked: raw.asked().clone(),
+        let request = ServingRequest {
+            asked: raw.asked.clone(),
             node_name,
             uid,
             names,
             spki: self.csr().spki_der().to_vec(),
-            lifetime: lifetime::granted_for_serving(raw.expiration(), lifetimes),
-        })
+            lifetime: lifetime::granted_for_serving(raw.expiration, lifetimes),
+        };
+        Ok(ConformantServingCsr { request })
     }
 }
 
 impl ConformantServingCsr {
-    /// The requested signer.
-    pub fn asked(&self) -> &Asked {
-        &self.asked
-    }
-
-    /// The node that asks.
-    pub fn node_name(&self) -> &NodeName {
-        &self.node_name
-    }
-
-    /// The UID in the certificate that the request was made with; `None` only where certificates
-    /// have none.
-    pub fn uid(&self) -> Option<CertificateUid> {
-        self.uid
-    }
-
-    /// What the certificate is to be for, each once.
-    pub fn names(&self) -> &[ServingName] {
-        &self.names
-    }
-
-    /// DER of the key's `SubjectPublicKeyInfo`.
-    pub fn spki_der(&self) -> &[u8] {
-        &self.spki
-    }
-
-    /// How long the certificate may be valid, where we sign it.
-    pub fn lifetime(&self) -> Duration {
-        self.lifetime
+    /// The requested certificate.
+    pub fn request(&self) -> &ServingRequest {
+        &self.request
     }
 }

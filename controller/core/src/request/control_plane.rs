@@ -1,12 +1,10 @@
 //! A control-plane machine that renews the certificate that kubeadm made for it.
 
-use std::time::SystemTime;
-
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{Asked, ParsedCsr};
 use crate::inventory::{Inventory, Machine};
-use crate::ledger::Ledger;
+use crate::ledger::RecordLedger;
 use crate::policy::{extensions, machine, requester, subject, usages};
 use crate::refusal::{Deferral, Denial, Refusal};
 
@@ -28,21 +26,20 @@ impl ParsedCsr {
     pub async fn renew_control_plane(
         self,
         inventory: &dyn Inventory,
-        ledger: &dyn Ledger,
-        now: SystemTime,
+        ledger: &RecordLedger,
     ) -> Result<ControlPlaneRenewal, Refusal> {
         let raw = self.raw();
-        if *raw.asked() != Asked::BuiltInClient {
+        if raw.asked != Asked::BuiltInClient {
             return Err(Denial::SignerPurpose.into());
         }
         let node_name = subject::node_name(self.csr())?;
-        usages::exact(raw.usages())?;
+        usages::exact(&raw.usages)?;
         if self.claimed_provider().is_some() {
             return Err(Denial::AttestationUnexpected.into());
         }
         extensions::none(self.csr())?;
-        requester::is_node(raw.username(), raw.groups(), &node_name)?;
-        if raw.uid().is_some_and(|uid| !uid.is_empty()) {
+        requester::is_node(&raw.username, &raw.groups, &node_name)?;
+        if raw.uid.as_deref().is_some_and(|uid| !uid.is_empty()) {
             return Err(unattested("the requester's certificate is not kubeadm's"));
         }
 
@@ -60,7 +57,7 @@ impl ParsedCsr {
         let provider_id = provider_id.ok_or_else(|| Deferral::MachineNotReady {
             machine: machine.name.clone(),
         })?;
-        match ledger.holder(&node_name, None, now).await {
+        match ledger.holder(&node_name, None).await {
             Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(ControlPlaneRenewal {
                 node_name,
                 provider_id,

@@ -1,11 +1,9 @@
 //! A request for names that are the machine's own.
 
-use std::time::SystemTime;
-
-use super::ConformantServingCsr;
+use super::{ConformantServingCsr, ServingRequest};
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::inventory::{Inventory, Machine};
-use crate::ledger::Ledger;
+use crate::ledger::RecordLedger;
 use crate::policy::{machine, serving_machine};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
@@ -32,17 +30,17 @@ impl ConformantServingCsr {
     /// requesting node", and an insecure provider cannot have one.
     pub async fn corroborate(
         self,
-        ledger: &dyn Ledger,
+        ledger: &RecordLedger,
         inventory: &dyn Inventory,
         verifiers: &Verifiers,
         policy: &ServingPolicy,
-        now: SystemTime,
     ) -> Result<CorroboratedCsr, Refusal> {
-        let holder = ledger.holder(self.node_name(), self.uid(), now).await?;
+        let request = self.request();
+        let holder = ledger.holder(&request.node_name, request.uid).await?;
         let identity = match holder.assurance {
             Assurance::Attested(identity) => identity,
             Assurance::None(_) => {
-                let node_name = self.node_name().clone();
+                let node_name = request.node_name.clone();
                 return Err(Denial::UnattestedServing { node_name }.into());
             }
         };
@@ -54,11 +52,11 @@ impl ConformantServingCsr {
             .ok_or(Deferral::MachineNotFound)?;
         machine::may_go_on(&machine)?;
         let is_reported = |name: &ServingName, reported: &[ServingName]| {
-            serving_machine::is_reported(name, self.node_name(), &machine, reported)
+            serving_machine::is_reported(name, &request.node_name, &machine, reported)
         };
         let mut reported = Vec::new();
-        if self
-            .names()
+        if request
+            .names
             .iter()
             .any(|name| is_reported(name, &[]).is_err())
         {
@@ -68,14 +66,16 @@ impl ConformantServingCsr {
             reported = match (by_platform, &policy.guest_reported) {
                 // A node is not believed where its platform knows better.
                 (Some(names), _) => names,
-                (None, Some(guest)) => guest.names(self.node_name()).await.map_err(unavailable)?,
+                (None, Some(guest)) => {
+                    guest.names(&request.node_name).await.map_err(unavailable)?
+                }
                 (None, None) => Vec::new(),
             };
         }
-        for name in self.names() {
+        for name in &request.names {
             is_reported(name, &reported)?;
         }
-        for name in self.names() {
+        for name in &request.names {
             let have_it = have_it(name, inventory).await.map_err(unavailable)?;
             serving_machine::is_nobody_elses(name, &machine, &have_it)?;
         }
@@ -104,8 +104,8 @@ fn unavailable(source: Unavailable) -> Deferral {
 
 impl CorroboratedCsr {
     /// The requested certificate.
-    pub fn request(&self) -> &ConformantServingCsr {
-        &self.csr
+    pub fn request(&self) -> &ServingRequest {
+        self.csr.request()
     }
 
     /// The record of the node that asks.

@@ -14,16 +14,33 @@ use crate::verifier::TpmBoot;
 /// A certificate for a machine that passed every check; neither approved nor published yet.
 #[derive(Debug)]
 pub struct IssuedCertificate {
-    basis: ApprovalReason,
-    node_name: NodeName,
-    provider_id: ProviderId,
-    uid: CertificateUid,
-    pem: String,
-    serial: String,
-    not_after: SystemTime,
-    opening: Option<GrantReason>,
-    endorsement_key: Option<KeyDigest>,
-    boot: Option<TpmBoot>,
+    issued: Issued,
+}
+
+/// What was issued.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Issued {
+    /// On what ground.
+    pub basis: ApprovalReason,
+    /// The node that it names.
+    pub node_name: NodeName,
+    /// The machine that it is for.
+    pub provider_id: ProviderId,
+    /// The ledger's record. A client certificate carries it.
+    pub uid: CertificateUid,
+    /// The certificate as PEM, for `status.certificate`.
+    pub pem: String,
+    /// Its serial number in lower-case hexadecimal.
+    pub serial: String,
+    /// When it ends.
+    pub not_after: SystemTime,
+    /// As [`IssuedCertificate::opening`] has it.
+    pub opening: Option<GrantReason>,
+    /// The endorsement key of the TPM that vouched for a client certificate's key.
+    pub endorsement_key: Option<KeyDigest>,
+    /// How far that TPM had come.
+    pub boot: Option<TpmBoot>,
 }
 
 impl ClaimedCsr {
@@ -34,10 +51,10 @@ impl ClaimedCsr {
     ///
     /// A request to kube-controller-manager's signer denies: only that may sign it.
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
-        is_ours(self.request().asked())?;
+        is_ours(&self.request().asked)?;
         let contents = CertificateContents {
-            node_name: self.request().node_name(),
-            spki: self.request().spki_der(),
+            node_name: &self.request().node_name,
+            spki: &self.request().spki,
             not_after: self.not_after(),
             purpose: Purpose::Client {
                 uid: self.uid(),
@@ -45,9 +62,9 @@ impl ClaimedCsr {
             },
         };
         let certificate = signer.sign(&contents, now)?;
-        Ok(IssuedCertificate {
+        let issued = Issued {
             basis: ApprovalReason::NodeNameClaimed,
-            node_name: self.request().node_name().clone(),
+            node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.uid(),
             pem: certificate.pem,
@@ -56,7 +73,8 @@ impl ClaimedCsr {
             opening: Some(self.opening().clone()),
             endorsement_key: self.identity().endorsement_key,
             boot: self.identity().boot,
-        })
+        };
+        Ok(IssuedCertificate { issued })
     }
 }
 
@@ -67,17 +85,17 @@ impl CorroboratedCsr {
     ///
     /// As [`ClaimedCsr::sign`].
     pub fn sign(self, signer: &Signer, now: SystemTime) -> Result<IssuedCertificate, Refusal> {
-        is_ours(self.request().asked())?;
+        is_ours(&self.request().asked)?;
         let contents = CertificateContents {
-            node_name: self.request().node_name(),
-            spki: self.request().spki_der(),
-            not_after: now + self.request().lifetime(),
-            purpose: Purpose::Serving(self.request().names()),
+            node_name: &self.request().node_name,
+            spki: &self.request().spki,
+            not_after: now + self.request().lifetime,
+            purpose: Purpose::Serving(&self.request().names),
         };
         let certificate = signer.sign(&contents, now)?;
-        Ok(IssuedCertificate {
+        let issued = Issued {
             basis: ApprovalReason::ServingNamesCorroborated,
-            node_name: self.request().node_name().clone(),
+            node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.uid(),
             pem: certificate.pem,
@@ -86,7 +104,8 @@ impl CorroboratedCsr {
             opening: None,
             endorsement_key: None,
             boot: None,
-        })
+        };
+        Ok(IssuedCertificate { issued })
     }
 }
 
@@ -98,53 +117,13 @@ fn is_ours(asked: &Asked) -> Result<(), Denial> {
 }
 
 impl IssuedCertificate {
-    /// On what ground it is issued.
-    pub fn basis(&self) -> ApprovalReason {
-        self.basis
-    }
-
-    /// The certificate as PEM, for `status.certificate`.
-    pub fn pem(&self) -> &str {
-        &self.pem
-    }
-
-    /// Its serial number in lower-case hexadecimal.
-    pub fn serial(&self) -> &str {
-        &self.serial
-    }
-
-    /// When it ends.
-    pub fn not_after(&self) -> SystemTime {
-        self.not_after
-    }
-
-    /// The node that it names.
-    pub fn node_name(&self) -> &NodeName {
-        &self.node_name
-    }
-
-    /// The machine that it is for.
-    pub fn provider_id(&self) -> &ProviderId {
-        &self.provider_id
-    }
-
-    /// The ledger's record. A client certificate carries it.
-    pub fn uid(&self) -> CertificateUid {
-        self.uid
-    }
-
-    /// The endorsement key of the TPM that vouched for a client certificate's key.
-    pub fn endorsement_key(&self) -> Option<KeyDigest> {
-        self.endorsement_key
-    }
-
-    /// How far that TPM had come.
-    pub fn boot(&self) -> Option<TpmBoot> {
-        self.boot
+    /// What was issued.
+    pub fn issued(&self) -> &Issued {
+        &self.issued
     }
 
     /// How a client certificate came to be granted; `None` of a serving certificate.
     pub fn opening(&self) -> Option<&GrantReason> {
-        self.opening.as_ref()
+        self.issued.opening.as_ref()
     }
 }

@@ -1,6 +1,6 @@
 //! A request whose machine is known.
 
-use super::{ConformantClientCsr, Requester};
+use super::{ClientRequest, ConformantClientCsr, Requester};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, TokenOwner};
 use crate::policy::machine;
@@ -20,9 +20,9 @@ impl ConformantClientCsr {
     /// another signer's certificate, and without evidence, claims its machine: then the name has to be
     /// that machine's.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
-        let machine = match (self.requester(), self.evidence()) {
+        let machine = match (&self.request().requester, &self.request().evidence) {
             (Requester::First { token }, Some(_)) => {
-                let claimed = inventory.by_provider_id(self.provider_id()).await;
+                let claimed = inventory.by_provider_id(&self.request().provider_id).await;
                 match claimed.map_err(unavailable)? {
                     Some(machine) => {
                         let owner = inventory.by_token(token).await.map_err(unavailable)?;
@@ -35,13 +35,13 @@ impl ConformantClientCsr {
             }
             (Requester::First { token }, None) => self.of_token(token, inventory).await?,
             (Requester::Renewal { .. }, Some(_)) | (Requester::Unmarked, _) => {
-                found(inventory.by_provider_id(self.provider_id()).await)?
+                found(inventory.by_provider_id(&self.request().provider_id).await)?
             }
             (Requester::Renewal { .. }, None) => {
                 return Err(Denial::UnattestedRenewal.into());
             }
         };
-        match self.requester() {
+        match self.request().requester {
             Requester::First { .. } => machine::may_join(&machine)?,
             Requester::Renewal { .. } | Requester::Unmarked => machine::may_go_on(&machine)?,
         }
@@ -56,7 +56,7 @@ impl ConformantClientCsr {
     ) -> Result<Machine, Refusal> {
         match found(inventory.by_token(token).await)? {
             TokenOwner::Machine(mut machine) => {
-                let claimed = self.provider_id();
+                let claimed = &self.request().provider_id;
                 let holder = if machine.unnamed {
                     let holder = inventory.by_provider_id(claimed).await;
                     holder.map_err(unavailable)?
@@ -70,7 +70,7 @@ impl ConformantClientCsr {
                 Ok(*machine)
             }
             pool @ TokenOwner::Pool { .. } => {
-                let machine = found(inventory.by_provider_id(self.provider_id()).await)?;
+                let machine = found(inventory.by_provider_id(&self.request().provider_id).await)?;
                 machine::owns_token(&machine, token, Some(&pool))?;
                 Ok(machine)
             }
@@ -80,8 +80,8 @@ impl ConformantClientCsr {
 
 impl LocatedCsr {
     /// The requested certificate.
-    pub fn request(&self) -> &ConformantClientCsr {
-        &self.csr
+    pub fn request(&self) -> &ClientRequest {
+        self.csr.request()
     }
 
     /// The machine, as the inventory has it.

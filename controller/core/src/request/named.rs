@@ -1,11 +1,9 @@
 //! A request for the name that its machine has.
 
-use std::time::SystemTime;
-
 use super::attested::ClaimOrRenewal;
-use super::{AttestedCsr, ConformantClientCsr};
+use super::{AttestedCsr, ClientRequest};
 use crate::inventory::{Inventory, Machine, Naming};
-use crate::ledger::Ledger;
+use crate::ledger::RecordLedger;
 use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
 use crate::verifier::{Assurance, Identity};
@@ -23,10 +21,9 @@ impl AttestedCsr {
     pub async fn check_node_name(
         self,
         inventory: &dyn Inventory,
-        ledger: &dyn Ledger,
-        now: SystemTime,
+        ledger: &RecordLedger,
     ) -> Result<NamedCsr, Refusal> {
-        let (machine, asked) = (self.machine(), self.request().node_name());
+        let (machine, asked) = (self.machine(), &self.request().node_name);
         if let Some(name) = &self.identity().node_name {
             machine::is_node(machine, Naming::only(Some(name), asked), asked)?;
             return Ok(NamedCsr { csr: self });
@@ -34,7 +31,7 @@ impl AttestedCsr {
         let naming = inventory.naming(machine, asked).await;
         let naming = naming.map_err(|source| Deferral::InventoryUnavailable { source })?;
         if let Err(refusal) = machine::is_node(machine, naming, asked)
-            && !self.is_recorded(ledger, now).await?
+            && !self.is_recorded(ledger).await?
         {
             return Err(refusal);
         }
@@ -42,14 +39,14 @@ impl AttestedCsr {
     }
 
     /// Whether the record of the name that is asked for is this machine's, and it proved itself for that.
-    async fn is_recorded(&self, ledger: &dyn Ledger, now: SystemTime) -> Result<bool, Deferral> {
+    async fn is_recorded(&self, ledger: &RecordLedger) -> Result<bool, Deferral> {
         let uid = match self.standing() {
             ClaimOrRenewal::Renewing(_, uid) => Some(*uid),
             ClaimOrRenewal::Claiming(Assurance::Attested(_), _) => None,
             // The provider ID may be no more than what it said.
             ClaimOrRenewal::Claiming(Assurance::None(_), _) => return Ok(false),
         };
-        let holder = ledger.holder(self.request().node_name(), uid, now).await;
+        let holder = ledger.holder(&self.request().node_name, uid).await;
         match holder.map(|holder| holder.assurance) {
             Ok(Assurance::Attested(holder)) => {
                 let provider_id = &holder.identity().provider_id;
@@ -63,7 +60,7 @@ impl AttestedCsr {
 
 impl NamedCsr {
     /// The requested certificate.
-    pub fn request(&self) -> &ConformantClientCsr {
+    pub fn request(&self) -> &ClientRequest {
         self.csr.request()
     }
 

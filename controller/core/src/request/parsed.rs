@@ -4,6 +4,7 @@ use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::names::Provider;
 
+use super::raw::RawContents;
 use super::{Asked, RawRequest};
 use crate::policy::{encoding, key};
 use crate::refusal::Denial;
@@ -20,8 +21,9 @@ pub struct ParsedCsr {
 impl RawRequest {
     /// Reads the request in its only encoding, and checks its key and its signature.
     pub fn parse(self) -> Result<ParsedCsr, Denial> {
-        let envelope = Envelope::parse(self.request())
-            .map_err(|error| encoding::envelope(error, self.request().len()))?;
+        let request = &self.contents().request;
+        let envelope =
+            Envelope::parse(request).map_err(|error| encoding::envelope(error, request.len()))?;
         let csr = CertificationRequest::from_der(&envelope.csr).map_err(encoding::request)?;
         let key = key::accepted(&csr)?;
         key::signed_by(&csr, &key)?;
@@ -50,8 +52,8 @@ impl ParsedCsr {
         self.evidence.is_some()
     }
 
-    pub(super) fn raw(&self) -> &RawRequest {
-        &self.raw
+    pub(super) fn raw(&self) -> &RawContents {
+        self.raw.contents()
     }
 
     pub(super) fn csr(&self) -> &CertificationRequest {

@@ -17,15 +17,23 @@ use crate::verifier::Verifiers;
 /// An open request to one of our signers, within limits; nothing of it has been read.
 #[derive(Debug)]
 pub struct RawRequest {
-    asked: Asked,
-    request: Vec<u8>,
-    usages: Vec<String>,
-    username: String,
-    groups: Vec<String>,
-    uid: Option<String>,
-    expiration: Option<Duration>,
-    created: Option<SystemTime>,
-    annotated_key: Option<String>,
+    contents: RawContents,
+}
+
+/// What a request says.
+#[derive(Debug)]
+pub(super) struct RawContents {
+    pub(super) asked: Asked,
+    pub(super) request: Vec<u8>,
+    pub(super) usages: Vec<String>,
+    pub(super) username: String,
+    pub(super) groups: Vec<String>,
+    pub(super) uid: Option<String>,
+    pub(super) expiration: Option<Duration>,
+    /// When the API server got it.
+    pub(super) created: Option<SystemTime>,
+    /// What the annotation of an endorsement key says.
+    pub(super) annotated_key: Option<String>,
 }
 
 /// The kind of signer that a request names.
@@ -113,7 +121,7 @@ impl RawRequest {
             still_open(status, &asked)?;
         }
         size::within_limits(spec)?;
-        Ok(Self {
+        let contents = RawContents {
             asked,
             request: spec.request.0.clone(),
             usages: spec.usages.clone().unwrap_or_default(),
@@ -133,46 +141,17 @@ impl RawRequest {
                 .annotations
                 .as_ref()
                 .and_then(|annotations| annotations.get(ENDORSEMENT_KEY_ANNOTATION).cloned()),
-        })
+        };
+        Ok(Self { contents })
     }
 
     /// The signer's kind.
     pub fn asked(&self) -> &Asked {
-        &self.asked
+        &self.contents.asked
     }
 
-    pub(super) fn request(&self) -> &[u8] {
-        &self.request
-    }
-
-    pub(super) fn usages(&self) -> &[String] {
-        &self.usages
-    }
-
-    pub(super) fn username(&self) -> &str {
-        &self.username
-    }
-
-    pub(super) fn groups(&self) -> &[String] {
-        &self.groups
-    }
-
-    pub(super) fn uid(&self) -> Option<&str> {
-        self.uid.as_deref()
-    }
-
-    pub(super) fn expiration(&self) -> Option<Duration> {
-        self.expiration
-    }
-
-    /// When the API server got it.
-    pub(super) fn created(&self) -> Option<SystemTime> {
-        self.created
-    }
-
-    /// What the annotation of an endorsement key says.
-    pub(super) fn annotated_key(&self) -> Option<&str> {
-        self.annotated_key.as_deref()
+    pub(super) fn contents(&self) -> &RawContents {
+        &self.contents
     }
 }
 

@@ -14,12 +14,13 @@ use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, StaticInventory};
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, Records};
 use crate::lifetimes::Lifetimes;
-use crate::nodes::{MemoryNodes, Node, Nodes};
+use crate::nodes::{Node, Nodes};
 use crate::refusal::{Denial, Refusal};
 use crate::request::IssuedCertificate;
 use crate::scope::{Duties, Enforcement, Issuance};
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
+use crate::testing::nodes::MemoryNodes;
 use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier, Verifiers,
 };

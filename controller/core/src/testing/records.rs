@@ -9,11 +9,12 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{
-    Absences, Claim, Claimant, Grant, Ledger as _, LedgerPolicy, MemoryRecords, Record,
-    RecordLedger, Records as _, Renewal, RequestRef, Revoked, Stored,
+    Absences, Claim, Claimant, Grant, LedgerPolicy, MemoryRecords, Record, RecordLedger,
+    Records as _, Renewal, RequestRef, Revoked, Stored,
 };
-use crate::nodes::{MemoryNodes, Node};
+use crate::nodes::Node;
 use crate::refusal::{Denial, Refusal};
+use crate::testing::nodes::MemoryNodes;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 pub const HOUR: Duration = Duration::from_hours(1);
@@ -167,10 +168,7 @@ impl World {
 
     /// What comes of the renewal of this generation of `n1`.
     pub fn renews(&self, machine: &str, generation: u64, hour: u32) -> Result<Grant, Refusal> {
-        block_on(
-            self.ledger()
-                .renew(&renewal(machine, generation, hour), at(hour)),
-        )
+        block_on(self.ledger().renew(&renewal(machine, generation, hour)))
     }
 
     #[track_caller]

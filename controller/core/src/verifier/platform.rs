@@ -4,12 +4,12 @@
 
 use std::fmt::Debug;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 
 /// A platform that makes machines with TPMs.
 ///
@@ -22,10 +22,7 @@ pub trait Platform: Debug + Send + Sync {
     /// # Errors
     ///
     /// It could not be asked; the request waits.
-    fn endorsement_key<'a>(
-        &'a self,
-        asked: Asked<'a>,
-    ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>>;
+    fn endorsement_key<'a>(&'a self, asked: Asked<'a>) -> Answer<'a, Option<KeyDigest>>;
 
     /// The name of the Node of the machine with this provider ID, as its infrastructure set it.
     /// `None` where the platform has no say: then the inventory's name counts.
@@ -33,10 +30,7 @@ pub trait Platform: Debug + Send + Sync {
     /// # Errors
     ///
     /// It could not be asked, or does not know yet; the request waits.
-    fn node_name<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>>;
+    fn node_name<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>>;
 
     /// The names and addresses of the machine with this provider ID; `None` where the platform has no
     /// say.
@@ -47,7 +41,7 @@ pub trait Platform: Debug + Send + Sync {
     fn serving_names<'a>(
         &'a self,
         provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>>;
+    ) -> Answer<'a, Option<Vec<ServingName>>>;
 }
 
 /// Of which machine the endorsement key is asked for.
@@ -77,24 +71,18 @@ pub enum KeyKind {
 pub struct NoPlatform;
 
 impl Platform for NoPlatform {
-    fn endorsement_key<'a>(
-        &'a self,
-        _asked: Asked<'a>,
-    ) -> BoxFuture<'a, Result<Option<KeyDigest>, Unavailable>> {
+    fn endorsement_key<'a>(&'a self, _asked: Asked<'a>) -> Answer<'a, Option<KeyDigest>> {
         ready(Ok(None)).boxed()
     }
 
-    fn node_name<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<NodeName>, Unavailable>> {
+    fn node_name<'a>(&'a self, _provider_id: &'a ProviderId) -> Answer<'a, Option<NodeName>> {
         ready(Ok(None)).boxed()
     }
 
     fn serving_names<'a>(
         &'a self,
         _provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Vec<ServingName>>, Unavailable>> {
+    ) -> Answer<'a, Option<Vec<ServingName>>> {
         ready(Ok(None)).boxed()
     }
 }

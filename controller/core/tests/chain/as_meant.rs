@@ -29,7 +29,7 @@ pub(crate) async fn chain(
     let conformant: ConformantClientCsr = parsed.conform_client(verifier, &context.lifetimes)?;
     let located: LocatedCsr = conformant.locate(inventory).await?;
     let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
-    let settled: NamedCsr = attested.check_node_name(inventory, ledger, now).await?;
+    let settled: NamedCsr = attested.check_node_name(inventory, ledger).await?;
     let claimed: ClaimedCsr = settled.claim(ledger, RequestRef::default(), now).await?;
     let issued: IssuedCertificate = claimed.sign(signer, now)?;
     Ok(issued)
@@ -47,7 +47,7 @@ pub(crate) async fn serving(
         parsed.conform_serving(&context.issuance, policy, &context.lifetimes)?;
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
     let corroborated: CorroboratedCsr = conformant
-        .corroborate(ledger, inventory, &context.verifiers, policy, now)
+        .corroborate(ledger, inventory, &context.verifiers, policy)
         .await?;
     Ok(corroborated.sign(signer, now)?)
 }
@@ -64,10 +64,9 @@ pub(crate) fn approved(
 pub(crate) async fn control_plane(
     parsed: ParsedCsr,
     context: &Context,
-    now: SystemTime,
 ) -> Result<Approval, Decision> {
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
-    let renewal: ControlPlaneRenewal = parsed.renew_control_plane(inventory, ledger, now).await?;
+    let renewal: ControlPlaneRenewal = parsed.renew_control_plane(inventory, ledger).await?;
     Ok(renewal.approve())
 }
 

@@ -20,8 +20,8 @@ fn unlocated(conformant: ConformantClientCsr, verifier: &dyn Verifier, now: Syst
     let _ = conformant.attest(verifier, &[], now);
 }
 
-fn unattested(located: LocatedCsr, context: &Context, now: SystemTime) {
-    let _ = located.check_node_name(context.inventory.as_ref(), context.ledger.as_ref(), now);
+fn unattested(located: LocatedCsr, context: &Context) {
+    let _ = located.check_node_name(context.inventory.as_ref(), context.ledger.as_ref());
 }
 
 fn unsettled(attested: AttestedCsr, context: &Context, now: SystemTime) {
@@ -40,10 +40,10 @@ fn signed_at_once(raw: RawRequest, signer: &Signer, now: SystemTime) {
     let _ = raw.sign(signer, now);
 }
 
-fn unconformant_serving(parsed: ParsedCsr, context: &Context, now: SystemTime) {
+fn unconformant_serving(parsed: ParsedCsr, context: &Context) {
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
     let verifiers = &context.verifiers;
-    let _ = parsed.corroborate(ledger, inventory, verifiers, &context.serving, now);
+    let _ = parsed.corroborate(ledger, inventory, verifiers, &context.serving);
 }
 
 fn uncorroborated(serving: ConformantServingCsr, signer: &Signer, now: SystemTime) {

@@ -28,9 +28,9 @@ fn attested_twice(located: LocatedCsr, verifier: &dyn Verifier, now: SystemTime)
     let _ = located.attest(verifier, &[], now);
 }
 
-fn named_twice(attested: AttestedCsr, context: &Context, now: SystemTime) {
-    let _ = attested.check_node_name(context.inventory.as_ref(), context.ledger.as_ref(), now);
-    let _ = attested.check_node_name(context.inventory.as_ref(), context.ledger.as_ref(), now);
+fn named_twice(attested: AttestedCsr, context: &Context) {
+    let _ = attested.check_node_name(context.inventory.as_ref(), context.ledger.as_ref());
+    let _ = attested.check_node_name(context.inventory.as_ref(), context.ledger.as_ref());
 }
 
 fn claimed_twice(settled: NamedCsr, context: &Context, now: SystemTime) {
@@ -43,11 +43,11 @@ fn signed_twice(claimed: ClaimedCsr, signer: &Signer, now: SystemTime) {
     let _ = claimed.sign(signer, now);
 }
 
-fn corroborated_twice(serving: ConformantServingCsr, context: &Context, now: SystemTime) {
+fn corroborated_twice(serving: ConformantServingCsr, context: &Context) {
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
     let verifiers = &context.verifiers;
-    let _ = serving.corroborate(ledger, inventory, verifiers, &context.serving, now);
-    let _ = serving.corroborate(ledger, inventory, verifiers, &context.serving, now);
+    let _ = serving.corroborate(ledger, inventory, verifiers, &context.serving);
+    let _ = serving.corroborate(ledger, inventory, verifiers, &context.serving);
 }
 
 fn signed_and_approved(corroborated: CorroboratedCsr, signer: &Signer, now: SystemTime) {

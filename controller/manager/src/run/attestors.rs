@@ -7,7 +7,7 @@ use kubelet_attestation::names::Provider;
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec, TpmSettings};
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
-use node_attestation_runtime::management::{VerifierFactory, VerifierUnavailable};
+use node_attestation_runtime::management::VerifierUnavailable;
 
 use crate::aws::Aws;
 use crate::tpm::{self, ConfigMapReader, NoTpm, Tpm};
@@ -84,8 +84,9 @@ fn policy(spec: &KubeletAuthenticationSpec) -> AwsPolicy {
     AwsPolicy::new(&settings, Some(spec.cluster_name.clone()))
 }
 
-impl VerifierFactory for Attestors {
-    fn verifiers(
+impl Attestors {
+    /// The verifiers of what is authorized for a cluster.
+    pub(super) fn verifiers(
         &self,
         authentication: &KubeletAuthentication,
         cluster_uid: &str,

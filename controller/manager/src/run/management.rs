@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgAction;
+use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::management::{Fleet, Settings};
 
@@ -61,15 +62,18 @@ pub(super) async fn run(
     tracing::info!(server, "the management cluster");
     attestors.config_maps = Some(ConfigMapReader::new(&access));
     let mut settings = Settings::default();
-    settings.namespace = arguments.namespace;
-    settings.watch_filter = arguments.watch_filter;
+    settings.selection.namespace = arguments.namespace;
+    settings.selection.watch_filter = arguments.watch_filter;
     settings.candidate = arguments.leader_elect.then(host_name);
     settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
     settings.sync_period = Some(arguments.sync_period);
     settings.reach = EgressPolicy {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };
-    let fleet = Fleet::new(&access, settings, Arc::new(attestors));
+    let verifiers = move |authentication: &KubeletAuthentication, cluster_uid: &str| {
+        attestors.verifiers(authentication, cluster_uid)
+    };
+    let fleet = Fleet::new(&access, settings, Arc::new(verifiers));
     fleet.run(stop).await;
     tracing::info!("stopped");
     Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use kubelet_attestation::names::{Audience, InvalidName};
+use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::scope::{Duties, KubeletSignerMode};
 use node_attestation_core::serving::AddressRange;
@@ -304,7 +305,10 @@ pub(super) async fn run(
             let management = ClusterAccess::from_kubeconfig(&settings.management_kubeconfig).await;
             let management = management.map_err(AccessError::from)?;
             attestors.config_maps = Some(ConfigMapReader::new(&management));
-            Standalone::of_cluster(settings, &attestors).await?
+            let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
+                attestors.verifiers(authentication, cluster_uid)
+            };
+            Standalone::of_cluster(settings, &verifiers).await?
         }
     };
     controller.run(stop).await;

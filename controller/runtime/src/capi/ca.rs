@@ -1,14 +1,11 @@
 //! The CA of a workload cluster: Secret `<cluster>-ca`, keys `tls.crt` and `tls.key`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use data_encoding::HEXLOWER;
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::names::Audience;
-use sha2::{Digest as _, Sha256};
-
+use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, InvalidCa, Signer};
 
 /// A CA that is being replaced has some certificates, of some kilobytes each.
@@ -29,12 +26,6 @@ pub struct ClusterCa {
     not_before: SystemTime,
     not_after: SystemTime,
 }
-
-/// What tells a CA's key from every other: the SHA-256 of its `SubjectPublicKeyInfo`.
-///
-/// The certificates of two clusters with one key are good in both, whatever their evidence says.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeyDigest([u8; 32]);
 
 /// A CA's Secret cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -57,12 +48,14 @@ pub enum CaRefused {
 }
 
 /// When a CA is not valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaOutOfTime {
     /// Its certificate has expired.
+    #[error("the CA certificate has expired")]
     Expired,
     /// Its certificate is not valid yet.
+    #[error("the CA certificate is not valid yet")]
     NotYetValid,
 }
 
@@ -88,7 +81,7 @@ impl ClusterCa {
         Ok(Self {
             certificates: blocks.into_iter().map(pem::Pem::into_contents).collect(),
             signer: signer.map(Arc::new),
-            key_digest: KeyDigest(Sha256::digest(&certificate.spki).into()),
+            key_digest: KeyDigest::of(&certificate.spki),
             not_before: certificate.not_before,
             not_after: certificate.not_after,
         })
@@ -110,7 +103,8 @@ impl ClusterCa {
         self.certificates.iter().map(|der| Audience::of_ca(der))
     }
 
-    /// Two clusters of which this is the same are one to whoever holds a certificate of either.
+    /// The digest of the key. Two clusters of which it is the same are one to whoever holds a certificate of
+    /// either, whatever their evidence says.
     pub fn key_digest(&self) -> KeyDigest {
         self.key_digest
     }
@@ -145,34 +139,6 @@ fn value<'a>(
         return Err(CaRefused::TooLong { field, max });
     }
     Ok((!value.is_empty()).then_some(value))
-}
-
-impl fmt::Display for CaOutOfTime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "the CA certificate has expired",
-            Self::NotYetValid => "the CA certificate is not valid yet",
-        })
-    }
-}
-
-#[cfg(test)]
-impl From<[u8; 32]> for KeyDigest {
-    fn from(digest: [u8; 32]) -> Self {
-        Self(digest)
-    }
-}
-
-impl fmt::Display for KeyDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&HEXLOWER.encode(&self.0))
-    }
-}
-
-impl fmt::Debug for KeyDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 #[cfg(test)]

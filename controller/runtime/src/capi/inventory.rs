@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Answer, Unavailable};
 
 use super::cache::Objects;
 use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference};
@@ -212,36 +212,27 @@ impl CapiInventory {
 }
 
 impl Inventory for CapiInventory {
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         let machine = self.machine(provider_id);
         async move { machine.await.map_err(Unavailable::new) }.boxed()
     }
 
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         let owner = self.owner(token);
         async move { owner.await.map_err(Unavailable::new) }.boxed()
     }
 
-    fn by_address(&self, address: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
         let found = self.look(|view| Ok(view.by_address(address)));
         ready(found.map_err(Unavailable::new)).boxed()
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         let found = self.look(|view| Ok(view.by_name(name)));
         ready(found.map_err(Unavailable::new)).boxed()
     }
 
-    fn by_machine_name<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
         let found = self.look(|view| {
             let found = view.members.machines.get(name);
             Ok(found.map(|machine| view.machine(name, machine)))
@@ -249,11 +240,7 @@ impl Inventory for CapiInventory {
         ready(found.map_err(Unavailable::new)).boxed()
     }
 
-    fn naming<'a>(
-        &'a self,
-        machine: &'a Machine,
-        asked: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Naming, Unavailable>> {
+    fn naming<'a>(&'a self, machine: &'a Machine, asked: &'a NodeName) -> Answer<'a, Naming> {
         let found = self.look(|view| Ok(view.naming(machine, asked)));
         ready(found.map_err(Unavailable::new)).boxed()
     }

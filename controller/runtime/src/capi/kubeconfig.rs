@@ -23,7 +23,7 @@ use crate::client::{ClusterAccess, EgressPolicy};
 mod document;
 mod refused;
 
-pub use refused::{Credential, FileField, Impersonation, KubeconfigRefused, Listed, UrlPart};
+pub use refused::KubeconfigRefused;
 
 use document::{Cluster, Document, User};
 
@@ -35,20 +35,8 @@ const MAX_CA_CERTIFICATES: usize = 16;
 
 /// A workload cluster's API server, and who we are to it.
 pub struct TenantKubeconfig {
-    server: Uri,
-    server_name: Option<String>,
-    ca_certificates: Vec<Vec<u8>>,
-    credentials: Credentials,
+    config: Config,
     reach: EgressPolicy,
-}
-
-/// Who we are; as base64, as the text has it, or a bearer token.
-enum Credentials {
-    Certificate {
-        chain: String,
-        key: Zeroizing<String>,
-    },
-    Token(Zeroizing<String>),
 }
 
 impl TenantKubeconfig {
@@ -64,18 +52,16 @@ impl TenantKubeconfig {
         let document = Document::parse(text)?;
         document.refuse_what_is_not_ours()?;
         let (cluster, user) = document.current()?;
-        Ok(Self {
-            server: server(&cluster, reach)?,
-            server_name: server_name(&cluster)?,
-            ca_certificates: ca_certificates(&cluster)?,
-            credentials: credentials(user)?,
-            reach,
-        })
+        let mut config = Config::new(server(&cluster, reach)?);
+        config.tls_server_name = server_name(&cluster)?;
+        config.root_cert = Some(ca_certificates(&cluster)?);
+        config.auth_info = credentials(user)?;
+        Ok(Self { config, reach })
     }
 
     /// DER of the certificates that the API server's is checked against.
     pub fn ca_certificates(&self) -> &[Vec<u8>] {
-        &self.ca_certificates
+        self.config.root_cert.as_deref().unwrap_or_default()
     }
 
     /// A client of the cluster. It connects directly, to no address out of reach whatever the
@@ -85,29 +71,16 @@ impl TenantKubeconfig {
     ///
     /// Key and certificate that do not belong together, or a CA certificate that is none.
     pub fn access(&self) -> Result<ClusterAccess, KubeconfigRefused> {
-        let mut config = Config::new(self.server.clone());
-        config.root_cert = Some(self.ca_certificates.clone());
-        config.tls_server_name.clone_from(&self.server_name);
-        config.auth_info = match &self.credentials {
-            Credentials::Certificate { chain, key } => AuthInfo {
-                client_certificate_data: Some(chain.clone()),
-                client_key_data: Some(key.as_str().into()),
-                ..AuthInfo::default()
-            },
-            Credentials::Token(token) => AuthInfo {
-                token: Some(token.as_str().into()),
-                ..AuthInfo::default()
-            },
-        };
         // The library's error may have a line of the key in it.
-        ClusterAccess::of_tenant(config, self.reach).map_err(|_| KubeconfigRefused::NoClient)
+        let access = ClusterAccess::of_tenant(self.config.clone(), self.reach);
+        access.map_err(|_| KubeconfigRefused::NoClient)
     }
 }
 
 impl fmt::Debug for TenantKubeconfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TenantKubeconfig")
-            .field("server", &self.server)
+            .field("server", &self.config.cluster_url)
             .finish_non_exhaustive()
     }
 }
@@ -115,7 +88,7 @@ impl fmt::Debug for TenantKubeconfig {
 fn server(cluster: &Cluster, reach: EgressPolicy) -> Result<Uri, KubeconfigRefused> {
     let text = cluster.server.as_deref().unwrap_or_default();
     // The URL's parser drops a fragment in silence.
-    for (sign, part) in [('#', UrlPart::Fragment), ('?', UrlPart::Query)] {
+    for (sign, part) in [('#', "a fragment"), ('?', "a query")] {
         if text.contains(sign) {
             return Err(KubeconfigRefused::Url { part });
         }
@@ -128,9 +101,7 @@ fn server(cluster: &Cluster, reach: EgressPolicy) -> Result<Uri, KubeconfigRefus
         return Err(KubeconfigRefused::NotHttps);
     }
     if authority.as_str().contains('@') {
-        return Err(KubeconfigRefused::Url {
-            part: UrlPart::UserInfo,
-        });
+        return Err(KubeconfigRefused::Url { part: "a user" });
     }
     let host = authority.host().trim_matches(['[', ']']);
     if host.is_empty() {
@@ -170,20 +141,23 @@ fn ca_certificates(cluster: &Cluster) -> Result<Vec<Vec<u8>>, KubeconfigRefused>
     Ok(certificates)
 }
 
-fn credentials(user: User) -> Result<Credentials, KubeconfigRefused> {
+fn credentials(user: User) -> Result<AuthInfo, KubeconfigRefused> {
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
     let secret = |text: Option<Zeroizing<String>>| text.filter(|text| !text.is_empty());
     let chain = given(user.certificate_data);
     match (chain, secret(user.key_data), secret(user.token)) {
         (None, None, None) => Err(KubeconfigRefused::NoCredential),
-        (Some(chain), Some(key), None) => certificate(chain, key),
+        (Some(chain), Some(key), None) => certificate(chain, &key),
         (None, None, Some(token)) => {
             // What a header can have (RFC 6750 section 2.1 allows less).
             if token.bytes().all(|byte| byte.is_ascii_graphic()) {
-                Ok(Credentials::Token(token))
+                Ok(AuthInfo {
+                    token: Some(token.as_str().into()),
+                    ..AuthInfo::default()
+                })
             } else {
                 Err(KubeconfigRefused::Unreadable {
-                    credential: Credential::Token,
+                    credential: "token",
                 })
             }
         }
@@ -192,15 +166,19 @@ fn credentials(user: User) -> Result<Credentials, KubeconfigRefused> {
     }
 }
 
-fn certificate(chain: String, key: Zeroizing<String>) -> Result<Credentials, KubeconfigRefused> {
+fn certificate(chain: String, key: &str) -> Result<AuthInfo, KubeconfigRefused> {
     let unreadable = |credential| KubeconfigRefused::Unreadable { credential };
     decoded(&chain)
         .and_then(|pem| certificates(&pem))
-        .ok_or_else(|| unreadable(Credential::ClientCertificate))?;
-    decoded(&key)
+        .ok_or_else(|| unreadable("client-certificate-data"))?;
+    decoded(key)
         .and_then(|pem| PrivateKeyDer::from_pem_slice(&pem).ok())
-        .ok_or_else(|| unreadable(Credential::ClientKey))?;
-    Ok(Credentials::Certificate { chain, key })
+        .ok_or_else(|| unreadable("client-key-data"))?;
+    Ok(AuthInfo {
+        client_certificate_data: Some(chain),
+        client_key_data: Some(key.into()),
+        ..AuthInfo::default()
+    })
 }
 
 fn decoded(base64: &str) -> Option<Zeroizing<Vec<u8>>> {

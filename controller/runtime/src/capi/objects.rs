@@ -57,6 +57,14 @@ impl ObjectKey {
             name: name.into(),
         }
     }
+
+    /// The place of the object with this metadata.
+    pub(crate) fn of(metadata: &ObjectMeta) -> Option<Self> {
+        Some(Self {
+            namespace: metadata.namespace.clone()?,
+            name: metadata.name.clone()?,
+        })
+    }
 }
 
 impl std::fmt::Display for ObjectKey {
@@ -134,9 +142,7 @@ impl<'de, W: Kept> Deserialize<'de> for Raw<W> {
 impl<W: Kept> Raw<W> {
     /// Where it is; `None` of what an API server would not answer.
     pub(super) fn key(&self) -> Option<ObjectKey> {
-        let name = self.metadata.name.clone()?;
-        let namespace = self.metadata.namespace.clone()?;
-        Some(ObjectKey { namespace, name })
+        ObjectKey::of(&self.metadata)
     }
 
     /// Why it cannot be read, if so.

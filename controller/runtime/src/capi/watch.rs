@@ -1,7 +1,6 @@
 //! Watches of Cluster API's objects on the management cluster.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -10,14 +9,13 @@ use kube::Resource as _;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::watcher::{self, Event};
-use kubelet_attestation::errors::error_chain;
 use tokio::time::sleep;
 
 use super::api_discovery::served;
 use super::cache::Objects;
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
 use super::store::Stored;
-use crate::watch::{ExponentialBackoff, Skipped, on_management, watch_config};
+use crate::watch::{ExponentialBackoff, Skipped, WatchLog, on_management, watch_config};
 
 /// Before it is looked again whether a kind is there that was not.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
@@ -37,17 +35,10 @@ pub struct Selection {
 
 /// What must be run for [`Objects`] to know anything.
 #[must_use = "nothing is watched until it runs"]
+#[derive(Debug)]
 pub struct Watches {
     objects: Objects,
     selection: Selection,
-}
-
-impl fmt::Debug for Watches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watches")
-            .field("selection", &self.selection)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Watches {
@@ -114,19 +105,13 @@ impl Watches {
         let mut events = std::pin::pin!(on_management(api, config));
         let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
         while let Some(event) = events.next().await {
+            told.observe(&event, || {
+                tracing::info!(kind = W::KIND, version = resource.api_version, "watching");
+            });
             match event {
-                // It comes before anything was asked.
-                Ok(Event::Init) => listing.clear(),
-                Ok(event) => {
-                    told.holds(&resource.api_version);
-                    self.objects.apply(event, &mut listing, &mut skipped);
-                }
-                Err(error) => {
-                    told.failed(&error);
-                    if is_gone(&error) {
-                        return;
-                    }
-                }
+                Ok(event) => self.objects.apply(event, &mut listing, &mut skipped),
+                Err(error) if is_gone(&error) => return,
+                Err(_) => {}
             }
         }
     }
@@ -212,60 +197,6 @@ fn is_gone(error: &watcher::Error) -> bool {
         watcher::Error::NoResourceVersion => return false,
     };
     status.code == 404
-}
-
-/// Tells when a kind is watched, is not, and is again: once each.
-struct WatchLog {
-    kind: &'static str,
-    last: Option<WatchStatus>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WatchStatus {
-    ConditionStatus,
-    Absent,
-    Failed,
-}
-
-impl WatchLog {
-    fn new(kind: &'static str) -> Self {
-        Self { kind, last: None }
-    }
-
-    fn changes_to(&mut self, standing: WatchStatus) -> bool {
-        self.last.replace(standing) != Some(standing)
-    }
-
-    fn holds(&mut self, version: &str) {
-        let kind = self.kind;
-        if self.changes_to(WatchStatus::ConditionStatus) {
-            tracing::info!(kind, version, "watching");
-        }
-    }
-
-    fn absent(&mut self) {
-        let kind = self.kind;
-        if self.changes_to(WatchStatus::Absent) {
-            tracing::warn!(
-                kind,
-                "the management cluster serves no supported version of this kind"
-            );
-        }
-    }
-
-    fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
-        let kind = self.kind;
-        let error = error_chain(error);
-        if self.changes_to(WatchStatus::Failed) {
-            tracing::warn!(
-                kind,
-                error,
-                "the watch failed; it is tried again until it holds"
-            );
-        } else {
-            tracing::debug!(kind, error, "the watch failed again");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -25,29 +25,22 @@ const MAX_ADDRESSES: usize = 16;
 const HTTPS_PORT: u16 = 443;
 
 /// Addresses that are not another host's: what answers there trusts its neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalRange {
     /// Ourselves: `127.0.0.0/8` and `::1` (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3).
+    #[error("a loopback address")]
     Loopback,
     /// No address, which systems take for themselves: `0.0.0.0/8` and `::`.
+    #[error("an unspecified address")]
     Unspecified,
     /// This link: `169.254.0.0/16` (RFC 3927) and `fe80::/10` (RFC 4291 section 2.5.6), and
     /// `fd00:ec2::/32`, which Amazon EC2 uses for the same. Clouds hand out credentials there.
+    #[error("a link-local address")]
     LinkLocal,
     /// Many hosts, or all.
+    #[error("a multicast address")]
     Multicast,
-}
-
-impl std::fmt::Display for LocalRange {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Loopback => "a loopback address",
-            Self::Unspecified => "an unspecified address",
-            Self::LinkLocal => "a link-local address",
-            Self::Multicast => "a multicast address",
-        })
-    }
 }
 
 /// Where connections may go.

@@ -85,10 +85,10 @@ pub enum InClusterAccessError {
 /// A client of one cluster, and the CA certificates that it trusts.
 #[derive(Clone)]
 pub struct ClusterAccess {
-    client: Client,
-    lease_client: Option<Client>,
-    server: String,
-    ca_certificates: Vec<Vec<u8>>,
+    pub(super) client: Client,
+    pub(super) lease_client: Option<Client>,
+    pub(super) server: String,
+    pub(super) ca_certificates: Vec<Vec<u8>>,
 }
 
 impl ClusterAccess {
@@ -160,34 +160,6 @@ impl ClusterAccess {
             server,
             ca_certificates,
         })
-    }
-
-    /// An API server in memory, of which calls and answers are bounded as an operator's are.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn in_memory<F, B>(
-        answer: impl Fn(hyper::Request<kube::client::Body>) -> F + Clone + Send + 'static,
-    ) -> Self
-    where
-        F: Future<Output = hyper::Response<B>> + Send + 'static,
-        B: hyper::body::Body<Data = hyper::body::Bytes> + Send + Unpin + 'static,
-        B::Error: Into<tower::BoxError>,
-    {
-        let client = || {
-            let answer = answer.clone();
-            let service = tower::service_fn(move |request| {
-                let answer = answer(request);
-                async move { Ok::<_, tower::BoxError>(answer.await) }
-            });
-            let bounded = super::Bounded::new(service, super::NamedBy::Operator);
-            let policy = super::RetryLists::default();
-            Client::new(tower::retry::Retry::new(policy, bounded), "default")
-        };
-        Self {
-            client: client(),
-            lease_client: Some(client()),
-            server: "https://203.0.113.7:6443/".to_owned(),
-            ca_certificates: Vec::new(),
-        }
     }
 
     /// The host of the API server: a name, or an address without brackets.

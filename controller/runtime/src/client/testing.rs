@@ -1,8 +1,13 @@
-//! The sieve of answers, without a connection.
+//! API servers and the sieve of answers, without a connection.
 
-use hyper::body::Bytes;
+use hyper::body::{Body, Bytes};
+use hyper::{Request, Response};
+use kube::{Client, client};
+use tower::BoxError;
+use tower::retry::Retry;
 
 use super::sieve::{Limits, Sieve};
+use super::{Bounded, ClusterAccess, NamedBy, RetryLists};
 
 /// These pieces of a text, or of `lines` each of which is a text, as they reach a parser.
 pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Vec<u8> {
@@ -16,4 +21,33 @@ pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Ve
     let pieces = pieces.into_iter();
     let passed = pieces.map_while(|piece| sieve.pass(Bytes::copy_from_slice(piece)).ok());
     passed.flatten().collect()
+}
+
+impl ClusterAccess {
+    /// An API server in memory, of which calls and answers are bounded as an operator's are.
+    pub fn in_memory<F, B>(
+        answer: impl Fn(Request<client::Body>) -> F + Clone + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let client = || {
+            let answer = answer.clone();
+            let service = tower::service_fn(move |request| {
+                let answer = answer(request);
+                async move { Ok::<_, BoxError>(answer.await) }
+            });
+            let bounded = Bounded::new(service, NamedBy::Operator);
+            let policy = RetryLists::default();
+            Client::new(Retry::new(policy, bounded), "default")
+        };
+        Self {
+            client: client(),
+            lease_client: Some(client()),
+            server: "https://203.0.113.7:6443/".to_owned(),
+            ca_certificates: Vec::new(),
+        }
+    }
 }

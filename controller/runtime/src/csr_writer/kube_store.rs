@@ -1,26 +1,19 @@
 //! Requests in a Kubernetes API server.
 
 use std::error::Error;
-use std::fmt::{self, Debug};
-use std::future::Future;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use kube::{Client, Error as KubeError};
 
 use super::RequestStore;
+use crate::client::{CONTROLLER, CallError, in_time, post};
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// three small objects.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
-
-/// Under which our fields stand in `metadata.managedFields`.
-const FIELD_MANAGER: &str = "node-attestation-controller";
-
-/// HTTP status of an update of another version, whatever reason goes with it.
-const CONFLICT: u16 = 409;
 
 /// HTTP status of an object that is not valid.
 const INVALID: u16 = 422;
@@ -64,29 +57,34 @@ impl StoreError {
     }
 }
 
-impl From<KubeError> for StoreError {
-    fn from(error: KubeError) -> Self {
-        let KubeError::Api(status) = error else {
-            return Self::Unavailable {
-                source: Box::new(error),
-            };
+impl From<CallError> for StoreError {
+    fn from(error: CallError) -> Self {
+        if error.is_conflict() {
+            return Self::Conflict;
+        }
+        if error.is_not_found() {
+            return Self::Gone;
+        }
+        let error = match error {
+            CallError::Deadline(_) => return Self::Deadline,
+            CallError::Api(error) => *error,
         };
-        if status.code == CONFLICT {
-            Self::Conflict
-        } else if status.is_not_found() {
-            Self::Gone
-        } else {
+        if let KubeError::Api(status) = error {
             Self::Refused {
                 code: status.code,
-                reason: status.reason.clone(),
-                message: status.message.clone(),
+                reason: status.reason,
+                message: status.message,
+            }
+        } else {
+            Self::Unavailable {
+                source: Box::new(error),
             }
         }
     }
 }
 
 /// The requests of one Kubernetes API server.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct KubeStore {
     api: Api<CertificateSigningRequest>,
 }
@@ -105,21 +103,10 @@ impl KubeStore {
         request: &CertificateSigningRequest,
     ) -> Result<CertificateSigningRequest, StoreError> {
         let name = request.metadata.name.as_deref().unwrap_or_default();
-        let options = PostParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
-        in_time(
-            self.api
-                .replace_subresource(subresource, name, &options, request),
-        )
-        .await
-    }
-}
-
-impl Debug for KubeStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeStore").finish_non_exhaustive()
+        let options = post(CONTROLLER);
+        let api = &self.api;
+        let written = api.replace_subresource(subresource, name, &options, request);
+        Ok(in_time(CALL_DEADLINE, written).await?)
     }
 }
 
@@ -128,7 +115,7 @@ impl RequestStore for KubeStore {
         &'a self,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<CertificateSigningRequest>, StoreError>> {
-        Box::pin(in_time(self.api.get_opt(name)))
+        Box::pin(async move { Ok(in_time(CALL_DEADLINE, self.api.get_opt(name)).await?) })
     }
 
     fn update_approval<'a>(
@@ -144,11 +131,4 @@ impl RequestStore for KubeStore {
     ) -> BoxFuture<'a, Result<CertificateSigningRequest, StoreError>> {
         Box::pin(self.replace("status", request))
     }
-}
-
-async fn in_time<T>(call: impl Future<Output = Result<T, KubeError>>) -> Result<T, StoreError> {
-    tokio::time::timeout(CALL_DEADLINE, call)
-        .await
-        .map_err(|_| StoreError::Deadline)?
-        .map_err(StoreError::from)
 }

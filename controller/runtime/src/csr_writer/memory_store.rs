@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
-use super::{ConditionType, RequestStore, StoreError, has_condition};
+use super::{APPROVED, DENIED, FAILED, RequestStore, StoreError, has_condition};
 
 /// The request's own.
 pub(crate) const UID: &str = "0a";
@@ -93,7 +93,7 @@ impl MemoryStore {
             Some(Fault::NeverValid) => return Err(refused(422)),
             Some(Fault::DeniedBefore) => {
                 let mut other = state.request.clone().unwrap();
-                super::add_condition(&mut other, ConditionType::Denied, "ByHand", "");
+                super::add_condition(&mut other, DENIED, "ByHand", "");
                 state.put(other);
             }
             Some(Fault::AnnotatedBefore) => {
@@ -110,7 +110,7 @@ impl MemoryStore {
         if stored.metadata.resource_version != request.metadata.resource_version {
             return Err(StoreError::Conflict);
         }
-        let kinds = [ConditionType::Approved, ConditionType::Denied];
+        let kinds = [APPROVED, DENIED];
         assert!(
             !kinds.iter().all(|kind| has_condition(request, *kind)),
             "the API server refuses a request that is approved and denied"

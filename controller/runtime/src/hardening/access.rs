@@ -5,26 +5,23 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 
-use kube::Resource;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::{ClusterResourceScope, Status};
-use kube::{Error as KubeError, ResourceExt as _};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::core::{ClusterResourceScope, ObjectMeta, Status};
+use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::client::{CONTROLLER, post};
 use crate::watch::Lenient;
 
 /// For one call: an API server under load answers small objects within its own limit for others.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Under which our fields stand in `metadata.managedFields`.
-pub(super) const FIELD_MANAGER: &str = "node-attestation-controller";
-
 /// HTTP status of a right that is missing.
 const FORBIDDEN: u16 = 403;
 
 /// HTTP status of an object that is not there.
-pub(super) const NOT_FOUND: u16 = 404;
+const NOT_FOUND: u16 = 404;
 
 /// HTTP status of an object that another version has replaced.
 const CONFLICT: u16 = 409;
@@ -97,6 +94,19 @@ pub enum HardeningError {
     },
 }
 
+impl HardeningError {
+    /// Whether there is no such object, or nothing of its kind.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                code: NOT_FOUND,
+                ..
+            }
+        )
+    }
+}
+
 /// Calls, for no longer than a call may take.
 pub(super) async fn call<T>(
     verb: &'static str,
@@ -161,28 +171,64 @@ pub enum ApplyOutcome {
     Replaced,
 }
 
+/// An object of the whole workload cluster.
+pub(super) trait Object:
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+{
+}
+
+/// As messages name the object.
+fn named<K: Object>(name: &str) -> String {
+    format!("{}/{name}", K::plural(&()))
+}
+
+/// The object of this name.
+pub(super) async fn get<K: Object>(
+    client: &Client,
+    name: &str,
+) -> Result<Option<K>, HardeningError> {
+    let api: Api<K> = Api::all(client.clone());
+    call("get", named::<K>(name), api.get_opt(name)).await
+}
+
+/// The metadata of the object of this name.
+pub(super) async fn get_metadata<K: Object>(
+    client: &Client,
+    name: &str,
+) -> Result<Option<ObjectMeta>, HardeningError> {
+    let api: Api<K> = Api::all(client.clone());
+    let found = call("get", named::<K>(name), api.get_metadata_opt(name)).await?;
+    Ok(found.map(|found| found.metadata))
+}
+
 /// Makes the object as it is `wanted`, where it is not (`same`) yet.
 ///
 /// A new one is made by server-side apply, whose right can be confined to a name as that of `POST`
 /// cannot. One that is there is replaced, if nobody writes at the same time: an apply would leave
 /// in it what another manager added to its lists, such as a condition under which a policy no
 /// longer matches.
-pub(super) async fn put<K>(
-    api: &Api<K>,
-    kind: &'static str,
+pub(super) async fn put<K: Object>(
+    client: &Client,
     wanted: &K,
     same: impl FnOnce(&K, &K) -> bool,
-) -> Result<ApplyOutcome, HardeningError>
-where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned,
-{
+) -> Result<ApplyOutcome, HardeningError> {
     let name = wanted.name_any();
-    let object = format!("{kind}/{name}");
-    let lenient: Api<Lenient<K>> = Api::all(api.clone().into_client());
+    let object = named::<K>(&name);
+    let api: Api<K> = Api::all(client.clone());
+    let lenient: Api<Lenient<K>> = Api::all(client.clone());
     let found = Box::pin(call("get", &object, lenient.get_opt(&name))).await?;
     // One that cannot be read is something else.
     let found = found.map(|found| {
@@ -194,16 +240,13 @@ where
         Some((false, version)) => {
             let mut replacement = wanted.clone();
             replacement.meta_mut().resource_version = version;
-            let options = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
+            let options = post(CONTROLLER);
             let written = api.replace(&name, &options, &replacement);
             call("update", &object, written).await?;
             Ok(ApplyOutcome::Replaced)
         }
         None => {
-            let options = PatchParams::apply(FIELD_MANAGER);
+            let options = PatchParams::apply(CONTROLLER);
             let patch = Patch::Apply(wanted);
             let written = api.patch(&name, &options, &patch);
             call("create", &object, written).await?;
@@ -212,47 +255,30 @@ where
     }
 }
 
-/// Deletes the object if it is still the one with this UID; whether it was there.
-pub(super) async fn delete<K>(
-    api: &Api<K>,
-    kind: &'static str,
+/// Deletes the object if it is still the one with this UID.
+pub(super) async fn delete<K: Object>(
+    client: &Client,
     name: &str,
     uid: Option<String>,
-) -> Result<bool, HardeningError>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
+) -> Result<(), HardeningError> {
+    let api: Api<K> = Api::all(client.clone());
     let options = DeleteParams::default().preconditions(Preconditions {
         uid,
         resource_version: None,
     });
-    match call(
-        "delete",
-        format!("{kind}/{name}"),
-        api.delete(name, &options),
-    )
-    .await
-    {
-        Ok(_) => Ok(true),
-        Err(HardeningError::Refused {
-            code: NOT_FOUND, ..
-        }) => Ok(false),
-        Err(error) => Err(error),
+    match call("delete", named::<K>(name), api.delete(name, &options)).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// Deletes the object of this name, if there is one; whether there was.
-pub(super) async fn delete_if_there<K>(
-    api: &Api<K>,
-    kind: &'static str,
+/// Deletes the object of this name, if there is one.
+pub(super) async fn delete_if_there<K: Object>(
+    client: &Client,
     name: &str,
-) -> Result<bool, HardeningError>
-where
-    K: Resource + Clone + Debug + DeserializeOwned,
-{
-    let found = call("get", format!("{kind}/{name}"), api.get_metadata_opt(name)).await?;
-    match found {
-        Some(found) => delete(api, kind, name, found.metadata.uid).await,
-        None => Ok(false),
+) -> Result<(), HardeningError> {
+    if let Some(found) = get_metadata::<K>(client, name).await? {
+        delete::<K>(client, name, found.uid).await?;
     }
+    Ok(())
 }

@@ -33,7 +33,7 @@ use kubelet_attestation::names::{
     Provider,
 };
 
-use super::access::{ApplyOutcome, HardeningError};
+use super::access::{ApplyOutcome, HardeningError, delete_if_there, get, put};
 use super::policies;
 
 /// The name of the policy and of its binding.
@@ -75,8 +75,14 @@ pub enum Signing {
 ///
 /// It could not be read or written; what was enforced before still is.
 pub async fn apply(client: &Client, settings: &Settings) -> Result<ApplyOutcome, HardeningError> {
-    let policy = policies::put_policy(client, &policy(settings)).await?;
-    let binding = policies::put_binding(client, &binding(settings.enforced)).await?;
+    let policy = put(client, &policy(settings), |found, wanted| {
+        found.spec == wanted.spec
+    })
+    .await?;
+    let binding = put(client, &binding(settings.enforced), |found, wanted| {
+        found.spec == wanted.spec
+    })
+    .await?;
     Ok(if policy == ApplyOutcome::Unchanged {
         binding
     } else {
@@ -90,8 +96,8 @@ pub async fn apply(client: &Client, settings: &Settings) -> Result<ApplyOutcome,
 ///
 /// It could not be read or written.
 pub async fn remove(client: &Client) -> Result<(), HardeningError> {
-    policies::delete_binding(client, POLICY_NAME).await?;
-    policies::delete_policy(client, POLICY_NAME).await
+    delete_if_there::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME).await?;
+    delete_if_there::<ValidatingAdmissionPolicy>(client, POLICY_NAME).await
 }
 
 /// Whether the workload cluster enforces it now, with whatever settings.
@@ -100,7 +106,7 @@ pub async fn remove(client: &Client) -> Result<(), HardeningError> {
 ///
 /// It could not be read.
 pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
-    let found = policies::binding(client, POLICY_NAME).await?;
+    let found: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
     Ok(found.is_some_and(|found| found.spec == binding(true).spec))
 }
 

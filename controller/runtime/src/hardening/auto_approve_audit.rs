@@ -12,7 +12,6 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Client;
 use kube::api::{Api, PostParams};
-use node_attestation_core::crd::conditions::reason;
 use tokio::time::{Instant, sleep};
 
 use super::access::{HardeningError, call};
@@ -89,23 +88,6 @@ impl fmt::Display for AutoApprovePath {
 }
 
 impl Closure {
-    /// Whether nobody has.
-    pub fn is_closed(&self) -> bool {
-        *self == Self::Closed
-    }
-
-    /// The condition's reason.
-    pub fn reason(&self) -> &'static str {
-        let by_kubeadm = |way: &AutoApprovePath| matches!(way, AutoApprovePath::Binding(open) if open.kubeadm.is_some());
-        match self {
-            Self::Closed => reason::CLOSED,
-            Self::Open { ways } if ways.iter().all(by_kubeadm) => {
-                reason::AUTO_APPROVE_BINDING_FOUND
-            }
-            Self::Open { .. } => reason::OPEN_BY_OTHER_MEANS,
-        }
-    }
-
     /// The condition's message: each open way with its remedy.
     pub fn message(&self) -> String {
         match self {

@@ -14,7 +14,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Su
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource as _};
 
-use super::access::{HardeningError, call, delete};
+use super::access::{HardeningError, call, delete, get};
 use crate::watch::{Lenient, Skipped};
 
 /// How many bindings come in one answer: each has some hundred bytes.
@@ -239,8 +239,7 @@ pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
         });
     }
     for name in names {
-        let api: Api<ClusterRole> = Api::all(client.clone());
-        let role = call("get", format!("clusterroles/{name}"), api.get_opt(&name)).await?;
+        let role: Option<ClusterRole> = get(client, &name).await?;
         let rules = role.and_then(|role| role.rules).unwrap_or_default();
         grants_of.insert(name, Grant::all_of(&rules));
     }
@@ -382,10 +381,9 @@ pub async fn remove(
     client: &Client,
     scan: &mut Scan,
 ) -> Result<Vec<KubeadmBinding>, HardeningError> {
-    let api: Api<ClusterRoleBinding> = Api::all(client.clone());
     let mut removed = Vec::new();
     while let Some((kubeadm, uid)) = scan.kubeadm.pop() {
-        delete(&api, "clusterrolebindings", kubeadm.name(), uid).await?;
+        delete::<ClusterRoleBinding>(client, kubeadm.name(), uid).await?;
         scan.open.retain(|open| open.kubeadm != Some(kubeadm));
         removed.push(kubeadm);
     }

@@ -32,10 +32,8 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::Api;
 use kube::{Client, CustomResourceExt as _, Resource as _};
 use node_attestation_core::crd::{
     self, MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
@@ -45,14 +43,11 @@ use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::RevokedGenerations;
 use tokio::time::{Instant, sleep};
 
-use super::access::{ApplyOutcome, HardeningError, NOT_FOUND, call, put};
+use super::access::{ApplyOutcome, HardeningError, delete_if_there, get_metadata, put};
 use super::policies;
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
-
-const OBJECTS: &str = "revokednodecredentials";
-const DEFINITIONS: &str = "customresourcedefinitions";
 
 /// How long a new definition may take until its objects can be written: a second, as a rule.
 const ESTABLISHING: Duration = Duration::from_secs(15);
@@ -125,9 +120,7 @@ fn whole_seconds(time: SystemTime) -> Timestamp {
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     match put_list(client, &wanted).await {
-        Err(HardeningError::Refused {
-            code: NOT_FOUND, ..
-        }) => {
+        Err(error) if error.is_not_found() => {
             define(client).await?;
             put_list_when_established(client, &wanted).await?;
         }
@@ -135,36 +128,34 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
             outcome?;
         }
     }
-    policies::put_policy(client, &policy()).await?;
-    policies::put_binding(client, &binding()).await?;
+    put(client, &policy(), |found, wanted| found.spec == wanted.spec).await?;
+    put(client, &binding(), |found, wanted| {
+        found.spec == wanted.spec
+    })
+    .await?;
     Ok(())
 }
 
 /// The binding says whether there is anything to undo.
 async fn release(client: &Client) -> Result<(), HardeningError> {
-    if !policies::has_binding(client, POLICY_NAME).await? {
+    let binding = get_metadata::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME);
+    if binding.await?.is_none() {
         return Ok(());
     }
-    let api: Api<RevokedNodeCredentials> = Api::all(client.clone());
-    let list = api.get_metadata_opt(REVOKED_NODE_CREDENTIALS);
-    if call("get", OBJECTS, list).await?.is_some() {
+    let list = get_metadata::<RevokedNodeCredentials>(client, REVOKED_NODE_CREDENTIALS);
+    if list.await?.is_some() {
         let spec = RevokedNodeCredentialsSpec::default();
         let nothing = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
         put_list(client, &nothing).await?;
     }
-    policies::delete_binding(client, POLICY_NAME).await?;
-    Ok(())
+    delete_if_there::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME).await
 }
 
 async fn put_list(
     client: &Client,
     wanted: &RevokedNodeCredentials,
 ) -> Result<ApplyOutcome, HardeningError> {
-    let api = Api::all(client.clone());
-    put(&api, OBJECTS, wanted, |found, wanted| {
-        found.spec == wanted.spec
-    })
-    .await
+    put(client, wanted, |found, wanted| found.spec == wanted.spec).await
 }
 
 async fn put_list_when_established(
@@ -174,9 +165,7 @@ async fn put_list_when_established(
     let end = Instant::now() + ESTABLISHING;
     loop {
         match put_list(client, wanted).await {
-            Err(HardeningError::Refused {
-                code: NOT_FOUND, ..
-            }) if Instant::now() < end => sleep(PAUSE).await,
+            Err(error) if error.is_not_found() && Instant::now() < end => sleep(PAUSE).await,
             outcome => return outcome.map(|_| ()),
         }
     }
@@ -185,11 +174,10 @@ async fn put_list_when_established(
 /// Brings the definition, where there is none. One that is there is left: which version a cluster
 /// has is for whoever installed it.
 async fn define(client: &Client) -> Result<(), HardeningError> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = RevokedNodeCredentials::crd_name();
     for definition in manifests() {
         if definition.metadata.name.as_deref() == Some(name) {
-            put(&api, DEFINITIONS, &definition, |_, _| true).await?;
+            put(client, &definition, |_, _| true).await?;
         }
     }
     Ok(())

@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, GetParams, ListParams, Patch, PatchParams, Request};
+use kube::api::{Api, GetParams, ListParams, Patch, Request};
 use kube::{Client, Error as KubeError, Resource as _};
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
@@ -36,7 +36,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::access::{FIELD_MANAGER, HardeningError, NOT_FOUND, call};
+use super::access::{HardeningError, call};
+use crate::client::{CONTROLLER, merge};
 
 /// How long a token lives on when nobody extends it: longer than the controller is away for an
 /// update, shorter than a night.
@@ -338,19 +339,14 @@ async fn read(client: &Client, name: &str) -> Result<Option<Zeroizing<String>>, 
     };
     match call("get", format!("secrets/{name}"), answer).await {
         Ok(text) => Ok(Some(Zeroizing::new(text))),
-        Err(HardeningError::Refused {
-            code: NOT_FOUND, ..
-        }) => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), HardeningError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let options = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let options = merge(CONTROLLER);
     let patch = Patch::Merge(patch);
     let written = api.patch_metadata(name, &options, &patch);
     call("patch", format!("secrets/{name}"), written).await?;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use node_attestation_core::identifiers::KeyDigest;
 use tokio::sync::watch;
 
-use crate::capi::{ClusterCa, KeyDigest, ObjectKey};
+use crate::capi::{ClusterCa, ObjectKey};
 
 /// The CA keys of all served clusters.
 ///
@@ -13,7 +14,7 @@ use crate::capi::{ClusterCa, KeyDigest, ObjectKey};
 ///
 /// A CA certificate is public, so a tenant can claim any by its certificate alone. Such a claim
 /// stands in the way of nobody but clusters of the same namespace.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct CaKeys {
     keys: Arc<Mutex<BTreeMap<ObjectKey, CaKey>>>,
     changes: watch::Sender<u64>,
@@ -43,15 +44,6 @@ impl CaKey {
         Self {
             digest: ca.key_digest(),
             is_proved: ca.signer().is_some(),
-        }
-    }
-}
-
-impl Default for CaKeys {
-    fn default() -> Self {
-        Self {
-            keys: Arc::default(),
-            changes: watch::Sender::new(0),
         }
     }
 }
@@ -141,7 +133,7 @@ mod tests {
     /// A key, and whether it is proved.
     fn key(byte: u8, is_proved: bool) -> CaKey {
         CaKey {
-            digest: KeyDigest::from([byte; 32]),
+            digest: KeyDigest::of(&[byte]),
             is_proved,
         }
     }

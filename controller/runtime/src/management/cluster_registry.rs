@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{Stream, StreamExt as _};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
-use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -21,7 +19,7 @@ use super::enablement::Enablement;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
-use crate::watch::{Lenient, Skipped, on_management, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
@@ -95,7 +93,7 @@ impl Directory {
                 }
             }
             Event::InitApply(seen) | Event::Apply(seen) => {
-                let Some(key) = key_of(seen.meta()) else {
+                let Some(key) = ObjectKey::of(seen.meta()) else {
                     return;
                 };
                 match seen.object {
@@ -112,7 +110,7 @@ impl Directory {
                 gone.for_each(|(_, entry)| entry.deleted());
             }
             Event::Delete(seen) => {
-                let entry = key_of(seen.meta()).and_then(|key| self.clusters.remove(&key));
+                let entry = ObjectKey::of(seen.meta()).and_then(|key| self.clusters.remove(&key));
                 if let Some(entry) = entry {
                     entry.deleted();
                 }
@@ -204,38 +202,19 @@ impl Entry {
     }
 }
 
-fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
-    Some(ObjectKey {
-        namespace: metadata.namespace.clone()?,
-        name: metadata.name.clone()?,
-    })
-}
-
 /// All there are, for ever.
 fn authentications(
     settings: &Settings,
     shared: &Shared,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
     let client = shared.management.clone();
-    let api = match &settings.namespace {
+    let api = match &settings.selection.namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let mut failed = false;
+    let mut log = WatchLog::new("KubeletAuthentication");
     on_management(api, watch_config()).filter_map(move |event| {
-        if let Err(error) = &event {
-            let error = error_chain(error);
-            if failed {
-                tracing::debug!(error, "the watch of KubeletAuthentications failed again");
-            } else {
-                tracing::warn!(
-                    error,
-                    "the watch of KubeletAuthentications failed; it is tried again until it holds"
-                );
-            }
-        }
-        // A watch also says that it begins before every list that fails.
-        failed = event.is_err() || failed && matches!(event, Ok(Event::Init));
+        log.observe(&event, || {});
         std::future::ready(event.ok())
     })
 }

@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use node_attestation_core::crd::GuestReportedAddresses;
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Absences, Ledger, RecordLedger, Records};
+use node_attestation_core::ledger::{Absences, RecordLedger, Records};
 use node_attestation_core::scope::{Enforcement, Issuance};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -189,7 +189,7 @@ fn context(
     service: &Service,
     access: &ClusterAccess,
     inventory: Arc<dyn Inventory>,
-    ledger: Arc<dyn Ledger>,
+    ledger: Arc<RecordLedger>,
 ) -> Context {
     let signer = service.ca.signer();
     let mut serving = spec_mapping::serving_policy(&service.cluster, access);

@@ -5,9 +5,7 @@ use std::time::SystemTime;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kubelet_attestation::names::Provider;
-use node_attestation_core::crd::conditions::{
-    self, ConditionReport, ConditionStatus, ConditionUpdate, reason,
-};
+use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
 };
@@ -44,23 +42,6 @@ pub(super) enum ClusterPhase {
     },
 }
 
-/// One condition's words.
-struct ConditionText {
-    holds: ConditionStatus,
-    reason: &'static str,
-    message: String,
-}
-
-impl ConditionText {
-    fn new(holds: ConditionStatus, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            holds,
-            reason,
-            message: message.into(),
-        }
-    }
-}
-
 /// The status that `verdict` makes of the one that there is.
 ///
 /// Conditions of types that are not told of here stay, and so do those of which nothing is known yet:
@@ -78,22 +59,15 @@ pub(super) fn status(
     }
     // A clock before the year -9999 is none.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
-    for (of, word) in [
+    for (of, report) in [
         (conditions::READY, ready),
         (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(verdict)),
         (conditions::AUTO_APPROVE_PATHS_CLOSED, closed(verdict)),
     ] {
-        let Some(word) = word.or_else(|| pending(of, &status)) else {
-            continue;
-        };
-        let finding = ConditionUpdate {
-            of,
-            holds: word.holds,
-            reason: word.reason,
-            message: &word.message,
-            observed_generation,
-        };
-        conditions::set(&mut status.conditions, &finding, &now);
+        if let Some(report) = report.or_else(|| pending(of, &status)) {
+            let conditions = &mut status.conditions;
+            conditions::set(conditions, &report, observed_generation, &now);
+        }
     }
     if let ClusterPhase::Serving {
         signs,
@@ -107,14 +81,8 @@ pub(super) fn status(
             if !is_known && conditions::find(&status.conditions, report.of).is_some() {
                 continue;
             }
-            let finding = ConditionUpdate {
-                of: report.of,
-                holds: report.holds,
-                reason: report.reason,
-                message: &report.message,
-                observed_generation,
-            };
-            conditions::set(&mut status.conditions, &finding, &now);
+            let conditions = &mut status.conditions;
+            conditions::set(conditions, report, observed_generation, &now);
         }
         if let Some(census) = health.census {
             status.identities = Some(IdentityCounts {
@@ -141,46 +109,39 @@ pub(super) fn status(
 }
 
 /// The text of a condition that was never known.
-fn pending(of: &str, status: &KubeletAuthenticationStatus) -> Option<ConditionText> {
+fn pending(of: &'static str, status: &KubeletAuthenticationStatus) -> Option<ConditionReport> {
     let first = conditions::find(&status.conditions, of).is_none();
-    first.then(|| {
-        ConditionText::new(
-            ConditionStatus::Unknown,
-            reason::PENDING,
-            "nothing is known yet",
-        )
-    })
+    let message = "nothing is known yet";
+    first.then(|| report(of, ConditionStatus::Unknown, reason::PENDING, message))
 }
 
 /// `None` while nothing is known.
-fn ready(verdict: &ClusterPhase) -> Option<ConditionText> {
+fn ready(verdict: &ClusterPhase) -> Option<ConditionReport> {
+    const OF: &str = conditions::READY;
     use ConditionStatus::False;
     let (ca, health) = match verdict {
         ClusterPhase::Waiting => return None,
         ClusterPhase::Stopped(obstacle) => {
-            return Some(ConditionText::new(
-                False,
-                obstacle.reason(),
-                obstacle.to_string(),
-            ));
+            return Some(report(OF, False, obstacle.reason(), obstacle.to_string()));
         }
         ClusterPhase::Broken => {
             let message = "it failed, and begins again";
-            return Some(ConditionText::new(False, reason::INTERNAL_ERROR, message));
+            return Some(report(OF, False, reason::INTERNAL_ERROR, message));
         }
         ClusterPhase::Serving { ca, health, .. } => (ca, health),
     };
     if let Some(why) = ca {
         let message = format!("{why}: nothing can be signed until it is replaced");
-        return Some(ConditionText::new(False, reason::CA_EXPIRED, message));
+        return Some(report(OF, False, reason::CA_EXPIRED, message));
     }
     Some(match &health.answers {
         ApiReachability::Unknown => return None,
-        ApiReachability::No(error) => ConditionText::new(False, reason::UNREACHABLE, error),
+        ApiReachability::No(error) => report(OF, False, reason::UNREACHABLE, error),
         ApiReachability::Refused(error) => {
-            ConditionText::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
+            report(OF, False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
         }
-        ApiReachability::Yes(_) if !health.missing.is_empty() => ConditionText::new(
+        ApiReachability::Yes(_) if !health.missing.is_empty() => report(
+            OF,
             False,
             reason::KUBECONFIG_WITHOUT_ACCESS,
             format!(
@@ -188,7 +149,8 @@ fn ready(verdict: &ClusterPhase) -> Option<ConditionText> {
                 health.missing.join(", ")
             ),
         ),
-        ApiReachability::Yes(version) if !version.hands_uids_on() => ConditionText::new(
+        ApiReachability::Yes(version) if !version.hands_uids_on() => report(
+            OF,
             False,
             reason::KUBERNETES_TOO_OLD,
             format!(
@@ -202,7 +164,7 @@ fn ready(verdict: &ClusterPhase) -> Option<ConditionText> {
 }
 
 /// Whether everything was done that is done from time to time.
-fn kept_up(health: &Health) -> ConditionText {
+fn kept_up(health: &Health) -> ConditionReport {
     let undone = health.undone.join("; ");
     let mut parts = vec!["requests are answered".to_owned()];
     if let Some(HeldBack { gone, live }) = health.held_back {
@@ -217,62 +179,64 @@ fn kept_up(health: &Health) -> ConditionText {
     }
     let message = parts.join("; ");
     if health.held_back.is_some() {
-        ConditionText::new(
+        report(
+            conditions::READY,
             ConditionStatus::False,
             reason::MANY_MACHINES_MISSING,
             message,
         )
     } else if undone.is_empty() {
-        ConditionText::new(ConditionStatus::True, reason::READY, "")
+        report(conditions::READY, ConditionStatus::True, reason::READY, "")
     } else {
-        ConditionText::new(ConditionStatus::False, reason::UPKEEP_INCOMPLETE, message)
+        report(
+            conditions::READY,
+            ConditionStatus::False,
+            reason::UPKEEP_INCOMPLETE,
+            message,
+        )
     }
 }
 
 /// `None` while nothing is known.
-fn reachable(verdict: &ClusterPhase) -> Option<ConditionText> {
+fn reachable(verdict: &ClusterPhase) -> Option<ConditionReport> {
+    const OF: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
     use ConditionStatus::{False, True};
     let health = match asked(verdict) {
         Asked::Yes(health) => health,
         Asked::NotYet => return None,
-        Asked::No => return Some(not_asked()),
+        Asked::No => return Some(not_asked(OF)),
     };
     Some(match &health.answers {
         ApiReachability::Unknown => return None,
-        ApiReachability::No(error) => ConditionText::new(False, reason::UNREACHABLE, error),
+        ApiReachability::No(error) => report(OF, False, reason::UNREACHABLE, error),
         ApiReachability::Refused(error) => {
-            ConditionText::new(False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
+            report(OF, False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
         }
-        ApiReachability::Yes(version) => {
-            ConditionText::new(True, reason::REACHABLE, &*version.name)
-        }
+        ApiReachability::Yes(version) => report(OF, True, reason::REACHABLE, &*version.name),
     })
 }
 
 /// `None` while nothing is known.
-fn closed(verdict: &ClusterPhase) -> Option<ConditionText> {
+fn closed(verdict: &ClusterPhase) -> Option<ConditionReport> {
+    const OF: &str = conditions::AUTO_APPROVE_PATHS_CLOSED;
     use ConditionStatus::{False, True, Unknown};
     let health = match asked(verdict) {
         Asked::Yes(health) => health,
         Asked::NotYet => return None,
-        Asked::No => return Some(not_asked()),
+        Asked::No => return Some(not_asked(OF)),
     };
     Some(match &health.paths {
         AutoApproveStatus::Unknown if health.answers == ApiReachability::Unknown => return None,
-        AutoApproveStatus::Unknown => not_asked(),
-        AutoApproveStatus::Unasked(error) => {
-            ConditionText::new(Unknown, reason::UNREACHABLE, error)
-        }
-        AutoApproveStatus::Closed(message) => ConditionText::new(True, reason::CLOSED, message),
+        AutoApproveStatus::Unknown => not_asked(OF),
+        AutoApproveStatus::Unasked(error) => report(OF, Unknown, reason::UNREACHABLE, error),
+        AutoApproveStatus::Closed(message) => report(OF, True, reason::CLOSED, message),
         AutoApproveStatus::Bindings(message) => {
-            ConditionText::new(False, reason::AUTO_APPROVE_BINDING_FOUND, message)
+            report(OF, False, reason::AUTO_APPROVE_BINDING_FOUND, message)
         }
         AutoApproveStatus::Waiting(message) => {
-            ConditionText::new(False, reason::WAITING_FOR_RECORDS, message)
+            report(OF, False, reason::WAITING_FOR_RECORDS, message)
         }
-        AutoApproveStatus::Open(message) => {
-            ConditionText::new(False, reason::OPEN_BY_OTHER_MEANS, message)
-        }
+        AutoApproveStatus::Open(message) => report(OF, False, reason::OPEN_BY_OTHER_MEANS, message),
     })
 }
 
@@ -292,12 +256,23 @@ fn asked(verdict: &ClusterPhase) -> Asked<'_> {
     }
 }
 
-fn not_asked() -> ConditionText {
-    ConditionText::new(
-        ConditionStatus::Unknown,
-        reason::PENDING,
-        "the API server was not asked",
-    )
+fn not_asked(of: &'static str) -> ConditionReport {
+    let message = "the API server was not asked";
+    report(of, ConditionStatus::Unknown, reason::PENDING, message)
+}
+
+fn report(
+    of: &'static str,
+    holds: ConditionStatus,
+    reason: &'static str,
+    message: impl Into<String>,
+) -> ConditionReport {
+    ConditionReport {
+        of,
+        holds,
+        reason,
+        message: message.into(),
+    }
 }
 
 #[cfg(test)]

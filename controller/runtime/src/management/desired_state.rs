@@ -67,7 +67,7 @@ impl Plan {
         sources: &Sources,
         ca_key: &mut CaKeyHolder,
         reach: EgressPolicy,
-        verifiers: &dyn VerifierFactory,
+        verifiers: &VerifierFactory,
     ) -> Self {
         match service(authentication, sources, ca_key, reach, verifiers) {
             Ok(Some(service)) => Self::Serve(Box::new(service)),
@@ -82,7 +82,7 @@ fn service(
     sources: &Sources,
     ca_key: &mut CaKeyHolder,
     reach: EgressPolicy,
-    verifiers: &dyn VerifierFactory,
+    verifiers: &VerifierFactory,
 ) -> Result<Option<Service>, Obstacle> {
     let spec = &authentication.spec;
     let name = spec.cluster_name.as_str();
@@ -111,9 +111,8 @@ fn service(
     if cluster.paused {
         return Err(Obstacle::ClusterPaused);
     }
-    let verifiers = verifiers
-        .verifiers(authentication, &cluster.uid)
-        .map_err(Obstacle::VerifierUnavailable)?;
+    let verifiers =
+        verifiers(authentication, &cluster.uid).map_err(Obstacle::VerifierUnavailable)?;
     let kubeconfig_name = format!("{name}-kubeconfig");
     let (text, kubeconfig) = match &sources.kubeconfig {
         Observed::Unknown => return Ok(None),

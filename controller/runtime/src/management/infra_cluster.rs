@@ -10,10 +10,11 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthenticationStatus;
+use node_attestation_core::refusal::Unavailable;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use crate::capi::{ObjectKey, Objects, Reference};
+use crate::client::in_time;
 
 /// For all of it: four small calls.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -50,13 +51,12 @@ impl InfraCluster {
             return;
         }
         let written = self.patch(objects, client, cluster, &next);
-        let error = match timeout(DEADLINE, written).await {
-            Ok(Ok(())) => {
+        let error = match in_time(DEADLINE, written).await {
+            Ok(()) => {
                 self.written = Some(next);
                 return;
             }
-            Ok(Err(error)) => error_chain(&error),
-            Err(_) => format!("not done in {} s", DEADLINE.as_secs()),
+            Err(error) => error_chain(&Unavailable::from(error)),
         };
         let cluster = cluster.to_string();
         tracing::debug!(

@@ -20,7 +20,9 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use kubelet_attestation::errors::error_chain;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::client::{CallError, in_time};
 
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -48,19 +50,10 @@ pub(super) fn identity(name: &str) -> String {
 /// Where a Lease is kept.
 pub(super) trait Leases: Debug + Send + Sync {
     /// The Lease; `None` if there is none.
-    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, LeaseError>>;
+    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, CallError>>;
 
     /// Makes the Lease, or replaces it if it is still the version given.
-    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, LeaseError>>;
-}
-
-/// A Lease could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LeaseError {
-    #[error("the API server gave no answer in {} s", CALL_DEADLINE.as_secs())]
-    Deadline,
-    #[error("the API server did not do it")]
-    Api(#[source] Box<kube::Error>),
+    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, CallError>>;
 }
 
 /// A candidate.
@@ -118,7 +111,7 @@ impl<L: Leases> Candidate<L> {
         }
     }
 
-    async fn attempt(&self, seen: &mut Observed) -> Result<Option<Term<'_, L>>, LeaseError> {
+    async fn attempt(&self, seen: &mut Observed) -> Result<Option<Term<'_, L>>, CallError> {
         let current = self.leases.get().await?;
         if let Some(lease) = &current
             && seen.is_held(lease, &self.identity)
@@ -222,7 +215,7 @@ impl<L: Leases> Term<'_, L> {
     }
 
     /// Whether it is still ours.
-    async fn renew(&mut self) -> Result<bool, LeaseError> {
+    async fn renew(&mut self) -> Result<bool, CallError> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
         self.candidate.renew(next.spec.get_or_insert_default());
@@ -290,7 +283,7 @@ fn duration(lease: &Lease) -> Duration {
 }
 
 /// The Lease of this name in the namespace that a client takes for its own.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct KubeLeases {
     api: Api<Lease>,
     name: String,
@@ -305,36 +298,25 @@ impl KubeLeases {
     }
 }
 
-impl Debug for KubeLeases {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KubeLeases")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Leases for KubeLeases {
-    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, LeaseError>> {
-        Box::pin(in_time(self.api.get_opt(&self.name)))
+    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, CallError>> {
+        Box::pin(in_time(CALL_DEADLINE, self.api.get_opt(&self.name)))
     }
 
-    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, LeaseError>> {
+    fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, CallError>> {
         Box::pin(async move {
             let options = PostParams::default();
             if lease.metadata.resource_version.is_some() {
-                in_time(self.api.replace(&self.name, &options, &lease)).await
+                in_time(
+                    CALL_DEADLINE,
+                    self.api.replace(&self.name, &options, &lease),
+                )
+                .await
             } else {
-                in_time(self.api.create(&options, &lease)).await
+                in_time(CALL_DEADLINE, self.api.create(&options, &lease)).await
             }
         })
     }
-}
-
-async fn in_time<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, LeaseError> {
-    timeout(CALL_DEADLINE, call)
-        .await
-        .map_err(|_| LeaseError::Deadline)?
-        .map_err(|error| LeaseError::Api(Box::new(error)))
 }
 
 #[cfg(test)]

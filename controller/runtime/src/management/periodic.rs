@@ -312,28 +312,26 @@ impl Upkeep {
                 preflight::examine(client, &self.signers).await
             }
         };
-        let examined = timeout(PART_DEADLINE, examining).await;
-        match &examined {
-            Ok(Ok(findings)) if findings.missing.is_empty() && !had_rights => {
-                self.rights = Some(Instant::now());
+        let answers = match timeout(PART_DEADLINE, examining).await {
+            Ok(Ok(findings)) => {
+                if !findings.missing.is_empty() {
+                    self.rights = None;
+                } else if !had_rights {
+                    self.rights = Some(Instant::now());
+                }
+                return Health {
+                    answers: ApiReachability::Yes(findings.version),
+                    missing: findings.missing.iter().map(ToString::to_string).collect(),
+                    ..Health::default()
+                };
             }
-            Ok(Ok(findings)) if findings.missing.is_empty() => {}
-            _ => self.rights = None,
-        }
-        match examined {
-            Ok(Ok(findings)) => Health {
-                answers: ApiReachability::Yes(findings.version),
-                missing: findings.missing.iter().map(ToString::to_string).collect(),
-                ..Health::default()
-            },
-            Ok(Err(error)) => Health {
-                answers: refusal(&error),
-                ..Health::default()
-            },
-            Err(_) => Health {
-                answers: ApiReachability::No(late()),
-                ..Health::default()
-            },
+            Ok(Err(error)) => refusal(&error),
+            Err(_) => ApiReachability::No(late()),
+        };
+        self.rights = None;
+        Health {
+            answers,
+            ..Health::default()
         }
     }
 

@@ -8,9 +8,9 @@ use kube::api::Api;
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::{self, NodeIdentity};
 use node_attestation_core::ledger::SweepAction;
-use tokio::time::timeout;
 
 use crate::capi::ObjectKey;
+use crate::client::in_time;
 use crate::events::Events;
 
 /// For one small object.
@@ -64,16 +64,13 @@ impl Teller {
         | SweepAction::NodeRemoved { node_name, .. }
         | SweepAction::StaleNodeRemoved { node_name, .. }) = done;
         let name = crd::object_name(&self.cluster.name, node_name.as_str());
-        let read = timeout(DEADLINE, self.api.get_metadata(&name)).await;
+        let read = in_time(DEADLINE, self.api.get_metadata(&name)).await;
         ObjectReference {
             api_version: Some(NodeIdentity::api_version(&()).into_owned()),
             kind: Some(NodeIdentity::kind(&()).into_owned()),
             namespace: Some(self.cluster.namespace.clone()),
             name: Some(name),
-            uid: read
-                .ok()
-                .and_then(Result::ok)
-                .and_then(|read| read.metadata.uid),
+            uid: read.ok().and_then(|read| read.metadata.uid),
             ..ObjectReference::default()
         }
     }

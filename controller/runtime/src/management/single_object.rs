@@ -7,10 +7,9 @@ use futures::stream::{Stream, StreamExt as _};
 use kube::Resource;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
-use kubelet_attestation::errors::error_chain;
 use serde::de::DeserializeOwned;
 
-use crate::watch::{Lenient, Skipped, on_management, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
 /// The last known state of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,10 +53,10 @@ where
     let mut skipped = Skipped::new("Secret");
     let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
-    let mut failed = false;
-    let name = name.to_owned();
+    let mut log = WatchLog::of_one("Secret", name);
     on_management(api, config).filter_map(move |event| {
-        let now = match event {
+        log.observe(&event, || {});
+        ready(match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
                 seen = true;
                 match object.object {
@@ -74,21 +73,7 @@ where
                 None
             }
             Ok(Event::InitDone) if !seen => Some(None),
-            Ok(Event::InitDone) => None,
-            Err(error) => {
-                if !failed {
-                    let error = error_chain(&error);
-                    tracing::warn!(
-                        object = name,
-                        error,
-                        "the watch failed; it is tried again until it holds"
-                    );
-                }
-                failed = true;
-                None
-            }
-        };
-        failed &= now.is_none();
-        ready(now)
+            Ok(Event::InitDone) | Err(_) => None,
+        })
     })
 }

@@ -4,11 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kubelet_attestation::names::Provider;
-use node_attestation_core::crd::{
-    Adoption, AutoApproveBindings, BuiltInRenewal, KubeletAuthenticationSpec, NameReuse,
-    Reenrolment, StaleNodes,
-};
-use node_attestation_core::ledger::{self, LedgerPolicy};
+use node_attestation_core::crd::{AutoApproveBindings, BuiltInRenewal, KubeletAuthenticationSpec};
+use node_attestation_core::ledger::{Certificates, LedgerPolicy};
 use node_attestation_core::lifetimes::Lifetimes;
 use node_attestation_core::scope::{Duties, KubeletSignerMode};
 use node_attestation_core::serving::ServingPolicy;
@@ -65,27 +62,14 @@ pub(crate) fn ledger_policy(
         lifetimes.attested
     };
     LedgerPolicy {
-        reenrolment: match spec.reenrolment {
-            Reenrolment::WhenNodeDown => ledger::Reenrolment::WhenNodeDown,
-            Reenrolment::Never => ledger::Reenrolment::Never,
-        },
-        adoption: match spec.adoption {
-            Adoption::Refuse => ledger::Adoption::Refuse,
-            Adoption::Allow => ledger::Adoption::Allow,
-            Adoption::AllowWithoutEvidence => ledger::Adoption::AllowWithoutEvidence,
-        },
-        name_reuse: match spec.name_reuse {
-            NameReuse::Allow => ledger::NameReuse::Allow,
-            NameReuse::Quarantine => ledger::NameReuse::Quarantine,
-        },
-        stale_nodes: match spec.stale_nodes {
-            StaleNodes::Delete => ledger::StaleNodes::Delete,
-            StaleNodes::Refuse => ledger::StaleNodes::Refuse,
-        },
+        reenrolment: spec.reenrolment,
+        adoption: spec.adoption,
+        name_reuse: spec.name_reuse,
+        stale_nodes: spec.stale_nodes,
         certificates: if signs {
-            ledger::Certificates::Marked
+            Certificates::Marked
         } else {
-            ledger::Certificates::Unmarked
+            Certificates::Unmarked
         },
         longest_lifetime,
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use kube::api::{Api, PostParams};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
-use tokio::time::{Instant, timeout};
+use node_attestation_core::refusal::Unavailable;
+use tokio::time::Instant;
 
 use super::Shared;
 use crate::capi::ObjectKey;
+use crate::client::in_time;
 
 /// For one write.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -18,9 +20,6 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// The longest wait after a write that failed.
 const LAST_RETRY: Duration = Duration::from_mins(1);
-
-/// HTTP status of an update of another version.
-const CONFLICT: u16 = 409;
 
 /// The writer of one `KubeletAuthentication`'s status.
 #[derive(Debug)]
@@ -57,18 +56,15 @@ impl Reporter {
         next.status = Some(status);
         let options = PostParams::default();
         let write = self.api.replace_status(name, &options, &next);
-        let error = match timeout(DEADLINE, write).await {
-            Ok(Ok(_)) => {
+        let error = match in_time(DEADLINE, write).await {
+            Ok(_) => {
                 self.failures = 0;
                 self.not_before = Instant::now() + PAUSE;
                 return Some(self.not_before);
             }
             // The watch brings the other version.
-            Ok(Err(kube::Error::Api(status))) if status.code == CONFLICT => {
-                "the object has changed meanwhile".to_owned()
-            }
-            Ok(Err(error)) => error_chain(&error),
-            Err(_) => format!("no answer in {} s", DEADLINE.as_secs()),
+            Err(error) if error.is_conflict() => "the object has changed meanwhile".to_owned(),
+            Err(error) => error_chain(&Unavailable::from(error)),
         };
         tracing::debug!(cluster = name, error, "the status was not written");
         let wait = PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));

@@ -2,21 +2,23 @@
 
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _};
+use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 
+use crate::client::in_time;
 use crate::watch::Lenient;
 
 /// For one look at a Node.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// `Node.status.addresses` of the cluster that a client speaks to.
+#[derive(Debug)]
 pub struct KubeNodeAddresses(Api<Lenient<ReadNode, Node>>);
 
 /// What is read of a Node: whoever is on a node writes its status, times included.
@@ -42,10 +44,7 @@ impl KubeNodeAddresses {
     }
 
     async fn read(&self, node_name: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
-        let node = tokio::time::timeout(DEADLINE, self.0.get_opt(node_name.as_str()))
-            .await
-            .map_err(Unavailable::new)?
-            .map_err(Unavailable::new)?;
+        let node = in_time(DEADLINE, self.0.get_opt(node_name.as_str())).await?;
         let node = node.map(|node| node.object).transpose();
         let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
         let addresses = status.and_then(|status| status.addresses);
@@ -61,16 +60,7 @@ fn serving_name(ReadAddress { address }: ReadAddress) -> ServingName {
 }
 
 impl NodeReportedAddresses for KubeNodeAddresses {
-    fn names<'a>(
-        &'a self,
-        node_name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Vec<ServingName>, Unavailable>> {
+    fn names<'a>(&'a self, node_name: &'a NodeName) -> Answer<'a, Vec<ServingName>> {
         self.read(node_name).boxed()
-    }
-}
-
-impl std::fmt::Debug for KubeNodeAddresses {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KubeNodeAddresses").finish_non_exhaustive()
     }
 }

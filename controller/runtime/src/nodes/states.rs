@@ -1,20 +1,18 @@
 //! Nodes in a Kubernetes API server.
 
-use std::fmt::{self, Debug};
-use std::future::Future;
 use std::time::{Duration, SystemTime};
 
-use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Preconditions};
-use kube::{Client, Error as KubeError, Resource as _};
+use kube::{Client, Resource as _};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::nodes::{Node, NodeState, Nodes};
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Answer, Unavailable};
 use serde::Deserialize;
 
+use crate::client::in_time;
 use crate::watch::Lenient;
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
@@ -24,13 +22,10 @@ const CALL_DEADLINE: Duration = Duration::from_secs(20);
 /// Where kubelets keep their Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// HTTP status of a deletion of an object that is another by now.
-const CONFLICT: u16 = 409;
-
 /// The Nodes of one Kubernetes API server.
 ///
 /// Its user may get and delete Nodes, and get Leases in `kube-node-lease`.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct KubeNodes {
     nodes: Api<Lenient<ReadNode, KubeNode>>,
     leases: Api<Lenient<ReadLease, Lease>>,
@@ -76,11 +71,11 @@ impl KubeNodes {
     }
 
     async fn read(&self, name: &str) -> Result<NodeState, Unavailable> {
-        let Some(node) = in_time(self.nodes.get_opt(name)).await? else {
+        let Some(node) = in_time(CALL_DEADLINE, self.nodes.get_opt(name)).await? else {
             return Ok(NodeState::Absent);
         };
         // One of a ready Node too: kube-controller-manager, which would call it down, may be.
-        let lease = in_time(self.leases.get_opt(name)).await?;
+        let lease = in_time(CALL_DEADLINE, self.leases.get_opt(name)).await?;
         let uid = node.meta().uid.clone();
         let lease = lease.map(|lease| lease.object).transpose();
         Ok(NodeState::Present(Node {
@@ -98,13 +93,10 @@ impl KubeNodes {
             }),
             ..DeleteParams::default()
         };
-        let deleted = tokio::time::timeout(CALL_DEADLINE, self.nodes.delete(name, &parameters));
-        match deleted.await.map_err(Unavailable::new)? {
+        match in_time(CALL_DEADLINE, self.nodes.delete(name, &parameters)).await {
             Ok(_) => Ok(()),
-            Err(KubeError::Api(status)) if status.is_not_found() || status.code == CONFLICT => {
-                Ok(())
-            }
-            Err(error) => Err(Unavailable::new(error)),
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -122,29 +114,12 @@ fn renewed(lease: ReadLease) -> Option<SystemTime> {
     Some(time.parse().unwrap_or(Timestamp::MAX).into())
 }
 
-impl Debug for KubeNodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeNodes").finish_non_exhaustive()
-    }
-}
-
 impl Nodes for KubeNodes {
-    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
         Box::pin(self.read(name.as_str()))
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
         Box::pin(self.remove(name.as_str(), uid))
     }
-}
-
-async fn in_time<T>(call: impl Future<Output = Result<T, KubeError>>) -> Result<T, Unavailable> {
-    tokio::time::timeout(CALL_DEADLINE, call)
-        .await
-        .map_err(Unavailable::new)?
-        .map_err(Unavailable::new)
 }

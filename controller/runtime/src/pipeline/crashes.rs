@@ -10,9 +10,9 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use node_attestation_core::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
     Claim, Claimant, LastIssued, MemoryRecords, Record, Records, RequestRef, Stored, Version,
-    WriteError,
+    Written,
 };
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::Answer;
 use node_attestation_core::testing::cluster::Parts;
 use node_attestation_core::testing::{UID, now, renewal, valid};
 use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
@@ -55,10 +55,7 @@ struct Mortal<T> {
 }
 
 impl Records for Mortal<MemoryRecords> {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         self.inner.known(name)
     }
 
@@ -66,54 +63,35 @@ impl Records for Mortal<MemoryRecords> {
         &'a self,
         identity: &'a Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    ) -> Answer<'a, Vec<Stored>> {
         self.inner.known_of_machine(identity, key)
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        name: &'a NodeName,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()> {
         self.inner.caught_up(name, version)
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         self.inner.read(name)
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         self.writes.count(self.inner.create(record)).boxed()
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         self.writes.count(self.inner.replace(record, read)).boxed()
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         self.writes.count(self.inner.delete(name, read)).boxed()
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
         self.inner.all()
     }
 
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
         self.writes.count(self.inner.note(name, issued)).boxed()
     }
 }

@@ -6,11 +6,12 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, TokenId};
 use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
 use node_attestation_core::ledger::{
-    LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
+    LastIssued, MemoryRecords, Record, Records, Stored, Version, Written,
 };
-use node_attestation_core::nodes::{MemoryNodes, NodeState, Nodes};
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::nodes::{NodeState, Nodes};
+use node_attestation_core::refusal::{Answer, Unavailable};
 use node_attestation_core::testing::cluster::Parts;
+use node_attestation_core::testing::nodes::MemoryNodes;
 use node_attestation_core::testing::{now, valid};
 use node_attestation_core::verifier::Identity;
 
@@ -45,10 +46,7 @@ impl<T: ?Sized> Away<T> {
 }
 
 impl Records for Away<MemoryRecords> {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         // A watch that was cut goes on with what it had.
         self.inner.known(name)
     }
@@ -57,95 +55,63 @@ impl Records for Away<MemoryRecords> {
         &'a self,
         identity: &'a Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    ) -> Answer<'a, Vec<Stored>> {
         self.inner.known_of_machine(identity, key)
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        name: &'a NodeName,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()> {
         self.ask(|inner| inner.caught_up(name, version))
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         self.ask(|inner| inner.read(name))
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         self.ask(|inner| inner.create(record))
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         self.ask(|inner| inner.replace(record, read))
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         self.ask(|inner| inner.delete(name, read))
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
         self.inner.all()
     }
 
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
         self.ask(|inner| inner.note(name, issued))
     }
 }
 
 impl Nodes for Away<MemoryNodes> {
-    fn state<'a>(&'a self, name: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+    fn state<'a>(&'a self, name: &'a NodeName) -> Answer<'a, NodeState> {
         self.ask(|inner| inner.state(name))
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
         self.ask(|inner| inner.delete(name, uid))
     }
 }
 
 impl Inventory for Away<dyn Inventory> {
-    fn by_provider_id<'a>(
-        &'a self,
-        provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         self.ask(|inner| inner.by_provider_id(provider_id))
     }
 
-    fn by_token<'a>(
-        &'a self,
-        token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         self.ask(|inner| inner.by_token(token))
     }
 
-    fn by_address(
-        &self,
-        address: std::net::IpAddr,
-    ) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, address: std::net::IpAddr) -> Answer<'_, Vec<Machine>> {
         self.ask(|inner| inner.by_address(address))
     }
 
-    fn by_name<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
         self.ask(|inner| inner.by_name(name))
     }
 }

@@ -2,7 +2,6 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kubelet_attestation::names::ProviderId;
@@ -11,7 +10,7 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{
     Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::Answer;
 use node_attestation_core::testing::cluster::{AcceptAllVerifier, cluster_seen_by, machine};
 use node_attestation_core::testing::{cluster, now, valid};
 
@@ -451,25 +450,19 @@ async fn checks_that_never_end_give_their_place_back() {
 struct Stuck;
 
 impl Inventory for Stuck {
-    fn by_provider_id<'a>(
-        &'a self,
-        _provider_id: &'a ProviderId,
-    ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+    fn by_provider_id<'a>(&'a self, _provider_id: &'a ProviderId) -> Answer<'a, Option<Machine>> {
         std::future::pending().boxed()
     }
 
-    fn by_token<'a>(
-        &'a self,
-        _token: &'a TokenId,
-    ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+    fn by_token<'a>(&'a self, _token: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
         std::future::pending().boxed()
     }
 
-    fn by_address(&self, _: IpAddr) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+    fn by_address(&self, _: IpAddr) -> Answer<'_, Vec<Machine>> {
         std::future::pending().boxed()
     }
 
-    fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+    fn by_name<'a>(&'a self, _: &'a str) -> Answer<'a, Vec<Machine>> {
         std::future::pending().boxed()
     }
 }

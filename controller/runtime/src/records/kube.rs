@@ -1,35 +1,31 @@
 //! Records as objects in the management cluster.
 
 use std::fmt::{self, Debug};
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Client, Error as KubeError};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::ledger::{
+    LastIssued, Record, Records, Stored, Version, WriteError, Written,
+};
+use node_attestation_core::refusal::{Answer, Unavailable};
 use node_attestation_core::verifier::Identity;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::cache::{Cache, State};
-use super::object::{self, BrokenRecord};
+use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::ObjectKey;
+use crate::client::{CONTROLLER, CallError, in_time, merge, post};
 
 /// For one call. An API server under load answers within its own limit of 60 s for others, not for
 /// one small object.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
-
-const FIELD_MANAGER: &str = "node-attestation-controller";
-
-/// HTTP status of an object that exists, or has changed.
-const CONFLICT: u16 = 409;
 
 /// The `NodeIdentity` objects of one Cluster, beside it.
 ///
@@ -62,20 +58,12 @@ impl KubeRecords {
         }
     }
 
-    /// Errors of objects that somebody changed by hand.
-    pub fn broken(&self) -> Vec<BrokenRecord> {
-        let state = self.cache.state();
-        let broken = state.objects.values().filter_map(|one| one.as_ref().err());
-        broken.cloned().collect()
-    }
-
     fn name(&self, node_name: &NodeName) -> String {
         crd::object_name(&self.cluster, node_name.as_str())
     }
 
     async fn fetch(&self, name: &str) -> Result<Option<Stored>, Unavailable> {
-        let object = in_time(self.api.get_opt(name)).await?;
-        let object = object.map_err(Unavailable::new)?;
+        let object = in_time(CALL_DEADLINE, self.api.get_opt(name)).await?;
         let stored = object.map(|object| object::stored(&object, &self.cluster));
         stored.transpose().map_err(Unavailable::new)
     }
@@ -86,32 +74,20 @@ impl KubeRecords {
         let mut object = NodeIdentity::new(&name, spec);
         let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
         object.metadata.labels = Some([label].into());
-        let parameters = PostParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
-        match in_time(self.api.create(&parameters, &object)).await? {
-            Ok(made) => self.written(&made),
-            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Exists),
-            Err(error) => Err(Unavailable::new(error).into()),
-        }
+        let parameters = post(CONTROLLER);
+        let made = self.api.create(&parameters, &object);
+        self.written(in_time(CALL_DEADLINE, made).await, WriteError::Exists)
     }
 
     async fn change(&self, record: &Record, read: &Version) -> Result<Stored, WriteError> {
         let name = self.name(&record.node_name);
         let patch = self.patch(record, read).map_err(Unavailable::new)?;
-        let parameters = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let parameters = merge(CONTROLLER);
         let patch = Patch::Merge(&patch);
         let patched = self.api.patch(&name, &parameters, &patch);
-        match in_time(patched).await? {
-            Ok(changed) => self.written(&changed),
-            Err(KubeError::Api(status)) if status.is_not_found() || status.code == CONFLICT => {
-                Err(WriteError::Conflict)
-            }
-            Err(error) => Err(Unavailable::new(error).into()),
+        match in_time(CALL_DEADLINE, patched).await {
+            Err(error) if error.is_not_found() => Err(WriteError::Conflict),
+            changed => self.written(changed, WriteError::Conflict),
         }
     }
 
@@ -133,8 +109,18 @@ impl KubeRecords {
         }))
     }
 
-    fn written(&self, object: &NodeIdentity) -> Result<Stored, WriteError> {
-        let stored = object::stored(object, &self.cluster);
+    /// The record as it was written; `conflict` where the object exists, or is another version.
+    fn written(
+        &self,
+        written: Result<NodeIdentity, CallError>,
+        conflict: WriteError,
+    ) -> Result<Stored, WriteError> {
+        let object = match written {
+            Ok(object) => object,
+            Err(error) if error.is_conflict() => return Err(conflict),
+            Err(error) => return Err(Unavailable::from(error).into()),
+        };
+        let stored = object::stored(&object, &self.cluster);
         Ok(stored.map_err(Unavailable::new)?)
     }
 
@@ -146,11 +132,11 @@ impl KubeRecords {
             }),
             ..DeleteParams::default()
         };
-        match in_time(self.api.delete(name, &parameters)).await? {
+        match in_time(CALL_DEADLINE, self.api.delete(name, &parameters)).await {
             Ok(_) => Ok(()),
-            Err(KubeError::Api(status)) if status.is_not_found() => Ok(()),
-            Err(KubeError::Api(status)) if status.code == CONFLICT => Err(WriteError::Conflict),
-            Err(error) => Err(Unavailable::new(error).into()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) if error.is_conflict() => Err(WriteError::Conflict),
+            Err(error) => Err(Unavailable::from(error).into()),
         }
     }
 
@@ -171,7 +157,7 @@ impl KubeRecords {
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);
         let patched = self.api.patch_status(name, &parameters, &patch);
-        in_time(patched).await?.map_err(Unavailable::new)?;
+        in_time(CALL_DEADLINE, patched).await?;
         Ok(())
     }
 }
@@ -185,10 +171,7 @@ impl Debug for KubeRecords {
 }
 
 impl Records for KubeRecords {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         let object = self.name(name);
         Box::pin(async move {
             self.cache.synced().await?;
@@ -202,7 +185,7 @@ impl Records for KubeRecords {
         &'a self,
         identity: &'a Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    ) -> Answer<'a, Vec<Stored>> {
         Box::pin(async move {
             self.cache.synced().await?;
             let state = self.cache.state();
@@ -212,11 +195,7 @@ impl Records for KubeRecords {
         })
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        name: &'a NodeName,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn caught_up<'a>(&'a self, name: &'a NodeName, version: &'a Version) -> Answer<'a, ()> {
         let object = self.name(name);
         Box::pin(async move {
             let has = |state: &State| state.has(&object, version);
@@ -224,36 +203,25 @@ impl Records for KubeRecords {
         })
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         let object = self.name(name);
         Box::pin(async move { self.fetch(&object).await })
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         Box::pin(self.make(record))
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         Box::pin(self.change(record, read))
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         let object = self.name(name);
         Box::pin(async move { self.remove(&object, read).await })
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
         Box::pin(async move {
             self.cache.synced().await?;
             let state = self.cache.state();
@@ -261,23 +229,10 @@ impl Records for KubeRecords {
         })
     }
 
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
         let object = self.name(name);
         Box::pin(async move { self.write_status(&object, issued).await })
     }
-}
-
-/// The outer error is that there was no answer in time.
-async fn in_time<T>(
-    call: impl Future<Output = Result<T, KubeError>>,
-) -> Result<Result<T, KubeError>, Unavailable> {
-    tokio::time::timeout(CALL_DEADLINE, call)
-        .await
-        .map_err(Unavailable::new)
 }
 
 #[cfg(test)]

@@ -24,11 +24,9 @@ const MAX_UID: usize = 64;
 /// An object does not say what a record says: somebody changed it by hand.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("NodeIdentity {object} is no record: {field} cannot be read")]
-pub struct BrokenRecord {
-    /// Its name.
-    pub object: String,
-    /// The field.
-    pub field: &'static str,
+pub(super) struct BrokenRecord {
+    pub(super) object: String,
+    pub(super) field: &'static str,
 }
 
 /// The record that an object of `cluster` is.

@@ -9,14 +9,13 @@ use futures::{Stream, StreamExt as _};
 use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource as _};
-use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 
 use super::cache::{Cache, Entries, Heard, entry};
 use super::heard::listening;
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
-use crate::watch::{Lenient, Skipped, on_management, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
 /// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet
 /// one is heard of within [`HEARD_WITHIN`](super::cache::HEARD_WITHIN).
@@ -207,13 +206,11 @@ async fn follow(
     caches: Arc<Caches>,
 ) {
     let mut events = std::pin::pin!(events);
+    let mut log = WatchLog::new("NodeIdentity");
     while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => caches.apply(event),
-            Err(error) => tracing::warn!(
-                error = error_chain(&error),
-                "the watch of NodeIdentity objects failed; it is tried again until it holds"
-            ),
+        log.observe(&event, || {});
+        if let Ok(event) = event {
+            caches.apply(event);
         }
     }
 }

@@ -15,6 +15,7 @@ use node_attestation_core::crd::{GuestReportedAddresses, KubeletAuthentication};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::RecordLedger;
 use node_attestation_core::scope::{Enforcement, Issuance};
+use node_attestation_core::verifier::Verifiers;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -23,7 +24,7 @@ use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
 use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
 use crate::hardening::admission;
-use crate::management::{VerifierFactory, VerifierUnavailable, spec_mapping};
+use crate::management::{VerifierUnavailable, spec_mapping};
 use crate::nodes::{KubeNodeAddresses, KubeNodes};
 use crate::records::KubeRecords;
 
@@ -89,7 +90,7 @@ impl Standalone {
     /// A file, or what the management cluster says, cannot be used; or it says nothing in a minute.
     pub async fn of_cluster(
         settings: ClusterSettings,
-        verifiers: &dyn VerifierFactory,
+        verifiers: impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable>,
     ) -> Result<Self, StandaloneError> {
         let certificate = read_pem("certificate", &settings.ca_cert)?;
         let signer = signer(&certificate, &settings.ca_cert, &settings.ca_key)?;
@@ -103,7 +104,7 @@ impl Standalone {
 
         let client = management.client().clone();
         let said = Said::read(&client, &key).await.map_err(refused)?;
-        let verifiers = verifiers.verifiers(&said.authentication, &said.cluster.uid);
+        let verifiers = verifiers(&said.authentication, &said.cluster.uid);
         let verifiers = verifiers.map_err(|error| refused(error.into()))?;
         let spec = &said.authentication.spec;
         let Trust {

@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -21,14 +20,6 @@ use serde_json::value::{RawValue, Value, to_raw_value};
 
 /// How many unreadable objects of a watch are logged; a hostile API server has no end of them.
 const MAX_TOLD: usize = 1000;
-
-/// How many there were, in this process.
-static UNREADABLE: AtomicU64 = AtomicU64::new(0);
-
-/// How often an object was skipped because it could not be read, since the process started.
-pub fn unreadable_objects() -> u64 {
-    UNREADABLE.load(Ordering::Relaxed)
-}
 
 /// An object of the resource `R` as it was answered, of which `K` is read.
 ///
@@ -193,7 +184,7 @@ impl<K, R: Resource<DynamicType = ()>> Resource for Lenient<K, R> {
     }
 }
 
-/// The objects of one watch that could not be read: each is logged once, and counted.
+/// The objects of one watch that could not be read: each is logged once.
 #[derive(Debug)]
 pub(crate) struct Skipped {
     kind: &'static str,
@@ -210,7 +201,6 @@ impl Skipped {
 
     /// Notes that this object was skipped.
     pub(crate) fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
-        UNREADABLE.fetch_add(1, Ordering::Relaxed);
         if self.is_new(metadata) {
             let name = metadata.name.as_deref().unwrap_or_default();
             let namespace = metadata.namespace.as_deref().unwrap_or_default();

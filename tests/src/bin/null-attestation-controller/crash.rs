@@ -1,15 +1,15 @@
 //! Death between two steps.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use clap::ValueEnum;
 use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
-use node_attestation_core::identifiers::CertificateUid;
-use node_attestation_core::ledger::{Claim, Grant, Holder, Ledger, Renewal};
-use node_attestation_core::refusal::Refusal;
+use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::verifier::Identity;
 use node_attestation_runtime::csr_writer::{RequestStore, StoreError};
 
 /// After what to die.
@@ -75,46 +75,87 @@ impl RequestStore for CrashingStore {
     }
 }
 
-/// A ledger that dies after a claim.
+/// Records that die after a write.
 #[derive(Debug)]
-pub(crate) struct CrashingLedger {
-    inner: Arc<dyn Ledger>,
+pub(crate) struct CrashingRecords {
+    inner: Arc<dyn Records>,
     point: CrashPoint,
 }
 
-impl CrashingLedger {
-    pub(crate) fn new(inner: Arc<dyn Ledger>, point: CrashPoint) -> Self {
+impl CrashingRecords {
+    pub(crate) fn new(inner: Arc<dyn Records>, point: CrashPoint) -> Self {
         Self { inner, point }
     }
 }
 
-impl Ledger for CrashingLedger {
-    fn claim<'a>(
+impl Records for CrashingRecords {
+    fn known<'a>(
         &'a self,
-        claim: &'a Claim,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        self.inner.known(name)
+    }
+
+    fn known_of_machine<'a>(
+        &'a self,
+        identity: &'a Identity,
+        key: KeyDigest,
+    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+        self.inner.known_of_machine(identity, key)
+    }
+
+    fn caught_up<'a>(
+        &'a self,
+        name: &'a NodeName,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.inner.caught_up(name, version)
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a NodeName,
+    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+        self.inner.read(name)
+    }
+
+    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
         Box::pin(async move {
-            let claimed = self.inner.claim(claim, now).await;
+            let created = self.inner.create(record).await;
             self.point.reached(CrashPoint::Claim);
-            claimed
+            created
         })
     }
 
-    fn renew<'a>(
+    fn replace<'a>(
         &'a self,
-        renewal: &'a Renewal,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        self.inner.renew(renewal, now)
+        record: &'a Record,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+        Box::pin(async move {
+            let replaced = self.inner.replace(record, read).await;
+            self.point.reached(CrashPoint::Claim);
+            replaced
+        })
     }
 
-    fn holder<'a>(
+    fn delete<'a>(
         &'a self,
-        node_name: &'a NodeName,
-        uid: Option<CertificateUid>,
-        now: SystemTime,
-    ) -> BoxFuture<'a, Result<Holder, Refusal>> {
-        self.inner.holder(node_name, uid, now)
+        name: &'a NodeName,
+        read: &'a Version,
+    ) -> BoxFuture<'a, Result<(), WriteError>> {
+        self.inner.delete(name, read)
+    }
+
+    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+        self.inner.all()
+    }
+
+    fn note<'a>(
+        &'a self,
+        name: &'a NodeName,
+        issued: &'a LastIssued,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.inner.note(name, issued)
     }
 }

@@ -9,7 +9,7 @@ use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, EgressPolicy};
-use node_attestation_runtime::management::{Fleet, Settings, VerifierFactory, VerifierUnavailable};
+use node_attestation_runtime::management::{Fleet, Settings, VerifierUnavailable};
 
 #[derive(Debug, Args)]
 pub(crate) struct Management {
@@ -39,8 +39,14 @@ pub(crate) async fn serve(
 ) -> Result<(), ClusterAccessError> {
     let access = ClusterAccess::from_kubeconfig(kubeconfig).await?;
     let mut settings = Settings::default();
-    settings.namespace.clone_from(&management.namespace);
-    settings.watch_filter.clone_from(&management.watch_filter);
+    settings
+        .selection
+        .namespace
+        .clone_from(&management.namespace);
+    settings
+        .selection
+        .watch_filter
+        .clone_from(&management.watch_filter);
     settings.candidate = management.leader_elect.then(|| "null".to_owned());
     settings.missing_machine_timeout = management.missing_machine_timeout;
     settings.sync_period = management.sync_period;
@@ -55,7 +61,9 @@ pub(crate) async fn serve(
 }
 
 /// The rubber stamp, and `insecure` where that is authorized.
-pub(crate) fn verifiers(stamp: Arc<dyn Verifier>) -> impl VerifierFactory {
+pub(crate) fn verifiers(
+    stamp: Arc<dyn Verifier>,
+) -> impl Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync {
     move |authentication: &KubeletAuthentication,
           _: &str|
           -> Result<Verifiers, VerifierUnavailable> {

@@ -31,7 +31,7 @@ use node_attestation_runtime::standalone::{
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
-use crash::{CrashPoint, CrashingLedger, CrashingStore};
+use crash::{CrashPoint, CrashingRecords, CrashingStore};
 use verifier::RubberStamp;
 
 /// Checks, approves and signs the requests of kubelets that come with a rubber stamp.
@@ -197,7 +197,7 @@ async fn serve(
     if let Some(point) = run.crash_after {
         controller = controller
             .with_store(|store| Arc::new(CrashingStore::new(store, point)))
-            .with_ledger(|ledger| Arc::new(CrashingLedger::new(ledger, point)));
+            .with_records(|records| Arc::new(CrashingRecords::new(records, point)));
     }
     controller.run(stop).await;
     Ok(())

@@ -73,7 +73,11 @@ fn lifetime_of(seconds: Option<i32>, lifetimes: Lifetimes) -> Duration {
     let Decision::Issue(certificate) = decision else {
         panic!("not issued: {decision:?}")
     };
-    certificate.not_after().duration_since(now()).unwrap()
+    certificate
+        .issued()
+        .not_after
+        .duration_since(now())
+        .unwrap()
 }
 
 #[test]

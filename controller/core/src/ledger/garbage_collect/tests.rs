@@ -1,18 +1,16 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use futures::future::BoxFuture;
 
 use super::*;
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, MachineState, StaticInventory, TokenOwner};
 use crate::ledger::record::GRANT_LAG;
 use crate::ledger::{
-    LastIssued, Ledger as _, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal,
-    SeenBoot,
+    LastIssued, MISSING_MACHINE_TIMEOUT, MemoryRecords, Records as _, Renewal, SeenBoot,
 };
 use crate::nodes::{NodeState, Nodes as _};
-use crate::refusal::Unavailable;
+use crate::refusal::{Answer, Unavailable};
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
 };
@@ -331,7 +329,7 @@ fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
         asked: late,
         not_after: late + LONGEST,
     };
-    let granted = block_on(cached.ledger().renew(&renewal, late)).unwrap();
+    let granted = block_on(cached.ledger().renew(&renewal)).unwrap();
 
     let revoked = world.record("n1").revoked_generations(LONGEST, late);
     assert!(granted.not_after <= revoked.unwrap().until);
@@ -376,25 +374,19 @@ fn an_inventory_that_is_away_buries_nobody() {
         fn by_provider_id<'a>(
             &'a self,
             _: &'a kubelet_attestation::names::ProviderId,
-        ) -> BoxFuture<'a, Result<Option<Machine>, Unavailable>> {
+        ) -> Answer<'a, Option<Machine>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
 
-        fn by_token<'a>(
-            &'a self,
-            _: &'a TokenId,
-        ) -> BoxFuture<'a, Result<Option<TokenOwner>, Unavailable>> {
+        fn by_token<'a>(&'a self, _: &'a TokenId) -> Answer<'a, Option<TokenOwner>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
 
-        fn by_address(
-            &self,
-            _: std::net::IpAddr,
-        ) -> BoxFuture<'_, Result<Vec<Machine>, Unavailable>> {
+        fn by_address(&self, _: std::net::IpAddr) -> Answer<'_, Vec<Machine>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
 
-        fn by_name<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Machine>, Unavailable>> {
+        fn by_name<'a>(&'a self, _: &'a str) -> Answer<'a, Vec<Machine>> {
             Box::pin(async { Err(Unavailable::new("away")) })
         }
     }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{FutureExt as _, ready};
 use kubelet_attestation::names::NodeName;
 
-use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use super::{LastIssued, Record, Records, Stored, Version, WriteError, Written};
 use crate::identifiers::KeyDigest;
-use crate::refusal::Unavailable;
+use crate::refusal::Answer;
 use crate::verifier::Identity;
 
 /// Records in memory: a restart forgets who holds which name, so first use is trusted again.
@@ -51,10 +51,7 @@ impl State {
 }
 
 impl Records for MemoryRecords {
-    fn known<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn known<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         self.read(name)
     }
 
@@ -62,7 +59,7 @@ impl Records for MemoryRecords {
         &'a self,
         identity: &'a Identity,
         key: KeyDigest,
-    ) -> BoxFuture<'a, Result<Vec<Stored>, Unavailable>> {
+    ) -> Answer<'a, Vec<Stored>> {
         let found = self
             .state()
             .records
@@ -73,22 +70,15 @@ impl Records for MemoryRecords {
         ready(Ok(found)).boxed()
     }
 
-    fn caught_up<'a>(
-        &'a self,
-        _name: &'a NodeName,
-        _version: &'a Version,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn caught_up<'a>(&'a self, _name: &'a NodeName, _version: &'a Version) -> Answer<'a, ()> {
         ready(Ok(())).boxed()
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a NodeName,
-    ) -> BoxFuture<'a, Result<Option<Stored>, Unavailable>> {
+    fn read<'a>(&'a self, name: &'a NodeName) -> Answer<'a, Option<Stored>> {
         ready(Ok(self.of(name))).boxed()
     }
 
-    fn create<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn create<'a>(&'a self, record: &'a Record) -> Written<'a, Stored> {
         let mut state = self.state();
         let created = if state.records.contains_key(&record.node_name) {
             Err(WriteError::Exists)
@@ -98,11 +88,7 @@ impl Records for MemoryRecords {
         ready(created).boxed()
     }
 
-    fn replace<'a>(
-        &'a self,
-        record: &'a Record,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<Stored, WriteError>> {
+    fn replace<'a>(&'a self, record: &'a Record, read: &'a Version) -> Written<'a, Stored> {
         let mut state = self.state();
         let replaced = if state.is(&record.node_name, read) {
             Ok(state.put(record))
@@ -112,11 +98,7 @@ impl Records for MemoryRecords {
         ready(replaced).boxed()
     }
 
-    fn delete<'a>(
-        &'a self,
-        name: &'a NodeName,
-        read: &'a Version,
-    ) -> BoxFuture<'a, Result<(), WriteError>> {
+    fn delete<'a>(&'a self, name: &'a NodeName, read: &'a Version) -> Written<'a, ()> {
         let mut state = self.state();
         let deleted = if state.is(name, read) {
             state.records.remove(name);
@@ -127,16 +109,12 @@ impl Records for MemoryRecords {
         ready(deleted).boxed()
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<Stored>, Unavailable>> {
+    fn all(&self) -> Answer<'_, Vec<Stored>> {
         let all = self.state().records.values().cloned().collect();
         ready(Ok(all)).boxed()
     }
 
-    fn note<'a>(
-        &'a self,
-        name: &'a NodeName,
-        issued: &'a LastIssued,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn note<'a>(&'a self, name: &'a NodeName, issued: &'a LastIssued) -> Answer<'a, ()> {
         let mut state = self.state();
         if let Some(stored) = state.records.get_mut(name)
             && stored.record.generation == issued.generation

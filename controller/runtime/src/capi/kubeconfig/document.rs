@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use zeroize::Zeroizing;
 
-use super::refused::{FileField, Impersonation, KubeconfigRefused, Listed};
+use super::refused::KubeconfigRefused;
 
 /// Cluster API writes one of each.
 const MAX_LISTED: usize = 8;
@@ -122,17 +122,16 @@ impl Document {
 
     /// Looks at everything that is listed, not only at what the current context is made of.
     pub(super) fn refuse_what_is_not_ours(&self) -> Result<(), KubeconfigRefused> {
-        unambiguous(Listed::Clusters, self.clusters(), |one| &one.name)?;
-        unambiguous(Listed::Contexts, self.contexts(), |one| &one.name)?;
-        unambiguous(Listed::Users, self.users(), |one| &one.name)?;
-        for cluster in self
-            .clusters()
-            .iter()
-            .filter_map(|one| one.cluster.as_ref())
-        {
+        let clusters = self.clusters.as_deref().unwrap_or_default();
+        let users = self.users.as_deref().unwrap_or_default();
+        let contexts = self.contexts.as_deref().unwrap_or_default();
+        unambiguous("clusters", clusters, |one| &one.name)?;
+        unambiguous("contexts", contexts, |one| &one.name)?;
+        unambiguous("users", users, |one| &one.name)?;
+        for cluster in clusters.iter().filter_map(|one| one.cluster.as_ref()) {
             cluster.refuse()?;
         }
-        for user in self.users().iter().filter_map(|one| one.user.as_ref()) {
+        for user in users.iter().filter_map(|one| one.user.as_ref()) {
             user.refuse()?;
         }
         Ok(())
@@ -156,37 +155,25 @@ impl Document {
             .flatten()
             .find(|one| one.name == current)
             .and_then(|one| one.context)
-            .ok_or_else(|| unknown(Listed::Contexts))?;
+            .ok_or_else(|| unknown("contexts"))?;
         let cluster = clusters
             .into_iter()
             .flatten()
             .find(|one| Some(&one.name) == context.cluster.as_ref())
             .and_then(|one| one.cluster)
-            .ok_or_else(|| unknown(Listed::Clusters))?;
+            .ok_or_else(|| unknown("clusters"))?;
         let user = users
             .into_iter()
             .flatten()
             .find(|one| Some(&one.name) == context.user.as_ref())
             .and_then(|one| one.user)
-            .ok_or_else(|| unknown(Listed::Users))?;
+            .ok_or_else(|| unknown("users"))?;
         Ok((cluster, user))
-    }
-
-    fn clusters(&self) -> &[NamedCluster] {
-        self.clusters.as_deref().unwrap_or_default()
-    }
-
-    fn contexts(&self) -> &[NamedContext] {
-        self.contexts.as_deref().unwrap_or_default()
-    }
-
-    fn users(&self) -> &[NamedUser] {
-        self.users.as_deref().unwrap_or_default()
     }
 }
 
 fn unambiguous<T>(
-    listed: Listed,
+    listed: &'static str,
     all: &[T],
     name: impl Fn(&T) -> &str,
 ) -> Result<(), KubeconfigRefused> {
@@ -215,7 +202,9 @@ impl Cluster {
             return Err(KubeconfigRefused::Proxy);
         }
         if is_given(self.certificate_authority.as_ref()) {
-            return Err(FileField::CertificateAuthority.into());
+            return Err(KubeconfigRefused::File {
+                field: "certificate-authority",
+            });
         }
         Ok(())
     }
@@ -230,19 +219,19 @@ impl User {
             return Err(KubeconfigRefused::AuthProvider);
         }
         for (field, path) in [
-            (FileField::ClientCertificate, &self.client_certificate),
-            (FileField::ClientKey, &self.client_key),
-            (FileField::Token, &self.token_file),
+            ("client-certificate", &self.client_certificate),
+            ("client-key", &self.client_key),
+            ("tokenFile", &self.token_file),
         ] {
             if is_given(path.as_ref()) {
-                return Err(field.into());
+                return Err(KubeconfigRefused::File { field });
             }
         }
         for (field, value) in [
-            (Impersonation::User, &self.impersonated),
-            (Impersonation::Uid, &self.as_uid),
-            (Impersonation::Groups, &self.as_groups),
-            (Impersonation::Extra, &self.as_user_extra),
+            ("as", &self.impersonated),
+            ("as-uid", &self.as_uid),
+            ("as-groups", &self.as_groups),
+            ("as-user-extra", &self.as_user_extra),
         ] {
             if value.is_some() {
                 return Err(KubeconfigRefused::Impersonates { field });

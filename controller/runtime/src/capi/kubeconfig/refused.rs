@@ -1,6 +1,5 @@
 //! Why a tenant's kubeconfig is not used.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use crate::client::LocalRange;
@@ -32,7 +31,7 @@ pub enum KubeconfigRefused {
     #[error("it has more than {max} {listed}")]
     TooMany {
         /// Of what.
-        listed: Listed,
+        listed: &'static str,
         /// The most it may have.
         max: usize,
     },
@@ -40,7 +39,7 @@ pub enum KubeconfigRefused {
     #[error("two of its {listed} have the same name")]
     Duplicate {
         /// The kind of the list.
-        listed: Listed,
+        listed: &'static str,
     },
     /// It does not say which of its contexts counts.
     #[error("current-context is missing")]
@@ -49,7 +48,7 @@ pub enum KubeconfigRefused {
     #[error("what its current context needs is not among its {listed}")]
     Unknown {
         /// Where it should be.
-        listed: Listed,
+        listed: &'static str,
     },
     /// It would have a program run.
     #[error("exec is not accepted")]
@@ -61,7 +60,7 @@ pub enum KubeconfigRefused {
     #[error("{field} is not accepted: it names a file")]
     File {
         /// The field.
-        field: FileField,
+        field: &'static str,
     },
     /// It would have us speak to the API server by way of another.
     #[error("proxy-url is not accepted")]
@@ -73,7 +72,7 @@ pub enum KubeconfigRefused {
     #[error("{field} is not accepted")]
     Impersonates {
         /// The field.
-        field: Impersonation,
+        field: &'static str,
     },
     /// Kubernetes has no passwords.
     #[error("username and password are not accepted")]
@@ -88,7 +87,7 @@ pub enum KubeconfigRefused {
     #[error("server has {part}, which is not accepted")]
     Url {
         /// What it has.
-        part: UrlPart,
+        part: &'static str,
     },
     /// Only we can reach what answers there.
     #[error("server's address {address} is not accepted: it is {neighbourhood}")]
@@ -123,100 +122,11 @@ pub enum KubeconfigRefused {
     #[error("{credential} cannot be read")]
     Unreadable {
         /// The credential.
-        credential: Credential,
+        credential: &'static str,
     },
     /// The client certificate is not the key's, or a CA certificate is none.
     #[error(
         "the client certificate and key do not belong together, or a certificate cannot be used"
     )]
     NoClient,
-}
-
-impl From<FileField> for KubeconfigRefused {
-    fn from(field: FileField) -> Self {
-        Self::File { field }
-    }
-}
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident => $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)+
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Self::$variant => $word,)+
-                })
-            }
-        }
-    };
-}
-
-words! {
-    /// A list of a kubeconfig.
-    Listed {
-        /// API servers.
-        Clusters => "clusters",
-        /// Pairs of a cluster and a user.
-        Contexts => "contexts",
-        /// Credentials.
-        Users => "users",
-    }
-}
-
-words! {
-    /// A field that names a file.
-    FileField {
-        /// The CA certificates.
-        CertificateAuthority => "certificate-authority",
-        /// The client certificate.
-        ClientCertificate => "client-certificate",
-        /// Its key.
-        ClientKey => "client-key",
-        /// A bearer token.
-        Token => "tokenFile",
-    }
-}
-
-words! {
-    /// A field that has a client act as somebody else.
-    Impersonation {
-        /// The user's name.
-        User => "as",
-        /// The user's UID.
-        Uid => "as-uid",
-        /// The user's groups.
-        Groups => "as-groups",
-        /// More about the user.
-        Extra => "as-user-extra",
-    }
-}
-
-words! {
-    /// A part of a URL.
-    UrlPart {
-        /// `user:password@`.
-        UserInfo => "a user",
-        /// `?query`.
-        Query => "a query",
-        /// `#fragment`.
-        Fragment => "a fragment",
-    }
-}
-
-words! {
-    /// Something that says who a client is.
-    Credential {
-        /// The client certificate.
-        ClientCertificate => "client-certificate-data",
-        /// Its key.
-        ClientKey => "client-key-data",
-        /// A bearer token.
-        Token => "token",
-    }
 }

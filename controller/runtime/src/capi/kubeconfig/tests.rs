@@ -131,14 +131,10 @@ fn what_runs_a_program_is_refused() {
 #[test]
 fn what_reads_a_file_is_refused() {
     for (parent, field, expected) in [
-        (
-            CLUSTER,
-            "certificate-authority",
-            FileField::CertificateAuthority,
-        ),
-        (USER, "client-certificate", FileField::ClientCertificate),
-        (USER, "client-key", FileField::ClientKey),
-        (USER, "tokenFile", FileField::Token),
+        (CLUSTER, "certificate-authority", "certificate-authority"),
+        (USER, "client-certificate", "client-certificate"),
+        (USER, "client-key", "client-key"),
+        (USER, "tokenFile", "tokenFile"),
     ] {
         let path = json!("/var/run/secrets/kubernetes.io/serviceaccount/token");
 
@@ -155,15 +151,11 @@ fn what_reads_a_file_is_refused() {
 #[test]
 fn what_acts_as_somebody_else_is_refused() {
     for (name, value, field) in [
-        ("as", json!("root"), Impersonation::User),
-        ("as", json!(""), Impersonation::User),
-        ("as-uid", json!("1"), Impersonation::Uid),
-        (
-            "as-groups",
-            json!(["system:masters"]),
-            Impersonation::Groups,
-        ),
-        ("as-user-extra", json!({"a": ["b"]}), Impersonation::Extra),
+        ("as", json!("root"), "as"),
+        ("as", json!(""), "as"),
+        ("as-uid", json!("1"), "as-uid"),
+        ("as-groups", json!(["system:masters"]), "as-groups"),
+        ("as-user-extra", json!({"a": ["b"]}), "as-user-extra"),
     ] {
         let refused = refused(&with(&format!("{USER}/{name}"), value));
 
@@ -230,10 +222,10 @@ fn a_server_is_an_https_url_of_host_port_and_path() {
         ("https://a b", KubeconfigRefused::Server),
         ("/relative", KubeconfigRefused::Server),
         ("", KubeconfigRefused::Server),
-        ("https://user:secret@203.0.113.7", url(UrlPart::UserInfo)),
-        ("https://@203.0.113.7", url(UrlPart::UserInfo)),
-        ("https://203.0.113.7/?a=b", url(UrlPart::Query)),
-        ("https://203.0.113.7#a", url(UrlPart::Fragment)),
+        ("https://user:secret@203.0.113.7", url("a user")),
+        ("https://@203.0.113.7", url("a user")),
+        ("https://203.0.113.7/?a=b", url("a query")),
+        ("https://203.0.113.7#a", url("a fragment")),
     ] {
         assert_eq!(refused(&with(SERVER, json!(server))), expected, "{server}");
     }
@@ -357,17 +349,17 @@ fn there_is_one_credential_and_it_is_whole() {
     for garbage in ["!".to_owned(), BASE64.encode(b"garbage")] {
         assert_eq!(
             with_user("client-certificate-data", json!(garbage)),
-            unreadable(Credential::ClientCertificate)
+            unreadable("client-certificate-data")
         );
         assert_eq!(
             with_user("client-key-data", json!(garbage)),
-            unreadable(Credential::ClientKey)
+            unreadable("client-key-data")
         );
     }
     for token in ["two words", "line\nbreak", "\u{e9}"] {
         assert_eq!(
             refused(&with(USER, json!({"token": token}))),
-            unreadable(Credential::Token)
+            unreadable("token")
         );
     }
 }

@@ -1,12 +1,11 @@
 //! `KubeadmConfig`: whom a bootstrap token was made for, and what the node will call itself.
 
-use std::fmt;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, Visitor};
+use serde::de::{Deserializer, IgnoredAny};
+use zeroize::Zeroizing;
 
 use super::{Kept, Reference, Watched};
 
@@ -54,8 +53,8 @@ struct Discovery {
 
 #[derive(Debug, Clone, Deserialize)]
 struct BootstrapToken {
-    #[serde(default)]
-    token: PublicHalf,
+    #[serde(default, deserialize_with = "public_half")]
+    token: Option<TokenId>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -92,7 +91,7 @@ impl Kept for BootstrapConfig {
         });
         let token = discovery.and_then(|discovery| discovery.bootstrap_token);
         Some(Self {
-            token: token.and_then(|token| token.token.0),
+            token: token.and_then(|token| token.token),
             // A Machine joins but for the first of a control plane, whose configuration has both.
             node_name: written_out(join).or_else(|| written_out(init)),
             control_plane,
@@ -106,31 +105,9 @@ fn written_out(registration: Option<Registration>) -> Option<NodeName> {
     NodeName::parse(&name.trim().to_ascii_lowercase()).ok()
 }
 
-/// A bootstrap token without its secret half, which is not even kept while it is read.
-#[derive(Debug, Clone, Default)]
-struct PublicHalf(Option<TokenId>);
-
-impl<'de> Deserialize<'de> for PublicHalf {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Token;
-
-        impl Visitor<'_> for Token {
-            type Value = PublicHalf;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a bootstrap token")
-            }
-
-            fn visit_str<E>(self, token: &str) -> Result<PublicHalf, E> {
-                let id = token.split_once('.').map(|(id, _)| id);
-                Ok(PublicHalf(id.and_then(|id| TokenId::parse(id).ok())))
-            }
-
-            fn visit_unit<E>(self) -> Result<PublicHalf, E> {
-                Ok(PublicHalf(None))
-            }
-        }
-
-        deserializer.deserialize_any(Token)
-    }
+/// The ID of a bootstrap token, whose secret half is wiped.
+fn public_half<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TokenId>, D::Error> {
+    let token = Option::<Zeroizing<String>>::deserialize(deserializer)?;
+    let id = token.as_ref().and_then(|token| token.split_once('.'));
+    Ok(id.and_then(|(id, _)| TokenId::parse(id).ok()))
 }

@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{
     CLUSTER_NAME_LABEL, ENABLED_BY_ANNOTATION, KubeletAuthentication, KubeletAuthenticationSpec,
 };
+use node_attestation_core::refusal::Unavailable;
 use serde_json::json;
-use tokio::time::timeout;
 
 use crate::capi::{
     Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, are_same, cluster_resource, is_paused,
 };
+use crate::client::{in_time, merge, post};
 use crate::events;
 use crate::management::Shared;
 
@@ -108,21 +109,12 @@ pub(super) async fn take(
     cluster_uid: String,
     step: Step,
 ) -> Outcome {
-    let taken = timeout(DEADLINE, taken(&shared, &key, &cluster_uid, step)).await;
-    let cluster = key.to_string();
-    match taken {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(error)) => {
-            let error = error_chain(&error);
-            tracing::warn!(cluster, error, "the KubeletAuthentication was not written");
-            Outcome::Unavailable
-        }
-        Err(_) => {
-            let error = format!("not done in {} s", DEADLINE.as_secs());
-            tracing::warn!(cluster, error, "the KubeletAuthentication was not written");
-            Outcome::Unavailable
-        }
-    }
+    let taken = in_time(DEADLINE, taken(&shared, &key, &cluster_uid, step)).await;
+    taken.unwrap_or_else(|error| {
+        let (cluster, error) = (key.to_string(), error_chain(&Unavailable::from(error)));
+        tracing::warn!(cluster, error, "the KubeletAuthentication was not written");
+        Outcome::Unavailable
+    })
 }
 
 async fn taken(
@@ -191,11 +183,7 @@ async fn write(
             metadata.labels = Some([label].into());
             let mark = (ENABLED_BY_ANNOTATION.to_owned(), BY_CLUSTER.to_owned());
             metadata.annotations = Some([mark].into());
-            let parameters = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
-            api.create(&parameters, &object).await?;
+            api.create(&post(FIELD_MANAGER), &object).await?;
             tracing::info!(cluster = name, ?attestors, "KubeletAuthentication created");
         }
         Step::Change {
@@ -206,10 +194,7 @@ async fn write(
                 "metadata": {"resourceVersion": resource_version},
                 "spec": {"authorizedAttestors": attestors},
             });
-            let parameters = PatchParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PatchParams::default()
-            };
+            let parameters = merge(FIELD_MANAGER);
             api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
             tracing::info!(cluster = name, ?attestors, "KubeletAuthentication changed");
         }

@@ -2,6 +2,7 @@ use std::sync::{Arc, Mutex};
 
 use kube::core::Status;
 use node_attestation_core::testing::now;
+use tokio::time::timeout;
 
 use super::*;
 
@@ -9,12 +10,12 @@ use super::*;
 #[derive(Debug, Clone, Default)]
 struct Memory(Arc<Mutex<(Option<Lease>, u64, bool)>>);
 
-fn refused(code: u16) -> LeaseError {
+fn refused(code: u16) -> CallError {
     let status = Status {
         code,
         ..Status::default()
     };
-    LeaseError::Api(Box::new(kube::Error::Api(Box::new(status))))
+    CallError::Api(Box::new(kube::Error::Api(Box::new(status))))
 }
 
 impl Memory {
@@ -35,21 +36,21 @@ impl Memory {
 }
 
 impl Leases for Memory {
-    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, LeaseError>> {
+    fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, CallError>> {
         Box::pin(async {
             let state = self.0.lock().unwrap();
             if state.2 {
-                return Err(LeaseError::Deadline);
+                return Err(CallError::Deadline(CALL_DEADLINE));
             }
             Ok(state.0.clone())
         })
     }
 
-    fn put(&self, mut lease: Lease) -> BoxFuture<'_, Result<Lease, LeaseError>> {
+    fn put(&self, mut lease: Lease) -> BoxFuture<'_, Result<Lease, CallError>> {
         Box::pin(async {
             let mut state = self.0.lock().unwrap();
             if state.2 {
-                return Err(LeaseError::Deadline);
+                return Err(CallError::Deadline(CALL_DEADLINE));
             }
             let current = state.0.as_ref();
             let current = current.and_then(|lease| lease.metadata.resource_version.clone());

@@ -14,9 +14,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSche
 use kube::client::Body;
 use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::inventory::StaticInventory;
-use node_attestation_core::ledger::{
-    Ledger as _, RecordLedger, Revoked, Tombstone, TombstoneReason,
-};
+use node_attestation_core::ledger::{RecordLedger, Revoked, Tombstone, TombstoneReason};
 use node_attestation_core::refusal::Refusal;
 use node_attestation_core::testing::records::{World, at, claim, name, renewal};
 use node_attestation_core::verifier::TpmBoot;
@@ -225,7 +223,7 @@ async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
     );
     tokio::time::sleep(Duration::from_secs(70)).await;
 
-    let refused = ledger.renew(&renewal("m1", 1, 1), at(1)).await;
+    let refused = ledger.renew(&renewal("m1", 1, 1)).await;
 
     let Err(Refusal::Retry(deferral)) = refused else {
         panic!("not put off: {refused:?}");

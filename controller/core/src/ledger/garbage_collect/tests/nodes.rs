@@ -10,7 +10,7 @@ use crate::nodes::Nodes;
 struct Rejoined(World);
 
 impl Nodes for Rejoined {
-    fn state<'a>(&'a self, node: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+    fn state<'a>(&'a self, node: &'a NodeName) -> Answer<'a, NodeState> {
         let Self(world) = self;
         let stored = world.records.read(node).now_or_never();
         let Stored { record, version } = stored.unwrap().unwrap().unwrap();
@@ -24,11 +24,7 @@ impl Nodes for Rejoined {
         world.nodes.state(node)
     }
 
-    fn delete<'a>(
-        &'a self,
-        node: &'a NodeName,
-        uid: &'a str,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn delete<'a>(&'a self, node: &'a NodeName, uid: &'a str) -> Answer<'a, ()> {
         self.0.nodes.delete(node, uid)
     }
 }
@@ -55,11 +51,11 @@ fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
 struct Away;
 
 impl Nodes for Away {
-    fn state<'a>(&'a self, _: &'a NodeName) -> BoxFuture<'a, Result<NodeState, Unavailable>> {
+    fn state<'a>(&'a self, _: &'a NodeName) -> Answer<'a, NodeState> {
         Box::pin(async { Err(Unavailable::new("away")) })
     }
 
-    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a str) -> BoxFuture<'a, Result<(), Unavailable>> {
+    fn delete<'a>(&'a self, _: &'a NodeName, _: &'a str) -> Answer<'a, ()> {
         Box::pin(async { Err(Unavailable::new("away")) })
     }
 }

@@ -43,7 +43,7 @@ fn renewed(world: &World, machine: &str, key: &[u8], boot: TpmBoot) -> Result<Gr
         asked: at(2),
         not_after: at(12),
     };
-    block_on(world.ledger().renew(&renewal, at(2)))
+    block_on(world.ledger().renew(&renewal))
 }
 
 fn refused(result: Result<Grant, Refusal>) -> Denial {
@@ -196,7 +196,7 @@ fn what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
             asked: at(2),
             not_after: at(12),
         };
-        block_on(ledger.renew(&renewal, at(2)))
+        block_on(ledger.renew(&renewal))
     };
 
     assert!(renewed(of(boot(3, 0, 5))).is_ok());
@@ -225,7 +225,7 @@ fn an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not_den
             asked,
             not_after: at(12),
         };
-        block_on(world.ledger().renew(&renewal, at(6))).unwrap_err()
+        block_on(world.ledger().renew(&renewal)).unwrap_err()
     };
 
     assert!(matches!(
@@ -256,7 +256,7 @@ fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
         holder: provider_id("m1"),
     };
 
-    let renewed = block_on(world.ledger().renew(&renewal, at(2)));
+    let renewed = block_on(world.ledger().renew(&renewal));
     assert_eq!(refused(renewed), denial);
     world.node("n1", false, 1);
     let again = Claim {

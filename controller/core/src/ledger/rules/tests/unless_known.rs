@@ -61,7 +61,7 @@ fn a_renewal_passes() {
 
     let ledger = world.ledger();
 
-    futures::executor::block_on(ledger.renew(&renewal, at(1))).unwrap();
+    futures::executor::block_on(ledger.renew(&renewal)).unwrap();
 }
 
 #[test]

@@ -1,0 +1,29 @@
+//! Ledgers of tests.
+
+use std::sync::Arc;
+
+use super::nodes::MemoryNodes;
+use crate::inventory::Inventory;
+use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger};
+
+impl RecordLedger {
+    /// A ledger in memory, of a cluster without Nodes.
+    pub fn in_memory(inventory: Arc<dyn Inventory>, policy: LedgerPolicy) -> Self {
+        Self::new(
+            Arc::new(MemoryRecords::default()),
+            inventory,
+            Arc::new(MemoryNodes::default()),
+            policy,
+        )
+    }
+
+    /// The same, with UIDs that are made from these bytes.
+    #[must_use]
+    pub fn with_entropy(
+        mut self,
+        entropy: impl Fn() -> Option<[u8; 16]> + Send + Sync + 'static,
+    ) -> Self {
+        self.entropy = Box::new(entropy);
+        self
+    }
+}

@@ -1,0 +1,127 @@
+//! The log of a watch.
+
+use kube::runtime::watcher::{self, Event};
+use kubelet_attestation::errors::error_chain;
+
+/// Logs the failures of a watch: the first as a warning, those that follow it for debugging.
+#[derive(Debug)]
+pub(crate) struct WatchLog {
+    kind: &'static str,
+    /// Of the one object that is watched.
+    name: Option<String>,
+    last: Option<State>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Holds,
+    Failed,
+    Absent,
+}
+
+impl WatchLog {
+    /// The log of a watch of this kind.
+    pub(crate) fn new(kind: &'static str) -> Self {
+        Self {
+            kind,
+            name: None,
+            last: None,
+        }
+    }
+
+    /// The log of a watch of one object.
+    pub(crate) fn of_one(kind: &'static str, name: &str) -> Self {
+        Self {
+            name: Some(name.to_owned()),
+            ..Self::new(kind)
+        }
+    }
+
+    /// Takes note of an event; calls `holds` where the watch begins to hold. Returns whether a watch that
+    /// held has failed, or one that failed holds.
+    pub(crate) fn observe<K>(
+        &mut self,
+        event: &watcher::Result<Event<K>>,
+        holds: impl FnOnce(),
+    ) -> bool {
+        let before = self.last;
+        match event {
+            // It comes before anything was asked.
+            Ok(Event::Init) => {}
+            Ok(_) => {
+                if self.changes_to(State::Holds) {
+                    holds();
+                }
+            }
+            Err(error) => self.failed(error),
+        }
+        before.is_some() && self.last != before
+    }
+
+    /// Logs a failure.
+    pub(crate) fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
+        let (kind, error) = (self.kind, error_chain(error));
+        let is_new = self.changes_to(State::Failed);
+        let object = self.name.as_deref();
+        if is_new {
+            tracing::warn!(
+                kind,
+                object,
+                error,
+                "the watch failed; it is tried again until it holds"
+            );
+        } else {
+            tracing::debug!(kind, object, error, "the watch failed again");
+        }
+    }
+
+    /// Logs once that the management cluster does not have the kind.
+    pub(crate) fn absent(&mut self) {
+        if self.changes_to(State::Absent) {
+            tracing::warn!(
+                kind = self.kind,
+                "the management cluster serves no supported version of this kind"
+            );
+        }
+    }
+
+    fn changes_to(&mut self, state: State) -> bool {
+        self.last.replace(state) != Some(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_fails_or_comes_back_is_another_state_and_the_first_is_not() {
+        let mut log = WatchLog::new("Node");
+        let failed = || Err(watcher::Error::NoResourceVersion);
+        let mut observe = |event: watcher::Result<Event<()>>| log.observe(&event, || {});
+
+        assert!(!observe(Ok(Event::Init)));
+        assert!(!observe(Ok(Event::InitDone)), "the first");
+        assert!(!observe(Ok(Event::InitDone)));
+        assert!(observe(failed()));
+        assert!(!observe(failed()), "again");
+        assert!(!observe(Ok(Event::Init)), "it begins before it holds");
+        assert!(observe(Ok(Event::InitDone)));
+    }
+
+    #[test]
+    fn a_watch_is_told_of_when_it_begins_to_hold() {
+        let mut log = WatchLog::new("Node");
+        let mut told = 0;
+        for event in [
+            Ok(Event::Init),
+            Ok(Event::InitDone),
+            Ok(Event::Apply(())),
+            Err(watcher::Error::NoResourceVersion),
+            Ok(Event::Apply(())),
+        ] {
+            log.observe(&event, || told += 1);
+        }
+        assert_eq!(told, 2);
+    }
+}
