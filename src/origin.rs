@@ -49,7 +49,6 @@ struct Wire<'a> {
     endpoint: EndpointFields,
     #[serde(default)]
     machine: MachineDigest,
-    #[serde(default)]
     boot_id: Option<String>,
 }
 

@@ -106,9 +106,8 @@ pub enum PendingError {
 struct Wire {
     version: u32,
     key: Zeroizing<String>,
-    #[serde(default)]
     machine: Option<MachineDigest>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
     request: Option<WireRequest>,
 }
@@ -127,13 +126,13 @@ struct WireRequest {
     created: u64,
     acknowledged: bool,
     /// Omitted if false, so that releases without challenges can read the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     answers: Option<bool>,
     /// Omitted, like `settings`, without a provider ID from a TPM, so that releases without that
     /// provider can read the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     boot_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     settings: Option<String>,
 }
 

@@ -148,7 +148,6 @@ struct WireMetadata {
     name: String,
     uid: String,
     resource_version: String,
-    #[serde(default)]
     annotations: Option<Annotations>,
 }
 
@@ -159,15 +158,12 @@ struct WireSpec {
     signer_name: String,
     #[serde(default)]
     usages: Vec<String>,
-    #[serde(default)]
     expiration_seconds: Option<u32>,
 }
 
 #[derive(Deserialize, Default)]
 struct WireStatus {
-    #[serde(default)]
     conditions: Option<Vec<WireCondition>>,
-    #[serde(default)]
     certificate: Option<String>,
 }
 
@@ -250,13 +246,11 @@ impl WireStatus {
 
 /// The `Status` that the API server returns in the place of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub(super) struct WireFailure {
-    #[serde(default)]
     pub(super) message: String,
-    #[serde(default)]
     pub(super) reason: String,
     /// The HTTP status.
-    #[serde(default)]
     pub(super) code: u16,
 }
 
