@@ -57,8 +57,7 @@ const FOR_A_PERSON: Duration = Duration::from_secs(15);
 
 /// The caller of the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Caller {
+pub(crate) enum Caller {
     /// client-go, which runs the plugin at every request. During a back-off it gets the recorded
     /// failure.
     ClientGo,
@@ -67,26 +66,25 @@ pub enum Caller {
 }
 
 /// The inputs of the flow.
-#[derive(Debug)]
-pub struct Authenticator<'a> {
+pub(crate) struct Authenticator<'a> {
     /// The provider's attester.
-    pub attester: Arc<dyn Attester>,
+    pub(crate) attester: Arc<dyn Attester>,
     /// The settings in force.
-    pub settings: Settings,
+    pub(crate) settings: Settings,
     /// The cluster in client-go's exec info, if any.
-    pub cluster: Option<&'a ExecCluster<'a>>,
+    pub(crate) cluster: Option<&'a ExecCluster<'a>>,
     /// This machine.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The caller of the plugin.
-    pub caller: Caller,
+    pub(crate) caller: Caller,
     /// The maximum duration of a run. It caps the setting `timeoutSeconds`.
-    pub limit: Duration,
+    pub(crate) limit: Duration,
     /// The credential to print after a panic.
-    pub rescue: Rescue,
+    pub(crate) rescue: Rescue,
     /// The log.
-    pub log: Log,
+    pub(crate) log: Log,
     /// Called after each step.
-    pub observer: Option<Observer>,
+    pub(crate) observer: Option<Observer>,
 }
 
 impl Authenticator<'_> {
@@ -105,7 +103,7 @@ impl Authenticator<'_> {
     ///
     /// Reading the state directory has no deadline, because that would need a thread. A pipe or
     /// device in the place of a file does not block it. A file system that hangs does.
-    pub fn credential(&self) -> Result<ExecResult, Failure> {
+    pub(crate) fn credential(&self) -> Result<ExecResult, Failure> {
         let now = clock::now();
         let store = self.open_store()?;
         let mut stored = self.load(store.as_ref())?;
@@ -172,7 +170,7 @@ impl Authenticator<'_> {
 
     /// Gets a new credential if one is due, if the API server refuses the stored one, or if `force`
     /// is set. Returns whether the credential is new.
-    pub fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
+    pub(crate) fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
@@ -204,7 +202,7 @@ impl Authenticator<'_> {
     }
 
     /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
-    pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
+    pub(crate) fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (store, stored) = self.stored()?;
         let mut attempt = self
             .attempt(Allowed::Without(self.timeout()), Demand::IfDue)
@@ -216,7 +214,7 @@ impl Authenticator<'_> {
     }
 
     /// Removes every file of the store, including quarantined ones.
-    pub fn reset(&self) -> Result<(), Failure> {
+    pub(crate) fn reset(&self) -> Result<(), Failure> {
         let Some(store) = self.open_store()? else {
             return Ok(());
         };
@@ -232,7 +230,7 @@ impl Authenticator<'_> {
     }
 
     /// The contents of the store. Changes nothing.
-    pub fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
+    pub(crate) fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
         Ok((store, stored))
@@ -243,7 +241,7 @@ impl Authenticator<'_> {
     }
 
     /// Decides what to do with the stored credential.
-    pub fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
+    pub(crate) fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
         let changed = ca_changed(self.cluster, stored.origin.as_ref());
         stored.rotation(self.attester.renewal(), changed, now)
     }
@@ -276,7 +274,7 @@ impl Authenticator<'_> {
             settings: self.settings.node_name.as_ref(),
             stored: Some(&origin.node_name),
             kubelet: kubelet.as_ref(),
-            ..NameSources::of_host("")
+            ..NameSources::default()
         };
         sources
             .decide()
@@ -427,7 +425,10 @@ impl Authenticator<'_> {
     }
 
     fn scope(&self) -> FailureScope {
-        FailureScope::new(self.machine.boot_id(), self.settings.digest())
+        FailureScope {
+            boot_id: self.machine.boot_id(),
+            settings: self.settings.digest(),
+        }
     }
 
     fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, RenewalError> {

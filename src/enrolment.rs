@@ -7,7 +7,7 @@ use crate::kube::{ApiClient, ApiError, Created, CsrState, NewCsr, Waited};
 
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// A certificate was issued. It is not checked yet.
     Issued(String),
     /// The request was denied: a claim in it is false, or something is misconfigured.
@@ -36,8 +36,7 @@ pub enum Decision {
 
 /// A request could not be sent or followed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EnrolmentError {
+pub(crate) enum EnrolmentError {
     /// The API server could not be reached, or returned an error.
     #[error(transparent)]
     Api(#[from] ApiError),
@@ -54,7 +53,7 @@ pub enum EnrolmentError {
 /// Calls `on_acknowledged` once the API server has the request, before the wait. A new request
 /// costs one create and one watch. An acknowledged request costs one read, and one watch if it is
 /// still pending.
-pub fn submit_and_wait(
+pub(crate) fn submit_and_wait(
     client: &ApiClient,
     csr: NewCsr<'_>,
     acknowledged: bool,

@@ -27,19 +27,19 @@ use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
-pub use wiring::{DropIn, exec_kubeconfig, is_plain};
+pub(crate) use wiring::{DropIn, exec_kubeconfig, is_plain};
 
 /// The bootstrap kubeconfig of kubeadm.
-pub const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
+pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 
 /// The kubelet's kubeconfig on a node of kubeadm.
-pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
+pub(crate) const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 
 /// The file that systemd reads the kubelet's arguments from.
-pub const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
+pub(crate) const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
 
 /// The directory of certificates that the kubelet gets by itself.
-pub const CERT_DIR: &str = "/var/lib/kubelet/pki";
+pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
 /// The prefix of our programs' names.
 const PROGRAMS: &str = "kubelet-authenticator-";
@@ -49,26 +49,25 @@ const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 /// The files of a machine, and the program that is to provide its kubelet's credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// The kubeconfig whose credential is taken over.
-    pub from: PathBuf,
+    pub(crate) from: PathBuf,
     /// The kubelet's kubeconfig.
-    pub kubelet_kubeconfig: PathBuf,
+    pub(crate) kubelet_kubeconfig: PathBuf,
     /// The file with the kubelet's arguments.
-    pub environment_file: PathBuf,
+    pub(crate) environment_file: PathBuf,
     /// The kubelet's folder of certificates.
-    pub cert_dir: PathBuf,
+    pub(crate) cert_dir: PathBuf,
     /// The file with kubeadm's arguments for the kubelet. Without it, the node's name is not known
     /// yet.
-    pub kubeadm_flags: PathBuf,
+    pub(crate) kubeadm_flags: PathBuf,
     /// The absolute path of the program that client-go is to run.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
 }
 
 /// The state of a kubelet after a run.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum Done {
+pub(crate) enum Done {
     /// It is unchanged, for this reason.
     LeftAlone(String),
     /// It runs the plugin from its next start on. The failure, if any, is why there is no
@@ -102,7 +101,7 @@ impl Setup {
     ///
     /// A file cannot be read or written, or a kubelet that has joined before cannot enrol. A
     /// kubelet that is not set up then has no environment file.
-    pub fn take_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
+    pub(crate) fn take_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
         let taken = self.taken_over(authenticator);
         if taken.is_err() {
             self.give_up();
@@ -112,7 +111,7 @@ impl Setup {
 
     /// Leaves the kubelet with kubeadm's arguments, if it is not set up and the files can be
     /// written.
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         if !matches!(self.current(), Current::Ours { .. }) {
             // The cause of the failure may prevent this too, and is the error to report.
             drop(remove_file(&self.environment_file));
@@ -201,7 +200,7 @@ impl Setup {
         };
         let told = |step| {
             if let Some(observer) = &authenticator.observer {
-                observer.tell(step);
+                observer(step);
             }
         };
 
@@ -272,7 +271,7 @@ impl Setup {
     /// # Errors
     ///
     /// No valid certificate is stored, or a file cannot be written.
-    pub fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
+    pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
         match self.current() {
             Current::Ours { .. } => {}

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
-pub use error::StoreError;
-pub use lock::{Holder, StoreLock};
-pub use readable_by_others::KeyReadableByOthers;
+pub(crate) use error::StoreError;
+pub(crate) use lock::StoreLock;
+pub(crate) use readable_by_others::KeyReadableByOthers;
 
 /// Far more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -24,12 +24,11 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a file with a key, and whether others could read it.
-pub type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
+pub(crate) type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
 
 /// A file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StoreFile {
+pub(crate) enum StoreFile {
     /// The certificate chain, then the key.
     Credential,
     /// The machine, node and cluster of the credential.
@@ -47,7 +46,7 @@ impl StoreFile {
     ///
     /// Keys come first and the origin last: a process that is killed in between leaves no key
     /// without its origin.
-    pub const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Pending,
         Self::Credential,
         Self::Failure,
@@ -56,7 +55,7 @@ impl StoreFile {
     ];
 
     /// The name in the directory.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Credential => "kubelet-client.pem",
             Self::Origin => "origin.json",
@@ -75,13 +74,13 @@ impl StoreFile {
 /// belongs to a user other than root and the user of this process. Anyone who could write here
 /// could choose the node's key.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub(crate) struct Store {
     dir: PathBuf,
 }
 
 impl Store {
     /// Opens the directory. `None` if it does not exist.
-    pub fn open(dir: &Path) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn open(dir: &Path) -> Result<Option<Self>, StoreError> {
         let metadata = match fs::symlink_metadata(dir) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -109,7 +108,7 @@ impl Store {
     }
 
     /// Opens the directory, and creates it if it does not exist.
-    pub fn create(dir: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn create(dir: &Path) -> Result<Self, StoreError> {
         if let Some(store) = Self::open(dir)? {
             return Ok(store);
         }
@@ -133,13 +132,8 @@ impl Store {
         Self::open(dir)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
     }
 
-    /// The path of the directory.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// The path of `file`.
-    pub fn path(&self, file: StoreFile) -> PathBuf {
+    pub(crate) fn path(&self, file: StoreFile) -> PathBuf {
         self.dir.join(file.name())
     }
 
@@ -150,7 +144,7 @@ impl Store {
     /// A file that others may write, a link, and anything that is no regular file are errors:
     /// another user may have put it there. Bytes that are not UTF-8 are read as a text that no
     /// parser accepts, because the parsers judge the content.
-    pub fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
+    pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
@@ -159,7 +153,7 @@ impl Store {
     ///
     /// The key is used anyway. Others may know it already, and a node without a credential is no
     /// safer.
-    pub fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, StoreError> {
+    pub(crate) fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, StoreError> {
         let path = self.path(file);
         // Non-blocking: a named pipe in the place of the file would block this for ever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -177,7 +171,7 @@ impl Store {
 
     /// Replaces `file`. A reader sees the old content or the new, never a mixture, even after a
     /// power failure.
-    pub fn replace(
+    pub(crate) fn replace(
         &self,
         file: StoreFile,
         content: &[u8],
@@ -193,12 +187,12 @@ impl Store {
     }
 
     /// Removes `file`, if it exists.
-    pub fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
+    pub(crate) fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
         remove(self.path(file))
     }
 
     /// Removes `file` and its quarantined copies, which may contain keys.
-    pub fn forget(&self, file: StoreFile, lock: &StoreLock) -> Result<(), StoreError> {
+    pub(crate) fn forget(&self, file: StoreFile, lock: &StoreLock) -> Result<(), StoreError> {
         self.remove(file, lock)?;
         replace::left_of(&self.path(file)).try_for_each(remove)
     }
@@ -207,7 +201,7 @@ impl Store {
     /// are kept.
     ///
     /// Returns the new path, or `None` if the file did not exist.
-    pub fn quarantine(
+    pub(crate) fn quarantine(
         &self,
         file: StoreFile,
         _lock: &StoreLock,

@@ -130,7 +130,6 @@ impl Memory {
 }
 
 /// One attempt to get a new credential. It owns its data, because its thread may be abandoned.
-#[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
@@ -267,15 +266,13 @@ impl Attempt {
             None => Requester::Certificate,
         };
         let endpoint = self.endpoint(stored, bootstrap)?;
-        let origin = Origin::new(
-            names.node_name.clone(),
-            endpoint.to_fields(),
-            stored
-                .machine
-                .clone()
-                .unwrap_or_else(|| self.machine.digest()),
-            self.scope().boot_id.clone(),
-        );
+        let machine = stored.machine.clone();
+        let origin = Origin {
+            node_name: names.node_name.clone(),
+            endpoint: endpoint.to_fields(),
+            machine: machine.unwrap_or_else(|| self.machine.digest()),
+            boot_id: self.scope().boot_id.clone(),
+        };
         // The origin comes first: it ties the files beside it to this machine. A stored credential
         // keeps its own origin until a new credential replaces it.
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {

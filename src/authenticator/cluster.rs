@@ -150,7 +150,12 @@ mod tests {
             ..EndpointFields::default()
         };
         let node_name = NodeName::parse("n1").unwrap();
-        let origin = Origin::new(node_name, endpoint, MachineDigest::default(), None);
+        let origin = Origin {
+            node_name,
+            endpoint,
+            machine: MachineDigest::default(),
+            boot_id: None,
+        };
         let text = info(data);
         let info = crate::exec::ExecInfo::parse(text.as_ref()).unwrap();
         ca_changed(info.cluster.as_ref(), Some(&origin))

@@ -11,7 +11,6 @@ use super::types::Malformed;
 /// Each variant names the server. None contains a credential, because neither the request nor its
 /// headers are repeated.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ApiError {
     /// There is no connection, or it broke.
     #[error("cannot reach {server}: {why}")]
@@ -154,7 +153,6 @@ pub enum ApiError {
 
 /// The cause of a TLS failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum TlsFault {
     /// The server's certificate is not from the cluster's CA.
     #[error("the server's certificate is not signed by the cluster's CA")]

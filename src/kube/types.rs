@@ -58,7 +58,6 @@ impl NewCsr<'_> {
 
 /// A request as the API server stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct CsrObject {
     /// Its name.
     pub name: String,

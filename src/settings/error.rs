@@ -10,7 +10,6 @@ use super::table::Key;
 
 /// A source of settings that is read as YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Document {
     /// A file.
     File(PathBuf),
@@ -29,7 +28,6 @@ impl fmt::Display for Document {
 
 /// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Origin {
     /// A flag.
     Flag(Key),
@@ -69,7 +67,6 @@ impl fmt::Display for Origin {
 
 /// The settings cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum SettingsError {
     /// A named file is missing, or a file cannot be read.
     #[error("cannot read {}", path.display())]

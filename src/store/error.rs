@@ -8,8 +8,7 @@ use super::lock::Holder;
 
 /// The store could not be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
+pub(crate) enum StoreError {
     /// A file or the directory could not be read.
     #[error("cannot read {}", path.display())]
     Read {
@@ -88,7 +87,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// What to do about the error.
-    pub fn remedy(&self) -> String {
+    pub(crate) fn remedy(&self) -> String {
         match self {
             Self::Read { path, .. } => format!("make {} readable for root", path.display()),
             Self::Write { path, .. } => format!(

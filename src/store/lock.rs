@@ -28,21 +28,20 @@ const MAX_HOLDER_LEN: u64 = 4096;
 /// When a process ends, however it ends, the kernel releases its lock.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
-pub struct StoreLock {
+pub(crate) struct StoreLock {
     _file: File,
 }
 
 /// The process that holds the lock, by its own description.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[non_exhaustive]
-pub struct Holder {
+pub(crate) struct Holder {
     /// Its process ID.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// The file name in its `argv[0]`.
-    pub program: String,
+    pub(crate) program: String,
     /// When it took the lock, in seconds since 1970.
-    pub since: u64,
+    pub(crate) since: u64,
 }
 
 impl fmt::Display for Holder {
@@ -63,7 +62,7 @@ impl fmt::Display for Holder {
 
 impl Store {
     /// Waits for the lock until `deadline`, and writes its new holder into the file.
-    pub fn lock(
+    pub(crate) fn lock(
         &self,
         deadline: Deadline,
         program: &str,
@@ -95,13 +94,13 @@ impl Store {
 
 impl Store {
     /// When a process last took the lock, or the time that [`Store::date_lock`] set.
-    pub fn last_locked(&self) -> Option<SystemTime> {
+    pub(crate) fn last_locked(&self) -> Option<SystemTime> {
         let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;
         lock.modified().ok()
     }
 
     /// Makes [`Store::last_locked`] return `time`. Without effect if the disk takes no writes.
-    pub fn date_lock(&self, time: SystemTime) {
+    pub(crate) fn date_lock(&self, time: SystemTime) {
         if let Ok(file) = open(&self.dir.join(LOCK_FILE)) {
             drop(file.set_modified(time));
         }

@@ -35,9 +35,9 @@ fn directory_and_files_are_for_their_owner_alone() {
     let (_root, store) = store();
     store.replace(FILE, b"content", &lock(&store)).unwrap();
 
-    assert_eq!(mode(store.dir()), 0o700);
+    assert_eq!(mode(&store.dir), 0o700);
     assert_eq!(mode(&store.path(FILE)), 0o600);
-    assert_eq!(mode(&store.dir().join("lock")), 0o600);
+    assert_eq!(mode(&store.dir.join("lock")), 0o600);
 }
 
 #[test]
@@ -69,21 +69,21 @@ fn a_file_is_replaced_whole() {
 #[test]
 fn what_a_killed_run_left_half_written_is_no_obstacle() {
     let (_root, store) = store();
-    fs::write(store.dir().join("kubelet-client.pem.tmp"), "half").unwrap();
+    fs::write(store.dir.join("kubelet-client.pem.tmp"), "half").unwrap();
 
     store.replace(FILE, b"whole", &lock(&store)).unwrap();
 
     assert_eq!(store.read(FILE).unwrap().unwrap().as_str(), "whole");
-    assert_eq!(fs::read_dir(store.dir()).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 2);
 }
 
 #[test]
 fn a_directory_that_others_may_write_is_refused() {
     for bad in [0o770, 0o707, 0o1777] {
         let (_root, store) = store();
-        set_mode(store.dir(), bad);
+        set_mode(&store.dir, bad);
 
-        let error = Store::open(store.dir()).unwrap_err();
+        let error = Store::open(&store.dir).unwrap_err();
 
         assert!(
             matches!(&error, StoreError::OthersMayWrite { mode, .. } if *mode == bad),
@@ -113,8 +113,8 @@ fn links_are_refused() {
     let elsewhere = root.path().join("elsewhere");
     fs::write(&elsewhere, "content").unwrap();
     symlink(&elsewhere, store.path(FILE)).unwrap();
-    symlink(store.dir(), root.path().join("link")).unwrap();
-    symlink(&elsewhere, store.dir().join("lock")).unwrap();
+    symlink(&store.dir, root.path().join("link")).unwrap();
+    symlink(&elsewhere, store.dir.join("lock")).unwrap();
 
     let file = store.read(FILE).unwrap_err();
     let directory = Store::open(&root.path().join("link")).unwrap_err();
@@ -212,7 +212,7 @@ fn the_last_three_files_set_aside_are_kept() {
         .iter()
         .map(|number| {
             store
-                .dir()
+                .dir
                 .join(format!("kubelet-client.pem.set-aside.{number}"))
         })
         .map(|path| fs::read_to_string(path).unwrap())

@@ -167,7 +167,7 @@ mod tests {
                 principal: AwsPrincipal::InstanceProfile,
                 node_name: AwsNodeName::InstanceId,
                 sts_endpoint: Some(StsEndpoint("sts.test".to_owned())),
-                metadata_endpoint: Some(MetadataEndpoint::new(([127, 0, 0, 1], 1).into())),
+                metadata_endpoint: MetadataEndpoint::read("http://127.0.0.1:1").ok(),
             }
         );
         assert_eq!(settings("{}"), AwsSettings::default());
