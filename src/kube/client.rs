@@ -122,7 +122,7 @@ impl ApiClient {
         let question = Question {
             method: Method::POST,
             url: self.requests.clone(),
-            body: Some(csr.to_json().map_err(|source| self.not_an_object(source))?),
+            body: Some(csr.to_json()),
             what: "creating the request",
         };
         let answer = self.transport.exchange(&question, deadline)?;
