@@ -41,7 +41,6 @@ use acceptance::is_refusal;
 use allowed::Allowed;
 use attempt::{Attempt, Demand, Locked, Memory, RenewalError};
 use cluster::ca_changed;
-pub(crate) use exit_code::{kubeconfig_failure, store_failure};
 use kubelet_attestation::errors::error_chain;
 pub use step::{Observer, Step};
 
@@ -129,7 +128,7 @@ impl Authenticator<'_> {
                     Demand::IfDue,
                 )
                 .map(|fresh| self.kept(fresh, clock::now()))
-                .map_err(|error| error.failure),
+                .map_err(Failure::from),
         }
     }
 
@@ -195,18 +194,14 @@ impl Authenticator<'_> {
             }
             demand = Demand::unless_replaced(&credential);
         }
-        let fresh = self
-            .replace(store.as_ref(), Allowed::Without(self.timeout()), demand)
-            .map_err(|error| error.failure)?;
+        let fresh = self.replace(store.as_ref(), Allowed::Without(self.timeout()), demand)?;
         Ok((self.kept(fresh, clock::now()), true))
     }
 
     /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
     pub(crate) fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (store, stored) = self.stored()?;
-        let mut attempt = self
-            .attempt(Allowed::Without(self.timeout()), Demand::IfDue)
-            .map_err(|error| error.failure)?;
+        let mut attempt = self.attempt(Allowed::Without(self.timeout()), Demand::IfDue)?;
         if let Some(store) = &store {
             attempt.recall_endorsement_key(store, &stored);
         }
@@ -226,7 +221,7 @@ impl Authenticator<'_> {
                     .into_iter()
                     .try_for_each(|file| store.forget(file, &lock))
             })
-            .map_err(|error| store_failure(&error))
+            .map_err(Failure::from)
     }
 
     /// The contents of the store. Changes nothing.
@@ -247,15 +242,14 @@ impl Authenticator<'_> {
     }
 
     fn open_store(&self) -> Result<Option<Store>, Failure> {
-        Store::open(&self.settings.state_directory).map_err(|error| store_failure(&error))
+        Store::open(&self.settings.state_directory).map_err(Failure::from)
     }
 
     fn load(&self, store: Option<&Store>) -> Result<StoreContents, Failure> {
         let Some(store) = store else {
             return Ok(StoreContents::default());
         };
-        let stored =
-            StoreContents::load(store, &self.machine).map_err(|error| store_failure(&error))?;
+        let stored = StoreContents::load(store, &self.machine)?;
         if let Some(readable_by_others) = &stored.readable_by_others {
             self.log.warn(&readable_by_others.to_string());
         }
@@ -276,10 +270,7 @@ impl Authenticator<'_> {
             kubelet: kubelet.as_ref(),
             ..NameSources::default()
         };
-        sources
-            .decide()
-            .map(drop)
-            .map_err(|error| exit_code::node_name_failure(&error))
+        sources.decide().map(drop).map_err(Failure::from)
     }
 
     fn kept(&self, credential: Credential, now: SystemTime) -> ExecResult {
@@ -369,7 +360,7 @@ impl Authenticator<'_> {
         });
         if let Err(error) = worker {
             let failure = Failure::of(Code::Internal, &error, "free some memory");
-            return Err(RenewalError::at_once(failure));
+            return Err(failure.into());
         }
         match receiver.recv_timeout(allowed.total().saturating_sub(allowed.margin())) {
             Ok(result) => result,
@@ -378,7 +369,7 @@ impl Authenticator<'_> {
                 let lock = steps.lock();
                 Err(self.remember(lock, memory, failure, allowed.margin()))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(RenewalError::at_once(Failure::new(
+            Err(RecvTimeoutError::Disconnected) => Err(RenewalError::from(Failure::new(
                 Code::Internal,
                 "the run ended without a result",
                 "report this as a bug",
@@ -395,7 +386,7 @@ impl Authenticator<'_> {
         failure: Failure,
         patience: Duration,
     ) -> RenewalError {
-        let error = RenewalError::at_once(failure.clone());
+        let error = RenewalError::from(failure.clone());
         let Some(lock) = lock else {
             return error;
         };
@@ -438,7 +429,7 @@ impl Authenticator<'_> {
             .transpose()
             .map_err(|error| {
                 let remedy = "correct the cluster in the kubeconfig that runs this plugin";
-                RenewalError::at_once(Failure::of(Code::Configuration, &error, remedy))
+                Failure::of(Code::Configuration, &error, remedy)
             })?;
         // The attempt has one margin to record its own failure. The waiting thread has the other.
         let deadline = Deadline::after(allowed.total().saturating_sub(2 * allowed.margin()));

@@ -21,7 +21,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::authenticator::{self, Authenticator, Step, kubeconfig_failure, store_failure};
+use crate::authenticator::{self, Authenticator, Step};
 use crate::clock::{self, Deadline};
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
@@ -139,7 +139,7 @@ impl Setup {
             Err(error) if error.is_not_found() => {
                 self.leave(format!("there is no {from} to take over"))
             }
-            Err(error) => Err(kubeconfig_failure(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -154,12 +154,10 @@ impl Setup {
         // The plugin was moved. A name without directories is for the kubelet itself to look up.
         let command = Path::new(command);
         if command.is_absolute() && !command.exists() {
-            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
-            let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
+            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
             let kubeconfig = exec_kubeconfig(&endpoint.to_fields(), &self.program);
             let held = lock(&authenticator)?;
-            replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)
-                .map_err(|error| store_failure(&error))?;
+            replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)?;
         }
         let environment = wiring::environment(&self.kubelet_kubeconfig);
         let present = fs::read(&self.environment_file).ok();
@@ -168,10 +166,7 @@ impl Setup {
         }
         // kubeadm still waits for the node.
         if !adopts && self.from.exists() && self.kubeadm_flags.exists() {
-            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
-            let endpoint = endpoint
-                .map_err(|error| kubeconfig_failure(&error))?
-                .to_fields();
+            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?.to_fields();
             let cluster = endpoint.exec_cluster();
             let authenticator = Authenticator {
                 cluster: Some(&cluster),
@@ -207,12 +202,12 @@ impl Setup {
         if !adopts {
             // May remain from an earlier life of the machine. With it, the kubelet would start
             // without its kubeconfig.
-            remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
+            remove_file(&self.environment_file)?;
         }
         let held = lock(&authenticator)?;
         let bootstrap = wiring::bootstrap_kubeconfig(&endpoint, &given.login);
         let path = &authenticator.settings.bootstrap_kubeconfig;
-        replace_file(path, bootstrap.as_bytes(), &held).map_err(|error| store_failure(&error))?;
+        replace_file(path, bootstrap.as_bytes(), &held)?;
         // The recorded failure is about another credential.
         if let (Some(store), _) = authenticator.stored()? {
             drop(store.remove(StoreFile::Failure, &held));
@@ -245,8 +240,7 @@ impl Setup {
         told: &impl Fn(Step),
     ) -> Result<(), Failure> {
         let kubeconfig = exec_kubeconfig(endpoint, &self.program);
-        replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), lock)
-            .map_err(|error| store_failure(&error))?;
+        replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), lock)?;
         told(Step::KubeletKubeconfigWritten);
         self.write_environment(lock)?;
         told(Step::EnvironmentWritten);
@@ -255,13 +249,12 @@ impl Setup {
 
     fn write_environment(&self, lock: &StoreLock) -> Result<(), Failure> {
         let text = wiring::environment(&self.kubelet_kubeconfig);
-        replace_file(&self.environment_file, text.as_bytes(), lock)
-            .map_err(|error| store_failure(&error))
+        replace_file(&self.environment_file, text.as_bytes(), lock).map_err(Failure::from)
     }
 
     /// Leaves the kubelet with kubeadm's arguments.
     fn leave(&self, why: String) -> Result<Done, Failure> {
-        remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
+        remove_file(&self.environment_file)?;
         Ok(Done::LeftAlone(why))
     }
 
@@ -299,15 +292,13 @@ impl Setup {
         let stamp = now.trim_end_matches('Z').replace(['T', ':'], "-");
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
         let current = self.cert_dir.join("kubelet-client-current.pem");
-        let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
-        let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
+        let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
         let text = wiring::kubelet_kubeconfig(&endpoint.to_fields(), &current);
         replace_file(&pair, credential.to_pem().as_bytes(), &lock)
             .and_then(|()| replace_link(&current, &pair, &lock))
-            .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))
-            .map_err(|error| store_failure(&error))?;
+            .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))?;
         drop(lock);
-        remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
+        remove_file(&self.environment_file)?;
         Ok(Done::Undone(current))
     }
 
@@ -335,7 +326,7 @@ fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
             let deadline = Deadline::after(WAIT_FOR_OTHERS);
             store.lock(deadline, &authenticator::program(), clock::now())
         })
-        .map_err(|error| store_failure(&error))
+        .map_err(Failure::from)
 }
 
 /// Empties the store if the machine joins another cluster: a person has reset the machine, and
@@ -362,7 +353,7 @@ fn forget_other_cluster(
     let mut files = StoreFile::ALL.into_iter();
     files
         .try_for_each(|file| store.forget(file, &held))
-        .map_err(|error| store_failure(&error))
+        .map_err(Failure::from)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 
-use super::exit_code::{issued_failure, store_failure};
 use super::negotiation::{Connection, Requester};
 use super::request::digest;
 use super::step::{Step, Steps};
@@ -35,15 +34,23 @@ pub(super) struct RenewalError {
     pub(super) next_attempt: SystemTime,
 }
 
-impl RenewalError {
+impl From<Failure> for RenewalError {
     /// A failure without a back-off.
-    pub(super) fn at_once(failure: Failure) -> Self {
+    fn from(failure: Failure) -> Self {
         Self {
             failure,
             next_attempt: clock::now() + SOON,
         }
     }
+}
 
+impl From<RenewalError> for Failure {
+    fn from(error: RenewalError) -> Self {
+        error.failure
+    }
+}
+
+impl RenewalError {
     /// The recorded failure, while its back-off lasts.
     pub(super) fn of_memory(
         record: &FailureRecord,
@@ -106,7 +113,7 @@ impl Memory {
     pub(super) fn write(&self, locked: &Locked<'_>, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         if !is_written && !self.in_full {
-            return RenewalError::at_once(failure);
+            return failure.into();
         }
         let now = clock::now();
         let previous = locked.failure_record();
@@ -155,20 +162,18 @@ pub(super) struct Locked<'a> {
 impl Attempt {
     /// Gets a new credential, or returns the one that another run stored in the meantime.
     pub(super) fn run(mut self) -> Result<Credential, RenewalError> {
-        let store = Store::create(&self.settings.state_directory)
-            .map_err(|error| RenewalError::at_once(store_failure(&error)))?;
+        let store = Store::create(&self.settings.state_directory).map_err(Failure::from)?;
         let lock = store
             .lock(self.lock_deadline, &super::program(), clock::now())
-            .map_err(|error| RenewalError::at_once(Self::lock_failure(&store, &error)))?;
+            .map_err(|error| Self::lock_failure(&store, error))?;
         let lock = Arc::new(lock);
         self.steps.locked(&lock);
         let locked = Locked {
             store: &store,
             lock: &lock,
         };
-        let mut stored = self.load(&locked).map_err(RenewalError::at_once)?;
-        self.finish(&locked, &mut stored)
-            .map_err(RenewalError::at_once)?;
+        let mut stored = self.load(&locked)?;
+        self.finish(&locked, &mut stored)?;
         Self::forget_foreign_endorsement_key(&locked, &stored);
         self.recall_endorsement_key(&store, &stored);
         let rotation = self.rotation(&stored);
@@ -212,8 +217,8 @@ impl Attempt {
         stored.rotation(self.attester.renewal(), changed, clock::now())
     }
 
-    fn lock_failure(store: &Store, error: &StoreError) -> Failure {
-        let failure = store_failure(error);
+    fn lock_failure(store: &Store, error: StoreError) -> Failure {
+        let failure = Failure::from(error);
         let record = store.read(StoreFile::Failure).ok().flatten();
         match record.and_then(|text| FailureRecord::parse(&text)) {
             Some(record) => Failure::new(
@@ -226,8 +231,7 @@ impl Attempt {
     }
 
     fn load(&self, locked: &Locked<'_>) -> Result<StoreContents, Failure> {
-        let mut stored = StoreContents::load(locked.store, &self.machine)
-            .map_err(|error| store_failure(&error))?;
+        let mut stored = StoreContents::load(locked.store, &self.machine)?;
         if let Some(origin) = &stored.origin
             && let Err(error) =
                 ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
@@ -240,10 +244,7 @@ impl Attempt {
             rejected.filter(move |rejected| rejected.file == file)
         });
         for rejected in rejected {
-            let kept = locked
-                .store
-                .quarantine(rejected.file, locked.lock)
-                .map_err(|error| store_failure(&error))?;
+            let kept = locked.store.quarantine(rejected.file, locked.lock)?;
             if let Some(kept) = kept {
                 self.log.warn(&format!(
                     "{} is set aside as {}: {}",
@@ -321,10 +322,10 @@ impl Attempt {
         let credential = match credential {
             Ok(credential) => credential,
             // The certificate becomes valid with time, and the next run fetches it again.
-            Err(error @ IssuedError::NotYetValid { .. }) => return Err(issued_failure(&error)),
+            Err(error @ IssuedError::NotYetValid { .. }) => return Err(error.into()),
             Err(error) => {
                 locked.drop_request(&mut pending)?;
-                return Err(issued_failure(&error));
+                return Err(error.into());
             }
         };
         // Before the certificate: a renewal with another endorsement key would look like another
@@ -350,7 +351,7 @@ impl Locked<'_> {
     pub(super) fn write(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
         self.store
             .replace(file, content, self.lock)
-            .map_err(|error| store_failure(&error))
+            .map_err(Failure::from)
     }
 
     /// Removes the request and keeps its key.

@@ -8,7 +8,7 @@ use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::{Attempt, Locked};
-use super::exit_code::{api_failure, certificate_failure, enrolment_failure, refused_certificate};
+use super::exit_code::{certificate_failure, refused_certificate};
 use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
 use super::step::Step;
 use crate::clock;
@@ -77,8 +77,7 @@ impl Connection {
             client
         } else {
             let environment = |name: &str| std::env::var_os(name);
-            ApiClient::connect(&self.endpoint, &self.login, &environment)
-                .map_err(|error| api_failure(&error))?
+            ApiClient::connect(&self.endpoint, &self.login, &environment)?
         };
         Ok(self.client.insert(client))
     }
@@ -226,10 +225,11 @@ impl Attempt {
                 Err(error) => error,
             };
             if server.requester == Requester::Bootstrap {
-                return Err(enrolment_failure(&error));
+                return Err(error.into());
             }
-            let refused = certificate_failure(&error, &self.settings.bootstrap_kubeconfig);
-            if !is_about_the_requester(&error) {
+            let about_the_requester = is_about_the_requester(&error);
+            let refused = certificate_failure(error, &self.settings.bootstrap_kubeconfig);
+            if !about_the_requester {
                 return Err(refused);
             }
             let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
