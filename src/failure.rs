@@ -1,7 +1,6 @@
 //! The failure of a run, as people, the kubelet's metric and the next run see it.
 
 use std::error::Error;
-use std::fmt;
 
 use kubelet_attestation::errors::error_chain;
 
@@ -136,7 +135,8 @@ impl Code {
 }
 
 /// The failure of a run. `Display` is one line: the error and its causes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{what}")]
 pub struct Failure {
     code: Code,
     what: String,
@@ -173,14 +173,6 @@ impl Failure {
         &self.remedy
     }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl Error for Failure {}
 
 /// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat
 /// the URL and say that an error occurred.

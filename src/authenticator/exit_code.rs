@@ -30,7 +30,7 @@ impl From<NodeNameError> for Failure {
 
 impl From<AttesterError> for Failure {
     fn from(error: AttesterError) -> Self {
-        Self::of(error.kind().code(), &error, error.remedy())
+        Self::of(error.code(), &error, error.remedy())
     }
 }
 

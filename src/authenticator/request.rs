@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::attempt::{Attempt, Locked};
 use super::step::Step;
-use crate::attester::{Challenged, Claim, ErrorKind, ProviderIdSources, Renewal};
+use crate::attester::{Challenged, Claim, ProviderIdSources, Renewal};
 use crate::backoff::FailureScope;
 use crate::clock;
 use crate::credential::Credential;
@@ -216,7 +216,7 @@ impl Attempt {
         {
             Ok(evidence) => evidence,
             Err(error) => {
-                if error.kind() == ErrorKind::Evidence && pending.request.is_some() {
+                if error.code() == Code::EvidenceInvalid && pending.request.is_some() {
                     locked.drop_request(pending)?;
                 }
                 return Err(error.into());
@@ -253,7 +253,7 @@ impl Attempt {
             Ok(Some(evidence)) => evidence,
             Ok(None) => return Ok(None),
             Err(error) => {
-                if error.kind() == ErrorKind::Evidence {
+                if error.code() == Code::EvidenceInvalid {
                     locked.drop_request(pending)?;
                 }
                 return Err(error.into());

@@ -6,10 +6,9 @@ use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::evidence::{Header, MAX_EVIDENCE_LEN};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
-use kubelet_authenticator::attester::{
-    Attester, AttesterError, Claim, ErrorKind, ProviderIdSources,
-};
+use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
 use kubelet_authenticator::clock::{self, Deadline};
+use kubelet_authenticator::failure::Code;
 use kubelet_authenticator::imds::{Imds, ImdsError};
 use kubelet_authenticator::settings::Entry;
 
@@ -59,7 +58,7 @@ impl Attester for Instance {
             .filter(|set| **set != id)
         {
             return Err(AttesterError::new(
-                ErrorKind::Configuration,
+                Code::Configuration,
                 format!("providerID in the settings is {set}, and this instance is {id}"),
                 "take providerID out of the settings: an instance knows it",
             ));
@@ -96,7 +95,7 @@ impl Session {
             .map_err(unavailable(IDENTITY))?;
         let identity = Identity::parse(&rsa2048).map_err(|error| {
             let what = "the instance metadata's signed identity document cannot be used";
-            AttesterError::new(ErrorKind::Evidence, what, NOT_AWS).because(error)
+            AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS).because(error)
         })?;
         Ok(Self { imds, identity })
     }
@@ -123,7 +122,7 @@ impl Session {
         );
         let proof = prove(sts, &credentials, &binding, now).map_err(|error| {
             let what = "the instance's credentials cannot be used";
-            AttesterError::new(ErrorKind::Evidence, what, NOT_AWS).because(error)
+            AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS).because(error)
         })?;
         let evidence = AwsEvidence {
             header: Header {
@@ -139,7 +138,7 @@ impl Session {
                 "the evidence has {} bytes, and verifiers read at most {MAX_EVIDENCE_LEN}",
                 evidence.len()
             );
-            return Err(AttesterError::new(ErrorKind::Evidence, what, NOT_AWS));
+            return Err(AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
         Ok(evidence)
     }
@@ -160,7 +159,7 @@ impl Session {
         };
         let local_hostname = local_hostname.as_ref().map(|names| names.as_str());
         name::check(policy, name, &self.identity, local_hostname).map_err(|mismatch| {
-            AttesterError::new(ErrorKind::NodeName, mismatch.to_string(), mismatch.remedy())
+            AttesterError::new(Code::NodeName, mismatch.to_string(), mismatch.remedy())
         })
     }
 
@@ -181,7 +180,7 @@ impl Session {
         // It becomes part of a host name that is signed.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
             let what = "the instance metadata's domain of AWS's services is none";
-            return Err(AttesterError::new(ErrorKind::Evidence, what, NOT_AWS));
+            return Err(AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
         Ok(format!("sts.{}.{domain}", self.identity.region()))
     }
@@ -193,15 +192,15 @@ const NOT_AWS: &str =
     "see what answers in the place of the instance metadata service: a proxy or an emulator";
 
 fn unavailable(what: &'static str) -> impl Fn(ImdsError) -> AttesterError {
-    move |error| AttesterError::new(ErrorKind::Source, what, error.remedy()).because(error)
+    move |error| AttesterError::new(Code::EvidenceUnavailable, what, error.remedy()).because(error)
 }
 
 fn no_credentials(error: CredentialsError) -> AttesterError {
-    let kind = if error.is_unavailable() {
-        ErrorKind::Source
+    let code = if error.is_unavailable() {
+        Code::EvidenceUnavailable
     } else {
-        ErrorKind::Evidence
+        Code::EvidenceInvalid
     };
     let what = "the instance has no credentials to prove itself with";
-    AttesterError::new(kind, what, error.remedy()).because(error)
+    AttesterError::new(code, what, error.remedy()).because(error)
 }

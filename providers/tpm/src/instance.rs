@@ -1,7 +1,8 @@
 //! The provider ID of a machine that is an EC2 instance.
 
 use kubelet_attestation::names::ProviderId;
-use kubelet_authenticator::attester::{AttesterError, ErrorKind, ProviderIdSources};
+use kubelet_authenticator::attester::{AttesterError, ProviderIdSources};
+use kubelet_authenticator::failure::Code;
 use kubelet_authenticator::imds::{Imds, ImdsError, METADATA_ENDPOINT, Text};
 
 /// The vendor in the firmware of an instance.
@@ -39,7 +40,7 @@ fn named(zone: &Text, id: &Text) -> Result<ProviderId, AttesterError> {
         .and_then(|id| ProviderId::parse(&id).ok());
     id.ok_or_else(|| {
         AttesterError::new(
-            ErrorKind::Evidence,
+            Code::EvidenceInvalid,
             "the instance metadata names no instance",
             "see what answers in the place of the instance metadata service, or set providerID in \
              the settings",
@@ -53,7 +54,7 @@ fn unavailable(error: ImdsError) -> AttesterError {
         error.remedy()
     );
     let what = "this is an EC2 instance, and which cannot be learned";
-    AttesterError::new(ErrorKind::Source, what, remedy).because(error)
+    AttesterError::new(Code::EvidenceUnavailable, what, remedy).because(error)
 }
 
 #[cfg(test)]
@@ -81,7 +82,7 @@ mod tests {
             ("a", "i-1\n"),
             ("<html>", "i-1"),
         ] {
-            assert_eq!(read(zone, id).unwrap_err().kind(), ErrorKind::Evidence);
+            assert_eq!(read(zone, id).unwrap_err().code(), Code::EvidenceInvalid);
         }
     }
 }

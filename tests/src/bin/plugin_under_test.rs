@@ -19,9 +19,10 @@ use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
-    Attester, AttesterError, Challenged, Claim, ErrorKind, ProviderIdSources, Renewal,
+    Attester, AttesterError, Challenged, Claim, ProviderIdSources, Renewal,
 };
 use kubelet_authenticator::cli;
+use kubelet_authenticator::failure::Code;
 use kubelet_authenticator::machine::Machine;
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -73,8 +74,8 @@ impl Attester for Null {
         };
         assert!(Header::parse(challenged.evidence).is_ok());
         let kind = match prefix.as_str() {
-            "cannot" => ErrorKind::Evidence,
-            "not now" => ErrorKind::Tpm,
+            "cannot" => Code::EvidenceInvalid,
+            "not now" => Code::TpmUnavailable,
             _ => {
                 let id = challenged.challenge.id.to_base64();
                 let header = Header {
