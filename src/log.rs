@@ -2,17 +2,16 @@
 
 use std::io::{self, Write as _};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// The format of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The format of the log: plain text for people, or one JSON object a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
-    /// Plain text, for people.
     #[default]
     Text,
-    /// One JSON object a line.
     Json,
 }
 

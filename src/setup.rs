@@ -21,10 +21,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use clap::Args;
+
 use crate::authenticator::{self, Authenticator, Step};
 use crate::clock::{self, Deadline};
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
+use crate::kubelet;
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
 pub(crate) use wiring::{DropIn, exec_kubeconfig, is_plain};
@@ -48,20 +51,29 @@ const PROGRAMS: &str = "kubelet-authenticator-";
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 /// The files of a machine, and the program that is to provide its kubelet's credential.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct Setup {
-    /// The kubeconfig whose credential is taken over.
+    /// The kubeconfig whose credential is taken over; the kubelet's own for a node that has joined
+    /// before.
+    #[arg(long, value_name = "FILE", default_value = BOOTSTRAP_KUBECONFIG)]
     pub(crate) from: PathBuf,
     /// The kubelet's kubeconfig.
+    #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
     pub(crate) kubelet_kubeconfig: PathBuf,
-    /// The file with the kubelet's arguments.
+    /// The file that systemd reads the kubelet's arguments from.
+    #[arg(long, value_name = "FILE", default_value = ENVIRONMENT_FILE)]
     pub(crate) environment_file: PathBuf,
-    /// The kubelet's folder of certificates.
-    pub(crate) cert_dir: PathBuf,
-    /// The file with kubeadm's arguments for the kubelet. Without it, the node's name is not known
-    /// yet.
+    /// In the place of the file that kubeadm writes the kubelet's arguments to, for tests.
+    #[arg(long, hide = true, default_value = kubelet::KUBEADM_FLAGS)]
     pub(crate) kubeadm_flags: PathBuf,
+    /// The kubelet's folder of certificates.
+    #[arg(long, value_name = "DIR", default_value = CERT_DIR)]
+    pub(crate) cert_dir: PathBuf,
+    /// Restore a kubeconfig with the stored certificate, and kubeadm's arguments.
+    #[arg(long, conflicts_with = "from")]
+    pub(crate) undo: bool,
     /// The absolute path of the program that client-go is to run.
+    #[arg(skip)]
     pub(crate) program: PathBuf,
 }
 
