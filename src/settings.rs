@@ -63,9 +63,7 @@ pub struct ProviderSchema {
 impl ProviderSchema {
     /// Every setting.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
-        table::GENERAL
-            .into_iter()
-            .chain(self.settings.iter().copied())
+        table::GENERAL.iter().chain(self.settings).copied()
     }
 
     fn sections(&self) -> impl Iterator<Item = &str> {

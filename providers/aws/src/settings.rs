@@ -2,34 +2,17 @@
 
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::imds::{METADATA_ENDPOINT, MetadataEndpoint};
-use kubelet_authenticator::settings::{Entry, Setting, Settings, Value, ValueError};
+use kubelet_authenticator::settings;
+use kubelet_authenticator::settings::{Settings, Value, ValueError};
 
-const PRINCIPAL: Setting<AwsPrincipal> = Setting::new(
-    "aws.principal",
-    "aws-principal",
-    "PRINCIPAL",
-    "The principal of calls of STS: instanceIdentityRole or instanceProfile",
-);
-const NODE_NAME: Setting<AwsNodeName> = Setting::new(
-    "aws.nodeName",
-    "aws-node-name",
-    "POLICY",
-    "The name of the instance that its node has: hostname, localHostname or instanceID",
-);
-const STS_ENDPOINT: Setting<StsEndpoint> = Setting::new(
-    "aws.stsEndpoint",
-    "aws-sts-endpoint",
-    "HOST",
-    "The host of STS, where it is not the region's own",
-);
-
-/// The table of the settings.
-pub(crate) const TABLE: &[Entry] = &[
-    PRINCIPAL.entry(),
-    NODE_NAME.entry(),
-    STS_ENDPOINT.entry(),
-    METADATA_ENDPOINT.entry(),
-];
+settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
+    PRINCIPAL: AwsPrincipal = "aws.principal", "aws-principal", "PRINCIPAL",
+        "The principal of calls of STS: instanceIdentityRole or instanceProfile";
+    NODE_NAME: AwsNodeName = "aws.nodeName", "aws-node-name", "POLICY",
+        "The name of the instance that its node has: hostname, localHostname or instanceID";
+    STS_ENDPOINT: StsEndpoint = "aws.stsEndpoint", "aws-sts-endpoint", "HOST",
+        "The host of STS, where it is not the region's own";
+} }
 
 const HOST: ValueError =
     ValueError::Needed("a host, with or without a port, such as sts.example.com,");
