@@ -174,7 +174,7 @@ impl Attempt {
         };
         let mut stored = self.load(&locked)?;
         self.finish(&locked, &mut stored)?;
-        Self::forget_foreign_endorsement_key(&locked, &stored);
+        Self::forget_foreign_endorsement_key(&locked, &stored)?;
         self.recall_endorsement_key(&store, &stored);
         let rotation = self.rotation(&stored);
         let stored = match stored.credential {
