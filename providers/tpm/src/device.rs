@@ -109,9 +109,7 @@ impl Device {
         };
         let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
         let attestation = self.with_ak(|_, _, public| Ok(public.to_vec()))?;
-        let spki = kind
-            .spki(&endorsement)
-            .ok_or(Fault::Own(Trouble::OtherKey))?;
+        let spki = kind.spki(&endorsement).map_err(Fault::Own)?;
         Ok(Keys {
             endorsement: Bytes(endorsement),
             spki: Bytes(spki),

@@ -70,6 +70,11 @@ pub(crate) fn of_tpm(tpm: &str, trouble: &Trouble) -> AttesterError {
             "does not have the endorsement key that was challenged any more",
             "nothing: the next run asks with the key that it has",
         ),
+        Trouble::InvalidKey => (
+            Code::TpmUnavailable,
+            "has an endorsement key that does not match its template",
+            "select another key with tpm.endorsementKey",
+        ),
         Trouble::NoBank => (
             Code::TpmUnavailable,
             "has not all of the registers that are to be quoted in a bank of SHA-256",
@@ -228,11 +233,14 @@ mod tests {
         }
         for trouble in [
             Trouble::FailureMode,
+            Trouble::InvalidKey,
             Trouble::NoBank,
             Trouble::Unsettled,
             Trouble::Question,
         ] {
-            assert_eq!(of_tpm("x", &trouble).code(), Code::TpmUnavailable);
+            let error = of_tpm("x", &trouble);
+            assert_eq!(error.code(), Code::TpmUnavailable);
+            assert!(!error.to_string().contains("challenge"), "{error}");
         }
     }
 }
