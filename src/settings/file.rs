@@ -153,11 +153,11 @@ fn not_text(document: &Document, error: &FromUtf8Error) -> SettingsError {
     }
 }
 
-fn parse(
+fn parse<'a>(
     text: &str,
     document: &Document,
-    schema: &ProviderSchema,
-) -> Result<Content, SettingsError> {
+    schema: &'a ProviderSchema,
+) -> Result<Content<'a>, SettingsError> {
     let options = serde_saphyr::options! { with_snippet: false };
     let mut track = Track::new();
     let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
