@@ -12,10 +12,10 @@ use super::exit_code::{certificate_failure, refused_certificate};
 use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
 use super::step::Step;
 use crate::clock;
-use crate::enrolment::{self, Decision, EnrolmentError};
+use crate::enrolment::{self, EnrolmentError};
 use crate::failure::Failure;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError, NewCsr};
+use crate::kube::{ApiClient, ApiError, CsrState, NewCsr};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
 
@@ -120,7 +120,7 @@ impl Attempt {
         let mut open = self.open_request(locked, pending, subject, &version)?;
         loop {
             let decision = self.submit_and_wait(locked, server, pending, &open)?;
-            if let Some(refused) = not_the_records(&decision, server.requester, &open) {
+            if let Some(refused) = not_the_records(decision.as_ref(), server.requester, &open) {
                 let path = &self.settings.bootstrap_kubeconfig;
                 let Some(bootstrap) = self.bootstrap_login(&refused) else {
                     locked.drop_request(pending)?;
@@ -134,12 +134,12 @@ impl Attempt {
                 open = self.open_request(locked, pending, subject, &version)?;
                 continue;
             }
-            let Decision::Failed {
+            let Some(CsrState::Failed {
                 reason,
                 message,
-                supported,
+                supported_versions: supported,
                 challenge,
-            } = &decision
+            }) = &decision
             else {
                 return conclude(locked, pending, decision);
             };
@@ -218,7 +218,7 @@ impl Attempt {
         server: &mut Connection,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Decision, Failure> {
+    ) -> Result<Option<CsrState>, Failure> {
         loop {
             let error = match self.ask(locked, server.client()?, pending, open)? {
                 Ok(decision) => return Ok(decision),
@@ -243,7 +243,7 @@ impl Attempt {
         client: &ApiClient,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Result<Decision, EnrolmentError>, Failure> {
+    ) -> Result<Result<Option<CsrState>, EnrolmentError>, Failure> {
         let csr = NewCsr {
             name: &open.name,
             signer_name: &open.subject.signer_name,
@@ -275,7 +275,7 @@ impl Attempt {
         if let Err(EnrolmentError::NameConflict { .. }) = &decision {
             locked.drop_request(pending)?;
         }
-        if !matches!(decision, Err(_) | Ok(Decision::Undecided)) {
+        if !matches!(decision, Err(_) | Ok(Some(CsrState::Pending))) {
             self.steps.done(Step::Decided);
         }
         Ok(decision)
@@ -292,11 +292,11 @@ fn is_about_the_requester(error: &EnrolmentError) -> bool {
 
 /// The failure of `open`, if its denial is about the requesting certificate.
 fn not_the_records(
-    decision: &Decision,
+    decision: Option<&CsrState>,
     requester: Requester,
     open: &OpenRequest,
 ) -> Option<Failure> {
-    let Decision::Denied { reason, message } = decision else {
+    let Some(CsrState::Denied { reason, message }) = decision else {
         return None;
     };
     let by_certificate = requester == Requester::Certificate;

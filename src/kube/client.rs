@@ -19,7 +19,7 @@ use super::proxy;
 use super::tls;
 use super::transport::{Answer, Lines, Question, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireCsr, WireList};
-use super::watch::{Waited, Watch};
+use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::settings::Environment;
 
@@ -45,16 +45,6 @@ const NODE_LEASES: [&str; 6] = [
 ];
 
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
-
-/// The result of a create.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is matched at once")]
-pub enum Created {
-    /// The object as the API server stored it.
-    Created(CsrObject),
-    /// An object of this name exists. The caller has to compare it, with [`ApiClient::get`].
-    AlreadyExists,
-}
 
 /// A client for one API server and one login.
 ///
@@ -117,8 +107,13 @@ impl ApiClient {
         })
     }
 
-    /// Creates a request.
-    pub fn create(&self, csr: NewCsr<'_>, deadline: Deadline) -> Result<Created, ApiError> {
+    /// Creates a request, and returns it as the API server stored it. `None` if an object of this
+    /// name exists. The caller has to compare that, with [`ApiClient::get`].
+    pub fn create(
+        &self,
+        csr: NewCsr<'_>,
+        deadline: Deadline,
+    ) -> Result<Option<CsrObject>, ApiError> {
         let question = Question {
             method: Method::POST,
             url: self.requests.clone(),
@@ -127,11 +122,11 @@ impl ApiClient {
         };
         let answer = self.transport.exchange(&question, deadline)?;
         if answer.status.is_success() {
-            return Ok(Created::Created(self.object(&answer.body)?));
+            return self.object(&answer.body).map(Some);
         }
         if answer.status == StatusCode::CONFLICT && failure(&answer.body).reason == "AlreadyExists"
         {
-            return Ok(Created::AlreadyExists);
+            return Ok(None);
         }
         Err(self.transport.refusal(&answer))
     }
@@ -183,11 +178,13 @@ impl ApiClient {
         Err(self.transport.refusal(&answer))
     }
 
-    /// Watches the request until it is decided or deleted, or the deadline passes.
+    /// Watches the request until it is decided or deleted, or the deadline passes. Returns it as
+    /// last seen: still pending if the deadline passed, and `None` if it was deleted or another
+    /// one has its name.
     ///
     /// A watch that ends, breaks or falls behind is started again. If the deadline passes before
     /// another watch is up, this returns the error of the last attempt.
-    pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Waited, ApiError> {
+    pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
         Watch::new(self, csr, deadline).run()
     }
 
