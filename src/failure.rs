@@ -1,6 +1,7 @@
 //! The failure of a run, as people, the kubelet's metric and the next run see it.
 
 use std::error::Error;
+use std::{io, iter};
 
 use kubelet_attestation::errors::error_chain;
 
@@ -148,7 +149,7 @@ impl Failure {
     pub fn new(code: Code, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             code,
-            what: one_line(&what.into()),
+            what: one_line(&what.into(), MAX_LINE_LEN),
             remedy: remedy.into(),
         }
     }
@@ -174,21 +175,30 @@ impl Failure {
     }
 }
 
+/// The error and its causes, outermost first. The source of an I/O error is not the wrapped error,
+/// but that error's source, so wrapped errors are unwrapped.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(Some(error), |error| {
+        match error.downcast_ref().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        }
+    })
+}
+
 /// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat
 /// the URL and say that an error occurred.
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
+    causes(error).last().unwrap_or(error).to_string()
 }
 
 /// Makes foreign text safe for a log: it must not look like a line of ours, and must not fill the
 /// disk.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str, max_len: usize) -> String {
     text.chars()
-        .take(MAX_LINE_LEN)
+        .take(max_len)
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
 }

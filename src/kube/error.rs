@@ -26,7 +26,7 @@ pub enum ApiError {
         /// The API server's URL.
         server: String,
         /// The cause.
-        fault: TlsFault,
+        fault: String,
     },
     /// The deadline passed before the answer was complete.
     #[error("{server} did not answer in time ({what})")]
@@ -148,38 +148,6 @@ pub enum ApiError {
         server: String,
         /// The reason.
         source: io::Error,
-    },
-}
-
-/// The cause of a TLS failure.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TlsFault {
-    /// The server's certificate is not from the cluster's CA.
-    #[error("the server's certificate is not signed by the cluster's CA")]
-    UnknownAuthority,
-    /// The server's certificate is for another name.
-    #[error("the server's certificate is not for {name:?}")]
-    WrongName {
-        /// The expected name.
-        name: String,
-    },
-    /// The server's certificate has expired, or this machine's clock is ahead.
-    #[error("the server's certificate has expired, or our clock is ahead")]
-    Expired,
-    /// The server's certificate is not valid yet, or this machine's clock is behind.
-    #[error("the server's certificate is not valid yet, or our clock is behind")]
-    NotYetValid,
-    /// The server ended the handshake, as a rule because it rejects the client certificate.
-    #[error("the server broke off with the alert {alert}")]
-    Alert {
-        /// The alert.
-        alert: String,
-    },
-    /// Another cause.
-    #[error("{why}")]
-    Other {
-        /// The error of rustls.
-        why: String,
     },
 }
 

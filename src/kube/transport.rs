@@ -18,7 +18,7 @@ use super::error::ApiError;
 use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
-use crate::failure::innermost;
+use crate::failure::{causes, innermost, one_line};
 
 /// Ten times a request with the largest evidence. etcd accepts no object of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
@@ -240,7 +240,7 @@ impl Transport {
     pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
         let server = self.server.clone();
         let failure = failure(&answer.body);
-        let message = shortened(&failure.message);
+        let message = one_line(&failure.message, MAX_MESSAGE_LEN);
         let status = answer.status.as_u16();
         match status {
             401 => ApiError::Unauthorized { server, message },
@@ -249,7 +249,7 @@ impl Transport {
             400..=499 => ApiError::Refused {
                 server,
                 status,
-                reason: shortened(&failure.reason),
+                reason: one_line(&failure.reason, MAX_MESSAGE_LEN),
                 message,
             },
             500..=599 => ApiError::Server {
@@ -276,20 +276,6 @@ impl Lines {
 /// The `Status` in an error answer, or an empty one.
 pub(super) fn failure(body: &[u8]) -> WireFailure {
     serde_json::from_slice(body).unwrap_or_default()
-}
-
-/// Makes a foreign text safe for a journal.
-fn shortened(text: &str) -> String {
-    text.chars()
-        .take(MAX_MESSAGE_LEN)
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
-        .collect()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -389,7 +375,8 @@ impl Exchange {
         if let Some(fault) = tls::fault(error, &self.name) {
             return ApiError::Tls { server, fault };
         }
-        if is_timeout(error) {
+        let is_timeout = |error: &reqwest::Error| error.is_timeout();
+        if causes(error).any(|cause| cause.downcast_ref().is_some_and(is_timeout)) {
             return ApiError::TimedOut {
                 server,
                 what: self.what,
@@ -400,18 +387,6 @@ impl Exchange {
             why: innermost(error),
         }
     }
-}
-
-/// Whether the answer did not come in time, or not completely. A read of the body wraps the error.
-fn is_timeout(error: &(dyn Error + 'static)) -> bool {
-    let inner = error
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref);
-    let of_client = match inner {
-        Some(inner) => inner.downcast_ref::<reqwest::Error>(),
-        None => error.downcast_ref::<reqwest::Error>(),
-    };
-    of_client.is_some_and(reqwest::Error::is_timeout)
 }
 
 impl Head {
