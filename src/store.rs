@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
 pub(crate) use error::StoreError;
+use error::StoreFault;
 pub(crate) use lock::StoreLock;
 pub(crate) use readable_by_others::KeyReadableByOthers;
 
@@ -85,21 +86,14 @@ impl Store {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
-                return Err(StoreError::Read {
-                    path: dir.to_owned(),
-                    source,
-                });
+                return Err(StoreFault::Read(source).at(dir));
             }
         };
         if metadata.is_symlink() {
-            return Err(StoreError::Symlink {
-                path: dir.to_owned(),
-            });
+            return Err(StoreFault::Symlink.at(dir));
         }
         if !metadata.is_dir() {
-            return Err(StoreError::NotADirectory {
-                path: dir.to_owned(),
-            });
+            return Err(StoreFault::NotADirectory.at(dir));
         }
         check_owner(dir, &metadata)?;
         Ok(Some(Self {
@@ -112,10 +106,7 @@ impl Store {
         if let Some(store) = Self::open(dir)? {
             return Ok(store);
         }
-        let failed = |source| StoreError::Write {
-            path: dir.to_owned(),
-            source,
-        };
+        let failed = |source| StoreFault::Write(source).at(dir);
         if let Some(parent) = dir.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }
@@ -160,10 +151,9 @@ impl Store {
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(rustix::io::Errno::LOOP) => return Err(StoreError::Symlink { path }),
+            Err(rustix::io::Errno::LOOP) => return Err(StoreFault::Symlink.at(path)),
             Err(error) => {
-                let source = error.into();
-                return Err(StoreError::Read { path, source });
+                return Err(StoreFault::Read(error.into()).at(path));
             }
         };
         read_checked(&path, file, opened).map(Some)
@@ -180,10 +170,10 @@ impl Store {
         let path = self.path(file);
         // A file that is too large to read would stop every later run.
         if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
-            return Err(StoreError::TooLarge { path });
+            return Err(StoreFault::TooLarge.at(path));
         }
         replace::replace(&self.dir, &path, content)
-            .map_err(|source| StoreError::Write { path, source })
+            .map_err(|source| StoreFault::Write(source).at(path))
     }
 
     /// Removes `file`, if it exists.
@@ -210,7 +200,7 @@ impl Store {
         match replace::quarantine(&self.dir, &path) {
             Ok(kept) => Ok(Some(kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreError::Write { path, source }),
+            Err(source) => Err(StoreFault::Write(source).at(path)),
         }
     }
 }
@@ -244,10 +234,7 @@ fn in_its_folder(
         .mode(0o755)
         .create(dir);
     made.and_then(|()| write(dir))
-        .map_err(|source| StoreError::Write {
-            path: path.to_owned(),
-            source,
-        })
+        .map_err(|source| StoreFault::Write(source).at(path))
 }
 
 /// Removes a file, if it exists.
@@ -259,26 +246,19 @@ fn remove(path: PathBuf) -> Result<(), StoreError> {
     match fs::remove_file(&path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(StoreError::Write { path, source }),
+        Err(source) => Err(StoreFault::Write(source).at(path)),
     }
 }
 
 fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, StoreError> {
-    let failed = |source| StoreError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| StoreFault::Read(source).at(path);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(StoreError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(StoreFault::NotAFile.at(path));
     }
     check_owner(path, &metadata)?;
     if metadata.len() > MAX_FILE_LEN {
-        return Err(StoreError::TooLarge {
-            path: path.to_owned(),
-        });
+        return Err(StoreFault::TooLarge.at(path));
     }
     let length = usize::try_from(metadata.len()).unwrap_or_default();
     // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
@@ -295,19 +275,12 @@ fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile,
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
-    let path = || path.to_owned();
     let owner = metadata.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(StoreError::ForeignOwner {
-            path: path(),
-            owner,
-        });
+        return Err(StoreFault::ForeignOwner(owner).at(path));
     }
     if metadata.mode() & OTHERS_WRITE != 0 {
-        return Err(StoreError::OthersMayWrite {
-            path: path(),
-            mode: metadata.mode() & 0o7777,
-        });
+        return Err(StoreFault::OthersMayWrite(metadata.mode() & 0o7777).at(path));
     }
     Ok(())
 }

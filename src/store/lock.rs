@@ -12,7 +12,7 @@ use fs2::FileExt as _;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, StoreError, check_owner};
+use super::{Store, StoreError, StoreFault, check_owner};
 use crate::clock::Deadline;
 
 const LOCK_FILE: &str = "lock";
@@ -75,14 +75,11 @@ impl Store {
             match file.try_lock_exclusive() {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(source) => return Err(StoreError::Lock { path, source }),
+                Err(source) => return Err(StoreFault::Lock(source).at(path)),
             }
             if deadline.passed() {
-                return Err(StoreError::Held {
-                    holder: holder(&mut file),
-                    waited: started.elapsed(),
-                    path,
-                });
+                let (holder, waited) = (holder(&mut file), started.elapsed());
+                return Err(StoreFault::Held { waited, holder }.at(path));
             }
             thread::sleep(TRY_AGAIN.min(deadline.remaining()));
         }
@@ -119,21 +116,15 @@ fn open(path: &Path) -> Result<File, StoreError> {
     let file = match file {
         Ok(file) => File::from(file),
         Err(rustix::io::Errno::LOOP) => {
-            return Err(StoreError::Symlink {
-                path: path.to_owned(),
-            });
+            return Err(StoreFault::Symlink.at(path));
         }
         Err(error) => {
-            return Err(StoreError::Lock {
-                path: path.to_owned(),
-                source: error.into(),
-            });
+            return Err(StoreFault::Lock(error.into()).at(path));
         }
     };
-    let metadata = file.metadata().map_err(|source| StoreError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let metadata = file
+        .metadata()
+        .map_err(|source| StoreFault::Read(source).at(path))?;
     check_owner(path, &metadata)?;
     Ok(file)
 }

@@ -86,7 +86,7 @@ fn a_directory_that_others_may_write_is_refused() {
         let error = Store::open(&store.dir).unwrap_err();
 
         assert!(
-            matches!(&error, StoreError::OthersMayWrite { mode, .. } if *mode == bad),
+            matches!(&error.fault, StoreFault::OthersMayWrite(mode) if *mode == bad),
             "{error}"
         );
         assert!(error.remedy().contains("chmod go-w"));
@@ -102,7 +102,7 @@ fn a_file_that_others_may_write_is_refused() {
     let error = store.read(FILE).unwrap_err();
 
     assert!(
-        matches!(error, StoreError::OthersMayWrite { .. }),
+        matches!(error.fault, StoreFault::OthersMayWrite { .. }),
         "{error}"
     );
 }
@@ -121,7 +121,7 @@ fn links_are_refused() {
     let lock = try_lock(&store).unwrap_err();
 
     for error in [file, directory, lock] {
-        assert!(matches!(error, StoreError::Symlink { .. }), "{error}");
+        assert!(matches!(error.fault, StoreFault::Symlink { .. }), "{error}");
     }
 }
 
@@ -130,17 +130,26 @@ fn only_regular_files_are_read() {
     let (root, store) = store();
     fs::create_dir(store.path(FILE)).unwrap();
     let error = store.read(FILE).unwrap_err();
-    assert!(matches!(error, StoreError::NotAFile { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::NotAFile { .. }),
+        "{error}"
+    );
 
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mkfifoat(rustix::fs::CWD, store.path(StoreFile::Origin), mode).unwrap();
     let error = store.read(StoreFile::Origin).unwrap_err();
-    assert!(matches!(error, StoreError::NotAFile { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::NotAFile { .. }),
+        "{error}"
+    );
 
     let file = root.path().join("file");
     fs::write(&file, "").unwrap();
     let error = Store::open(&file).unwrap_err();
-    assert!(matches!(error, StoreError::NotADirectory { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::NotADirectory { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -152,7 +161,10 @@ fn what_could_not_be_read_again_is_not_written() {
         .replace(FILE, &vec![b'x'; limit + 1], &lock(&store))
         .unwrap_err();
 
-    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::TooLarge { .. }),
+        "{error}"
+    );
     assert!(store.read(FILE).unwrap().is_none());
 }
 
@@ -165,7 +177,10 @@ fn a_file_too_large_to_be_ours_is_not_read() {
 
     let error = store.read(FILE).unwrap_err();
 
-    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::TooLarge { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -185,7 +200,7 @@ fn the_lock_is_for_one_and_names_its_holder() {
 
     let text = error.to_string();
     let pid = std::process::id();
-    assert!(matches!(error, StoreError::Held { .. }), "{text}");
+    assert!(matches!(error.fault, StoreFault::Held { .. }), "{text}");
     assert!(
         text.contains(&format!(
             "process {pid} (the-plugin) since 2027-01-15T08:00:00Z"
