@@ -6,8 +6,8 @@ use crate::attester::AttesterError;
 use crate::credential::IssuedError;
 use crate::enrolment::EnrolmentError;
 use crate::failure::{Code, Failure};
-use crate::kube::ApiError;
 use crate::kube::kubeconfig::KubeconfigError;
+use crate::kube::{ApiError, ApiFault};
 use crate::node_name::NodeNameError;
 use crate::store::StoreError;
 
@@ -65,9 +65,12 @@ impl From<IssuedError> for Failure {
 /// kubeconfig.
 pub(super) fn certificate_failure(error: EnrolmentError, bootstrap: &Path) -> Failure {
     match &error {
-        EnrolmentError::Api(error @ (ApiError::Forbidden { .. } | ApiError::Refused { .. })) => {
-            Failure::of(Code::Refused, error, refused_certificate(bootstrap))
-        }
+        EnrolmentError::Api(
+            error @ ApiError {
+                fault: ApiFault::Forbidden(_) | ApiFault::Refused { .. },
+                ..
+            },
+        ) => Failure::of(Code::Refused, error, refused_certificate(bootstrap)),
         EnrolmentError::Api(_) | EnrolmentError::NameConflict { .. } => error.into(),
     }
 }
@@ -97,36 +100,36 @@ impl From<EnrolmentError> for Failure {
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Self {
-        let (code, remedy) = match &error {
-            ApiError::Unreachable { .. }
-            | ApiError::TimedOut { .. }
-            | ApiError::Server { .. }
-            | ApiError::TooManyRequests { .. } => (
+        let (code, remedy) = match &error.fault {
+            ApiFault::Unreachable { .. }
+            | ApiFault::TimedOut { .. }
+            | ApiFault::Server { .. }
+            | ApiFault::TooManyRequests { .. } => (
                 Code::Unreachable,
                 "see that the API server runs and can be reached from here",
             ),
-            ApiError::Unauthorized { .. } => (
+            ApiFault::Unauthorized { .. } => (
                 Code::Unauthorized,
                 "give this machine a new bootstrap token; tokens expire",
             ),
-            ApiError::Tls { .. } => (
+            ApiFault::Tls { .. } => (
                 Code::Unreachable,
                 "see that the kubeconfig names this cluster's server and CA",
             ),
-            ApiError::NotAnApiServer { .. }
-            | ApiError::TooLarge { .. }
-            | ApiError::NotAnObject { .. }
-            | ApiError::Malformed { .. } => (
+            ApiFault::NotAnApiServer { .. }
+            | ApiFault::TooLarge { .. }
+            | ApiFault::NotAnObject { .. }
+            | ApiFault::Malformed { .. } => (
                 Code::Unreachable,
                 "see that the kubeconfig's server is an API server and no proxy stands in between",
             ),
-            ApiError::Forbidden { .. } | ApiError::Refused { .. } => (
+            ApiFault::Forbidden { .. } | ApiFault::Refused { .. } => (
                 Code::Refused,
                 "see that the group of the bootstrap token is bound to system:node-bootstrapper",
             ),
-            ApiError::ClockSkew { .. } => (Code::ClockSkew, "set this machine's clock by NTP"),
-            ApiError::Unusable { .. } => (Code::Configuration, "correct the kubeconfig"),
-            ApiError::Client { .. } => (Code::Internal, "report this as a bug"),
+            ApiFault::ClockSkew { .. } => (Code::ClockSkew, "set this machine's clock by NTP"),
+            ApiFault::Unusable { .. } => (Code::Configuration, "correct the kubeconfig"),
+            ApiFault::Client { .. } => (Code::Internal, "report this as a bug"),
         };
         Self::of(code, &error, remedy)
     }

@@ -7,6 +7,7 @@ use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
+use super::acceptance::is_refusal;
 use super::attempt::{Attempt, Locked};
 use super::exit_code::{certificate_failure, refused_certificate};
 use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
@@ -15,7 +16,7 @@ use crate::clock;
 use crate::enrolment::{self, EnrolmentError};
 use crate::failure::Failure;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError, CsrState, NewCsr};
+use crate::kube::{ApiClient, CsrState, NewCsr};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
 
@@ -284,10 +285,7 @@ impl Attempt {
 
 /// Whether the API server refuses the credential of the request. It may accept another.
 fn is_about_the_requester(error: &EnrolmentError) -> bool {
-    matches!(
-        error,
-        EnrolmentError::Api(ApiError::Unauthorized { .. } | ApiError::Forbidden { .. })
-    )
+    matches!(error, EnrolmentError::Api(error) if is_refusal(error))
 }
 
 /// The failure of `open`, if its denial is about the requesting certificate.

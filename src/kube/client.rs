@@ -13,7 +13,7 @@ use reqwest::{Method, Proxy, StatusCode, Url, redirect};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::error::ApiError;
+use super::error::{ApiError, ApiFault};
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
@@ -71,22 +71,13 @@ impl ApiClient {
         environment: Environment<'_>,
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
-        let unusable = |field, why| ApiError::Unusable {
-            server: server.to_owned(),
-            field,
-            why,
-        };
-        let failed = |source| ApiError::Client {
-            server: server.to_owned(),
-            source,
-        };
-        let (identity, headers) = present(login).map_err(|(field, why)| unusable(field, why))?;
+        let unusable = |(field, why)| ApiFault::Unusable { field, why }.of(server);
+        let (identity, headers) = present(login).map_err(unusable)?;
         let roots = tls::roots(endpoint.ca())
-            .ok_or_else(|| unusable("certificate-authority-data", Refused::NotCertificates))?;
-        let tls =
-            tls::configure(roots, identity).map_err(|error| failed(io::Error::other(error)))?;
-        let route =
-            Route::to(endpoint, environment).map_err(|(field, why)| unusable(field, why))?;
+            .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
+        let tls = tls::configure(roots, identity)
+            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
+        let route = Route::to(endpoint, environment).map_err(unusable)?;
         let base = route.base;
         let name = base.host_str().unwrap_or_default().to_owned();
         let client = route
@@ -99,7 +90,7 @@ impl ApiClient {
             .referer(false)
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
-            .map_err(|error| failed(io::Error::other(error)))?;
+            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
             requests: beneath(base.clone(), COLLECTION),
@@ -258,17 +249,12 @@ impl ApiClient {
     }
 
     fn understand(&self, wire: WireCsr) -> Result<CsrObject, ApiError> {
-        CsrObject::try_from(wire).map_err(|source| ApiError::Malformed {
-            server: self.transport.server().to_owned(),
-            source,
-        })
+        CsrObject::try_from(wire)
+            .map_err(|source| ApiFault::Malformed(source).of(self.transport.server()))
     }
 
     pub(super) fn not_an_object(&self, source: serde_json::Error) -> ApiError {
-        ApiError::NotAnObject {
-            server: self.transport.server().to_owned(),
-            source,
-        }
+        ApiFault::NotAnObject(source).of(self.transport.server())
     }
 }
 

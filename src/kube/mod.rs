@@ -13,6 +13,6 @@ mod types;
 mod watch;
 
 pub use client::ApiClient;
-pub use error::ApiError;
+pub use error::{ApiError, ApiFault};
 pub(crate) use tls::configure as tls_configuration;
 pub use types::{CsrObject, CsrState, Malformed, NewCsr};

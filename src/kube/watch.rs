@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 
 use super::client::ApiClient;
-use super::error::ApiError;
+use super::error::{ApiError, ApiFault};
 use super::transport::{Answer, Lines, Next, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent, WireFailure};
 use crate::clock::Deadline;
@@ -169,22 +169,22 @@ impl<'a> Watch<'a> {
 
 /// Whether another attempt may succeed.
 fn is_passing(error: &ApiError) -> bool {
-    match error {
-        ApiError::Unreachable { .. }
-        | ApiError::TimedOut { .. }
-        | ApiError::TooManyRequests { .. }
-        | ApiError::Server { .. } => true,
-        ApiError::Tls { .. }
-        | ApiError::Unauthorized { .. }
-        | ApiError::Forbidden { .. }
-        | ApiError::Refused { .. }
-        | ApiError::NotAnApiServer { .. }
-        | ApiError::TooLarge { .. }
-        | ApiError::NotAnObject { .. }
-        | ApiError::Malformed { .. }
-        | ApiError::ClockSkew { .. }
-        | ApiError::Unusable { .. }
-        | ApiError::Client { .. } => false,
+    match error.fault {
+        ApiFault::Unreachable { .. }
+        | ApiFault::TimedOut { .. }
+        | ApiFault::TooManyRequests { .. }
+        | ApiFault::Server { .. } => true,
+        ApiFault::Tls { .. }
+        | ApiFault::Unauthorized { .. }
+        | ApiFault::Forbidden { .. }
+        | ApiFault::Refused { .. }
+        | ApiFault::NotAnApiServer { .. }
+        | ApiFault::TooLarge { .. }
+        | ApiFault::NotAnObject { .. }
+        | ApiFault::Malformed { .. }
+        | ApiFault::ClockSkew { .. }
+        | ApiFault::Unusable { .. }
+        | ApiFault::Client { .. } => false,
     }
 }
 

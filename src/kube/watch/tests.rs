@@ -258,8 +258,8 @@ fn a_watch_that_is_forbidden_is_an_error_at_once() {
 
         let error = client.wait(&csr, soon()).unwrap_err();
         assert!(matches!(
-            error,
-            ApiError::Unauthorized { .. } | ApiError::Forbidden { .. }
+            error.fault,
+            ApiFault::Unauthorized { .. } | ApiFault::Forbidden { .. }
         ));
         assert_eq!(server.watches(), 1);
     }
@@ -273,7 +273,10 @@ fn a_watch_that_never_comes_up_is_an_error_at_the_deadline() {
 
         let error = client.wait(&csr, a_while()).unwrap_err();
         assert!(
-            matches!(error, ApiError::Server { .. } | ApiError::TimedOut { .. }),
+            matches!(
+                error.fault,
+                ApiFault::Server { .. } | ApiFault::TimedOut { .. }
+            ),
             "{fault:?}: {error:?}"
         );
     }
@@ -304,5 +307,8 @@ fn a_huge_event_is_not_read() {
     );
 
     let error = client.wait(&csr, soon()).unwrap_err();
-    assert!(matches!(error, ApiError::TooLarge { .. }), "{error:?}");
+    assert!(
+        matches!(error.fault, ApiFault::TooLarge { .. }),
+        "{error:?}"
+    );
 }
