@@ -90,13 +90,12 @@ impl Client {
 
 impl Question<'_> {
     fn check(&self, status: StatusCode) -> Result<(), ImdsError> {
-        let path = self.path.to_owned();
         match status.as_u16() {
             200 => Ok(()),
-            401 => Err(ImdsError::Unauthorized { path }),
-            403 => Err(ImdsError::Forbidden { path }),
-            404 => Err(ImdsError::NotFound { path }),
-            status => Err(ImdsError::Status { path, status }),
+            status => Err(ImdsError::Status {
+                path: self.path.to_owned(),
+                status,
+            }),
         }
     }
 

@@ -9,14 +9,14 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
 use kubelet_authenticator::clock::{self, Deadline};
 use kubelet_authenticator::failure::Code;
-use kubelet_authenticator::imds::{Imds, ImdsError};
-use kubelet_authenticator::settings::Entry;
+use kubelet_authenticator::imds::{Imds, ImdsError, METADATA_ENDPOINT};
+use kubelet_authenticator::settings::{Entry, Settings};
 
 use crate::credentials::{Credentials, CredentialsError};
 use crate::identity::Identity;
 use crate::name;
 use crate::proof::{Sts, prove};
-use crate::settings::{self, AwsNodeName, AwsSettings};
+use crate::settings::{self, NODE_NAME, PRINCIPAL, STS_ENDPOINT};
 
 /// The identity document, signed with the region's RSA key of 2048 bits.
 const RSA2048: &str = "dynamic/instance-identity/rsa2048";
@@ -49,7 +49,7 @@ impl Attester for Instance {
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        let session = Session::open(&AwsSettings::of(sources.settings), sources.deadline)?;
+        let session = Session::open(sources.settings, sources.deadline)?;
         let id = session.identity.provider_id().clone();
         if let Some(set) = sources
             .settings
@@ -76,7 +76,7 @@ impl Attester for Instance {
             .filter(|session| session.imds.is_usable());
         let session = match session {
             Some(session) => session,
-            None => Session::open(&AwsSettings::of(claim.settings), claim.deadline)?,
+            None => Session::open(claim.settings, claim.deadline)?,
         };
         session.evidence(claim).map(Some)
     }
@@ -87,9 +87,9 @@ impl Attester for Instance {
 }
 
 impl Session {
-    fn open(settings: &AwsSettings, deadline: Deadline) -> Result<Self, AttesterError> {
-        let imds =
-            Imds::open(settings.metadata_endpoint, deadline).map_err(unavailable(IDENTITY))?;
+    fn open(settings: &Settings, deadline: Deadline) -> Result<Self, AttesterError> {
+        let imds = Imds::open(settings.value(&METADATA_ENDPOINT), deadline)
+            .map_err(unavailable(IDENTITY))?;
         let rsa2048 = imds
             .read(RSA2048, deadline)
             .map_err(unavailable(IDENTITY))?;
@@ -101,13 +101,14 @@ impl Session {
     }
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Vec<u8>, AttesterError> {
-        let (settings, deadline) = (AwsSettings::of(claim.settings), claim.deadline);
-        self.check_name(settings.node_name, claim.node_name, deadline)?;
+        let (settings, deadline) = (claim.settings, claim.deadline);
+        self.check_name(claim)?;
         let now = clock::now();
-        let credentials = Credentials::read(&self.imds, settings.principal, deadline)
+        let principal = settings.value(&PRINCIPAL).unwrap_or_default();
+        let credentials = Credentials::read(&self.imds, principal, deadline)
             .and_then(|credentials| credentials.lasting(now))
             .map_err(no_credentials)?;
-        let host = self.sts_host(&settings, deadline)?;
+        let host = self.sts_host(settings, deadline)?;
         let sts = Sts {
             region: self.identity.region(),
             host: &host,
@@ -143,15 +144,12 @@ impl Session {
         Ok(evidence)
     }
 
-    fn check_name(
-        &self,
-        policy: AwsNodeName,
-        name: &NodeName,
-        deadline: Deadline,
-    ) -> Result<(), AttesterError> {
+    fn check_name(&self, claim: &Claim<'_>) -> Result<(), AttesterError> {
+        let (name, deadline) = (claim.node_name, claim.deadline);
+        let policy = claim.settings.value(&NODE_NAME).unwrap_or_default();
         let local_hostname = if name::needs_local_hostname(policy, name, &self.identity) {
             match self.imds.read(LOCAL_HOSTNAME, deadline) {
-                Err(ImdsError::NotFound { .. }) => None,
+                Err(ImdsError::Status { status: 404, .. }) => None,
                 read => Some(read.map_err(unavailable("the instance's name cannot be read"))?),
             }
         } else {
@@ -164,12 +162,8 @@ impl Session {
     }
 
     /// The host of STS, from the settings or else of the region.
-    fn sts_host(
-        &self,
-        settings: &AwsSettings,
-        deadline: Deadline,
-    ) -> Result<String, AttesterError> {
-        if let Some(endpoint) = &settings.sts_endpoint {
+    fn sts_host(&self, settings: &Settings, deadline: Deadline) -> Result<String, AttesterError> {
+        if let Some(endpoint) = settings.value(&STS_ENDPOINT) {
             return Ok(endpoint.host().to_owned());
         }
         let domain = self
