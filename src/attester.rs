@@ -65,7 +65,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Evidence`] means that this machine cannot support this claim. The run then
+    /// [`Code::EvidenceInvalid`] means that this machine cannot support this claim. The run then
     /// drops the open request, so that the next run starts again.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
 
@@ -80,7 +80,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Evidence`] means that this machine cannot answer this challenge. The next run
+    /// [`Code::EvidenceInvalid`] means that this machine cannot answer this challenge. The next run
     /// then gets another one. After any other error the next run answers the same challenge.
     fn respond(
         &self,
@@ -163,7 +163,7 @@ impl ProviderIdSources<'_> {
     pub fn configured(&self) -> Result<ProviderId, AttesterError> {
         self.try_configured()?.ok_or_else(|| {
             AttesterError::new(
-                ErrorKind::Configuration,
+                Code::Configuration,
                 "this machine's provider ID is not known",
                 "set providerID in the settings, or give the kubelet --provider-id",
             )
@@ -184,7 +184,7 @@ impl ProviderIdSources<'_> {
             .transpose()
             .map_err(|error| {
                 AttesterError::new(
-                    ErrorKind::Configuration,
+                    Code::Configuration,
                     "the kubelet's --provider-id cannot be used",
                     "correct the kubelet's --provider-id, or set providerID in the settings",
                 )
@@ -193,49 +193,21 @@ impl ProviderIdSources<'_> {
     }
 }
 
-/// The cause of missing evidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// A setting is missing or invalid.
-    Configuration,
-    /// The source of evidence does not answer.
-    Source,
-    /// The TPM cannot be used.
-    Tpm,
-    /// No verifier would accept the evidence.
-    Evidence,
-    /// The machine does not have the node's name.
-    NodeName,
-}
-
-impl ErrorKind {
-    /// The exit code of the process.
-    pub fn code(self) -> Code {
-        match self {
-            Self::Configuration => Code::Configuration,
-            Self::Source => Code::EvidenceUnavailable,
-            Self::Tpm => Code::TpmUnavailable,
-            Self::Evidence => Code::EvidenceInvalid,
-            Self::NodeName => Code::NodeName,
-        }
-    }
-}
-
 /// The provider cannot identify this machine, or cannot prove its identity.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
 pub struct AttesterError {
-    kind: ErrorKind,
+    code: Code,
     what: String,
     remedy: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl AttesterError {
-    /// An error with a description and a remedy.
-    pub fn new(kind: ErrorKind, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    /// An error with an exit code, a description and a remedy.
+    pub fn new(code: Code, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
-            kind,
+            code,
             what: what.into(),
             remedy: remedy.into(),
             source: None,
@@ -249,26 +221,13 @@ impl AttesterError {
         self
     }
 
-    /// The kind of the error.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
+    /// The exit code of the process.
+    pub fn code(&self) -> Code {
+        self.code
     }
 
     /// What to do about the error.
     pub fn remedy(&self) -> &str {
         &self.remedy
-    }
-}
-
-impl fmt::Display for AttesterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl Error for AttesterError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        let source = self.source.as_deref()?;
-        Some(source)
     }
 }

@@ -41,7 +41,6 @@ use acceptance::is_refusal;
 use allowed::Allowed;
 use attempt::{Attempt, Demand, Locked, Memory, RenewalError};
 use cluster::ca_changed;
-pub(crate) use exit_code::{kubeconfig_failure, store_failure};
 use kubelet_attestation::errors::error_chain;
 pub use step::{Observer, Step};
 
@@ -57,8 +56,7 @@ const FOR_A_PERSON: Duration = Duration::from_secs(15);
 
 /// The caller of the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Caller {
+pub(crate) enum Caller {
     /// client-go, which runs the plugin at every request. During a back-off it gets the recorded
     /// failure.
     ClientGo,
@@ -67,26 +65,25 @@ pub enum Caller {
 }
 
 /// The inputs of the flow.
-#[derive(Debug)]
-pub struct Authenticator<'a> {
+pub(crate) struct Authenticator<'a> {
     /// The provider's attester.
-    pub attester: Arc<dyn Attester>,
+    pub(crate) attester: Arc<dyn Attester>,
     /// The settings in force.
-    pub settings: Settings,
+    pub(crate) settings: Settings,
     /// The cluster in client-go's exec info, if any.
-    pub cluster: Option<&'a ExecCluster<'a>>,
+    pub(crate) cluster: Option<&'a ExecCluster<'a>>,
     /// This machine.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The caller of the plugin.
-    pub caller: Caller,
+    pub(crate) caller: Caller,
     /// The maximum duration of a run. It caps the setting `timeoutSeconds`.
-    pub limit: Duration,
+    pub(crate) limit: Duration,
     /// The credential to print after a panic.
-    pub rescue: Rescue,
+    pub(crate) rescue: Rescue,
     /// The log.
-    pub log: Log,
+    pub(crate) log: Log,
     /// Called after each step.
-    pub observer: Option<Observer>,
+    pub(crate) observer: Option<Observer>,
 }
 
 impl Authenticator<'_> {
@@ -105,7 +102,7 @@ impl Authenticator<'_> {
     ///
     /// Reading the state directory has no deadline, because that would need a thread. A pipe or
     /// device in the place of a file does not block it. A file system that hangs does.
-    pub fn credential(&self) -> Result<ExecResult, Failure> {
+    pub(crate) fn credential(&self) -> Result<ExecResult, Failure> {
         let now = clock::now();
         let store = self.open_store()?;
         let mut stored = self.load(store.as_ref())?;
@@ -131,7 +128,7 @@ impl Authenticator<'_> {
                     Demand::IfDue,
                 )
                 .map(|fresh| self.kept(fresh, clock::now()))
-                .map_err(|error| error.failure),
+                .map_err(Failure::from),
         }
     }
 
@@ -172,7 +169,7 @@ impl Authenticator<'_> {
 
     /// Gets a new credential if one is due, if the API server refuses the stored one, or if `force`
     /// is set. Returns whether the credential is new.
-    pub fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
+    pub(crate) fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
@@ -197,18 +194,14 @@ impl Authenticator<'_> {
             }
             demand = Demand::unless_replaced(&credential);
         }
-        let fresh = self
-            .replace(store.as_ref(), Allowed::Without(self.timeout()), demand)
-            .map_err(|error| error.failure)?;
+        let fresh = self.replace(store.as_ref(), Allowed::Without(self.timeout()), demand)?;
         Ok((self.kept(fresh, clock::now()), true))
     }
 
     /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
-    pub fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
+    pub(crate) fn dry_run(&self) -> Result<(Subject, Vec<u8>), Failure> {
         let (store, stored) = self.stored()?;
-        let mut attempt = self
-            .attempt(Allowed::Without(self.timeout()), Demand::IfDue)
-            .map_err(|error| error.failure)?;
+        let mut attempt = self.attempt(Allowed::Without(self.timeout()), Demand::IfDue)?;
         if let Some(store) = &store {
             attempt.recall_endorsement_key(store, &stored);
         }
@@ -216,7 +209,7 @@ impl Authenticator<'_> {
     }
 
     /// Removes every file of the store, including quarantined ones.
-    pub fn reset(&self) -> Result<(), Failure> {
+    pub(crate) fn reset(&self) -> Result<(), Failure> {
         let Some(store) = self.open_store()? else {
             return Ok(());
         };
@@ -228,11 +221,11 @@ impl Authenticator<'_> {
                     .into_iter()
                     .try_for_each(|file| store.forget(file, &lock))
             })
-            .map_err(|error| store_failure(&error))
+            .map_err(Failure::from)
     }
 
     /// The contents of the store. Changes nothing.
-    pub fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
+    pub(crate) fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
         let store = self.open_store()?;
         let stored = self.load(store.as_ref())?;
         Ok((store, stored))
@@ -243,21 +236,20 @@ impl Authenticator<'_> {
     }
 
     /// Decides what to do with the stored credential.
-    pub fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
+    pub(crate) fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
         let changed = ca_changed(self.cluster, stored.origin.as_ref());
         stored.rotation(self.attester.renewal(), changed, now)
     }
 
     fn open_store(&self) -> Result<Option<Store>, Failure> {
-        Store::open(&self.settings.state_directory).map_err(|error| store_failure(&error))
+        Store::open(&self.settings.state_directory).map_err(Failure::from)
     }
 
     fn load(&self, store: Option<&Store>) -> Result<StoreContents, Failure> {
         let Some(store) = store else {
             return Ok(StoreContents::default());
         };
-        let stored =
-            StoreContents::load(store, &self.machine).map_err(|error| store_failure(&error))?;
+        let stored = StoreContents::load(store, &self.machine)?;
         if let Some(readable_by_others) = &stored.readable_by_others {
             self.log.warn(&readable_by_others.to_string());
         }
@@ -276,12 +268,9 @@ impl Authenticator<'_> {
             settings: self.settings.node_name.as_ref(),
             stored: Some(&origin.node_name),
             kubelet: kubelet.as_ref(),
-            ..NameSources::of_host("")
+            ..NameSources::default()
         };
-        sources
-            .decide()
-            .map(drop)
-            .map_err(|error| exit_code::node_name_failure(&error))
+        sources.decide().map(drop).map_err(Failure::from)
     }
 
     fn kept(&self, credential: Credential, now: SystemTime) -> ExecResult {
@@ -371,7 +360,7 @@ impl Authenticator<'_> {
         });
         if let Err(error) = worker {
             let failure = Failure::of(Code::Internal, &error, "free some memory");
-            return Err(RenewalError::at_once(failure));
+            return Err(failure.into());
         }
         match receiver.recv_timeout(allowed.total().saturating_sub(allowed.margin())) {
             Ok(result) => result,
@@ -380,7 +369,7 @@ impl Authenticator<'_> {
                 let lock = steps.lock();
                 Err(self.remember(lock, memory, failure, allowed.margin()))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(RenewalError::at_once(Failure::new(
+            Err(RecvTimeoutError::Disconnected) => Err(RenewalError::from(Failure::new(
                 Code::Internal,
                 "the run ended without a result",
                 "report this as a bug",
@@ -397,7 +386,7 @@ impl Authenticator<'_> {
         failure: Failure,
         patience: Duration,
     ) -> RenewalError {
-        let error = RenewalError::at_once(failure.clone());
+        let error = RenewalError::from(failure.clone());
         let Some(lock) = lock else {
             return error;
         };
@@ -427,7 +416,10 @@ impl Authenticator<'_> {
     }
 
     fn scope(&self) -> FailureScope {
-        FailureScope::new(self.machine.boot_id(), self.settings.digest())
+        FailureScope {
+            boot_id: self.machine.boot_id(),
+            settings: self.settings.digest(),
+        }
     }
 
     fn attempt(&self, allowed: Allowed, demand: Demand) -> Result<Attempt, RenewalError> {
@@ -437,7 +429,7 @@ impl Authenticator<'_> {
             .transpose()
             .map_err(|error| {
                 let remedy = "correct the cluster in the kubeconfig that runs this plugin";
-                RenewalError::at_once(Failure::of(Code::Configuration, &error, remedy))
+                Failure::of(Code::Configuration, &error, remedy)
             })?;
         // The attempt has one margin to record its own failure. The waiting thread has the other.
         let deadline = Deadline::after(allowed.total().saturating_sub(2 * allowed.margin()));

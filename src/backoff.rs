@@ -36,7 +36,6 @@ const MOST_DOUBLINGS: u32 = 16;
 /// `failure.json`: the last failure and its back-off.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[non_exhaustive]
 pub struct FailureRecord {
     /// The exit code of the failure.
     pub code: u8,
@@ -65,19 +64,11 @@ pub struct FailureRecord {
 
 /// The boot and the settings that a recorded failure applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct FailureScope {
     /// The ID of the boot.
     pub boot_id: Option<String>,
     /// A digest of the settings.
     pub settings: String,
-}
-
-impl FailureScope {
-    /// The scope of this boot and these settings.
-    pub fn new(boot_id: Option<String>, settings: String) -> Self {
-        Self { boot_id, settings }
-    }
 }
 
 impl FailureRecord {
@@ -184,7 +175,14 @@ mod tests {
     }
 
     fn here() -> FailureScope {
-        FailureScope::new(Some("boot-1".to_owned()), "settings-1".to_owned())
+        scope_of("boot-1", "settings-1")
+    }
+
+    fn scope_of(boot: &str, settings: &str) -> FailureScope {
+        FailureScope {
+            boot_id: Some(boot.to_owned()),
+            settings: settings.to_owned(),
+        }
     }
 
     fn streak(code: Code, length: u32) -> FailureRecord {
@@ -317,8 +315,8 @@ mod tests {
     #[test]
     fn a_new_boot_other_settings_and_time_clear_it() {
         let record = streak(Code::Denied, 1);
-        let boot = FailureScope::new(Some("boot-2".to_owned()), "settings-1".to_owned());
-        let settings = FailureScope::new(Some("boot-1".to_owned()), "settings-2".to_owned());
+        let boot = scope_of("boot-2", "settings-1");
+        let settings = scope_of("boot-1", "settings-2");
 
         assert!(record.holds(&here(), now()).is_some());
         assert_eq!(record.holds(&boot, now()), None);

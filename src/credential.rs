@@ -44,7 +44,6 @@ pub struct Credential {
 
 /// A credential to print, and the time of client-go's next call.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct ExecResult {
     /// The credential.
     pub credential: Credential,
@@ -67,7 +66,6 @@ pub struct Leaf {
 
 /// The stored credential is invalid.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CredentialError {
     /// The file is empty.
     #[error("the file is empty")]
@@ -91,7 +89,6 @@ pub enum CredentialError {
 
 /// A certificate is invalid.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum InvalidCertificate {
     /// It is not X.509.
     #[error("it is not an X.509 certificate in DER")]

@@ -8,8 +8,7 @@ use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
 
 /// The request cannot be built.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CsrError {
+pub(crate) enum CsrError {
     /// The provider ID does not fit into its extension.
     #[error("cannot encode the provider ID extension")]
     Extension(#[source] x509_cert::der::Error),
@@ -23,7 +22,7 @@ pub enum CsrError {
 /// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The provider ID is the only
 /// requested extension, and there are no alternative names. No two requests have the same bytes,
 /// because the signature is random.
-pub fn client_request(
+pub(crate) fn client_request(
     key: &KeyPair,
     node_name: &NodeName,
     provider_id: &ProviderId,

@@ -1,43 +1,11 @@
 //! One request on the API server: create it once, find it again, wait for the decision.
 
-use kubelet_attestation::version::EvidenceVersion;
-
 use crate::clock::Deadline;
-use crate::kube::{ApiClient, ApiError, Created, CsrState, NewCsr, Waited};
-
-/// The result of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    /// A certificate was issued. It is not checked yet.
-    Issued(String),
-    /// The request was denied: a claim in it is false, or something is misconfigured.
-    Denied {
-        /// The reason of the condition.
-        reason: String,
-        /// The message of the condition.
-        message: String,
-    },
-    /// This request can never be issued. Another may be.
-    Failed {
-        /// The reason of the condition.
-        reason: String,
-        /// The message of the condition.
-        message: String,
-        /// The evidence versions that the controller accepts, if it names them.
-        supported: Vec<EvidenceVersion>,
-        /// The challenge for the machine's TPM, unparsed, if any.
-        challenge: Option<String>,
-    },
-    /// There was no decision before the deadline.
-    Undecided,
-    /// The request was deleted.
-    Gone,
-}
+use crate::kube::{ApiClient, ApiError, CsrState, NewCsr};
 
 /// A request could not be sent or followed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EnrolmentError {
+pub(crate) enum EnrolmentError {
     /// The API server could not be reached, or returned an error.
     #[error(transparent)]
     Api(#[from] ApiError),
@@ -50,31 +18,31 @@ pub enum EnrolmentError {
 }
 
 /// Creates `csr`, unless an earlier run did and it was `acknowledged`, and waits for the decision.
+/// The result is `Pending` if there was none before the deadline, and `None` if the request was
+/// deleted.
 ///
 /// Calls `on_acknowledged` once the API server has the request, before the wait. A new request
 /// costs one create and one watch. An acknowledged request costs one read, and one watch if it is
 /// still pending.
-pub fn submit_and_wait(
+pub(crate) fn submit_and_wait(
     client: &ApiClient,
     csr: NewCsr<'_>,
     acknowledged: bool,
     on_acknowledged: impl FnOnce(),
     deadline: Deadline,
-) -> Result<Decision, EnrolmentError> {
-    let found = if acknowledged {
-        client.get(csr.name, deadline)?
-    } else {
-        None
-    };
-    let object = match found {
-        Some(object) => object,
-        None => match client.create(csr, deadline)? {
-            Created::Created(object) => object,
-            Created::AlreadyExists => match client.get(csr.name, deadline)? {
-                Some(object) => object,
-                None => return Ok(Decision::Gone),
-            },
-        },
+) -> Result<Option<CsrState>, EnrolmentError> {
+    let mut found = None;
+    if acknowledged {
+        found = client.get(csr.name, deadline)?;
+    }
+    if found.is_none() {
+        found = client.create(csr, deadline)?;
+    }
+    if found.is_none() {
+        found = client.get(csr.name, deadline)?;
+    }
+    let Some(object) = found else {
+        return Ok(None);
     };
     if !csr.is_what_was_stored(&object) {
         return Err(EnrolmentError::NameConflict {
@@ -83,30 +51,7 @@ pub fn submit_and_wait(
     }
     on_acknowledged();
     if object.state != CsrState::Pending {
-        return Ok(decision(object.state));
+        return Ok(Some(object.state));
     }
-    Ok(match client.wait(&object, deadline)? {
-        Waited::Decided(object) => decision(object.state),
-        Waited::Undecided(_) => Decision::Undecided,
-        Waited::Gone => Decision::Gone,
-    })
-}
-
-fn decision(state: CsrState) -> Decision {
-    match state {
-        CsrState::Pending => Decision::Undecided,
-        CsrState::Issued { chain_pem } => Decision::Issued(chain_pem),
-        CsrState::Denied { reason, message } => Decision::Denied { reason, message },
-        CsrState::Failed {
-            reason,
-            message,
-            supported_versions,
-            challenge,
-        } => Decision::Failed {
-            reason,
-            message,
-            supported: supported_versions,
-            challenge,
-        },
-    }
+    Ok(client.wait(&object, deadline)?.map(|object| object.state))
 }

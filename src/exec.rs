@@ -28,7 +28,6 @@ const LAST_TIMESTAMP: Duration = Duration::from_secs(253_402_300_799);
 
 /// The versions of the exec credential API. The answer must have the version of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum ApiVersion {
     /// `client.authentication.k8s.io/v1`
     V1,
@@ -54,7 +53,6 @@ impl ApiVersion {
 
 /// The input from client-go.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct ExecInfo<'a> {
     /// The version of the answer.
     pub version: ApiVersion,
@@ -67,7 +65,6 @@ pub struct ExecInfo<'a> {
 /// `Debug` omits the fields that may hold a secret: the proxy's URL and the extension.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
-#[non_exhaustive]
 pub struct ExecCluster<'a> {
     /// The API server's URL.
     #[serde(borrow, default)]
@@ -131,7 +128,6 @@ struct WireSpec<'a> {
 /// The input from client-go is invalid. Errors repeat none of its values except kind and version: a
 /// cluster's extension may hold anything.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ExecInfoError {
     /// The variable is set and empty.
     #[error("{EXEC_INFO} is empty; client-go sets it, so unset it to run this by hand")]

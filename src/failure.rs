@@ -1,20 +1,43 @@
 //! The failure of a run, as people, the kubelet's metric and the next run see it.
 
 use std::error::Error;
-use std::fmt;
+use std::{io, iter};
 
 use kubelet_attestation::errors::error_chain;
 
 /// Longer than any message of ours with a message of the API server.
 const MAX_LINE_LEN: usize = 4096;
 
-/// The exit code of the process: a label of the kubelet's metric
-/// `rest_client_exec_plugin_call_total`.
-///
-/// A code never changes its meaning. Zero, for a printed credential, is no failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Code {
+/// Declares the codes with their numbers.
+macro_rules! codes {
+    ($(#[$about:meta])* $($(#[$doc:meta])* $name:ident = $number:literal,)+) => {
+        $(#[$about])*
+        pub enum Code {
+            $($(#[$doc])* $name = $number,)+
+        }
+
+        impl Code {
+            /// The exit code of the process.
+            pub fn number(self) -> u8 {
+                match self { $(Self::$name => $number,)+ }
+            }
+
+            /// The code with this number.
+            pub fn from_number(number: u8) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)+ _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The exit code of the process: a label of the kubelet's metric
+    /// `rest_client_exec_plugin_call_total`.
+    ///
+    /// A code never changes its meaning. Zero, for a printed credential, is no failure.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+
     /// A bug in this program.
     Internal = 1,
     /// The command line is invalid.
@@ -52,39 +75,6 @@ pub enum Code {
 }
 
 impl Code {
-    const ALL: [Self; 17] = [
-        Self::Internal,
-        Self::Usage,
-        Self::Configuration,
-        Self::Store,
-        Self::EvidenceUnavailable,
-        Self::TpmUnavailable,
-        Self::EvidenceInvalid,
-        Self::Unreachable,
-        Self::Unauthorized,
-        Self::Refused,
-        Self::Pending,
-        Self::Denied,
-        Self::Failed,
-        Self::ClockSkew,
-        Self::NodeName,
-        Self::Version,
-        Self::BackOff,
-    ];
-
-    /// The exit code of the process.
-    pub fn number(self) -> u8 {
-        let before = Self::ALL.into_iter().take_while(|code| *code != self);
-        u8::try_from(before.count() + 1).unwrap_or(1)
-    }
-
-    /// The code with this number.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .nth(usize::from(number.checked_sub(1)?))
-    }
-
     /// Whether the run leaves a request on the API server that no later run continues. A denial
     /// also does, but its pauses are long from the start.
     pub fn leaves_request(self) -> bool {
@@ -136,7 +126,8 @@ impl Code {
 }
 
 /// The failure of a run. `Display` is one line: the error and its causes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{what}")]
 pub struct Failure {
     code: Code,
     what: String,
@@ -148,7 +139,7 @@ impl Failure {
     pub fn new(code: Code, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             code,
-            what: one_line(&what.into()),
+            what: one_line(&what.into(), MAX_LINE_LEN),
             remedy: remedy.into(),
         }
     }
@@ -174,29 +165,30 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
+/// The error and its causes, outermost first. The source of an I/O error is not the wrapped error,
+/// but that error's source, so wrapped errors are unwrapped.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(Some(error), |error| {
+        match error.downcast_ref().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        }
+    })
 }
-
-impl Error for Failure {}
 
 /// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat
 /// the URL and say that an error occurred.
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
+    causes(error).last().unwrap_or(error).to_string()
 }
 
 /// Makes foreign text safe for a log: it must not look like a line of ours, and must not fill the
 /// disk.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str, max_len: usize) -> String {
     text.chars()
-        .take(MAX_LINE_LEN)
+        .take(max_len)
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
 }
@@ -207,9 +199,8 @@ mod tests {
 
     #[test]
     fn codes_are_numbered_as_the_format_says() {
-        for (number, code) in (1..).zip(Code::ALL) {
-            assert_eq!(code.number(), number);
-            assert_eq!(Code::from_number(number), Some(code));
+        for number in 1..=17 {
+            assert_eq!(Code::from_number(number).map(Code::number), Some(number));
         }
         assert_eq!(Code::BackOff.number(), 17);
         assert_eq!(Code::from_number(0), None);

@@ -9,6 +9,7 @@ mod exchange;
 use std::thread;
 use std::time::Duration;
 
+use kubelet_attestation::names::ProviderId;
 use reqwest::Method;
 use zeroize::Zeroizing;
 
@@ -103,6 +104,16 @@ impl Imds {
             }),
         }
     }
+}
+
+/// The provider ID of an instance, `aws:///<zone>/<id>`. `None` if the zone or the ID is invalid.
+pub fn provider_id(zone: &str, id: &str) -> Option<ProviderId> {
+    let is_plain = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        !text.is_empty() && text.bytes().all(plain)
+    };
+    let is_instance = is_plain(zone) && is_plain(id) && id.starts_with("i-");
+    is_instance.then(|| ProviderId::parse(&format!("aws:///{zone}/{id}")).ok())?
 }
 
 /// An answer. It may be a secret, so its memory is zeroed on drop.

@@ -16,7 +16,6 @@ pub struct PrivateKey {
 
 /// A key cannot be generated or parsed. Errors contain nothing of the key.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum KeyError {
     /// The system generated no key.
     #[error("cannot generate a P-256 key")]
@@ -81,11 +80,6 @@ impl PrivateKey {
     /// The key in PEM.
     pub fn pem(&self) -> &Secret<String> {
         &self.pem
-    }
-
-    /// Converts the key into its PEM.
-    pub fn into_pem(self) -> Secret<String> {
-        self.pem
     }
 
     /// The key pair, for rcgen to sign with.

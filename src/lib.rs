@@ -3,7 +3,7 @@
 //!
 //! A provider is a small program: it implements [`attester::Attester`] and passes it to
 //! [`cli::run`]. This library does the rest for every provider: it keeps the kubelet's client
-//! certificate fresh. [`authenticator`] is the flow.
+//! certificate fresh. The module `authenticator` is the flow.
 //!
 //! # Guarantees
 //!
@@ -11,7 +11,7 @@
 //!   empty.
 //! - A run ends within its time limit, even if a dependency hangs. The exception is a file system
 //!   that hangs under the settings or the state directory.
-//!   [`authenticator::Authenticator::credential`] documents the limit.
+//!   `Authenticator::credential` documents the limit.
 //! - If a run is killed at any step, the next run finishes it with the same request.
 //! - The store never holds a certificate with the key of another. An issued certificate is checked
 //!   before anything uses it.
@@ -23,28 +23,28 @@
 //! - Errors, log lines and `Debug` output contain no secrets.
 
 pub mod attester;
-pub mod authenticator;
+mod authenticator;
 pub mod backoff;
 pub mod cli;
 pub mod clock;
 pub mod credential;
-pub mod csr;
-pub mod enrolment;
+mod csr;
+mod enrolment;
 pub mod exec;
 pub mod failure;
 pub mod imds;
 pub mod key;
 pub mod kube;
 pub mod kubelet;
-pub mod log;
+mod log;
 pub mod machine;
-pub mod node_name;
+mod node_name;
 pub mod origin;
 pub mod pending;
-pub mod rescue;
+mod rescue;
 pub mod rotation;
 pub mod secret;
 pub mod settings;
-pub mod setup;
-pub mod store;
-pub mod store_contents;
+mod setup;
+mod store;
+mod store_contents;

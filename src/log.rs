@@ -2,24 +2,22 @@
 
 use std::io::{self, Write as _};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// The format of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Format {
-    /// Plain text, for people.
+/// The format of the log: plain text for people, or one JSON object a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
     #[default]
     Text,
-    /// One JSON object a line.
     Json,
 }
 
 /// Writes to standard error, and nowhere else. Messages contain no secrets.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Log {
+pub(crate) struct Log {
     format: Format,
     verbose: bool,
 }
@@ -36,30 +34,30 @@ struct Line<'a> {
 
 impl Log {
     /// A log in this format, with steps if `verbose`.
-    pub fn new(format: Format, verbose: bool) -> Self {
+    pub(crate) fn new(format: Format, verbose: bool) -> Self {
         Self { format, verbose }
     }
 
     /// Logs a step of the run, if verbose.
-    pub fn step(self, message: &str) {
+    pub(crate) fn step(self, message: &str) {
         if self.verbose {
             self.write("info", message, None, "");
         }
     }
 
     /// Logs a warning. The run goes on.
-    pub fn warn(self, message: &str) {
+    pub(crate) fn warn(self, message: &str) {
         self.write("warning", message, None, "");
     }
 
     /// Logs a failure as a warning: the run still prints a credential.
-    pub fn warn_of(self, message: &str, failure: &Failure) {
+    pub(crate) fn warn_of(self, message: &str, failure: &Failure) {
         let message = format!("{message}: {failure}");
         self.write("warning", &message, Some(failure), failure.remedy());
     }
 
     /// Logs the failure that ends the run.
-    pub fn fail(self, failure: &Failure) {
+    pub(crate) fn fail(self, failure: &Failure) {
         self.write("error", failure.what(), Some(failure), failure.remedy());
     }
 

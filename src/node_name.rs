@@ -15,12 +15,9 @@ const MAX_LABEL_LEN: usize = 63;
 
 /// The source of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NameSource {
+pub(crate) enum NameSource {
     /// `nodeName` in the settings.
     Settings,
-    /// The store: the name of the enrolment.
-    StoreContents,
     /// `--hostname-override` of the kubelet that started this process.
     Kubelet,
     /// `--hostname-override` in the file that kubeadm writes.
@@ -33,7 +30,6 @@ impl fmt::Display for NameSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Settings => "nodeName in the settings",
-            Self::StoreContents => "the name stored at the first enrolment",
             Self::Kubelet => "the kubelet's --hostname-override",
             Self::KubeadmFlags => "--hostname-override in /var/lib/kubelet/kubeadm-flags.env",
             Self::HostName => "the host name",
@@ -43,8 +39,7 @@ impl fmt::Display for NameSource {
 
 /// The node has no valid name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeNameError {
+pub(crate) enum NodeNameError {
     /// The name is invalid for a Node: a configuration error.
     #[error("{source_of} is {found:?}, which no Node can be called: {why}; {remedy}")]
     Unusable {
@@ -73,40 +68,28 @@ pub enum NodeNameError {
 }
 
 /// The sources of the node's name.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct NameSources<'a> {
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct NameSources<'a> {
     /// `nodeName` in the settings.
-    pub settings: Option<&'a NodeName>,
+    pub(crate) settings: Option<&'a NodeName>,
     /// The name that the store was enrolled under.
-    pub stored: Option<&'a NodeName>,
+    pub(crate) stored: Option<&'a NodeName>,
     /// The arguments of the kubelet that started this process.
-    pub kubelet: Option<&'a KubeletArguments>,
+    pub(crate) kubelet: Option<&'a KubeletArguments>,
     /// The kubelet's arguments in kubeadm's file.
-    pub kubeadm: Option<&'a KubeletArguments>,
+    pub(crate) kubeadm: Option<&'a KubeletArguments>,
     /// The machine's host name.
-    pub host_name: &'a str,
+    pub(crate) host_name: &'a str,
 }
 
-impl<'a> NameSources<'a> {
-    /// The sources of a machine that has only a host name.
-    pub fn of_host(host_name: &'a str) -> Self {
-        Self {
-            settings: None,
-            stored: None,
-            kubelet: None,
-            kubeadm: None,
-            host_name,
-        }
-    }
-
+impl NameSources<'_> {
     /// Decides the name of this node.
     ///
     /// The settings win over the kubelet that started this process, kubeadm's file and the host
     /// name, in this order. A stored name wins over the last two, and never yields silently: if the
     /// settings or the kubelet ask for another name, the result is [`NodeNameError::Mismatch`],
     /// because the certificate would not fit the Node.
-    pub fn decide(&self) -> Result<NodeName, NodeNameError> {
+    pub(crate) fn decide(&self) -> Result<NodeName, NodeNameError> {
         let asked = match (
             self.settings,
             self.kubelet.and_then(KubeletArguments::hostname_override),
@@ -134,7 +117,7 @@ impl<'a> NameSources<'a> {
 
     /// The host name, if the kubelet that started this process registers its Node under it although
     /// the stored name is another. The certificate does not fit that Node.
-    pub fn passed_over(&self) -> Option<NodeName> {
+    pub(crate) fn passed_over(&self) -> Option<NodeName> {
         let (None, Some(stored), Some(kubelet)) = (self.settings, self.stored, self.kubelet) else {
             return None;
         };
@@ -154,7 +137,7 @@ impl<'a> NameSources<'a> {
 }
 
 /// The kubelet's provider ID, from its own arguments or else from kubeadm's file.
-pub fn kubelets_provider_id(
+pub(crate) fn kubelets_provider_id(
     kubelet: Option<&KubeletArguments>,
     kubeadm: Option<&KubeletArguments>,
 ) -> Option<Result<ProviderId, kubelet_attestation::names::InvalidName>> {

@@ -13,7 +13,6 @@ const VERSION: u32 = 1;
 
 /// `origin.json`: it ties the other files of the store to a machine, a node and a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Origin {
     /// The node's name.
     pub node_name: NodeName,
@@ -27,7 +26,6 @@ pub struct Origin {
 
 /// `origin.json` is invalid.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum OriginError {
     /// It is not the JSON that this release writes.
     #[error("it is not the JSON that this release writes")]
@@ -49,26 +47,10 @@ struct Wire<'a> {
     endpoint: EndpointFields,
     #[serde(default)]
     machine: MachineDigest,
-    #[serde(default)]
     boot_id: Option<String>,
 }
 
 impl Origin {
-    /// An origin with these fields.
-    pub fn new(
-        node_name: NodeName,
-        endpoint: EndpointFields,
-        machine: MachineDigest,
-        boot_id: Option<String>,
-    ) -> Self {
-        Self {
-            node_name,
-            endpoint,
-            machine,
-            boot_id,
-        }
-    }
-
     /// Reads the file's content.
     pub fn parse(text: &str) -> Result<Self, OriginError> {
         let wire: Wire<'_> = serde_json::from_str(text).map_err(OriginError::Json)?;
@@ -102,17 +84,17 @@ mod tests {
     use super::*;
 
     fn origin() -> Origin {
-        Origin::new(
-            NodeName::parse("n1").unwrap(),
-            EndpointFields {
+        Origin {
+            node_name: NodeName::parse("n1").unwrap(),
+            endpoint: EndpointFields {
                 server: "https://10.0.0.1:6443".to_owned(),
                 tls_server_name: None,
                 proxy_url: Some("http://proxy:3128".to_owned()),
                 ca_pem: "QUJD".to_owned(),
             },
-            MachineDigest::default(),
-            Some("boot".to_owned()),
-        )
+            machine: MachineDigest::default(),
+            boot_id: Some("boot".to_owned()),
+        }
     }
 
     #[test]

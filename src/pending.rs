@@ -25,7 +25,6 @@ const MAX_AGE: Duration = Duration::from_mins(10);
 /// The key outlives a failed request. A node that requests again with the same key retries; with
 /// another key it would make a second claim.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Pending {
     /// The key.
     pub key: PrivateKey,
@@ -39,7 +38,6 @@ pub struct Pending {
 
 /// A request, before or after it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct OpenRequest {
     /// The name of the object, derived from the bytes.
     pub name: String,
@@ -76,7 +74,6 @@ pub struct Subject {
 
 /// `pending.json` is invalid.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PendingError {
     /// It is not the JSON that this release writes. The parser's error is omitted: it could show a
     /// part of the key.
@@ -106,9 +103,8 @@ pub enum PendingError {
 struct Wire {
     version: u32,
     key: Zeroizing<String>,
-    #[serde(default)]
     machine: Option<MachineDigest>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
     request: Option<WireRequest>,
 }
@@ -127,13 +123,13 @@ struct WireRequest {
     created: u64,
     acknowledged: bool,
     /// Omitted if false, so that releases without challenges can read the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     answers: Option<bool>,
     /// Omitted, like `settings`, without a provider ID from a TPM, so that releases without that
     /// provider can read the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     boot_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     settings: Option<String>,
 }
 
@@ -260,9 +256,10 @@ impl TryFrom<WireRequest> for OpenRequest {
             created: wire.created.min(u64::from(u32::MAX)),
             acknowledged: wire.acknowledged,
             answers: wire.answers.unwrap_or_default(),
-            asked: wire
-                .settings
-                .map(|settings| FailureScope::new(wire.boot_id, settings)),
+            asked: wire.settings.map(|settings| FailureScope {
+                boot_id: wire.boot_id,
+                settings,
+            }),
         })
     }
 }
@@ -289,8 +286,15 @@ mod tests {
         OpenRequest::new("name".to_owned(), b"request".to_vec(), subject(), now())
     }
 
+    fn scope_of(boot: Option<&str>, settings: &str) -> FailureScope {
+        FailureScope {
+            boot_id: boot.map(str::to_owned),
+            settings: settings.to_owned(),
+        }
+    }
+
     fn scope() -> FailureScope {
-        FailureScope::new(Some("boot".to_owned()), "settings".to_owned())
+        scope_of(Some("boot"), "settings")
     }
 
     fn new_pending() -> Pending {
@@ -350,9 +354,9 @@ mod tests {
         let mut asked = open();
         asked.asked = Some(same.clone());
         let late = now() + MAX_AGE;
-        let other_boot = FailureScope::new(Some("other".to_owned()), same.settings.clone());
-        let other_settings = FailureScope::new(same.boot_id.clone(), "other".to_owned());
-        let unknown_boot = FailureScope::new(None, same.settings.clone());
+        let other_boot = scope_of(Some("other"), "settings");
+        let other_settings = scope_of(Some("boot"), "other");
+        let unknown_boot = scope_of(None, "settings");
 
         assert_eq!(
             asked.known_provider_id(&same, now()),

@@ -23,7 +23,7 @@ use crate::log::Log;
 
 /// A credential to print if a thread panics.
 #[derive(Debug, Clone)]
-pub struct Rescue {
+pub(crate) struct Rescue {
     state: Arc<Mutex<State>>,
     version: ApiVersion,
 }
@@ -61,7 +61,7 @@ impl std::fmt::Debug for State {
 
 impl Rescue {
     /// Handles every panic of the process from here on.
-    pub fn install(log: Log) -> Self {
+    pub(crate) fn install(log: Log) -> Self {
         let rescue = Self {
             state: Arc::new(Mutex::new(State::Nothing)),
             version: ApiVersion::V1,
@@ -73,7 +73,7 @@ impl Rescue {
 
     /// The same, with answers in this API version.
     #[must_use]
-    pub fn speaking(&self, version: ApiVersion) -> Self {
+    pub(crate) fn speaking(&self, version: ApiVersion) -> Self {
         Self {
             version,
             ..self.clone()
@@ -95,7 +95,7 @@ impl Rescue {
     }
 
     /// Prints `answer` on standard output. From here on, a panic of another thread has no effect.
-    pub fn print(&self, answer: &ExecResult) -> io::Result<()> {
+    pub(crate) fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(ThreadMark::current()));
         let credential = ExecCredential {
             version: self.version,

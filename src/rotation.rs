@@ -34,9 +34,6 @@ const ASK_AGAIN_MIN: Duration = Duration::from_secs(1);
 pub struct Fraction(f64);
 
 impl Fraction {
-    /// One half.
-    pub const HALF: Self = Self(0.5);
-
     /// The fraction that the last four of `bytes` spell in base 256, in reverse order.
     ///
     /// The serial number of a certificate is random, which spreads the renewals of many nodes. It
@@ -158,6 +155,8 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
     const DAY: Duration = Duration::from_hours(24);
 
+    const HALF: Fraction = Fraction(0.5);
+
     fn start() -> SystemTime {
         EPOCH + 1000 * DAY
     }
@@ -182,7 +181,7 @@ mod tests {
             (1000, Enrol),
         ] {
             assert_eq!(
-                week.rotation(start() + hours * HOUR, Fraction::HALF),
+                week.rotation(start() + hours * HOUR, HALF),
                 expected,
                 "after {hours} h"
             );
@@ -234,7 +233,7 @@ mod tests {
             not_after: start() + MINUTE,
         };
 
-        assert_eq!(odd.rotation(start(), Fraction::HALF), Renew);
+        assert_eq!(odd.rotation(start(), HALF), Renew);
     }
 
     #[test]
@@ -242,9 +241,9 @@ mod tests {
         let week = valid_for(7 * DAY);
         let earliest = week.not_before - CLOCK_LEEWAY;
 
-        assert_eq!(week.rotation(earliest, Fraction::HALF), Keep);
+        assert_eq!(week.rotation(earliest, HALF), Keep);
         assert_eq!(
-            week.rotation(earliest - Duration::from_secs(1), Fraction::HALF),
+            week.rotation(earliest - Duration::from_secs(1), HALF),
             Enrol
         );
     }
@@ -282,7 +281,7 @@ mod tests {
     #[test]
     fn a_fraction_follows_from_the_last_bytes() {
         assert_eq!(Fraction::from_bytes(&[]), Fraction(0.0));
-        assert_eq!(Fraction::from_bytes(&[0, 0, 0, 0x80]), Fraction::HALF);
+        assert_eq!(Fraction::from_bytes(&[0, 0, 0, 0x80]), HALF);
         assert!(Fraction::from_bytes(&[0xff; 20]) < Fraction(1.0));
         assert!(Fraction::from_bytes(&[0xff; 20]) > Fraction(0.999));
     }

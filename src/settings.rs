@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 use crate::exec::EXEC_INFO;
 
-pub use error::{Document, Origin, SettingsError, ValueError};
+pub use error::{SettingsError, ValueError};
 pub use table::{AbsolutePath, Entry, Form, Key, Setting, Value};
 
 /// The default path of the settings file.
@@ -63,9 +63,7 @@ pub struct ProviderSchema {
 impl ProviderSchema {
     /// Every setting.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
-        table::GENERAL
-            .into_iter()
-            .chain(self.settings.iter().copied())
+        table::GENERAL.iter().chain(self.settings).copied()
     }
 
     fn sections(&self) -> impl Iterator<Item = &str> {
@@ -236,11 +234,15 @@ impl Settings {
         file::read(named, Path::new(CONFIG_FILE), schema, &mut values)?;
         for (entry, value) in sources.variables.values {
             let set = values.set(entry, value);
-            set.map_err(|why| SettingsError::of_value(Origin::Variable(entry.key), &why))?;
+            set.map_err(|why| SettingsError::Value {
+                origin: entry.key.variable(),
+                why: why.to_string(),
+            })?;
         }
         for (entry, value) in sources.flags {
+            let flag = entry.key.flag;
             let set = values.set(entry, value);
-            set.map_err(|why| SettingsError::of_value(Origin::Flag(entry.key), &why))?;
+            set.map_err(|why| SettingsError::Flag { flag, why })?;
         }
         Ok(Self::of(values, schema))
     }

@@ -21,25 +21,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::authenticator::{self, Authenticator, Step, kubeconfig_failure, store_failure};
+use clap::Args;
+
+use crate::authenticator::{self, Authenticator, Step};
 use crate::clock::{self, Deadline};
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Kubeconfig};
+use crate::kubelet;
 use crate::store::{Store, StoreFile, StoreLock, remove_file, replace_file, replace_link};
 
-pub use wiring::{DropIn, exec_kubeconfig, is_plain};
+pub(crate) use wiring::{DropIn, exec_kubeconfig, is_plain};
 
 /// The bootstrap kubeconfig of kubeadm.
-pub const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
+pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 
 /// The kubelet's kubeconfig on a node of kubeadm.
-pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
+pub(crate) const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 
 /// The file that systemd reads the kubelet's arguments from.
-pub const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
+pub(crate) const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
 
 /// The directory of certificates that the kubelet gets by itself.
-pub const CERT_DIR: &str = "/var/lib/kubelet/pki";
+pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
 /// The prefix of our programs' names.
 const PROGRAMS: &str = "kubelet-authenticator-";
@@ -48,27 +51,35 @@ const PROGRAMS: &str = "kubelet-authenticator-";
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 /// The files of a machine, and the program that is to provide its kubelet's credential.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setup {
-    /// The kubeconfig whose credential is taken over.
-    pub from: PathBuf,
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct Setup {
+    /// The kubeconfig whose credential is taken over; the kubelet's own for a node that has joined
+    /// before.
+    #[arg(long, value_name = "FILE", default_value = BOOTSTRAP_KUBECONFIG)]
+    pub(crate) from: PathBuf,
     /// The kubelet's kubeconfig.
-    pub kubelet_kubeconfig: PathBuf,
-    /// The file with the kubelet's arguments.
-    pub environment_file: PathBuf,
+    #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
+    pub(crate) kubelet_kubeconfig: PathBuf,
+    /// The file that systemd reads the kubelet's arguments from.
+    #[arg(long, value_name = "FILE", default_value = ENVIRONMENT_FILE)]
+    pub(crate) environment_file: PathBuf,
+    /// In the place of the file that kubeadm writes the kubelet's arguments to, for tests.
+    #[arg(long, hide = true, default_value = kubelet::KUBEADM_FLAGS)]
+    pub(crate) kubeadm_flags: PathBuf,
     /// The kubelet's folder of certificates.
-    pub cert_dir: PathBuf,
-    /// The file with kubeadm's arguments for the kubelet. Without it, the node's name is not known
-    /// yet.
-    pub kubeadm_flags: PathBuf,
+    #[arg(long, value_name = "DIR", default_value = CERT_DIR)]
+    pub(crate) cert_dir: PathBuf,
+    /// Restore a kubeconfig with the stored certificate, and kubeadm's arguments.
+    #[arg(long, conflicts_with = "from")]
+    pub(crate) undo: bool,
     /// The absolute path of the program that client-go is to run.
-    pub program: PathBuf,
+    #[arg(skip)]
+    pub(crate) program: PathBuf,
 }
 
 /// The state of a kubelet after a run.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum Done {
+pub(crate) enum Done {
     /// It is unchanged, for this reason.
     LeftAlone(String),
     /// It runs the plugin from its next start on. The failure, if any, is why there is no
@@ -102,7 +113,7 @@ impl Setup {
     ///
     /// A file cannot be read or written, or a kubelet that has joined before cannot enrol. A
     /// kubelet that is not set up then has no environment file.
-    pub fn take_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
+    pub(crate) fn take_over(&self, authenticator: Authenticator<'_>) -> Result<Done, Failure> {
         let taken = self.taken_over(authenticator);
         if taken.is_err() {
             self.give_up();
@@ -112,7 +123,7 @@ impl Setup {
 
     /// Leaves the kubelet with kubeadm's arguments, if it is not set up and the files can be
     /// written.
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         if !matches!(self.current(), Current::Ours { .. }) {
             // The cause of the failure may prevent this too, and is the error to report.
             drop(remove_file(&self.environment_file));
@@ -140,7 +151,7 @@ impl Setup {
             Err(error) if error.is_not_found() => {
                 self.leave(format!("there is no {from} to take over"))
             }
-            Err(error) => Err(kubeconfig_failure(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -155,12 +166,10 @@ impl Setup {
         // The plugin was moved. A name without directories is for the kubelet itself to look up.
         let command = Path::new(command);
         if command.is_absolute() && !command.exists() {
-            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
-            let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
+            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
             let kubeconfig = exec_kubeconfig(&endpoint.to_fields(), &self.program);
             let held = lock(&authenticator)?;
-            replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)
-                .map_err(|error| store_failure(&error))?;
+            replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), &held)?;
         }
         let environment = wiring::environment(&self.kubelet_kubeconfig);
         let present = fs::read(&self.environment_file).ok();
@@ -169,10 +178,7 @@ impl Setup {
         }
         // kubeadm still waits for the node.
         if !adopts && self.from.exists() && self.kubeadm_flags.exists() {
-            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
-            let endpoint = endpoint
-                .map_err(|error| kubeconfig_failure(&error))?
-                .to_fields();
+            let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?.to_fields();
             let cluster = endpoint.exec_cluster();
             let authenticator = Authenticator {
                 cluster: Some(&cluster),
@@ -201,19 +207,19 @@ impl Setup {
         };
         let told = |step| {
             if let Some(observer) = &authenticator.observer {
-                observer.tell(step);
+                observer(step);
             }
         };
 
         if !adopts {
             // May remain from an earlier life of the machine. With it, the kubelet would start
             // without its kubeconfig.
-            remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
+            remove_file(&self.environment_file)?;
         }
         let held = lock(&authenticator)?;
         let bootstrap = wiring::bootstrap_kubeconfig(&endpoint, &given.login);
         let path = &authenticator.settings.bootstrap_kubeconfig;
-        replace_file(path, bootstrap.as_bytes(), &held).map_err(|error| store_failure(&error))?;
+        replace_file(path, bootstrap.as_bytes(), &held)?;
         // The recorded failure is about another credential.
         if let (Some(store), _) = authenticator.stored()? {
             drop(store.remove(StoreFile::Failure, &held));
@@ -246,8 +252,7 @@ impl Setup {
         told: &impl Fn(Step),
     ) -> Result<(), Failure> {
         let kubeconfig = exec_kubeconfig(endpoint, &self.program);
-        replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), lock)
-            .map_err(|error| store_failure(&error))?;
+        replace_file(&self.kubelet_kubeconfig, kubeconfig.as_bytes(), lock)?;
         told(Step::KubeletKubeconfigWritten);
         self.write_environment(lock)?;
         told(Step::EnvironmentWritten);
@@ -256,13 +261,12 @@ impl Setup {
 
     fn write_environment(&self, lock: &StoreLock) -> Result<(), Failure> {
         let text = wiring::environment(&self.kubelet_kubeconfig);
-        replace_file(&self.environment_file, text.as_bytes(), lock)
-            .map_err(|error| store_failure(&error))
+        replace_file(&self.environment_file, text.as_bytes(), lock).map_err(Failure::from)
     }
 
     /// Leaves the kubelet with kubeadm's arguments.
     fn leave(&self, why: String) -> Result<Done, Failure> {
-        remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
+        remove_file(&self.environment_file)?;
         Ok(Done::LeftAlone(why))
     }
 
@@ -272,7 +276,7 @@ impl Setup {
     /// # Errors
     ///
     /// No valid certificate is stored, or a file cannot be written.
-    pub fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
+    pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
         match self.current() {
             Current::Ours { .. } => {}
@@ -300,15 +304,13 @@ impl Setup {
         let stamp = now.trim_end_matches('Z').replace(['T', ':'], "-");
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
         let current = self.cert_dir.join("kubelet-client-current.pem");
-        let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig);
-        let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
+        let endpoint = Kubeconfig::read_endpoint(&self.kubelet_kubeconfig)?;
         let text = wiring::kubelet_kubeconfig(&endpoint.to_fields(), &current);
         replace_file(&pair, credential.to_pem().as_bytes(), &lock)
             .and_then(|()| replace_link(&current, &pair, &lock))
-            .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))
-            .map_err(|error| store_failure(&error))?;
+            .and_then(|()| replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &lock))?;
         drop(lock);
-        remove_file(&self.environment_file).map_err(|error| store_failure(&error))?;
+        remove_file(&self.environment_file)?;
         Ok(Done::Undone(current))
     }
 
@@ -336,7 +338,7 @@ fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
             let deadline = Deadline::after(WAIT_FOR_OTHERS);
             store.lock(deadline, &authenticator::program(), clock::now())
         })
-        .map_err(|error| store_failure(&error))
+        .map_err(Failure::from)
 }
 
 /// Empties the store if the machine joins another cluster: a person has reset the machine, and
@@ -363,7 +365,7 @@ fn forget_other_cluster(
     let mut files = StoreFile::ALL.into_iter();
     files
         .try_for_each(|file| store.forget(file, &held))
-        .map_err(|error| store_failure(&error))
+        .map_err(Failure::from)
 }
 
 #[cfg(test)]

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
-pub use error::StoreError;
-pub use lock::{Holder, StoreLock};
-pub use readable_by_others::KeyReadableByOthers;
+pub(crate) use error::StoreError;
+use error::StoreFault;
+pub(crate) use lock::StoreLock;
+pub(crate) use readable_by_others::KeyReadableByOthers;
 
 /// Far more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -24,12 +25,11 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a file with a key, and whether others could read it.
-pub type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
+pub(crate) type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
 
 /// A file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StoreFile {
+pub(crate) enum StoreFile {
     /// The certificate chain, then the key.
     Credential,
     /// The machine, node and cluster of the credential.
@@ -47,7 +47,7 @@ impl StoreFile {
     ///
     /// Keys come first and the origin last: a process that is killed in between leaves no key
     /// without its origin.
-    pub const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Pending,
         Self::Credential,
         Self::Failure,
@@ -56,7 +56,7 @@ impl StoreFile {
     ];
 
     /// The name in the directory.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Credential => "kubelet-client.pem",
             Self::Origin => "origin.json",
@@ -75,32 +75,25 @@ impl StoreFile {
 /// belongs to a user other than root and the user of this process. Anyone who could write here
 /// could choose the node's key.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub(crate) struct Store {
     dir: PathBuf,
 }
 
 impl Store {
     /// Opens the directory. `None` if it does not exist.
-    pub fn open(dir: &Path) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn open(dir: &Path) -> Result<Option<Self>, StoreError> {
         let metadata = match fs::symlink_metadata(dir) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
-                return Err(StoreError::Read {
-                    path: dir.to_owned(),
-                    source,
-                });
+                return Err(StoreFault::Read(source).at(dir));
             }
         };
         if metadata.is_symlink() {
-            return Err(StoreError::Symlink {
-                path: dir.to_owned(),
-            });
+            return Err(StoreFault::Symlink.at(dir));
         }
         if !metadata.is_dir() {
-            return Err(StoreError::NotADirectory {
-                path: dir.to_owned(),
-            });
+            return Err(StoreFault::NotADirectory.at(dir));
         }
         check_owner(dir, &metadata)?;
         Ok(Some(Self {
@@ -109,14 +102,11 @@ impl Store {
     }
 
     /// Opens the directory, and creates it if it does not exist.
-    pub fn create(dir: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn create(dir: &Path) -> Result<Self, StoreError> {
         if let Some(store) = Self::open(dir)? {
             return Ok(store);
         }
-        let failed = |source| StoreError::Write {
-            path: dir.to_owned(),
-            source,
-        };
+        let failed = |source| StoreFault::Write(source).at(dir);
         if let Some(parent) = dir.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }
@@ -133,13 +123,8 @@ impl Store {
         Self::open(dir)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
     }
 
-    /// The path of the directory.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// The path of `file`.
-    pub fn path(&self, file: StoreFile) -> PathBuf {
+    pub(crate) fn path(&self, file: StoreFile) -> PathBuf {
         self.dir.join(file.name())
     }
 
@@ -150,7 +135,7 @@ impl Store {
     /// A file that others may write, a link, and anything that is no regular file are errors:
     /// another user may have put it there. Bytes that are not UTF-8 are read as a text that no
     /// parser accepts, because the parsers judge the content.
-    pub fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
+    pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
@@ -159,17 +144,16 @@ impl Store {
     ///
     /// The key is used anyway. Others may know it already, and a node without a credential is no
     /// safer.
-    pub fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, StoreError> {
+    pub(crate) fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, StoreError> {
         let path = self.path(file);
         // Non-blocking: a named pipe in the place of the file would block this for ever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(rustix::io::Errno::LOOP) => return Err(StoreError::Symlink { path }),
+            Err(rustix::io::Errno::LOOP) => return Err(StoreFault::Symlink.at(path)),
             Err(error) => {
-                let source = error.into();
-                return Err(StoreError::Read { path, source });
+                return Err(StoreFault::Read(error.into()).at(path));
             }
         };
         read_checked(&path, file, opened).map(Some)
@@ -177,7 +161,7 @@ impl Store {
 
     /// Replaces `file`. A reader sees the old content or the new, never a mixture, even after a
     /// power failure.
-    pub fn replace(
+    pub(crate) fn replace(
         &self,
         file: StoreFile,
         content: &[u8],
@@ -186,19 +170,19 @@ impl Store {
         let path = self.path(file);
         // A file that is too large to read would stop every later run.
         if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
-            return Err(StoreError::TooLarge { path });
+            return Err(StoreFault::TooLarge.at(path));
         }
         replace::replace(&self.dir, &path, content)
-            .map_err(|source| StoreError::Write { path, source })
+            .map_err(|source| StoreFault::Write(source).at(path))
     }
 
     /// Removes `file`, if it exists.
-    pub fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
+    pub(crate) fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
         remove(self.path(file))
     }
 
     /// Removes `file` and its quarantined copies, which may contain keys.
-    pub fn forget(&self, file: StoreFile, lock: &StoreLock) -> Result<(), StoreError> {
+    pub(crate) fn forget(&self, file: StoreFile, lock: &StoreLock) -> Result<(), StoreError> {
         self.remove(file, lock)?;
         replace::left_of(&self.path(file)).try_for_each(remove)
     }
@@ -207,7 +191,7 @@ impl Store {
     /// are kept.
     ///
     /// Returns the new path, or `None` if the file did not exist.
-    pub fn quarantine(
+    pub(crate) fn quarantine(
         &self,
         file: StoreFile,
         _lock: &StoreLock,
@@ -216,7 +200,7 @@ impl Store {
         match replace::quarantine(&self.dir, &path) {
             Ok(kept) => Ok(Some(kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreError::Write { path, source }),
+            Err(source) => Err(StoreFault::Write(source).at(path)),
         }
     }
 }
@@ -250,10 +234,7 @@ fn in_its_folder(
         .mode(0o755)
         .create(dir);
     made.and_then(|()| write(dir))
-        .map_err(|source| StoreError::Write {
-            path: path.to_owned(),
-            source,
-        })
+        .map_err(|source| StoreFault::Write(source).at(path))
 }
 
 /// Removes a file, if it exists.
@@ -265,26 +246,19 @@ fn remove(path: PathBuf) -> Result<(), StoreError> {
     match fs::remove_file(&path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(StoreError::Write { path, source }),
+        Err(source) => Err(StoreFault::Write(source).at(path)),
     }
 }
 
 fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, StoreError> {
-    let failed = |source| StoreError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| StoreFault::Read(source).at(path);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(StoreError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(StoreFault::NotAFile.at(path));
     }
     check_owner(path, &metadata)?;
     if metadata.len() > MAX_FILE_LEN {
-        return Err(StoreError::TooLarge {
-            path: path.to_owned(),
-        });
+        return Err(StoreFault::TooLarge.at(path));
     }
     let length = usize::try_from(metadata.len()).unwrap_or_default();
     // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
@@ -301,19 +275,12 @@ fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile,
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
-    let path = || path.to_owned();
     let owner = metadata.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(StoreError::ForeignOwner {
-            path: path(),
-            owner,
-        });
+        return Err(StoreFault::ForeignOwner(owner).at(path));
     }
     if metadata.mode() & OTHERS_WRITE != 0 {
-        return Err(StoreError::OthersMayWrite {
-            path: path(),
-            mode: metadata.mode() & 0o7777,
-        });
+        return Err(StoreFault::OthersMayWrite(metadata.mode() & 0o7777).at(path));
     }
     Ok(())
 }

@@ -16,30 +16,28 @@ const USELESS_ORIGIN: &str = "its origin.json is of no use";
 
 /// A file that exists and is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Rejected {
+pub(crate) struct Rejected {
     /// The file.
-    pub file: StoreFile,
+    pub(crate) file: StoreFile,
     /// The reason.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// The contents of the store.
 #[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct StoreContents {
+pub(crate) struct StoreContents {
     /// The machine, node and cluster of the credential.
-    pub origin: Option<Origin>,
+    pub(crate) origin: Option<Origin>,
     /// The credential. Only with an origin that is of this machine and of the credential's node.
-    pub credential: Option<Credential>,
+    pub(crate) credential: Option<Credential>,
     /// The files to quarantine.
-    pub rejected: Vec<Rejected>,
+    pub(crate) rejected: Vec<Rejected>,
     /// A warning, if others could read the credential's key.
-    pub readable_by_others: Option<KeyReadableByOthers>,
+    pub(crate) readable_by_others: Option<KeyReadableByOthers>,
     /// The ID of this boot.
-    pub boot_id: Option<String>,
+    pub(crate) boot_id: Option<String>,
     /// A digest of this machine, if this run compared it with the origin: once a boot.
-    pub machine: Option<MachineDigest>,
+    pub(crate) machine: Option<MachineDigest>,
 }
 
 impl StoreContents {
@@ -51,7 +49,7 @@ impl StoreContents {
     /// # Errors
     ///
     /// Only a store that is unsafe or unreadable as a whole is an error.
-    pub fn load(store: &Store, machine: &Machine) -> Result<Self, StoreError> {
+    pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, StoreError> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
             ..Self::default()
@@ -155,7 +153,7 @@ impl StoreContents {
 
     /// Decides what to do at `now` with the credential. `ca_changed` means that the cluster's CA
     /// certificates have changed since the issue of the credential.
-    pub fn rotation(&self, renewal: Renewal, ca_changed: bool, now: SystemTime) -> Rotation {
+    pub(crate) fn rotation(&self, renewal: Renewal, ca_changed: bool, now: SystemTime) -> Rotation {
         let Some(credential) = &self.credential else {
             return Rotation::Enrol;
         };
@@ -170,7 +168,7 @@ impl StoreContents {
     }
 
     /// The credential, if it is valid at `now`, as an API server sees it.
-    pub fn valid(&self, now: SystemTime) -> Option<&Credential> {
+    pub(crate) fn valid(&self, now: SystemTime) -> Option<&Credential> {
         self.credential
             .as_ref()
             .filter(|credential| credential.validity().holds_at(now))

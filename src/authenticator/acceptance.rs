@@ -9,7 +9,7 @@ use super::{Authenticator, program};
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError};
+use crate::kube::{ApiClient, ApiError, ApiFault};
 use crate::origin::Origin;
 use crate::secret::Secret;
 use crate::store::{Store, StoreFile};
@@ -79,8 +79,8 @@ impl Authenticator<'_> {
 /// Whether the API server refuses the certificate itself.
 pub(super) const fn is_refusal(error: &ApiError) -> bool {
     matches!(
-        error,
-        ApiError::Forbidden { .. } | ApiError::Unauthorized { .. }
+        error.fault,
+        ApiFault::Forbidden(_) | ApiFault::Unauthorized(_)
     )
 }
 

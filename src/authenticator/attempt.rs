@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 
-use super::exit_code::{issued_failure, store_failure};
 use super::negotiation::{Connection, Requester};
 use super::request::digest;
 use super::step::{Step, Steps};
@@ -35,15 +34,23 @@ pub(super) struct RenewalError {
     pub(super) next_attempt: SystemTime,
 }
 
-impl RenewalError {
+impl From<Failure> for RenewalError {
     /// A failure without a back-off.
-    pub(super) fn at_once(failure: Failure) -> Self {
+    fn from(failure: Failure) -> Self {
         Self {
             failure,
             next_attempt: clock::now() + SOON,
         }
     }
+}
 
+impl From<RenewalError> for Failure {
+    fn from(error: RenewalError) -> Self {
+        error.failure
+    }
+}
+
+impl RenewalError {
     /// The recorded failure, while its back-off lasts.
     pub(super) fn of_memory(
         record: &FailureRecord,
@@ -106,7 +113,7 @@ impl Memory {
     pub(super) fn write(&self, locked: &Locked<'_>, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         if !is_written && !self.in_full {
-            return RenewalError::at_once(failure);
+            return failure.into();
         }
         let now = clock::now();
         let previous = locked.failure_record();
@@ -130,7 +137,6 @@ impl Memory {
 }
 
 /// One attempt to get a new credential. It owns its data, because its thread may be abandoned.
-#[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
@@ -156,21 +162,19 @@ pub(super) struct Locked<'a> {
 impl Attempt {
     /// Gets a new credential, or returns the one that another run stored in the meantime.
     pub(super) fn run(mut self) -> Result<Credential, RenewalError> {
-        let store = Store::create(&self.settings.state_directory)
-            .map_err(|error| RenewalError::at_once(store_failure(&error)))?;
+        let store = Store::create(&self.settings.state_directory).map_err(Failure::from)?;
         let lock = store
             .lock(self.lock_deadline, &super::program(), clock::now())
-            .map_err(|error| RenewalError::at_once(Self::lock_failure(&store, &error)))?;
+            .map_err(|error| Self::lock_failure(&store, error))?;
         let lock = Arc::new(lock);
         self.steps.locked(&lock);
         let locked = Locked {
             store: &store,
             lock: &lock,
         };
-        let mut stored = self.load(&locked).map_err(RenewalError::at_once)?;
-        self.finish(&locked, &mut stored)
-            .map_err(RenewalError::at_once)?;
-        Self::forget_foreign_endorsement_key(&locked, &stored);
+        let mut stored = self.load(&locked)?;
+        self.finish(&locked, &mut stored)?;
+        Self::forget_foreign_endorsement_key(&locked, &stored)?;
         self.recall_endorsement_key(&store, &stored);
         let rotation = self.rotation(&stored);
         let stored = match stored.credential {
@@ -213,8 +217,8 @@ impl Attempt {
         stored.rotation(self.attester.renewal(), changed, clock::now())
     }
 
-    fn lock_failure(store: &Store, error: &StoreError) -> Failure {
-        let failure = store_failure(error);
+    fn lock_failure(store: &Store, error: StoreError) -> Failure {
+        let failure = Failure::from(error);
         let record = store.read(StoreFile::Failure).ok().flatten();
         match record.and_then(|text| FailureRecord::parse(&text)) {
             Some(record) => Failure::new(
@@ -227,8 +231,7 @@ impl Attempt {
     }
 
     fn load(&self, locked: &Locked<'_>) -> Result<StoreContents, Failure> {
-        let mut stored = StoreContents::load(locked.store, &self.machine)
-            .map_err(|error| store_failure(&error))?;
+        let mut stored = StoreContents::load(locked.store, &self.machine)?;
         if let Some(origin) = &stored.origin
             && let Err(error) =
                 ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
@@ -241,10 +244,7 @@ impl Attempt {
             rejected.filter(move |rejected| rejected.file == file)
         });
         for rejected in rejected {
-            let kept = locked
-                .store
-                .quarantine(rejected.file, locked.lock)
-                .map_err(|error| store_failure(&error))?;
+            let kept = locked.store.quarantine(rejected.file, locked.lock)?;
             if let Some(kept) = kept {
                 self.log.warn(&format!(
                     "{} is set aside as {}: {}",
@@ -267,15 +267,13 @@ impl Attempt {
             None => Requester::Certificate,
         };
         let endpoint = self.endpoint(stored, bootstrap)?;
-        let origin = Origin::new(
-            names.node_name.clone(),
-            endpoint.to_fields(),
-            stored
-                .machine
-                .clone()
-                .unwrap_or_else(|| self.machine.digest()),
-            self.scope().boot_id.clone(),
-        );
+        let machine = stored.machine.clone();
+        let origin = Origin {
+            node_name: names.node_name.clone(),
+            endpoint: endpoint.to_fields(),
+            machine: machine.unwrap_or_else(|| self.machine.digest()),
+            boot_id: self.scope().boot_id.clone(),
+        };
         // The origin comes first: it ties the files beside it to this machine. A stored credential
         // keeps its own origin until a new credential replaces it.
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
@@ -324,10 +322,10 @@ impl Attempt {
         let credential = match credential {
             Ok(credential) => credential,
             // The certificate becomes valid with time, and the next run fetches it again.
-            Err(error @ IssuedError::NotYetValid { .. }) => return Err(issued_failure(&error)),
+            Err(error @ IssuedError::NotYetValid { .. }) => return Err(error.into()),
             Err(error) => {
                 locked.drop_request(&mut pending)?;
-                return Err(issued_failure(&error));
+                return Err(error.into());
             }
         };
         // Before the certificate: a renewal with another endorsement key would look like another
@@ -353,7 +351,7 @@ impl Locked<'_> {
     pub(super) fn write(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
         self.store
             .replace(file, content, self.lock)
-            .map_err(|error| store_failure(&error))
+            .map_err(Failure::from)
     }
 
     /// Removes the request and keeps its key.

@@ -4,12 +4,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::attempt::Attempt;
-use super::exit_code::{bootstrap_failure, kubeconfig_failure};
+use super::exit_code::bootstrap_failure;
 use crate::attester::Renewal;
 use crate::clock;
 use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
-use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, KubeconfigError, Login};
+use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login};
 use crate::origin::Origin;
 use crate::secret::Secret;
 use crate::settings::Settings;
@@ -55,20 +55,25 @@ impl Attempt {
         stored: &StoreContents,
         bootstrap: Option<ClusterEndpoint>,
     ) -> Result<ClusterEndpoint, Failure> {
-        let wrong = |error: KubeconfigError| kubeconfig_failure(&error);
         if let Some(endpoint) = &self.endpoint {
             if let Some(origin) = &stored.origin {
                 refuse_other_cluster(endpoint, origin, &self.settings)?;
             }
             let document = "the exec info's cluster";
-            return ClusterEndpoint::from_fields(endpoint.to_fields(), document).map_err(wrong);
+            return Ok(ClusterEndpoint::from_fields(
+                endpoint.to_fields(),
+                document,
+            )?);
         }
         if let Some(origin) = &stored.origin {
             let document = StoreFile::Origin.name();
-            return ClusterEndpoint::from_fields(origin.endpoint.clone(), document).map_err(wrong);
+            return Ok(ClusterEndpoint::from_fields(
+                origin.endpoint.clone(),
+                document,
+            )?);
         }
         match (&self.settings.kubeconfig, bootstrap) {
-            (Some(path), _) => Kubeconfig::read_endpoint(path).map_err(wrong),
+            (Some(path), _) => Ok(Kubeconfig::read_endpoint(path)?),
             (None, Some(endpoint)) => Ok(endpoint),
             (None, None) => {
                 let path = &self.settings.bootstrap_kubeconfig;
@@ -85,8 +90,7 @@ fn refuse_other_cluster(
     origin: &Origin,
     settings: &Settings,
 ) -> Result<(), Failure> {
-    let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
-        .map_err(|error| kubeconfig_failure(&error))?;
+    let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())?;
     if known.is_of_same_cluster(endpoint) {
         return Ok(());
     }
@@ -150,7 +154,12 @@ mod tests {
             ..EndpointFields::default()
         };
         let node_name = NodeName::parse("n1").unwrap();
-        let origin = Origin::new(node_name, endpoint, MachineDigest::default(), None);
+        let origin = Origin {
+            node_name,
+            endpoint,
+            machine: MachineDigest::default(),
+            boot_id: None,
+        };
         let text = info(data);
         let info = crate::exec::ExecInfo::parse(text.as_ref()).unwrap();
         ca_changed(info.cluster.as_ref(), Some(&origin))

@@ -23,11 +23,20 @@ impl Attempt {
 
     /// Removes an endorsement key that no origin ties to this machine, before this run writes an
     /// origin.
-    pub(super) fn forget_foreign_endorsement_key(locked: &Locked<'_>, stored: &StoreContents) {
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be removed. With an origin, the next run would trust it.
+    pub(super) fn forget_foreign_endorsement_key(
+        locked: &Locked<'_>,
+        stored: &StoreContents,
+    ) -> Result<(), Failure> {
         if stored.origin.is_none() {
-            // If the removal fails, this run does not read the file either.
-            drop(locked.store.remove(StoreFile::EndorsementKey, locked.lock));
+            locked
+                .store
+                .remove(StoreFile::EndorsementKey, locked.lock)?;
         }
+        Ok(())
     }
 
     /// Saves the endorsement key of `request`, which was issued.
@@ -56,4 +65,33 @@ impl Attempt {
 fn remembered(store: &Store) -> Option<String> {
     let text = store.read(StoreFile::EndorsementKey).ok().flatten()?;
     Some(text.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{self, Deadline};
+    use crate::failure::Code;
+
+    #[test]
+    fn a_foreign_key_that_cannot_be_removed_ends_the_run() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(&root.path().join("state")).unwrap();
+        let deadline = Deadline::after(Duration::from_secs(30));
+        let lock = store.lock(deadline, "test", clock::now()).unwrap();
+        let locked = Locked {
+            store: &store,
+            lock: &lock,
+        };
+        let forget = || Attempt::forget_foreign_endorsement_key(&locked, &StoreContents::default());
+        assert!(forget().is_ok());
+        std::fs::create_dir(store.path(StoreFile::EndorsementKey)).unwrap();
+
+        let failure = forget().unwrap_err();
+
+        assert_eq!(failure.code(), Code::Store);
+        assert!(failure.what().contains("endorsement-key"), "{failure}");
+    }
 }

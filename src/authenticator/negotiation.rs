@@ -7,15 +7,16 @@ use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
+use super::acceptance::is_refusal;
 use super::attempt::{Attempt, Locked};
-use super::exit_code::{api_failure, certificate_failure, enrolment_failure, refused_certificate};
+use super::exit_code::{certificate_failure, refused_certificate};
 use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
 use super::step::Step;
 use crate::clock;
-use crate::enrolment::{self, Decision, EnrolmentError};
+use crate::enrolment::{self, EnrolmentError};
 use crate::failure::Failure;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError, NewCsr};
+use crate::kube::{ApiClient, CsrState, NewCsr};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreFile;
 
@@ -77,8 +78,7 @@ impl Connection {
             client
         } else {
             let environment = |name: &str| std::env::var_os(name);
-            ApiClient::connect(&self.endpoint, &self.login, &environment)
-                .map_err(|error| api_failure(&error))?
+            ApiClient::connect(&self.endpoint, &self.login, &environment)?
         };
         Ok(self.client.insert(client))
     }
@@ -121,7 +121,7 @@ impl Attempt {
         let mut open = self.open_request(locked, pending, subject, &version)?;
         loop {
             let decision = self.submit_and_wait(locked, server, pending, &open)?;
-            if let Some(refused) = not_the_records(&decision, server.requester, &open) {
+            if let Some(refused) = not_the_records(decision.as_ref(), server.requester, &open) {
                 let path = &self.settings.bootstrap_kubeconfig;
                 let Some(bootstrap) = self.bootstrap_login(&refused) else {
                     locked.drop_request(pending)?;
@@ -135,12 +135,12 @@ impl Attempt {
                 open = self.open_request(locked, pending, subject, &version)?;
                 continue;
             }
-            let Decision::Failed {
+            let Some(CsrState::Failed {
                 reason,
                 message,
-                supported,
+                supported_versions: supported,
                 challenge,
-            } = &decision
+            }) = &decision
             else {
                 return conclude(locked, pending, decision);
             };
@@ -219,17 +219,18 @@ impl Attempt {
         server: &mut Connection,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Decision, Failure> {
+    ) -> Result<Option<CsrState>, Failure> {
         loop {
             let error = match self.ask(locked, server.client()?, pending, open)? {
                 Ok(decision) => return Ok(decision),
                 Err(error) => error,
             };
             if server.requester == Requester::Bootstrap {
-                return Err(enrolment_failure(&error));
+                return Err(error.into());
             }
-            let refused = certificate_failure(&error, &self.settings.bootstrap_kubeconfig);
-            if !is_about_the_requester(&error) {
+            let about_the_requester = is_about_the_requester(&error);
+            let refused = certificate_failure(error, &self.settings.bootstrap_kubeconfig);
+            if !about_the_requester {
                 return Err(refused);
             }
             let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
@@ -243,7 +244,7 @@ impl Attempt {
         client: &ApiClient,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Result<Decision, EnrolmentError>, Failure> {
+    ) -> Result<Result<Option<CsrState>, EnrolmentError>, Failure> {
         let csr = NewCsr {
             name: &open.name,
             signer_name: &open.subject.signer_name,
@@ -275,7 +276,7 @@ impl Attempt {
         if let Err(EnrolmentError::NameConflict { .. }) = &decision {
             locked.drop_request(pending)?;
         }
-        if !matches!(decision, Err(_) | Ok(Decision::Undecided)) {
+        if !matches!(decision, Err(_) | Ok(Some(CsrState::Pending))) {
             self.steps.done(Step::Decided);
         }
         Ok(decision)
@@ -284,19 +285,16 @@ impl Attempt {
 
 /// Whether the API server refuses the credential of the request. It may accept another.
 fn is_about_the_requester(error: &EnrolmentError) -> bool {
-    matches!(
-        error,
-        EnrolmentError::Api(ApiError::Unauthorized { .. } | ApiError::Forbidden { .. })
-    )
+    matches!(error, EnrolmentError::Api(error) if is_refusal(error))
 }
 
 /// The failure of `open`, if its denial is about the requesting certificate.
 fn not_the_records(
-    decision: &Decision,
+    decision: Option<&CsrState>,
     requester: Requester,
     open: &OpenRequest,
 ) -> Option<Failure> {
-    let Decision::Denied { reason, message } = decision else {
+    let Some(CsrState::Denied { reason, message }) = decision else {
         return None;
     };
     let by_certificate = requester == Requester::Certificate;

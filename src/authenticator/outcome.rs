@@ -4,15 +4,15 @@ use kubelet_attestation::evidence::tpm::InvalidChallenge;
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::attempt::Locked;
-use crate::enrolment::Decision;
 use crate::failure::{Code, Failure};
+use crate::kube::CsrState;
 use crate::pending::{OpenRequest, Pending};
 
 /// The issued chain, or the failure.
 pub(super) fn conclude(
     locked: &Locked<'_>,
     pending: &mut Pending,
-    decision: Decision,
+    decision: Option<CsrState>,
 ) -> Result<String, Failure> {
     let name = pending
         .request
@@ -20,23 +20,23 @@ pub(super) fn conclude(
         .map(|open| open.name.clone())
         .unwrap_or_default();
     let failure = match decision {
-        Decision::Issued(chain) => return Ok(chain),
-        Decision::Undecided => {
+        Some(CsrState::Issued { chain_pem }) => return Ok(chain_pem),
+        Some(CsrState::Pending) => {
             return Err(Failure::new(
                 Code::Pending,
                 format!("the request {name} is still pending"),
                 "see why node-attestation-controller does not decide it; the next run waits for the same request",
             ));
         }
-        Decision::Denied { reason, message } => denied(&name, &reason, &message),
-        Decision::Failed {
+        Some(CsrState::Denied { reason, message }) => denied(&name, &reason, &message),
+        Some(CsrState::Failed {
             reason, message, ..
-        } => Failure::new(
+        }) => Failure::new(
             Code::Failed,
             format!("the request {name} failed ({reason}): {message}"),
             "look the reason up in docs/reasons.md; the next run makes another request",
         ),
-        Decision::Gone => Failure::new(
+        None => Failure::new(
             Code::Failed,
             format!("the request {name} was deleted before it was decided"),
             "the next run makes another request",

@@ -14,9 +14,8 @@ use kubelet_attestation::version::EvidenceVersion;
 use sha2::{Digest as _, Sha256};
 
 use super::attempt::{Attempt, Locked};
-use super::exit_code::{attester_failure, node_name_failure, store_failure};
 use super::step::Step;
-use crate::attester::{Challenged, Claim, ErrorKind, ProviderIdSources, Renewal};
+use crate::attester::{Challenged, Claim, ProviderIdSources, Renewal};
 use crate::backoff::FailureScope;
 use crate::clock;
 use crate::credential::Credential;
@@ -59,9 +58,7 @@ impl Attempt {
             kubeadm: kubeadm.as_ref(),
             host_name: &host_name,
         };
-        let node_name = sources
-            .decide()
-            .map_err(|error| node_name_failure(&error))?;
+        let node_name = sources.decide()?;
         if let Some(host_name) = sources.passed_over() {
             self.log.warn(&format!(
                 "this node was enrolled as {node_name} and is asked for as that, but its kubelet \
@@ -78,10 +75,7 @@ impl Attempt {
             known,
             deadline: self.deadline,
         };
-        let provider_id = self
-            .attester
-            .provider_id(&sources)
-            .map_err(|error| attester_failure(&error))?;
+        let provider_id = self.attester.provider_id(&sources)?;
         Ok(Names {
             node_name,
             provider_id,
@@ -168,10 +162,7 @@ impl Attempt {
     }
 
     fn read_pending(&self, locked: &Locked<'_>) -> Result<Option<Pending>, Failure> {
-        let read = locked
-            .store
-            .read_key(StoreFile::Pending)
-            .map_err(|error| store_failure(&error))?;
+        let read = locked.store.read_key(StoreFile::Pending)?;
         let Some((text, exposed)) = read else {
             return Ok(None);
         };
@@ -185,10 +176,7 @@ impl Attempt {
             Ok(_) => "it is another machine's".to_owned(),
             Err(error) => error_chain(&error),
         };
-        let kept = locked
-            .store
-            .quarantine(StoreFile::Pending, locked.lock)
-            .map_err(|error| store_failure(&error))?;
+        let kept = locked.store.quarantine(StoreFile::Pending, locked.lock)?;
         self.log.warn(&format!(
             "{} is set aside as {}: {why}",
             StoreFile::Pending.name(),
@@ -228,10 +216,10 @@ impl Attempt {
         {
             Ok(evidence) => evidence,
             Err(error) => {
-                if error.kind() == ErrorKind::Evidence && pending.request.is_some() {
+                if error.code() == Code::EvidenceInvalid && pending.request.is_some() {
                     locked.drop_request(pending)?;
                 }
-                return Err(attester_failure(&error));
+                return Err(error.into());
             }
         };
         self.steps.done(Step::Attested);
@@ -265,10 +253,10 @@ impl Attempt {
             Ok(Some(evidence)) => evidence,
             Ok(None) => return Ok(None),
             Err(error) => {
-                if error.kind() == ErrorKind::Evidence {
+                if error.code() == Code::EvidenceInvalid {
                     locked.drop_request(pending)?;
                 }
-                return Err(attester_failure(&error));
+                return Err(error.into());
             }
         };
         self.steps.done(Step::Answered);
@@ -299,8 +287,7 @@ impl Attempt {
         let draft = Draft::new(&key, &subject)?;
         let evidence = self
             .attester
-            .evidence(&self.claim(&draft, &subject, &version))
-            .map_err(|error| attester_failure(&error))?;
+            .evidence(&self.claim(&draft, &subject, &version))?;
         let open = self.sealed(draft, &subject, evidence, clock::now());
         Ok((subject, open.bytes))
     }

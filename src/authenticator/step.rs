@@ -1,6 +1,5 @@
 //! The progress of a run.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -9,7 +8,6 @@ use crate::store::StoreLock;
 
 /// A completed step. If a run is killed after any of them, the next run continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
 pub enum Step {
     /// No step is complete.
     Started,
@@ -51,63 +49,11 @@ pub enum Step {
     EnvironmentWritten,
 }
 
-impl Step {
-    /// Every step of a run without a challenge, in order.
-    pub const ALL: [Self; 12] = [
-        Self::Started,
-        Self::Locked,
-        Self::Loaded,
-        Self::Named,
-        Self::OriginSaved,
-        Self::KeySaved,
-        Self::Attested,
-        Self::RequestSaved,
-        Self::Acknowledged,
-        Self::Decided,
-        Self::CredentialStored,
-        Self::Cleared,
-    ];
-
-    /// The steps that a challenge adds, in order.
-    pub const CHALLENGE: [Self; 4] = [
-        Self::Challenged,
-        Self::Answered,
-        Self::AnswerSaved,
-        Self::AnswerAcknowledged,
-    ];
-
-    /// The steps of `setup`, in the order of a join. The enrolment follows them.
-    pub const SETUP: [Self; 3] = [
-        Self::BootstrapKubeconfigWritten,
-        Self::KubeletKubeconfigWritten,
-        Self::EnvironmentWritten,
-    ];
-}
-
 /// A callback after each step.
-#[derive(Clone)]
-pub struct Observer(Arc<dyn Fn(Step) + Send + Sync>);
-
-impl Observer {
-    /// Calls `told` after each step.
-    pub fn new(told: impl Fn(Step) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(told))
-    }
-
-    pub(crate) fn tell(&self, step: Step) {
-        let Self(told) = self;
-        told(step);
-    }
-}
-
-impl fmt::Debug for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Observer(..)")
-    }
-}
+pub type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 
 /// The last completed step of a run, for the thread that waits for it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Steps {
     last: Arc<Mutex<Step>>,
     lock: Arc<OnceLock<Arc<StoreLock>>>,
@@ -138,7 +84,7 @@ impl Steps {
     pub(super) fn done(&self, step: Step) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = step;
         if let Some(observer) = &self.observer {
-            observer.tell(step);
+            observer(step);
         }
     }
 

@@ -11,10 +11,9 @@ use clap::{
 };
 use clap_complete::Shell;
 
-use crate::kubelet;
 use crate::log::{Format, Log};
 use crate::settings::{Entry, ProviderSchema};
-use crate::setup;
+use crate::setup::Setup;
 
 const SETTINGS: &str = "Settings";
 
@@ -48,17 +47,10 @@ struct Flags {
         default_value_t,
         help_heading = "Output"
     )]
-    log_format: LogFormat,
+    log_format: Format,
     /// Say what is done, step by step.
     #[arg(long, short, global = true, help_heading = "Output")]
     verbose: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum LogFormat {
-    #[default]
-    Text,
-    Json,
 }
 
 /// A command.
@@ -96,7 +88,7 @@ pub(super) enum Command {
     /// unit.
     ///
     /// Takes over from `kubeadm join`. Does nothing where there is nothing to take over.
-    Setup(SetupOptions),
+    Setup(Setup),
     /// Print a file that has a kubelet run this plugin.
     Render {
         /// The plugin on the node; this program's own path if not given.
@@ -116,30 +108,6 @@ pub(super) enum Command {
         /// The shell.
         shell: Shell,
     },
-}
-
-/// The files of `setup`.
-#[derive(Debug, Args)]
-pub(super) struct SetupOptions {
-    /// The kubeconfig whose credential is taken over; the kubelet's own for a node that has joined
-    /// before.
-    #[arg(long, value_name = "FILE", default_value = setup::BOOTSTRAP_KUBECONFIG)]
-    pub(super) from: PathBuf,
-    /// The kubelet's kubeconfig.
-    #[arg(long, value_name = "FILE", default_value = setup::KUBELET_KUBECONFIG)]
-    pub(super) kubelet_kubeconfig: PathBuf,
-    /// The file that systemd reads the kubelet's arguments from.
-    #[arg(long, value_name = "FILE", default_value = setup::ENVIRONMENT_FILE)]
-    pub(super) environment_file: PathBuf,
-    /// In the place of the file that kubeadm writes the kubelet's arguments to, for tests.
-    #[arg(long, hide = true, default_value = kubelet::KUBEADM_FLAGS)]
-    pub(super) kubeadm_flags: PathBuf,
-    /// The kubelet's folder of certificates.
-    #[arg(long, value_name = "DIR", default_value = setup::CERT_DIR)]
-    pub(super) cert_dir: PathBuf,
-    /// Restore a kubeconfig with the stored certificate, and kubeadm's arguments.
-    #[arg(long, conflicts_with = "from")]
-    pub(super) undo: bool,
 }
 
 /// A file that `render` prints.
@@ -280,11 +248,7 @@ impl Arguments {
     }
 
     pub(super) fn log(&self) -> Log {
-        let format = match self.flags.log_format {
-            LogFormat::Text => Format::Text,
-            LogFormat::Json => Format::Json,
-        };
-        Log::new(format, self.flags.verbose)
+        Log::new(self.flags.log_format, self.flags.verbose)
     }
 
     pub(super) fn config(&self) -> Option<&std::path::Path> {

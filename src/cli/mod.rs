@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attester::Attester;
-use crate::authenticator::{Authenticator, Caller, Observer};
+use crate::authenticator::{Authenticator, Caller};
 use crate::exec::ExecInfo;
 use crate::failure::{Code, Failure};
 use crate::log::Log;
@@ -23,6 +23,7 @@ use crate::machine::Machine;
 use crate::rescue::{Rescue, keep_memory};
 use crate::settings::{ProviderSchema, Settings, SettingsError, Sources, Variables};
 
+pub use crate::authenticator::{Observer, Step};
 use arguments::Arguments;
 use kubelet_attestation::errors::error_chain;
 

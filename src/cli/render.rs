@@ -11,7 +11,6 @@ use super::arguments::{
 };
 use super::setup::{plain, this_program};
 use super::{Session, answer};
-use crate::authenticator::kubeconfig_failure;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::Kubeconfig;
 use crate::settings::CONFIG_FILE;
@@ -47,8 +46,7 @@ impl Session {
             Rendered::Kubeconfig => {
                 let settings = self.interactive(arguments)?.settings;
                 let path = settings.kubeconfig.unwrap_or(settings.bootstrap_kubeconfig);
-                let endpoint = Kubeconfig::read_endpoint(&path);
-                let endpoint = endpoint.map_err(|error| kubeconfig_failure(&error))?;
+                let endpoint = Kubeconfig::read_endpoint(&path)?;
                 exec_kubeconfig(&endpoint.to_fields(), &program)
             }
             Rendered::KubeletDropIn => drop_in.to_string(),

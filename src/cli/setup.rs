@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::arguments::{Arguments, SetupOptions};
+use super::arguments::Arguments;
 use super::{Session, answer};
 use crate::authenticator::{Authenticator, Caller};
 use crate::failure::{Code, Failure};
@@ -14,20 +14,12 @@ use crate::setup::{Done, Setup, is_plain};
 const ENROLMENT: Duration = Duration::from_secs(55);
 
 impl Session {
-    pub(super) fn set_up(
-        &self,
-        arguments: &Arguments,
-        options: &SetupOptions,
-    ) -> Result<(), Failure> {
+    pub(super) fn set_up(&self, arguments: &Arguments, options: &Setup) -> Result<(), Failure> {
         plain("--kubelet-kubeconfig", &options.kubelet_kubeconfig)?;
         plain("--cert-dir", &options.cert_dir)?;
         let setup = Setup {
-            from: options.from.clone(),
-            kubelet_kubeconfig: options.kubelet_kubeconfig.clone(),
-            environment_file: options.environment_file.clone(),
-            cert_dir: options.cert_dir.clone(),
-            kubeadm_flags: options.kubeadm_flags.clone(),
             program: this_program()?,
+            ..options.clone()
         };
         // This runs before each start of a kubelet that keeps failing. So a back-off applies, as
         // for client-go.
@@ -38,15 +30,12 @@ impl Session {
             limit: ENROLMENT,
             ..authenticator
         };
-        let done = if options.undo {
+        let done = if setup.undo {
             setup.undo(&authenticator)?
         } else {
             setup.take_over(authenticator)?
         };
-        let (program, kubeconfig) = (
-            setup.program.display(),
-            options.kubelet_kubeconfig.display(),
-        );
+        let (program, kubeconfig) = (setup.program.display(), setup.kubelet_kubeconfig.display());
         let text = match done {
             Done::LeftAlone(why) => format!("nothing to do: {why}\n"),
             Done::SetUp(failure) => {

@@ -27,7 +27,6 @@ pub struct Expected<'a> {
 
 /// The issued certificate is not the requested one.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum IssuedError {
     /// It is not a chain of certificates in PEM.
     #[error("the issued certificate is not 1 to {MAX_CERTIFICATES} CERTIFICATE blocks in PEM")]

@@ -20,13 +20,6 @@ const NEEDED: ValueError = ValueError::Needed("http:// and an IP address, with o
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetadataEndpoint(SocketAddr);
 
-impl MetadataEndpoint {
-    /// The endpoint at this address.
-    pub fn new(address: SocketAddr) -> Self {
-        Self(address)
-    }
-}
-
 impl fmt::Display for MetadataEndpoint {
     /// The URL without a path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -37,26 +37,8 @@ pub enum ImdsError {
         /// The time of the wait.
         waited: Duration,
     },
-    /// The status is 401.
-    #[error("the instance metadata service does not accept its own token (401 for {path})")]
-    Unauthorized {
-        /// The requested path.
-        path: String,
-    },
-    /// The status is 403.
-    #[error("the instance metadata service refuses {path} (403)")]
-    Forbidden {
-        /// The requested path.
-        path: String,
-    },
-    /// The status is 404.
-    #[error("the instance metadata service has no {path} (404)")]
-    NotFound {
-        /// The requested path.
-        path: String,
-    },
-    /// The status is another one than success, for example a redirect.
-    #[error("the instance metadata service answers {path} with status {status}")]
+    /// The status is another one than success.
+    #[error("the instance metadata service {}", refusal(path, *status))]
     Status {
         /// The requested path.
         path: String,
@@ -113,16 +95,15 @@ impl ImdsError {
                 "run the plugin on the host and not in a container's network; otherwise raise the \
                  instance's HttpPutResponseHopLimit"
             }
-            Self::TimedOut { .. } | Self::Unauthorized { .. } => {
+            Self::TimedOut { .. } | Self::Status { status: 401, .. } => {
                 "nothing, if it passes: the next run asks again; otherwise see what stands between \
                  this host and the metadata service"
             }
-            Self::Forbidden { .. } => {
+            Self::Status { status: 403, .. } => {
                 "enable the instance's metadata endpoint (HttpEndpoint), and see that no proxy \
                  stands before it"
             }
-            Self::NotFound { .. }
-            | Self::Status { .. }
+            Self::Status { .. }
             | Self::NotHttp { .. }
             | Self::TooLarge { .. }
             | Self::NoToken { .. }
@@ -142,13 +123,19 @@ impl ImdsError {
             | Self::TimedOut { .. }
             | Self::NotHttp { .. } => true,
             Self::Status { status, .. } => *status == 429 || *status >= 500,
-            Self::Unauthorized { .. }
-            | Self::Forbidden { .. }
-            | Self::NotFound { .. }
-            | Self::TooLarge { .. }
+            Self::TooLarge { .. }
             | Self::NoToken { .. }
             | Self::NotText { .. }
             | Self::Client { .. } => false,
         }
+    }
+}
+
+fn refusal(path: &str, status: u16) -> String {
+    match status {
+        401 => format!("does not accept its own token (401 for {path})"),
+        403 => format!("refuses {path} (403)"),
+        404 => format!("has no {path} (404)"),
+        _ => format!("answers {path} with status {status}"),
     }
 }

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::error::ImdsError;
 use crate::clock::Deadline;
-use crate::failure::innermost;
+use crate::failure::{causes, innermost};
 use crate::kube::tls_configuration;
 
 /// The service is on the same host, so a connection succeeds at once or not at all.
@@ -90,13 +90,12 @@ impl Client {
 
 impl Question<'_> {
     fn check(&self, status: StatusCode) -> Result<(), ImdsError> {
-        let path = self.path.to_owned();
         match status.as_u16() {
             200 => Ok(()),
-            401 => Err(ImdsError::Unauthorized { path }),
-            403 => Err(ImdsError::Forbidden { path }),
-            404 => Err(ImdsError::NotFound { path }),
-            status => Err(ImdsError::Status { path, status }),
+            status => Err(ImdsError::Status {
+                path: self.path.to_owned(),
+                status,
+            }),
         }
     }
 
@@ -128,11 +127,9 @@ enum Fault {
 }
 
 impl Fault {
-    /// Searches the causes. The error of a read is an I/O error that wraps the library's error.
     fn of(error: &(dyn Error + 'static)) -> Self {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(error) = error.downcast_ref::<reqwest::Error>() {
+        for cause in causes(error) {
+            if let Some(error) = cause.downcast_ref::<reqwest::Error>() {
                 if error.is_connect() {
                     return Self::Connect;
                 }
@@ -140,15 +137,10 @@ impl Fault {
                     return Self::Timeout;
                 }
             }
-            let io = error.downcast_ref::<io::Error>();
+            let io = cause.downcast_ref::<io::Error>();
             if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
                 return Self::Timeout;
             }
-            // The source of an I/O error is not the wrapped error, but that error's source.
-            next = match io.and_then(io::Error::get_ref) {
-                Some(wrapped) => Some(wrapped),
-                None => error.source(),
-            };
         }
         Self::Other
     }

@@ -3,6 +3,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::settings::Value as _;
 
 /// Longer than any wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,7 +56,7 @@ impl Service {
     }
 
     fn open(&self, deadline: Duration) -> Result<Imds, ImdsError> {
-        let endpoint = MetadataEndpoint::new(self.address);
+        let endpoint = MetadataEndpoint::read(&format!("http://{}", self.address)).unwrap();
         Imds::open(Some(endpoint), Deadline::after(deadline))
     }
 
@@ -203,7 +204,7 @@ fn no_service_is_an_error_that_names_where_it_was_looked_for() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let endpoint = MetadataEndpoint::new(address);
+    let endpoint = MetadataEndpoint::read(&format!("http://{address}")).unwrap();
 
     let error = Imds::open(Some(endpoint), Deadline::after(A_WHILE));
 

@@ -13,13 +13,13 @@ use reqwest::{Method, Proxy, StatusCode, Url, redirect};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::error::ApiError;
+use super::error::{ApiError, ApiFault};
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
 use super::transport::{Answer, Lines, Question, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireCsr, WireList};
-use super::watch::{Waited, Watch};
+use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::settings::Environment;
 
@@ -46,16 +46,6 @@ const NODE_LEASES: [&str; 6] = [
 
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
 
-/// The result of a create.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is matched at once")]
-pub enum Created {
-    /// The object as the API server stored it.
-    Created(CsrObject),
-    /// An object of this name exists. The caller has to compare it, with [`ApiClient::get`].
-    AlreadyExists,
-}
-
 /// A client for one API server and one login.
 ///
 /// # Guarantees
@@ -81,22 +71,13 @@ impl ApiClient {
         environment: Environment<'_>,
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
-        let unusable = |field, why| ApiError::Unusable {
-            server: server.to_owned(),
-            field,
-            why,
-        };
-        let failed = |source| ApiError::Client {
-            server: server.to_owned(),
-            source,
-        };
-        let (identity, headers) = present(login).map_err(|(field, why)| unusable(field, why))?;
+        let unusable = |(field, why)| ApiFault::Unusable { field, why }.of(server);
+        let (identity, headers) = present(login).map_err(unusable)?;
         let roots = tls::roots(endpoint.ca())
-            .ok_or_else(|| unusable("certificate-authority-data", Refused::NotCertificates))?;
-        let tls =
-            tls::configure(roots, identity).map_err(|error| failed(io::Error::other(error)))?;
-        let route =
-            Route::to(endpoint, environment).map_err(|(field, why)| unusable(field, why))?;
+            .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
+        let tls = tls::configure(roots, identity)
+            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
+        let route = Route::to(endpoint, environment).map_err(unusable)?;
         let base = route.base;
         let name = base.host_str().unwrap_or_default().to_owned();
         let client = route
@@ -109,7 +90,7 @@ impl ApiClient {
             .referer(false)
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
-            .map_err(|error| failed(io::Error::other(error)))?;
+            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
             requests: beneath(base.clone(), COLLECTION),
@@ -117,21 +98,26 @@ impl ApiClient {
         })
     }
 
-    /// Creates a request.
-    pub fn create(&self, csr: NewCsr<'_>, deadline: Deadline) -> Result<Created, ApiError> {
+    /// Creates a request, and returns it as the API server stored it. `None` if an object of this
+    /// name exists. The caller has to compare that, with [`ApiClient::get`].
+    pub fn create(
+        &self,
+        csr: NewCsr<'_>,
+        deadline: Deadline,
+    ) -> Result<Option<CsrObject>, ApiError> {
         let question = Question {
             method: Method::POST,
             url: self.requests.clone(),
-            body: Some(csr.to_json().map_err(|source| self.not_an_object(source))?),
+            body: Some(csr.to_json()),
             what: "creating the request",
         };
         let answer = self.transport.exchange(&question, deadline)?;
         if answer.status.is_success() {
-            return Ok(Created::Created(self.object(&answer.body)?));
+            return self.object(&answer.body).map(Some);
         }
         if answer.status == StatusCode::CONFLICT && failure(&answer.body).reason == "AlreadyExists"
         {
-            return Ok(Created::AlreadyExists);
+            return Ok(None);
         }
         Err(self.transport.refusal(&answer))
     }
@@ -183,11 +169,13 @@ impl ApiClient {
         Err(self.transport.refusal(&answer))
     }
 
-    /// Watches the request until it is decided or deleted, or the deadline passes.
+    /// Watches the request until it is decided or deleted, or the deadline passes. Returns it as
+    /// last seen: still pending if the deadline passed, and `None` if it was deleted or another
+    /// one has its name.
     ///
     /// A watch that ends, breaks or falls behind is started again. If the deadline passes before
     /// another watch is up, this returns the error of the last attempt.
-    pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Waited, ApiError> {
+    pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
         Watch::new(self, csr, deadline).run()
     }
 
@@ -261,17 +249,12 @@ impl ApiClient {
     }
 
     fn understand(&self, wire: WireCsr) -> Result<CsrObject, ApiError> {
-        CsrObject::try_from(wire).map_err(|source| ApiError::Malformed {
-            server: self.transport.server().to_owned(),
-            source,
-        })
+        CsrObject::try_from(wire)
+            .map_err(|source| ApiFault::Malformed(source).of(self.transport.server()))
     }
 
     pub(super) fn not_an_object(&self, source: serde_json::Error) -> ApiError {
-        ApiError::NotAnObject {
-            server: self.transport.server().to_owned(),
-            source,
-        }
+        ApiFault::NotAnObject(source).of(self.transport.server())
     }
 }
 

@@ -1,66 +1,41 @@
 //! Errors between a node and its API server.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::time::SystemTime;
+
+use humantime::format_rfc3339_seconds;
 
 use super::kubeconfig::Refused;
 use super::types::Malformed;
 
 /// A call to the API server failed.
 ///
-/// Each variant names the server. None contains a credential, because neither the request nor its
-/// headers are repeated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ApiError {
-    /// There is no connection, or it broke.
-    #[error("cannot reach {server}: {why}")]
-    Unreachable {
-        /// The API server's URL.
-        server: String,
-        /// The innermost cause.
-        why: String,
-    },
-    /// TLS failed.
-    #[error("TLS with {server} failed: {fault}")]
-    Tls {
-        /// The API server's URL.
-        server: String,
-        /// The cause.
-        fault: TlsFault,
-    },
-    /// The deadline passed before the answer was complete.
-    #[error("{server} did not answer in time ({what})")]
-    TimedOut {
-        /// The API server's URL.
-        server: String,
-        /// The action that timed out.
-        what: &'static str,
-    },
-    /// 401: the credential is missing, expired or unknown.
-    #[error(
-        "{server} does not accept the credential (401 Unauthorized){}",
-        colon(message)
-    )]
-    Unauthorized {
-        /// The API server's URL.
-        server: String,
-        /// The server's message.
-        message: String,
-    },
-    /// 403: the credential is valid, but not authorized for the request.
-    #[error("{server} forbids it (403 Forbidden){}", colon(message))]
-    Forbidden {
-        /// The API server's URL.
-        server: String,
-        /// The server's message.
-        message: String,
-    },
+/// It contains no credential, because neither the request nor its headers are repeated.
+#[derive(Debug)]
+pub struct ApiError {
+    /// The API server's URL.
+    pub server: String,
+    /// What failed.
+    pub fault: ApiFault,
+}
+
+/// What failed in a call to the API server.
+#[derive(Debug)]
+pub enum ApiFault {
+    /// There is no connection, or it broke. With the innermost cause.
+    Unreachable(String),
+    /// TLS failed, for this reason.
+    Tls(String),
+    /// The deadline passed before the answer to this action was complete.
+    TimedOut(&'static str),
+    /// 401: the credential is missing, expired or unknown. With the server's message.
+    Unauthorized(String),
+    /// 403: the credential is valid, but not authorized for the request. With the server's message.
+    Forbidden(String),
     /// Another 4xx: the API server refuses the request itself.
-    #[error("{server} refuses the request ({status} {reason}){}", colon(message))]
     Refused {
-        /// The API server's URL.
-        server: String,
         /// The HTTP status.
         status: u16,
         /// The server's reason, in one word.
@@ -68,127 +43,132 @@ pub enum ApiError {
         /// The server's message.
         message: String,
     },
-    /// 429, even after the pauses that the server asked for.
-    #[error("{server} has too many requests (429){}", colon(message))]
-    TooManyRequests {
-        /// The API server's URL.
-        server: String,
-        /// The server's message.
-        message: String,
-    },
+    /// 429, even after the pauses that the server asked for. With the server's message.
+    TooManyRequests(String),
     /// 5xx, even after the pauses that the server asked for.
-    #[error("{server} is out of order ({status}){}", colon(message))]
     Server {
-        /// The API server's URL.
-        server: String,
         /// The HTTP status.
         status: u16,
         /// The server's message.
         message: String,
     },
     /// 3xx, or another status that no API server returns.
-    #[error("{server} answers {status}, which no API server does; is something between us and it?")]
-    NotAnApiServer {
-        /// The API server's URL.
-        server: String,
-        /// The HTTP status.
-        status: u16,
-    },
-    /// The answer exceeds the limit.
-    #[error("the answer of {server} is longer than {limit} bytes")]
-    TooLarge {
-        /// The API server's URL.
-        server: String,
-        /// The limit.
-        limit: u64,
-    },
+    NotAnApiServer(u16),
+    /// The answer exceeds this limit.
+    TooLarge(u64),
     /// The answer is not JSON, or not the requested object.
-    #[error("the answer of {server} is not the object that was asked for")]
-    NotAnObject {
-        /// The API server's URL.
-        server: String,
-        /// The parser's error.
-        source: serde_json::Error,
-    },
-    /// A field of the answer is invalid.
-    #[error("the answer of {server} cannot be understood")]
-    Malformed {
-        /// The API server's URL.
-        server: String,
-        /// The field.
-        source: Malformed,
-    },
+    NotAnObject(serde_json::Error),
+    /// This field of the answer is invalid.
+    Malformed(Malformed),
     /// The clocks of the API server and of this machine are too far apart for certificates.
-    #[error(
-        "the clock of {server} says {}, ours says {}; set the clock",
-        humantime::format_rfc3339_seconds(*theirs),
-        humantime::format_rfc3339_seconds(*ours)
-    )]
     ClockSkew {
-        /// The API server's URL.
-        server: String,
         /// The time in its `Date` header.
         theirs: SystemTime,
         /// This machine's time when the answer arrived.
         ours: SystemTime,
     },
     /// The endpoint or the credential cannot be used.
-    #[error("cannot talk to {server}: {field}: {why}")]
     Unusable {
-        /// The API server's URL.
-        server: String,
         /// The invalid field.
         field: &'static str,
         /// The reason.
         why: Refused,
     },
     /// The client could not be built.
-    #[error("cannot start the client for {server}")]
-    Client {
-        /// The API server's URL.
-        server: String,
-        /// The reason.
-        source: io::Error,
-    },
+    Client(io::Error),
 }
 
-/// The cause of a TLS failure.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TlsFault {
-    /// The server's certificate is not from the cluster's CA.
-    #[error("the server's certificate is not signed by the cluster's CA")]
-    UnknownAuthority,
-    /// The server's certificate is for another name.
-    #[error("the server's certificate is not for {name:?}")]
-    WrongName {
-        /// The expected name.
-        name: String,
-    },
-    /// The server's certificate has expired, or this machine's clock is ahead.
-    #[error("the server's certificate has expired, or our clock is ahead")]
-    Expired,
-    /// The server's certificate is not valid yet, or this machine's clock is behind.
-    #[error("the server's certificate is not valid yet, or our clock is behind")]
-    NotYetValid,
-    /// The server ended the handshake, as a rule because it rejects the client certificate.
-    #[error("the server broke off with the alert {alert}")]
-    Alert {
-        /// The alert.
-        alert: String,
-    },
-    /// Another cause.
-    #[error("{why}")]
-    Other {
-        /// The error of rustls.
-        why: String,
-    },
+impl ApiFault {
+    pub(super) fn of(self, server: &str) -> ApiError {
+        ApiError {
+            server: server.to_owned(),
+            fault: self,
+        }
+    }
 }
 
-fn colon(message: &str) -> String {
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let server = &self.server;
+        match &self.fault {
+            ApiFault::Unreachable(why) => write!(f, "cannot reach {server}: {why}"),
+            ApiFault::Tls(why) => write!(f, "TLS with {server} failed: {why}"),
+            ApiFault::TimedOut(what) => write!(f, "{server} did not answer in time ({what})"),
+            ApiFault::Unauthorized(message) => {
+                write!(
+                    f,
+                    "{server} does not accept the credential (401 Unauthorized)"
+                )?;
+                colon(f, message)
+            }
+            ApiFault::Forbidden(message) => {
+                write!(f, "{server} forbids it (403 Forbidden)")?;
+                colon(f, message)
+            }
+            ApiFault::Refused {
+                status,
+                reason,
+                message,
+            } => {
+                write!(f, "{server} refuses the request ({status} {reason})")?;
+                colon(f, message)
+            }
+            ApiFault::TooManyRequests(message) => {
+                write!(f, "{server} has too many requests (429)")?;
+                colon(f, message)
+            }
+            ApiFault::Server { status, message } => {
+                write!(f, "{server} is out of order ({status})")?;
+                colon(f, message)
+            }
+            ApiFault::NotAnApiServer(status) => write!(
+                f,
+                "{server} answers {status}, which no API server does; is something between us and it?"
+            ),
+            ApiFault::TooLarge(limit) => {
+                write!(f, "the answer of {server} is longer than {limit} bytes")
+            }
+            ApiFault::NotAnObject(_) => {
+                write!(
+                    f,
+                    "the answer of {server} is not the object that was asked for"
+                )
+            }
+            ApiFault::Malformed(_) => write!(f, "the answer of {server} cannot be understood"),
+            ApiFault::ClockSkew { theirs, ours } => {
+                let [theirs, ours] = [theirs, ours].map(|time| format_rfc3339_seconds(*time));
+                write!(
+                    f,
+                    "the clock of {server} says {theirs}, ours says {ours}; set the clock"
+                )
+            }
+            ApiFault::Unusable { field, why } => {
+                write!(f, "cannot talk to {server}: {field}: {why}")
+            }
+            ApiFault::Client(_) => write!(f, "cannot start the client for {server}"),
+        }
+    }
+}
+
+/// The server's message, if there is one.
+fn colon(f: &mut fmt::Formatter<'_>, message: &str) -> fmt::Result {
     if message.is_empty() {
-        String::new()
-    } else {
-        format!(": {message}")
+        return Ok(());
+    }
+    write!(f, ": {message}")
+}
+
+impl Error for ApiError {
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the other faults have no source"
+    )]
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.fault {
+            ApiFault::NotAnObject(source) => Some(source),
+            ApiFault::Malformed(source) => Some(source),
+            ApiFault::Client(source) => Some(source),
+            _ => None,
+        }
     }
 }

@@ -12,8 +12,7 @@ mod transport;
 mod types;
 mod watch;
 
-pub use client::{ApiClient, Created};
-pub use error::{ApiError, TlsFault};
+pub use client::ApiClient;
+pub use error::{ApiError, ApiFault};
 pub(crate) use tls::configure as tls_configuration;
 pub use types::{CsrObject, CsrState, Malformed, NewCsr};
-pub use watch::Waited;

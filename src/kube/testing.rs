@@ -6,7 +6,7 @@ use super::client::ApiClient;
 use super::error::ApiError;
 use super::transport::Answer;
 use super::types::CsrObject;
-use super::watch::{Ended, Waited, Watch};
+use super::watch::{Ended, Watch};
 use crate::clock::Deadline;
 
 /// Parses a request of the API server.
@@ -22,19 +22,20 @@ pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     })
 }
 
-/// The result of a watch of `csr` with these lines. `None` if they decide nothing.
+/// The result of a watch of `csr` with these lines: `csr` itself if they decide nothing, and `None`
+/// if it is gone.
 pub fn watch(
     client: &ApiClient,
     csr: &CsrObject,
     lines: &[u8],
-) -> Result<Option<Waited>, ApiError> {
+) -> Result<Option<CsrObject>, ApiError> {
     let mut watch = Watch::new(client, csr, Deadline::after(std::time::Duration::MAX));
     for line in lines.split(|byte| *byte == b'\n') {
         match watch.take(line)? {
-            Some(Ended::With(waited)) => return Ok(Some(waited)),
-            Some(Ended::Cut(_) | Ended::Expired) => return Ok(None),
+            Some(Ended::With(last)) => return Ok(last),
+            Some(Ended::Cut | Ended::Expired) => break,
             None => {}
         }
     }
-    Ok(None)
+    Ok(Some(csr.clone()))
 }

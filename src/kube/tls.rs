@@ -1,14 +1,13 @@
 //! TLS with an API server, which trusts the cluster's CA and nothing else.
 
 use std::error::Error;
-use std::io;
 use std::sync::Arc;
 
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 
-use super::error::TlsFault;
 use super::kubeconfig::Identity;
+use crate::failure::causes;
 
 /// The CA certificates that can be parsed, if any. The others are ignored, as in Go: one odd
 /// certificate in a bundle must not cost the connection.
@@ -34,54 +33,42 @@ pub(crate) fn configure(
 }
 
 /// The TLS fault that caused `error`, if any.
-pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<TlsFault> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<rustls::Error>() {
-            return Some(classify(error, name));
-        }
-        // The source of an I/O error is not the wrapped error, but that error's source.
-        next = match error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref)
-        {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
-        };
-    }
-    None
+pub(super) fn fault(error: &(dyn Error + 'static), name: &str) -> Option<String> {
+    causes(error).find_map(|cause| Some(classify(cause.downcast_ref()?, name)))
 }
 
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "rustls knows far more faults than people can do something about"
 )]
-fn classify(error: &rustls::Error, name: &str) -> TlsFault {
+fn classify(error: &rustls::Error, name: &str) -> String {
     match error {
-        rustls::Error::InvalidCertificate(why) => match why {
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                TlsFault::UnknownAuthority
-            }
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                TlsFault::WrongName {
-                    name: name.to_owned(),
-                }
-            }
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                TlsFault::Expired
-            }
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                TlsFault::NotYetValid
-            }
-            other => TlsFault::Other {
-                why: format!("the server's certificate is unusable: {other}"),
-            },
-        },
-        rustls::Error::AlertReceived(alert) => TlsFault::Alert {
-            alert: format!("{alert:?}"),
-        },
-        other => TlsFault::Other {
-            why: other.to_string(),
-        },
+        rustls::Error::InvalidCertificate(why) => {
+            format!("the server's certificate {}", certificate_fault(why, name))
+        }
+        // As a rule because the server rejects the client certificate.
+        rustls::Error::AlertReceived(alert) => {
+            format!("the server broke off with the alert {alert:?}")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "as above")]
+fn certificate_fault(error: &CertificateError, name: &str) -> String {
+    match error {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "is not signed by the cluster's CA".to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("is not for {name:?}")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "has expired, or our clock is ahead".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "is not valid yet, or our clock is behind".to_owned()
+        }
+        other => format!("is unusable: {other}"),
     }
 }

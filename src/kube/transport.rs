@@ -14,11 +14,11 @@ use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
 
-use super::error::ApiError;
+use super::error::{ApiError, ApiFault};
 use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
-use crate::failure::innermost;
+use crate::failure::{causes, innermost, one_line};
 
 /// Ten times a request with the largest evidence. etcd accepts no object of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
@@ -191,10 +191,7 @@ impl Transport {
         thread::Builder::new()
             .name("exchange".to_owned())
             .spawn(move || exchange.run(question, deadline, &sender))
-            .map_err(|source| ApiError::Client {
-                server: self.server.clone(),
-                source,
-            })?;
+            .map_err(|source| ApiFault::Client(source).of(&self.server))?;
         Ok(reports)
     }
 
@@ -207,15 +204,12 @@ impl Transport {
         reports
             .recv_timeout(deadline.remaining())
             .map_err(|error| match error {
-                RecvTimeoutError::Timeout => ApiError::TimedOut {
-                    server: self.server.clone(),
-                    what,
-                },
-                RecvTimeoutError::Disconnected => ApiError::Client {
-                    server: self.server.clone(),
-                    source: io::Error::other("its thread has ended"),
-                },
+                RecvTimeoutError::Timeout => ApiFault::TimedOut(what),
+                RecvTimeoutError::Disconnected => {
+                    ApiFault::Client(io::Error::other("its thread has ended"))
+                }
             })
+            .map_err(|fault| fault.of(&self.server))
     }
 
     fn compare_clocks(&self, head: &Head) -> Result<(), ApiError> {
@@ -227,38 +221,29 @@ impl Transport {
             .duration_since(theirs)
             .unwrap_or_else(|error| error.duration());
         if apart > MAX_SKEW {
-            return Err(ApiError::ClockSkew {
-                server: self.server.clone(),
-                theirs,
-                ours,
-            });
+            return Err(ApiFault::ClockSkew { theirs, ours }.of(&self.server));
         }
         Ok(())
     }
 
     /// The error for an answer that is no success.
     pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
-        let server = self.server.clone();
         let failure = failure(&answer.body);
-        let message = shortened(&failure.message);
+        let message = one_line(&failure.message, MAX_MESSAGE_LEN);
         let status = answer.status.as_u16();
-        match status {
-            401 => ApiError::Unauthorized { server, message },
-            403 => ApiError::Forbidden { server, message },
-            429 => ApiError::TooManyRequests { server, message },
-            400..=499 => ApiError::Refused {
-                server,
+        let fault = match status {
+            401 => ApiFault::Unauthorized(message),
+            403 => ApiFault::Forbidden(message),
+            429 => ApiFault::TooManyRequests(message),
+            400..=499 => ApiFault::Refused {
                 status,
-                reason: shortened(&failure.reason),
+                reason: one_line(&failure.reason, MAX_MESSAGE_LEN),
                 message,
             },
-            500..=599 => ApiError::Server {
-                server,
-                status,
-                message,
-            },
-            _ => ApiError::NotAnApiServer { server, status },
-        }
+            500..=599 => ApiFault::Server { status, message },
+            _ => ApiFault::NotAnApiServer(status),
+        };
+        fault.of(&self.server)
     }
 }
 
@@ -276,20 +261,6 @@ impl Lines {
 /// The `Status` in an error answer, or an empty one.
 pub(super) fn failure(body: &[u8]) -> WireFailure {
     serde_json::from_slice(body).unwrap_or_default()
-}
-
-/// Makes a foreign text safe for a journal.
-fn shortened(text: &str) -> String {
-    text.chars()
-        .take(MAX_MESSAGE_LEN)
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
-        .collect()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -378,40 +349,20 @@ impl Exchange {
         if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_ANSWER_LEN) {
             return Ok(());
         }
-        Err(ApiError::TooLarge {
-            server: self.server.clone(),
-            limit: MAX_ANSWER_LEN,
-        })
+        Err(ApiFault::TooLarge(MAX_ANSWER_LEN).of(&self.server))
     }
 
     fn explain(&self, error: &(dyn Error + 'static)) -> ApiError {
-        let server = self.server.clone();
-        if let Some(fault) = tls::fault(error, &self.name) {
-            return ApiError::Tls { server, fault };
-        }
-        if is_timeout(error) {
-            return ApiError::TimedOut {
-                server,
-                what: self.what,
-            };
-        }
-        ApiError::Unreachable {
-            server,
-            why: innermost(error),
-        }
+        let is_timeout = |error: &reqwest::Error| error.is_timeout();
+        let fault = if let Some(why) = tls::fault(error, &self.name) {
+            ApiFault::Tls(why)
+        } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(is_timeout)) {
+            ApiFault::TimedOut(self.what)
+        } else {
+            ApiFault::Unreachable(innermost(error))
+        };
+        fault.of(&self.server)
     }
-}
-
-/// Whether the answer did not come in time, or not completely. A read of the body wraps the error.
-fn is_timeout(error: &(dyn Error + 'static)) -> bool {
-    let inner = error
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref);
-    let of_client = match inner {
-        Some(inner) => inner.downcast_ref::<reqwest::Error>(),
-        None => error.downcast_ref::<reqwest::Error>(),
-    };
-    of_client.is_some_and(reqwest::Error::is_timeout)
 }
 
 impl Head {

@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 
 use kubelet_attestation::evidence::tpm::CHALLENGE_ANNOTATION;
 use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATION};
-
-const API_VERSION: &str = "certificates.k8s.io/v1";
-const KIND: &str = "CertificateSigningRequest";
 
 /// A request to create.
 #[derive(Debug, Clone, Copy)]
@@ -32,18 +30,19 @@ pub struct NewCsr<'a> {
 
 impl NewCsr<'_> {
     /// The object to send, in JSON.
-    pub(super) fn to_json(self) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&WireNewCsr {
-            api_version: API_VERSION,
-            kind: KIND,
-            metadata: WireNewMetadata { name: self.name },
-            spec: WireNewSpec {
-                request: STANDARD.encode(self.request),
-                signer_name: self.signer_name,
-                expiration_seconds: self.expiration_seconds,
-                usages: self.usages,
+    pub(super) fn to_json(self) -> Vec<u8> {
+        let csr = json!({
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": self.name},
+            "spec": {
+                "request": STANDARD.encode(self.request),
+                "signerName": self.signer_name,
+                "expirationSeconds": self.expiration_seconds,
+                "usages": self.usages,
             },
-        })
+        });
+        csr.to_string().into_bytes()
     }
 
     /// Whether `stored` is exactly this request, byte for byte.
@@ -58,7 +57,6 @@ impl NewCsr<'_> {
 
 /// A request as the API server stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct CsrObject {
     /// Its name.
     pub name: String,
@@ -108,29 +106,6 @@ pub enum CsrState {
     },
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WireNewCsr<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    metadata: WireNewMetadata<'a>,
-    spec: WireNewSpec<'a>,
-}
-
-#[derive(Serialize)]
-struct WireNewMetadata<'a> {
-    name: &'a str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WireNewSpec<'a> {
-    request: String,
-    signer_name: &'a str,
-    expiration_seconds: u32,
-    usages: &'a [&'a str],
-}
-
 /// The object as received, before its fields are checked.
 #[derive(Deserialize)]
 pub(super) struct WireCsr {
@@ -148,7 +123,6 @@ struct WireMetadata {
     name: String,
     uid: String,
     resource_version: String,
-    #[serde(default)]
     annotations: Option<Annotations>,
 }
 
@@ -159,15 +133,12 @@ struct WireSpec {
     signer_name: String,
     #[serde(default)]
     usages: Vec<String>,
-    #[serde(default)]
     expiration_seconds: Option<u32>,
 }
 
 #[derive(Deserialize, Default)]
 struct WireStatus {
-    #[serde(default)]
     conditions: Option<Vec<WireCondition>>,
-    #[serde(default)]
     certificate: Option<String>,
 }
 
@@ -250,13 +221,11 @@ impl WireStatus {
 
 /// The `Status` that the API server returns in the place of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub(super) struct WireFailure {
-    #[serde(default)]
     pub(super) message: String,
-    #[serde(default)]
     pub(super) reason: String,
     /// The HTTP status.
-    #[serde(default)]
     pub(super) code: u16,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 
 use super::client::ApiClient;
-use super::error::ApiError;
+use super::error::{ApiError, ApiFault};
 use super::transport::{Answer, Lines, Next, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent, WireFailure};
 use crate::clock::Deadline;
@@ -17,17 +17,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest pause: a wait of a minute, the default, has more than ten attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// The result of a wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Waited {
-    /// The request was denied, failed or issued. Its state is never `Pending`.
-    Decided(CsrObject),
-    /// The deadline passed without a decision. The request is as last seen.
-    Undecided(CsrObject),
-    /// The request was deleted, or another one has its name.
-    Gone,
-}
 
 /// A wait, and the last known state of the request.
 pub(super) struct Watch<'a> {
@@ -41,9 +30,11 @@ pub(super) struct Watch<'a> {
 
 /// The result of one watch.
 pub(super) enum Ended {
-    With(Waited),
+    /// The request as last seen: decided, or pending at the deadline. `None` if it was deleted or
+    /// another one has its name.
+    With(Option<CsrObject>),
     /// It ended or broke. Another one continues from the last version.
-    Cut(Option<ApiError>),
+    Cut,
     /// The server no longer has the version, so the object has to be listed.
     Expired,
 }
@@ -60,25 +51,23 @@ impl<'a> Watch<'a> {
         }
     }
 
-    pub(super) fn run(mut self) -> Result<Waited, ApiError> {
+    pub(super) fn run(mut self) -> Result<Option<CsrObject>, ApiError> {
         if self.seen.state != CsrState::Pending {
-            return Ok(Waited::Decided(self.seen));
+            return Ok(Some(self.seen));
         }
         loop {
-            let trouble = match self.once() {
-                Ok(Ended::With(waited)) => return Ok(waited),
-                Ok(Ended::Cut(trouble)) => trouble,
-                Ok(Ended::Expired) => match self.list() {
-                    Ok(Some(waited)) => return Ok(waited),
-                    Ok(None) => None,
-                    Err(error) if is_passing(&error) => Some(error),
-                    Err(error) => return Err(error),
-                },
+            let ended = match self.once() {
+                Ok(Ended::Expired) => self.list(),
+                ended => ended,
+            };
+            let trouble = match ended {
+                Ok(Ended::With(last)) => return Ok(last),
+                Ok(Ended::Cut | Ended::Expired) => None,
                 Err(error) if is_passing(&error) => Some(error),
                 Err(error) => return Err(error),
             };
             if self.pause >= self.deadline.remaining() {
-                return trouble.map_or(Ok(Waited::Undecided(self.seen)), Err);
+                return trouble.map_or(Ok(Some(self.seen)), Err);
             }
             thread::sleep(self.pause);
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -106,15 +95,15 @@ impl<'a> Watch<'a> {
         loop {
             let line = match lines.next(self.deadline) {
                 Ok(Next::Line(line)) => line,
-                Ok(Next::End) => return Ok(Ended::Cut(None)),
+                Ok(Next::End) => return Ok(Ended::Cut),
                 // A watch without a decision is no error: the request is undecided.
                 Ok(Next::Deadline) => {
-                    return Ok(Ended::With(Waited::Undecided(self.seen.clone())));
+                    return Ok(Ended::With(Some(self.seen.clone())));
                 }
                 Err(error) if self.deadline.passed() && is_passing(&error) => {
-                    return Ok(Ended::With(Waited::Undecided(self.seen.clone())));
+                    return Ok(Ended::With(Some(self.seen.clone())));
                 }
-                Err(error) if is_passing(&error) => return Ok(Ended::Cut(None)),
+                Err(error) if is_passing(&error) => return Ok(Ended::Cut),
                 Err(error) => return Err(error),
             };
             if let Some(ended) = self.take(&line)? {
@@ -128,14 +117,14 @@ impl<'a> Watch<'a> {
     pub(super) fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, ApiError> {
         let Ok(event) = serde_json::from_slice::<WireEvent<'_>>(line) else {
             // The line is truncated. The next watch brings the event again.
-            return Ok(Some(Ended::Cut(None)));
+            return Ok(Some(Ended::Cut));
         };
         match event.kind.as_ref() {
             "ADDED" | "MODIFIED" => {
                 let object = self.client.object(event.object.get().as_bytes())?;
-                Ok(self.see(object).map(Ended::With))
+                Ok(self.see(object))
             }
-            "DELETED" => Ok(Some(Ended::With(Waited::Gone))),
+            "DELETED" => Ok(Some(Ended::With(None))),
             "BOOKMARK" => {
                 let bookmark: WireBookmark = serde_json::from_str(event.object.get())
                     .map_err(|source| self.client.not_an_object(source))?;
@@ -148,7 +137,7 @@ impl<'a> Watch<'a> {
                 Ok(Some(if failure.code == 410 {
                     Ended::Expired
                 } else {
-                    Ended::Cut(None)
+                    Ended::Cut
                 }))
             }
             _ => Ok(None),
@@ -157,49 +146,45 @@ impl<'a> Watch<'a> {
 
     /// Lists the object, because a list has a resource version to continue from. The object's own
     /// version may be the expired one.
-    fn list(&mut self) -> Result<Option<Waited>, ApiError> {
+    fn list(&mut self) -> Result<Ended, ApiError> {
         let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
         let Some(object) = object else {
-            return Ok(Some(Waited::Gone));
+            return Ok(Ended::With(None));
         };
-        let waited = self.see(object);
+        let ended = self.see(object);
         self.version = version;
-        Ok(waited)
+        Ok(ended.unwrap_or(Ended::Cut))
     }
 
-    fn see(&mut self, object: CsrObject) -> Option<Waited> {
+    fn see(&mut self, object: CsrObject) -> Option<Ended> {
         if object.uid != self.seen.uid {
-            return Some(Waited::Gone);
+            return Some(Ended::With(None));
         }
         self.version.clone_from(&object.resource_version);
         self.seen = object;
-        match self.seen.state {
-            CsrState::Pending => None,
-            CsrState::Denied { .. } | CsrState::Failed { .. } | CsrState::Issued { .. } => {
-                Some(Waited::Decided(self.seen.clone()))
-            }
-        }
+        let decided = self.seen.state != CsrState::Pending;
+        decided.then(|| Ended::With(Some(self.seen.clone())))
     }
 }
 
 /// Whether another attempt may succeed.
 fn is_passing(error: &ApiError) -> bool {
-    match error {
-        ApiError::Unreachable { .. }
-        | ApiError::TimedOut { .. }
-        | ApiError::TooManyRequests { .. }
-        | ApiError::Server { .. } => true,
-        ApiError::Tls { .. }
-        | ApiError::Unauthorized { .. }
-        | ApiError::Forbidden { .. }
-        | ApiError::Refused { .. }
-        | ApiError::NotAnApiServer { .. }
-        | ApiError::TooLarge { .. }
-        | ApiError::NotAnObject { .. }
-        | ApiError::Malformed { .. }
-        | ApiError::ClockSkew { .. }
-        | ApiError::Unusable { .. }
-        | ApiError::Client { .. } => false,
+    match error.fault {
+        ApiFault::Unreachable { .. }
+        | ApiFault::TimedOut { .. }
+        | ApiFault::TooManyRequests { .. }
+        | ApiFault::Server { .. } => true,
+        ApiFault::Tls { .. }
+        | ApiFault::Unauthorized { .. }
+        | ApiFault::Forbidden { .. }
+        | ApiFault::Refused { .. }
+        | ApiFault::NotAnApiServer { .. }
+        | ApiFault::TooLarge { .. }
+        | ApiFault::NotAnObject { .. }
+        | ApiFault::Malformed { .. }
+        | ApiFault::ClockSkew { .. }
+        | ApiFault::Unusable { .. }
+        | ApiFault::Client { .. } => false,
     }
 }
 

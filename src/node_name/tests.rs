@@ -8,8 +8,15 @@ fn kubelet(hostname_override: &str) -> KubeletArguments {
     KubeletArguments::collect(["--hostname-override", hostname_override])
 }
 
+fn sources(host_name: &str) -> NameSources<'_> {
+    NameSources {
+        host_name,
+        ..NameSources::default()
+    }
+}
+
 fn of_host(host_name: &str) -> Result<NodeName, NodeNameError> {
-    NameSources::of_host(host_name).decide()
+    sources(host_name).decide()
 }
 
 #[test]
@@ -35,7 +42,7 @@ fn the_settings_win_over_the_kubelet_and_that_over_the_machine() {
 #[test]
 fn a_stored_name_outlives_a_new_host_name() {
     let (stored, kubeadm) = (name("stored"), kubelet("kubeadm"));
-    let mut sources = NameSources::of_host("host");
+    let mut sources = sources("host");
     sources.stored = Some(&stored);
     sources.kubeadm = Some(&kubeadm);
 
@@ -84,7 +91,7 @@ fn a_host_name_is_passed_over_where_only_the_store_says_another() {
 #[test]
 fn a_stored_name_does_not_yield_to_who_asks_for_another() {
     let (stored, asked, parent) = (name("stored"), name("asked"), kubelet("asked"));
-    let mut sources = NameSources::of_host("host");
+    let mut sources = sources("host");
     sources.stored = Some(&stored);
     let mismatch = |source_of| {
         Err(NodeNameError::Mismatch {
@@ -108,7 +115,7 @@ fn names_are_folded_as_the_kubelet_folds_them() {
         assert_eq!(of_host(host_name), Ok(name("n1")), "{host_name:?}");
     }
     let parent = kubelet("IP-10-0-0-1.EC2.Internal");
-    let mut sources = NameSources::of_host("host");
+    let mut sources = sources("host");
     sources.kubelet = Some(&parent);
     assert_eq!(sources.decide(), Ok(name("ip-10-0-0-1.ec2.internal")));
 }
@@ -140,7 +147,7 @@ fn a_name_that_no_node_can_have_is_refused_with_its_source() {
 #[test]
 fn a_long_name_in_the_settings_is_refused_too() {
     let settings = name(&format!("{}.example", "a".repeat(60)));
-    let mut sources = NameSources::of_host("host");
+    let mut sources = sources("host");
     sources.settings = Some(&settings);
 
     let error = sources.decide().unwrap_err();

@@ -3,9 +3,8 @@
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
-use std::mem;
 
-use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::error::ValueError;
@@ -19,105 +18,107 @@ const API_VERSION: (&str, &str) = (
 const KIND: (&str, &str) = ("kind", "KubeletAuthenticatorConfiguration");
 
 #[derive(Debug, Default)]
-pub(super) struct Content {
+pub(super) struct Content<'a> {
     pub(super) values: Values,
-    has_api_version: bool,
-    has_kind: bool,
+    /// The known keys and sections in the document, even those with empty values.
+    given: Vec<&'a str>,
 }
 
-impl Content {
+impl<'a> Content<'a> {
     /// The required key that is missing, if any.
     pub(super) fn missing_header(&self) -> Option<(&'static str, ValueError)> {
-        [(self.has_api_version, API_VERSION), (self.has_kind, KIND)]
+        [API_VERSION, KIND]
             .into_iter()
-            .find(|(present, _)| !present)
-            .map(|(_, (key, expected))| (key, ValueError::Constant { expected }))
+            .find(|(key, _)| !self.given.contains(key))
+            .map(|(key, expected)| (key, ValueError::Constant { expected }))
+    }
+
+    fn once<E: Error>(&mut self, key: &'a str) -> Result<(), E> {
+        if self.given.contains(&key) {
+            return Err(E::custom("a key is there twice"));
+        }
+        self.given.push(key);
+        Ok(())
+    }
+
+    /// Reads the value of `key`.
+    fn read_value<'de, A: MapAccess<'de>>(
+        &mut self,
+        map: &mut A,
+        schema: &ProviderSchema,
+        section: &str,
+        key: &str,
+    ) -> Result<(), A::Error> {
+        let Some(entry) = schema
+            .entries()
+            .find(|entry| entry.key.split() == (section, key))
+        else {
+            // Only a provider's own plugin knows the keys of its section.
+            return if section.is_empty() || section == schema.provider.as_str() {
+                map.next_value_seed(Unknown(schema.known(section)))
+                    .map(|never| match never {})
+            } else {
+                map.next_value::<IgnoredAny>().map(drop)
+            };
+        };
+        self.once(entry.key.name)?;
+        if let Some(text) = map.next_value_seed(Checked(entry))? {
+            self.values.0.insert(entry.key.name, text);
+        }
+        Ok(())
     }
 }
 
 /// Parses a document strictly: every key is known and has a value of its type.
 pub(super) struct Reader<'a>(pub(super) &'a ProviderSchema);
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
-    type Value = Content;
+impl<'de, 'a> DeserializeSeed<'de> for Reader<'a> {
+    type Value = Content<'a>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content<'a>, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
-    type Value = Content;
+impl<'de, 'a> Visitor<'de> for Reader<'a> {
+    type Value = Content<'a>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a map of settings")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content<'a>, A::Error> {
         let mut content = Content::default();
-        let mut sections = Vec::new();
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            let again = if key == API_VERSION.0 {
-                map.next_value_seed(Constant(API_VERSION.1))?;
-                mem::replace(&mut content.has_api_version, true)
-            } else if key == KIND.0 {
-                map.next_value_seed(Constant(KIND.1))?;
-                mem::replace(&mut content.has_kind, true)
-            } else if self.0.sections().any(|section| section == key) {
-                let again = sections.contains(&key);
-                let section = Section {
+            let constant = [API_VERSION, KIND]
+                .into_iter()
+                .find(|(name, _)| *name == key);
+            if let Some((name, expected)) = constant {
+                content.once(name)?;
+                map.next_value_seed(Constant(expected))?;
+            } else if let Some(name) = self.0.sections().find(|section| *section == key) {
+                content.once(name)?;
+                map.next_value_seed(Section {
                     schema: self.0,
-                    name: &key,
-                    values: &mut content.values,
-                };
-                map.next_value_seed(section)?;
-                sections.push(key);
-                again
+                    name,
+                    content: &mut content,
+                })?;
             } else {
-                read_value(&mut map, self.0, "", &key, &mut content.values)?
-            };
-            if again {
-                return Err(A::Error::custom("a key is there twice"));
+                content.read_value(&mut map, self.0, "", &key)?;
             }
         }
         Ok(content)
     }
 }
 
-/// Reads the value of `key`. Returns whether it was set before.
-fn read_value<'de, A: MapAccess<'de>>(
-    map: &mut A,
-    schema: &ProviderSchema,
-    section: &str,
-    key: &str,
-    values: &mut Values,
-) -> Result<bool, A::Error> {
-    let Some(entry) = schema
-        .entries()
-        .find(|entry| entry.key.split() == (section, key))
-    else {
-        // Only a provider's own plugin knows the keys of its section.
-        return if section.is_empty() || section == schema.provider.as_str() {
-            map.next_value_seed(Unknown(schema.known(section)))
-                .map(|never| match never {})
-        } else {
-            map.next_value::<IgnoredAny>().map(|_| false)
-        };
-    };
-    let Some(text) = map.next_value_seed(Checked(entry))? else {
-        return Ok(false);
-    };
-    Ok(values.0.insert(entry.key.name, text).is_some())
-}
-
 /// The section of a provider. A null value counts as an empty section.
-struct Section<'a> {
+struct Section<'a, 'b> {
     schema: &'a ProviderSchema,
     name: &'a str,
-    values: &'a mut Values,
+    content: &'b mut Content<'a>,
 }
 
-impl<'de> DeserializeSeed<'de> for Section<'_> {
+impl<'de> DeserializeSeed<'de> for Section<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -125,7 +126,7 @@ impl<'de> DeserializeSeed<'de> for Section<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Section<'_> {
+impl<'de> Visitor<'de> for Section<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -146,9 +147,8 @@ impl<'de> Visitor<'de> for Section<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            if read_value(&mut map, self.schema, self.name, &key, self.values)? {
-                return Err(A::Error::custom("a key is there twice"));
-            }
+            self.content
+                .read_value(&mut map, self.schema, self.name, &key)?;
         }
         Ok(())
     }

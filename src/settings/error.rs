@@ -1,75 +1,12 @@
 //! Errors in settings.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use kubelet_attestation::names::InvalidName;
 
-use super::table::Key;
-
-/// A source of settings that is read as YAML.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Document {
-    /// A file.
-    File(PathBuf),
-    /// The extension of the cluster that client-go passes on.
-    Extension,
-}
-
-impl fmt::Display for Document {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => path.display().fmt(f),
-            Self::Extension => f.write_str("KUBERNETES_EXEC_INFO: spec.cluster.config"),
-        }
-    }
-}
-
-/// The origin of a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Origin {
-    /// A flag.
-    Flag(Key),
-    /// A variable of the environment.
-    Variable(Key),
-    /// A key in a document.
-    Document {
-        /// The document.
-        document: Document,
-        /// The line, from 1, if known.
-        line: Option<u64>,
-        /// The path of the key.
-        key: String,
-    },
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag(key) => write!(f, "--{}", key.flag),
-            Self::Variable(key) => f.write_str(&key.variable()),
-            Self::Document {
-                document,
-                line: Some(line),
-                key,
-            } => {
-                write!(f, "{document}: line {line}: key {key}")
-            }
-            Self::Document {
-                document,
-                line: None,
-                key,
-            } => write!(f, "{document}: key {key}"),
-        }
-    }
-}
-
 /// The settings cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum SettingsError {
     /// A named file is missing, or a file cannot be read.
     #[error("cannot read {}", path.display())]
@@ -105,7 +42,7 @@ pub enum SettingsError {
     #[error("{document}: line {line}, column {column}: not YAML: {why}")]
     NotYaml {
         /// The document.
-        document: Document,
+        document: String,
         /// The line, from 1.
         line: u64,
         /// The column, from 1.
@@ -113,39 +50,28 @@ pub enum SettingsError {
         /// The parser's error.
         why: String,
     },
-    /// A key occurs twice.
-    #[error("{origin}: the key is there twice")]
-    DuplicateKey {
-        /// The key.
-        origin: Origin,
-    },
-    /// A key is unknown, or its value is invalid.
+    /// A key is unknown or occurs twice, or its value is invalid.
     #[error("{origin}: {why}")]
     Value {
-        /// The key.
-        origin: Origin,
+        /// The key and its source.
+        origin: String,
         /// The reason.
         why: String,
+    },
+    /// The value of a flag is invalid.
+    #[error("--{flag}: {why}")]
+    Flag {
+        /// The flag, without its dashes.
+        flag: &'static str,
+        /// The reason.
+        why: ValueError,
     },
 }
 
 impl SettingsError {
-    pub(super) fn of_value(origin: Origin, why: &ValueError) -> Self {
-        Self::Value {
-            origin,
-            why: why.to_string(),
-        }
-    }
-
     /// Whether the error is in a flag.
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::Value {
-                origin: Origin::Flag(_),
-                ..
-            }
-        )
+        matches!(self, Self::Flag { .. })
     }
 }
 

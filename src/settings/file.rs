@@ -1,5 +1,6 @@
 //! The settings file and its drop-ins, with YAML errors that name the line.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -12,11 +13,14 @@ use serde_path_to_error::Track;
 use serde_saphyr::Error;
 
 use super::document::{Content, Reader};
-use super::error::{Document, Origin, SettingsError};
+use super::error::SettingsError;
 use super::{ProviderSchema, Values};
 
 /// A hundred times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
+
+/// The cluster's extension, in errors.
+const EXTENSION: &str = "KUBERNETES_EXEC_INFO: spec.cluster.config";
 
 /// More than any configuration management needs for so few keys.
 const MAX_DROP_INS: usize = 64;
@@ -49,7 +53,7 @@ pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Valu
         Ok(content) if deserializer.end().is_ok() => Ok(content.values),
         // JSON is YAML, and the YAML parser reports the key of an error. The fast JSON parser is
         // for valid input.
-        Ok(_) | Err(_) => Ok(parse(json, &Document::Extension, schema)?.values),
+        Ok(_) | Err(_) => Ok(parse(json, &EXTENSION, schema)?.values),
     }
 }
 
@@ -118,23 +122,19 @@ fn load(path: &Path, schema: &ProviderSchema) -> Result<Values, SettingsError> {
             limit: MAX_FILE_LEN,
         });
     }
-    let document = Document::File(path.to_owned());
+    let document = path.display();
     let text = String::from_utf8(bytes).map_err(|error| not_text(&document, &error))?;
     let content = parse(&text, &document, schema)?;
     match content.missing_header() {
-        Some((key, why)) => {
-            let origin = Origin::Document {
-                document,
-                line: None,
-                key: key.to_owned(),
-            };
-            Err(SettingsError::of_value(origin, &why))
-        }
+        Some((key, why)) => Err(SettingsError::Value {
+            origin: format!("{document}: key {key}"),
+            why: why.to_string(),
+        }),
         None => Ok(content.values),
     }
 }
 
-fn not_text(document: &Document, error: &FromUtf8Error) -> SettingsError {
+fn not_text(document: &dyn Display, error: &FromUtf8Error) -> SettingsError {
     let text = error
         .as_bytes()
         .get(..error.utf8_error().valid_up_to())
@@ -146,18 +146,18 @@ fn not_text(document: &Document, error: &FromUtf8Error) -> SettingsError {
     let lines_before = text.split(|byte| *byte == b'\n').count() - 1;
     let from_one = |count| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
     SettingsError::NotYaml {
-        document: document.clone(),
+        document: document.to_string(),
         line: from_one(lines_before),
         column: from_one(text.len() - start),
         why: "it is not UTF-8".to_owned(),
     }
 }
 
-fn parse(
+fn parse<'a>(
     text: &str,
-    document: &Document,
-    schema: &ProviderSchema,
-) -> Result<Content, SettingsError> {
+    document: &dyn Display,
+    schema: &'a ProviderSchema,
+) -> Result<Content<'a>, SettingsError> {
     let options = serde_saphyr::options! { with_snippet: false };
     let mut track = Track::new();
     let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
@@ -171,29 +171,26 @@ fn parse(
     clippy::wildcard_enum_match_arm,
     reason = "the parser knows far more faults than need telling apart"
 )]
-fn explain(error: Error, path: &str, document: &Document) -> SettingsError {
+fn explain(error: Error, path: &str, document: &dyn Display) -> SettingsError {
     let location = error.location();
-    let origin = |key: &str| Origin::Document {
-        document: document.clone(),
-        line: location.map(|location| location.line()),
-        key: key.to_owned(),
+    let value = |key: &str, why| {
+        let origin = match location {
+            Some(location) => format!("{document}: line {}: key {key}", location.line()),
+            None => format!("{document}: key {key}"),
+        };
+        SettingsError::Value { origin, why }
     };
     // Serde's paths of the whole document, and of a place between two keys.
     let at_a_key = !matches!(path, "." | "?");
     match error {
-        Error::DuplicateMappingKey { key, .. } => SettingsError::DuplicateKey {
-            origin: origin(key.as_deref().unwrap_or(path)),
-        },
-        Error::Message { msg, .. } if at_a_key => SettingsError::Value {
-            origin: origin(path),
-            why: msg,
-        },
-        other if at_a_key => SettingsError::Value {
-            origin: origin(path),
-            why: other.to_string(),
-        },
+        Error::DuplicateMappingKey { key, .. } => value(
+            key.as_deref().unwrap_or(path),
+            "the key is there twice".to_owned(),
+        ),
+        Error::Message { msg, .. } if at_a_key => value(path, msg),
+        other if at_a_key => value(path, other.to_string()),
         other => SettingsError::NotYaml {
-            document: document.clone(),
+            document: document.to_string(),
             line: location.map_or(1, |location| location.line()),
             column: location.map_or(1, |location| location.column()),
             why: other.to_string(),

@@ -19,65 +19,37 @@ const TIMEOUT: (u32, u32) = (1, 600);
 /// The longest name of a signer (`ValidateSignerName` in Kubernetes' certificates API).
 const MAX_SIGNER_LEN: usize = 571;
 
-pub(super) const NODE_NAME: Setting<NodeName> =
-    Setting::new("nodeName", "node-name", "NAME", "The node's name");
-pub(super) const PROVIDER_ID: Setting<ProviderId> = Setting::new(
-    "providerID",
-    "provider-id",
-    "ID",
-    "The provider ID of this machine",
-);
-pub(super) const BOOTSTRAP_KUBECONFIG: Setting<AbsolutePath> = Setting::new(
-    "bootstrapKubeconfig",
-    "bootstrap-kubeconfig",
-    "FILE",
-    "The kubeconfig to enrol with",
-);
-pub(super) const KUBECONFIG: Setting<AbsolutePath> = Setting::new(
-    "kubeconfig",
-    "kubeconfig",
-    "FILE",
-    "The kubeconfig that names the cluster, where nothing else does",
-);
-pub(super) const STATE_DIRECTORY: Setting<AbsolutePath> = Setting::new(
-    "stateDirectory",
-    "state-directory",
-    "DIR",
-    "The directory of the stored credential",
-);
-pub(super) const AUDIENCE: Setting<Audience> = Setting::new(
-    "audience",
-    "audience",
-    "TEXT",
-    "The cluster that evidence is for",
-);
-pub(super) const SIGNER_NAME: Setting<SignerName> =
-    Setting::new("signerName", "signer-name", "NAME", "The signer");
-pub(super) const EXPIRATION_SECONDS: Setting<Expiration> = Setting::new(
-    "expirationSeconds",
-    "expiration-seconds",
-    "SECONDS",
-    "The lifetime to ask for",
-);
-pub(super) const TIMEOUT_SECONDS: Setting<Timeout> = Setting::new(
-    "timeoutSeconds",
-    "timeout-seconds",
-    "SECONDS",
-    "The time limit of a run without a valid credential",
-);
+/// Declares settings, each with its type, key in a file, flag, name of the value and line of
+/// `--help`, and the table of them. The table may end in other settings.
+#[macro_export]
+macro_rules! settings {
+    ($vis:vis $table:ident $([.., $other:ident])? {
+        $($name:ident: $type:ty = $key:literal, $flag:literal, $value:literal, $help:literal;)+
+    }) => {
+        $($vis const $name: $crate::settings::Setting<$type> =
+            $crate::settings::Setting::new($key, $flag, $value, $help);)+
+        $vis const $table: &[$crate::settings::Entry] =
+            &[$($name.entry(),)+ $($other.entry())?];
+    };
+}
 
-/// The settings that all plugins have.
-pub(super) const GENERAL: [Entry; 9] = [
-    NODE_NAME.entry(),
-    PROVIDER_ID.entry(),
-    BOOTSTRAP_KUBECONFIG.entry(),
-    KUBECONFIG.entry(),
-    STATE_DIRECTORY.entry(),
-    AUDIENCE.entry(),
-    SIGNER_NAME.entry(),
-    EXPIRATION_SECONDS.entry(),
-    TIMEOUT_SECONDS.entry(),
-];
+// The settings that all plugins have.
+settings! { pub(super) GENERAL {
+    NODE_NAME: NodeName = "nodeName", "node-name", "NAME", "The node's name";
+    PROVIDER_ID: ProviderId = "providerID", "provider-id", "ID", "The provider ID of this machine";
+    BOOTSTRAP_KUBECONFIG: AbsolutePath =
+        "bootstrapKubeconfig", "bootstrap-kubeconfig", "FILE", "The kubeconfig to enrol with";
+    KUBECONFIG: AbsolutePath = "kubeconfig", "kubeconfig", "FILE",
+        "The kubeconfig that names the cluster, where nothing else does";
+    STATE_DIRECTORY: AbsolutePath =
+        "stateDirectory", "state-directory", "DIR", "The directory of the stored credential";
+    AUDIENCE: Audience = "audience", "audience", "TEXT", "The cluster that evidence is for";
+    SIGNER_NAME: SignerName = "signerName", "signer-name", "NAME", "The signer";
+    EXPIRATION_SECONDS: Expiration =
+        "expirationSeconds", "expiration-seconds", "SECONDS", "The lifetime to ask for";
+    TIMEOUT_SECONDS: Timeout = "timeoutSeconds", "timeout-seconds", "SECONDS",
+        "The time limit of a run without a valid credential";
+} }
 
 /// The names of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

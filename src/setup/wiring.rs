@@ -11,23 +11,23 @@ use crate::kube::kubeconfig::{EndpointFields, Login};
 
 /// Whether systemd takes the path literally. It splits lines at spaces, and some characters have a
 /// special meaning (systemd.syntax(7), systemd.unit(5), "Specifiers").
-pub fn is_plain(path: &Path) -> bool {
+pub(crate) fn is_plain(path: &Path) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !br#""'\%$;#"#.contains(byte);
     path.is_absolute() && path.as_os_str().as_encoded_bytes().iter().all(is_plain)
 }
 
 /// A drop-in of the kubelet's unit. The kubelet starts whatever the result of `setup`.
 #[derive(Debug, Clone, Copy)]
-pub struct DropIn<'a> {
+pub(crate) struct DropIn<'a> {
     /// The absolute path of the plugin.
-    pub program: &'a Path,
+    pub(crate) program: &'a Path,
     /// The file with the kubelet's arguments.
-    pub environment_file: &'a Path,
+    pub(crate) environment_file: &'a Path,
 }
 
 impl DropIn<'_> {
     /// Its path on a node.
-    pub const PATH: &'static str =
+    pub(crate) const PATH: &'static str =
         "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 }
 
@@ -52,7 +52,7 @@ pub(super) fn environment(kubeconfig: &Path) -> String {
 }
 
 /// A kubeconfig that runs `program` for its credential.
-pub fn exec_kubeconfig(endpoint: &EndpointFields, program: &Path) -> String {
+pub(crate) fn exec_kubeconfig(endpoint: &EndpointFields, program: &Path) -> String {
     let user = format!(
         "    exec:
       apiVersion: client.authentication.k8s.io/v1

@@ -1,5 +1,7 @@
 //! Errors of the store.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,112 +9,113 @@ use std::time::Duration;
 use super::lock::Holder;
 
 /// The store could not be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// A file or the directory could not be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
-    /// A file or the directory could not be written.
-    #[error("cannot write {}", path.display())]
-    Write {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
-    /// A symbolic link is in the place of a file or directory of the store.
-    #[error("{} is a symbolic link", path.display())]
-    Symlink {
-        /// The link.
-        path: PathBuf,
-    },
-    /// Something else is in the place of the directory.
-    #[error("{} is not a directory", path.display())]
-    NotADirectory {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A directory, a pipe or a device is in the place of a file.
-    #[error("{} is not a regular file", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A file is much larger than any of the store.
-    #[error("{} is too large to be ours", path.display())]
-    TooLarge {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The owner is neither root nor the user of this process.
-    #[error("{} belongs to user {owner}", path.display())]
-    ForeignOwner {
-        /// The path.
-        path: PathBuf,
-        /// The user.
-        owner: u32,
-    },
-    /// Other users may write the file or directory.
-    #[error("{} has mode {mode:04o}, so that other users may write it", path.display())]
-    OthersMayWrite {
-        /// The path.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+#[derive(Debug)]
+pub(crate) struct StoreError {
+    /// The file or directory.
+    pub(crate) path: PathBuf,
+    /// What is wrong with it.
+    pub(crate) fault: StoreFault,
+}
+
+/// What is wrong with a file or directory of the store.
+#[derive(Debug)]
+pub(crate) enum StoreFault {
+    /// It could not be read.
+    Read(io::Error),
+    /// It could not be written.
+    Write(io::Error),
     /// The lock file could not be opened or locked.
-    #[error("cannot lock {}", path.display())]
-    Lock {
-        /// The lock file.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    Lock(io::Error),
+    /// A symbolic link is in its place.
+    Symlink,
+    /// Something else is in the place of the directory.
+    NotADirectory,
+    /// A directory, a pipe or a device is in the place of a file.
+    NotAFile,
+    /// It is much larger than any file of the store.
+    TooLarge,
+    /// The owner, this user, is neither root nor the user of this process.
+    ForeignOwner(u32),
+    /// Other users may write it: it has these permissions.
+    OthersMayWrite(u32),
     /// Another process did not release the lock in time.
-    #[error("{} was held for more than {waited:.1?} by {holder}", path.display())]
-    Held {
-        /// The lock file.
-        path: PathBuf,
-        /// The time of the wait.
-        waited: Duration,
-        /// The holder of the lock.
-        holder: Holder,
-    },
+    Held { waited: Duration, holder: Holder },
+}
+
+impl StoreFault {
+    pub(super) fn at(self, path: impl Into<PathBuf>) -> StoreError {
+        StoreError {
+            path: path.into(),
+            fault: self,
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.fault {
+            StoreFault::Read(_) => write!(f, "cannot read {path}"),
+            StoreFault::Write(_) => write!(f, "cannot write {path}"),
+            StoreFault::Lock(_) => write!(f, "cannot lock {path}"),
+            StoreFault::Symlink => write!(f, "{path} is a symbolic link"),
+            StoreFault::NotADirectory => write!(f, "{path} is not a directory"),
+            StoreFault::NotAFile => write!(f, "{path} is not a regular file"),
+            StoreFault::TooLarge => write!(f, "{path} is too large to be ours"),
+            StoreFault::ForeignOwner(owner) => write!(f, "{path} belongs to user {owner}"),
+            StoreFault::OthersMayWrite(mode) => {
+                write!(
+                    f,
+                    "{path} has mode {mode:04o}, so that other users may write it"
+                )
+            }
+            StoreFault::Held { waited, holder } => {
+                write!(f, "{path} was held for more than {waited:.1?} by {holder}")
+            }
+        }
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.fault {
+            StoreFault::Read(source) | StoreFault::Write(source) | StoreFault::Lock(source) => {
+                Some(source)
+            }
+            StoreFault::Symlink
+            | StoreFault::NotADirectory
+            | StoreFault::NotAFile
+            | StoreFault::TooLarge
+            | StoreFault::ForeignOwner(_)
+            | StoreFault::OthersMayWrite(_)
+            | StoreFault::Held { .. } => None,
+        }
+    }
 }
 
 impl StoreError {
     /// What to do about the error.
-    pub fn remedy(&self) -> String {
-        match self {
-            Self::Read { path, .. } => format!("make {} readable for root", path.display()),
-            Self::Write { path, .. } => format!(
-                "make room and let root write on the file system of {}, or set stateDirectory to another place",
-                path.display()
+    pub(crate) fn remedy(&self) -> String {
+        let path = self.path.display();
+        match &self.fault {
+            StoreFault::Read(_) => format!("make {path} readable for root"),
+            StoreFault::Write(_) => format!(
+                "make room and let root write on the file system of {path}, or set stateDirectory to another place"
             ),
-            Self::Symlink { path } | Self::NotADirectory { path } | Self::NotAFile { path } => {
-                format!("remove {}; it is made again", path.display())
+            StoreFault::Lock(_) => format!("let root create and lock {path}"),
+            StoreFault::Symlink | StoreFault::NotADirectory | StoreFault::NotAFile => {
+                format!("remove {path}; it is made again")
             }
-            Self::TooLarge { path } => format!(
-                "if {} is there, move it away; it is made again; otherwise shorten the cluster's CA bundle",
-                path.display()
+            StoreFault::TooLarge => format!(
+                "if {path} is there, move it away; it is made again; otherwise shorten the cluster's CA bundle"
             ),
-            Self::ForeignOwner { path, .. } => format!("run: chown root:root {}", path.display()),
-            Self::OthersMayWrite { path, .. } => {
-                format!(
-                    "find out who wrote it, then run: chmod go-w {}",
-                    path.display()
-                )
+            StoreFault::ForeignOwner(_) => format!("run: chown root:root {path}"),
+            StoreFault::OthersMayWrite(_) => {
+                format!("find out who wrote it, then run: chmod go-w {path}")
             }
-            Self::Lock { path, .. } => {
-                format!("let root create and lock {}", path.display())
+            StoreFault::Held { .. } => {
+                "wait for that process, or end it; nothing is lost".to_owned()
             }
-            Self::Held { .. } => "wait for that process, or end it; nothing is lost".to_owned(),
         }
     }
 }

@@ -12,7 +12,7 @@ use fs2::FileExt as _;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, StoreError, check_owner};
+use super::{Store, StoreError, StoreFault, check_owner};
 use crate::clock::Deadline;
 
 const LOCK_FILE: &str = "lock";
@@ -28,21 +28,20 @@ const MAX_HOLDER_LEN: u64 = 4096;
 /// When a process ends, however it ends, the kernel releases its lock.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
-pub struct StoreLock {
+pub(crate) struct StoreLock {
     _file: File,
 }
 
 /// The process that holds the lock, by its own description.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[non_exhaustive]
-pub struct Holder {
+pub(crate) struct Holder {
     /// Its process ID.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// The file name in its `argv[0]`.
-    pub program: String,
+    pub(crate) program: String,
     /// When it took the lock, in seconds since 1970.
-    pub since: u64,
+    pub(crate) since: u64,
 }
 
 impl fmt::Display for Holder {
@@ -63,7 +62,7 @@ impl fmt::Display for Holder {
 
 impl Store {
     /// Waits for the lock until `deadline`, and writes its new holder into the file.
-    pub fn lock(
+    pub(crate) fn lock(
         &self,
         deadline: Deadline,
         program: &str,
@@ -76,14 +75,11 @@ impl Store {
             match file.try_lock_exclusive() {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(source) => return Err(StoreError::Lock { path, source }),
+                Err(source) => return Err(StoreFault::Lock(source).at(path)),
             }
             if deadline.passed() {
-                return Err(StoreError::Held {
-                    holder: holder(&mut file),
-                    waited: started.elapsed(),
-                    path,
-                });
+                let (holder, waited) = (holder(&mut file), started.elapsed());
+                return Err(StoreFault::Held { waited, holder }.at(path));
             }
             thread::sleep(TRY_AGAIN.min(deadline.remaining()));
         }
@@ -95,13 +91,13 @@ impl Store {
 
 impl Store {
     /// When a process last took the lock, or the time that [`Store::date_lock`] set.
-    pub fn last_locked(&self) -> Option<SystemTime> {
+    pub(crate) fn last_locked(&self) -> Option<SystemTime> {
         let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;
         lock.modified().ok()
     }
 
     /// Makes [`Store::last_locked`] return `time`. Without effect if the disk takes no writes.
-    pub fn date_lock(&self, time: SystemTime) {
+    pub(crate) fn date_lock(&self, time: SystemTime) {
         if let Ok(file) = open(&self.dir.join(LOCK_FILE)) {
             drop(file.set_modified(time));
         }
@@ -120,21 +116,15 @@ fn open(path: &Path) -> Result<File, StoreError> {
     let file = match file {
         Ok(file) => File::from(file),
         Err(rustix::io::Errno::LOOP) => {
-            return Err(StoreError::Symlink {
-                path: path.to_owned(),
-            });
+            return Err(StoreFault::Symlink.at(path));
         }
         Err(error) => {
-            return Err(StoreError::Lock {
-                path: path.to_owned(),
-                source: error.into(),
-            });
+            return Err(StoreFault::Lock(error.into()).at(path));
         }
     };
-    let metadata = file.metadata().map_err(|source| StoreError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let metadata = file
+        .metadata()
+        .map_err(|source| StoreFault::Read(source).at(path))?;
     check_owner(path, &metadata)?;
     Ok(file)
 }

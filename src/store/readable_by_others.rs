@@ -15,14 +15,13 @@ const OTHERS_READ: u32 = 0o044;
 ///
 /// `Display` is a message for people, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeyReadableByOthers {
+pub(crate) struct KeyReadableByOthers {
     /// The file.
-    pub file: StoreFile,
+    pub(crate) file: StoreFile,
     /// Its permissions before the correction.
-    pub mode: u32,
+    pub(crate) mode: u32,
     /// Why others can still read the file, if the correction failed.
-    pub left_open: Option<io::ErrorKind>,
+    pub(crate) left_open: Option<io::ErrorKind>,
 }
 
 impl KeyReadableByOthers {

@@ -35,9 +35,9 @@ fn directory_and_files_are_for_their_owner_alone() {
     let (_root, store) = store();
     store.replace(FILE, b"content", &lock(&store)).unwrap();
 
-    assert_eq!(mode(store.dir()), 0o700);
+    assert_eq!(mode(&store.dir), 0o700);
     assert_eq!(mode(&store.path(FILE)), 0o600);
-    assert_eq!(mode(&store.dir().join("lock")), 0o600);
+    assert_eq!(mode(&store.dir.join("lock")), 0o600);
 }
 
 #[test]
@@ -69,24 +69,24 @@ fn a_file_is_replaced_whole() {
 #[test]
 fn what_a_killed_run_left_half_written_is_no_obstacle() {
     let (_root, store) = store();
-    fs::write(store.dir().join("kubelet-client.pem.tmp"), "half").unwrap();
+    fs::write(store.dir.join("kubelet-client.pem.tmp"), "half").unwrap();
 
     store.replace(FILE, b"whole", &lock(&store)).unwrap();
 
     assert_eq!(store.read(FILE).unwrap().unwrap().as_str(), "whole");
-    assert_eq!(fs::read_dir(store.dir()).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 2);
 }
 
 #[test]
 fn a_directory_that_others_may_write_is_refused() {
     for bad in [0o770, 0o707, 0o1777] {
         let (_root, store) = store();
-        set_mode(store.dir(), bad);
+        set_mode(&store.dir, bad);
 
-        let error = Store::open(store.dir()).unwrap_err();
+        let error = Store::open(&store.dir).unwrap_err();
 
         assert!(
-            matches!(&error, StoreError::OthersMayWrite { mode, .. } if *mode == bad),
+            matches!(&error.fault, StoreFault::OthersMayWrite(mode) if *mode == bad),
             "{error}"
         );
         assert!(error.remedy().contains("chmod go-w"));
@@ -102,7 +102,7 @@ fn a_file_that_others_may_write_is_refused() {
     let error = store.read(FILE).unwrap_err();
 
     assert!(
-        matches!(error, StoreError::OthersMayWrite { .. }),
+        matches!(error.fault, StoreFault::OthersMayWrite { .. }),
         "{error}"
     );
 }
@@ -113,15 +113,15 @@ fn links_are_refused() {
     let elsewhere = root.path().join("elsewhere");
     fs::write(&elsewhere, "content").unwrap();
     symlink(&elsewhere, store.path(FILE)).unwrap();
-    symlink(store.dir(), root.path().join("link")).unwrap();
-    symlink(&elsewhere, store.dir().join("lock")).unwrap();
+    symlink(&store.dir, root.path().join("link")).unwrap();
+    symlink(&elsewhere, store.dir.join("lock")).unwrap();
 
     let file = store.read(FILE).unwrap_err();
     let directory = Store::open(&root.path().join("link")).unwrap_err();
     let lock = try_lock(&store).unwrap_err();
 
     for error in [file, directory, lock] {
-        assert!(matches!(error, StoreError::Symlink { .. }), "{error}");
+        assert!(matches!(error.fault, StoreFault::Symlink { .. }), "{error}");
     }
 }
 
@@ -130,17 +130,26 @@ fn only_regular_files_are_read() {
     let (root, store) = store();
     fs::create_dir(store.path(FILE)).unwrap();
     let error = store.read(FILE).unwrap_err();
-    assert!(matches!(error, StoreError::NotAFile { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::NotAFile { .. }),
+        "{error}"
+    );
 
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mkfifoat(rustix::fs::CWD, store.path(StoreFile::Origin), mode).unwrap();
     let error = store.read(StoreFile::Origin).unwrap_err();
-    assert!(matches!(error, StoreError::NotAFile { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::NotAFile { .. }),
+        "{error}"
+    );
 
     let file = root.path().join("file");
     fs::write(&file, "").unwrap();
     let error = Store::open(&file).unwrap_err();
-    assert!(matches!(error, StoreError::NotADirectory { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::NotADirectory { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -152,7 +161,10 @@ fn what_could_not_be_read_again_is_not_written() {
         .replace(FILE, &vec![b'x'; limit + 1], &lock(&store))
         .unwrap_err();
 
-    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::TooLarge { .. }),
+        "{error}"
+    );
     assert!(store.read(FILE).unwrap().is_none());
 }
 
@@ -165,7 +177,10 @@ fn a_file_too_large_to_be_ours_is_not_read() {
 
     let error = store.read(FILE).unwrap_err();
 
-    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::TooLarge { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -185,7 +200,7 @@ fn the_lock_is_for_one_and_names_its_holder() {
 
     let text = error.to_string();
     let pid = std::process::id();
-    assert!(matches!(error, StoreError::Held { .. }), "{text}");
+    assert!(matches!(error.fault, StoreFault::Held { .. }), "{text}");
     assert!(
         text.contains(&format!(
             "process {pid} (the-plugin) since 2027-01-15T08:00:00Z"
@@ -212,7 +227,7 @@ fn the_last_three_files_set_aside_are_kept() {
         .iter()
         .map(|number| {
             store
-                .dir()
+                .dir
                 .join(format!("kubelet-client.pem.set-aside.{number}"))
         })
         .map(|path| fs::read_to_string(path).unwrap())

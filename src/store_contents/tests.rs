@@ -29,12 +29,12 @@ impl Fixture {
         fixture.write(BOOT, "boot-1\n");
         fixture.write(UUID, "uuid-1\n");
         fixture.put(StoreFile::Credential, &credential("system:node:n1"));
-        let origin = Origin::new(
-            NodeName::parse("n1").unwrap(),
-            EndpointFields::default(),
-            fixture.machine().digest(),
-            fixture.machine().boot_id(),
-        );
+        let origin = Origin {
+            node_name: NodeName::parse("n1").unwrap(),
+            endpoint: EndpointFields::default(),
+            machine: fixture.machine().digest(),
+            boot_id: fixture.machine().boot_id(),
+        };
         fixture.put(
             StoreFile::Origin,
             str::from_utf8(&origin.to_json()).unwrap(),

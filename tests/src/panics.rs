@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use kubelet_authenticator::authenticator::Step;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
 
 use crate::node::{Node, Run};
+use crate::steps;
 
 /// Has this build of `plugin_under_test` panic behind its cached path: on the thread of the run after
 /// every step of it, and on the main thread.
@@ -16,7 +16,7 @@ use crate::node::{Node, Run};
 /// If a panic costs the node its credential.
 #[track_caller]
 pub fn check(program: &Path) {
-    for step in Step::ALL.into_iter().filter(|step| *step != Step::Started) {
+    for step in steps::RUN {
         let (_server, mut node, old) = due(program);
         node.set_env("PANIC_AT", format!("{step:?}"));
 

@@ -11,10 +11,10 @@ use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry};
-use kubelet_authenticator::authenticator::Step;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::node::{Node, PATIENCE, Run, UNDER_TEST, is_pair};
+use kubelet_authenticator_tests::steps;
 use serde_json::{Value, json};
 
 /// How often the controller looks for new requests.
@@ -163,8 +163,7 @@ fn a_challenge_is_answered_in_another_request_with_the_same_key() {
 
 #[test]
 fn a_run_killed_after_any_step_is_finished_with_the_same_key() {
-    let steps = Step::ALL.into_iter().chain(Step::CHALLENGE);
-    for step in steps.filter(|step| *step != Step::Started) {
+    for step in steps::RUN.into_iter().chain(steps::CHALLENGE) {
         let bed = Bed::new();
         let name = format!("{step:?}");
         let verdicts = [Ask(LATER), Issue];

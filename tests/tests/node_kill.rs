@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kubelet_authenticator::authenticator::Step;
+use kubelet_authenticator::cli::Step;
 use kubelet_authenticator_test_support::api_server::{
     self, ApiServer, Gate, Issuance, Route, Signer, exec_info,
 };
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 use kubelet_authenticator_tests::node::{NULL, Node, UNDER_TEST, is_pair};
+use kubelet_authenticator_tests::steps;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -33,13 +34,9 @@ fn kill_after(step: Step, node: &Node) {
     assert!(!file.exists() || is_pair(&file), "{step:?}");
 }
 
-fn steps() -> impl Iterator<Item = Step> {
-    Step::ALL.into_iter().filter(|step| *step != Step::Started)
-}
-
 #[test]
 fn an_enrolment_killed_after_any_step_is_finished_with_the_same_request() {
-    for step in steps() {
+    for step in steps::RUN {
         let server = ApiServer::start();
         server.set_signer(Signer::issue());
         let node = Node::new(NULL, &server);
@@ -60,7 +57,7 @@ fn an_enrolment_killed_after_any_step_is_finished_with_the_same_request() {
 
 #[test]
 fn a_renewal_killed_after_any_step_is_finished_with_the_same_request() {
-    for step in steps() {
+    for step in steps::RUN {
         let server = ApiServer::start();
         server.set_signer(old_certificates());
         let node = Node::new(NULL, &server);
@@ -80,7 +77,7 @@ fn a_renewal_killed_after_any_step_is_finished_with_the_same_request() {
 #[test]
 fn a_renewal_for_another_ca_killed_after_any_step_is_finished_with_the_same_request() {
     let next = CertificateAuthority::new("next");
-    for step in steps() {
+    for step in steps::RUN {
         let server = ApiServer::start();
         server.set_signer(Signer::issue());
         let mut node = Node::new(NULL, &server);

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use kubelet_authenticator::authenticator::Step;
+use kubelet_authenticator::cli::Step;
 use kubelet_authenticator_test_support::control_plane::{
     BootstrapToken, ControlPlane, Controllers, KubeadmBinding, User,
 };
@@ -14,7 +14,7 @@ use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, inventory};
 use kubelet_authenticator_tests::node::{NULL, UNDER_TEST};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::{program, steps};
 use serde_json::{Value, json};
 
 /// The plugin on the machines.
@@ -369,7 +369,7 @@ fn a_start_of_the_kubelet_that_is_killed_at_any_write_does_not_keep_kubeadm_from
     let bootstrap = CLUSTER.plane.kubeconfig(User::Token(node.token.bearer()));
     let bootstrap = std::fs::read(bootstrap).unwrap();
     machine.ok(&["systemctl", "stop", "kubelet"]);
-    for step in Step::SETUP {
+    for step in steps::SETUP {
         let kill_at = format!("KILL_AT={step:?}");
         machine.ok(&["systemctl", "set-environment", &kill_at]);
         // As kubeadm does just before it restarts a kubelet that keeps ending.

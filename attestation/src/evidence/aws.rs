@@ -7,11 +7,9 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Header, InvalidEvidence, within_limit};
-use crate::names::Audience;
-use crate::version::EvidenceVersion;
 
 /// The body of the one request that is signed.
 pub const STS_BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
@@ -147,7 +145,7 @@ impl fmt::Debug for Proof {
     }
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawEvidence {
     version: String,
@@ -156,7 +154,7 @@ struct RawEvidence {
     sts: RawProof,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawProof {
     region: String,
@@ -183,12 +181,9 @@ impl AwsEvidence {
             &sts.amz_date,
             &sts.signature,
         )?;
+        let header = Header::of(&raw.version, &raw.audience)?;
         Ok(Self {
-            header: Header {
-                version: EvidenceVersion::parse(&raw.version)
-                    .map_err(|_| InvalidEvidence::Version)?,
-                audience: Audience::parse(&raw.audience).map_err(|_| InvalidEvidence::Audience)?,
-            },
+            header,
             rsa2048: raw.rsa2048,
             sts,
         })

@@ -3,7 +3,7 @@
 //! UTF-8 JSON. Every provider's evidence begins with the fields of [`Header`]; the provider's own
 //! module reads the rest, strictly, once the version is known.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::names::Audience;
 use crate::version::EvidenceVersion;
@@ -65,7 +65,7 @@ pub struct Header {
     pub audience: Audience,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawHeader {
     version: String,
@@ -77,23 +77,24 @@ impl Header {
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
         within_limit(evidence)?;
         let raw: RawHeader = serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
+        Self::of(&raw.version, &raw.audience)
+    }
+
+    fn of(version: &str, audience: &str) -> Result<Self, InvalidEvidence> {
         Ok(Self {
-            version: EvidenceVersion::parse(&raw.version).map_err(|_| InvalidEvidence::Version)?,
-            audience: Audience::parse(&raw.audience).map_err(|_| InvalidEvidence::Audience)?,
+            version: EvidenceVersion::parse(version).map_err(|_| InvalidEvidence::Version)?,
+            audience: Audience::parse(audience).map_err(|_| InvalidEvidence::Audience)?,
         })
     }
 
     /// The evidence that has only these fields.
     pub fn to_json(&self) -> Vec<u8> {
-        let fields = [
-            ("version", self.version.as_str()),
-            ("audience", self.audience.as_str()),
-        ];
-        let object: serde_json::Map<_, _> = fields
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value.into()))
-            .collect();
-        serde_json::Value::Object(object).to_string().into_bytes()
+        serde_json::json!({
+            "version": self.version.as_str(),
+            "audience": self.audience.as_str(),
+        })
+        .to_string()
+        .into_bytes()
     }
 }
 

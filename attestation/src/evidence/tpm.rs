@@ -11,10 +11,9 @@
 //! Structures"; who made them or verifies them knows their insides.
 
 use base64::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Header, InvalidEvidence, within_limit};
-use crate::names::Audience;
 use crate::version::EvidenceVersion;
 
 mod challenge;
@@ -134,27 +133,22 @@ pub struct Quote {
     pub registers: Registers,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawEvidence {
     version: String,
     audience: String,
     phase: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     expiry: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     ek_cert: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     ek_chain: Option<Vec<String>>,
     ek_pub: String,
     ak_pub: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     quote: Option<RawQuote>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawQuote {
     attest: String,
@@ -162,7 +156,7 @@ struct RawQuote {
     pcrs: RawBanks,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawBanks {
     sha256: Registers,
@@ -177,10 +171,7 @@ impl TpmEvidence {
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
         within_limit(evidence)?;
         let raw: RawEvidence = serde_json::from_slice(evidence).map_err(InvalidEvidence::Json)?;
-        let header = Header {
-            version: EvidenceVersion::parse(&raw.version).map_err(|_| InvalidEvidence::Version)?,
-            audience: Audience::parse(&raw.audience).map_err(|_| InvalidEvidence::Audience)?,
-        };
+        let header = Header::of(&raw.version, &raw.audience)?;
         let keys = PublicAreas {
             endorsement: structure("ekPub", &raw.ek_pub, MAX_STRUCTURE_LEN)?,
             attestation: structure("akPub", &raw.ak_pub, MAX_STRUCTURE_LEN)?,

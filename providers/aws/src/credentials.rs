@@ -140,7 +140,7 @@ impl Credentials {
 /// The role of the instance profile.
 fn role(imds: &Imds, deadline: Deadline) -> Result<String, CredentialsError> {
     let list = match imds.read(PROFILE, deadline) {
-        Err(ImdsError::NotFound { .. }) => return Err(CredentialsError::NoProfile),
+        Err(ImdsError::Status { status: 404, .. }) => return Err(CredentialsError::NoProfile),
         list => list?,
     };
     let role = list.lines().next().unwrap_or_default();

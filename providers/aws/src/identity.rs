@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::evidence::aws::is_region;
 use kubelet_attestation::names::ProviderId;
+use kubelet_authenticator::imds;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -66,10 +67,7 @@ impl Identity {
             return Err(invalid("region"));
         }
         let (zone, id) = (&document.availability_zone, &document.instance_id);
-        let provider_id = Some(format!("aws:///{zone}/{id}"))
-            .filter(|_| is_zone(zone))
-            .and_then(|text| ProviderId::parse(&text).ok())
-            .ok_or(invalid("availabilityZone"))?;
+        let provider_id = imds::provider_id(zone, id).ok_or(invalid("availabilityZone"))?;
         Ok(Self {
             rsa2048: rsa2048.to_owned(),
             digest: Sha256::digest(&bytes).into(),
@@ -113,12 +111,6 @@ fn is_instance_id(id: &str) -> bool {
                 .bytes()
                 .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
-}
-
-/// `eu-west-1a`, `us-west-2-lax-1b`
-fn is_zone(zone: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !zone.is_empty() && zone.bytes().all(allowed)
 }
 
 #[cfg(test)]

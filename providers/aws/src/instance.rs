@@ -6,18 +6,17 @@ use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::evidence::{Header, MAX_EVIDENCE_LEN};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
-use kubelet_authenticator::attester::{
-    Attester, AttesterError, Claim, ErrorKind, ProviderIdSources,
-};
+use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
 use kubelet_authenticator::clock::{self, Deadline};
-use kubelet_authenticator::imds::{Imds, ImdsError};
-use kubelet_authenticator::settings::Entry;
+use kubelet_authenticator::failure::Code;
+use kubelet_authenticator::imds::{Imds, ImdsError, METADATA_ENDPOINT};
+use kubelet_authenticator::settings::{Entry, Settings};
 
 use crate::credentials::{Credentials, CredentialsError};
 use crate::identity::Identity;
 use crate::name;
 use crate::proof::{Sts, prove};
-use crate::settings::{self, AwsNodeName, AwsSettings};
+use crate::settings::{self, NODE_NAME, PRINCIPAL, STS_ENDPOINT};
 
 /// The identity document, signed with the region's RSA key of 2048 bits.
 const RSA2048: &str = "dynamic/instance-identity/rsa2048";
@@ -50,7 +49,7 @@ impl Attester for Instance {
     }
 
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
-        let session = Session::open(&AwsSettings::of(sources.settings), sources.deadline)?;
+        let session = Session::open(sources.settings, sources.deadline)?;
         let id = session.identity.provider_id().clone();
         if let Some(set) = sources
             .settings
@@ -59,7 +58,7 @@ impl Attester for Instance {
             .filter(|set| **set != id)
         {
             return Err(AttesterError::new(
-                ErrorKind::Configuration,
+                Code::Configuration,
                 format!("providerID in the settings is {set}, and this instance is {id}"),
                 "take providerID out of the settings: an instance knows it",
             ));
@@ -77,7 +76,7 @@ impl Attester for Instance {
             .filter(|session| session.imds.is_usable());
         let session = match session {
             Some(session) => session,
-            None => Session::open(&AwsSettings::of(claim.settings), claim.deadline)?,
+            None => Session::open(claim.settings, claim.deadline)?,
         };
         session.evidence(claim).map(Some)
     }
@@ -88,27 +87,28 @@ impl Attester for Instance {
 }
 
 impl Session {
-    fn open(settings: &AwsSettings, deadline: Deadline) -> Result<Self, AttesterError> {
-        let imds =
-            Imds::open(settings.metadata_endpoint, deadline).map_err(unavailable(IDENTITY))?;
+    fn open(settings: &Settings, deadline: Deadline) -> Result<Self, AttesterError> {
+        let imds = Imds::open(settings.value(&METADATA_ENDPOINT), deadline)
+            .map_err(unavailable(IDENTITY))?;
         let rsa2048 = imds
             .read(RSA2048, deadline)
             .map_err(unavailable(IDENTITY))?;
         let identity = Identity::parse(&rsa2048).map_err(|error| {
             let what = "the instance metadata's signed identity document cannot be used";
-            AttesterError::new(ErrorKind::Evidence, what, NOT_AWS).because(error)
+            AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS).because(error)
         })?;
         Ok(Self { imds, identity })
     }
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Vec<u8>, AttesterError> {
-        let (settings, deadline) = (AwsSettings::of(claim.settings), claim.deadline);
-        self.check_name(settings.node_name, claim.node_name, deadline)?;
+        let (settings, deadline) = (claim.settings, claim.deadline);
+        self.check_name(claim)?;
         let now = clock::now();
-        let credentials = Credentials::read(&self.imds, settings.principal, deadline)
+        let principal = settings.value(&PRINCIPAL).unwrap_or_default();
+        let credentials = Credentials::read(&self.imds, principal, deadline)
             .and_then(|credentials| credentials.lasting(now))
             .map_err(no_credentials)?;
-        let host = self.sts_host(&settings, deadline)?;
+        let host = self.sts_host(settings, deadline)?;
         let sts = Sts {
             region: self.identity.region(),
             host: &host,
@@ -123,7 +123,7 @@ impl Session {
         );
         let proof = prove(sts, &credentials, &binding, now).map_err(|error| {
             let what = "the instance's credentials cannot be used";
-            AttesterError::new(ErrorKind::Evidence, what, NOT_AWS).because(error)
+            AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS).because(error)
         })?;
         let evidence = AwsEvidence {
             header: Header {
@@ -139,20 +139,17 @@ impl Session {
                 "the evidence has {} bytes, and verifiers read at most {MAX_EVIDENCE_LEN}",
                 evidence.len()
             );
-            return Err(AttesterError::new(ErrorKind::Evidence, what, NOT_AWS));
+            return Err(AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
         Ok(evidence)
     }
 
-    fn check_name(
-        &self,
-        policy: AwsNodeName,
-        name: &NodeName,
-        deadline: Deadline,
-    ) -> Result<(), AttesterError> {
+    fn check_name(&self, claim: &Claim<'_>) -> Result<(), AttesterError> {
+        let (name, deadline) = (claim.node_name, claim.deadline);
+        let policy = claim.settings.value(&NODE_NAME).unwrap_or_default();
         let local_hostname = if name::needs_local_hostname(policy, name, &self.identity) {
             match self.imds.read(LOCAL_HOSTNAME, deadline) {
-                Err(ImdsError::NotFound { .. }) => None,
+                Err(ImdsError::Status { status: 404, .. }) => None,
                 read => Some(read.map_err(unavailable("the instance's name cannot be read"))?),
             }
         } else {
@@ -160,17 +157,13 @@ impl Session {
         };
         let local_hostname = local_hostname.as_ref().map(|names| names.as_str());
         name::check(policy, name, &self.identity, local_hostname).map_err(|mismatch| {
-            AttesterError::new(ErrorKind::NodeName, mismatch.to_string(), mismatch.remedy())
+            AttesterError::new(Code::NodeName, mismatch.to_string(), mismatch.remedy())
         })
     }
 
     /// The host of STS, from the settings or else of the region.
-    fn sts_host(
-        &self,
-        settings: &AwsSettings,
-        deadline: Deadline,
-    ) -> Result<String, AttesterError> {
-        if let Some(endpoint) = &settings.sts_endpoint {
+    fn sts_host(&self, settings: &Settings, deadline: Deadline) -> Result<String, AttesterError> {
+        if let Some(endpoint) = settings.value(&STS_ENDPOINT) {
             return Ok(endpoint.host().to_owned());
         }
         let domain = self
@@ -181,7 +174,7 @@ impl Session {
         // It becomes part of a host name that is signed.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
             let what = "the instance metadata's domain of AWS's services is none";
-            return Err(AttesterError::new(ErrorKind::Evidence, what, NOT_AWS));
+            return Err(AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
         Ok(format!("sts.{}.{domain}", self.identity.region()))
     }
@@ -193,15 +186,15 @@ const NOT_AWS: &str =
     "see what answers in the place of the instance metadata service: a proxy or an emulator";
 
 fn unavailable(what: &'static str) -> impl Fn(ImdsError) -> AttesterError {
-    move |error| AttesterError::new(ErrorKind::Source, what, error.remedy()).because(error)
+    move |error| AttesterError::new(Code::EvidenceUnavailable, what, error.remedy()).because(error)
 }
 
 fn no_credentials(error: CredentialsError) -> AttesterError {
-    let kind = if error.is_unavailable() {
-        ErrorKind::Source
+    let code = if error.is_unavailable() {
+        Code::EvidenceUnavailable
     } else {
-        ErrorKind::Evidence
+        Code::EvidenceInvalid
     };
     let what = "the instance has no credentials to prove itself with";
-    AttesterError::new(kind, what, error.remedy()).because(error)
+    AttesterError::new(code, what, error.remedy()).because(error)
 }

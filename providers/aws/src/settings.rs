@@ -1,62 +1,21 @@
 //! The settings of the AWS provider.
 
 use kubelet_attestation::names::NodeName;
-use kubelet_authenticator::imds::{METADATA_ENDPOINT, MetadataEndpoint};
-use kubelet_authenticator::settings::{Entry, Setting, Settings, Value, ValueError};
+use kubelet_authenticator::imds::METADATA_ENDPOINT;
+use kubelet_authenticator::settings;
+use kubelet_authenticator::settings::{Value, ValueError};
 
-const PRINCIPAL: Setting<AwsPrincipal> = Setting::new(
-    "aws.principal",
-    "aws-principal",
-    "PRINCIPAL",
-    "The principal of calls of STS: instanceIdentityRole or instanceProfile",
-);
-const NODE_NAME: Setting<AwsNodeName> = Setting::new(
-    "aws.nodeName",
-    "aws-node-name",
-    "POLICY",
-    "The name of the instance that its node has: hostname, localHostname or instanceID",
-);
-const STS_ENDPOINT: Setting<StsEndpoint> = Setting::new(
-    "aws.stsEndpoint",
-    "aws-sts-endpoint",
-    "HOST",
-    "The host of STS, where it is not the region's own",
-);
-
-/// The table of the settings.
-pub(crate) const TABLE: &[Entry] = &[
-    PRINCIPAL.entry(),
-    NODE_NAME.entry(),
-    STS_ENDPOINT.entry(),
-    METADATA_ENDPOINT.entry(),
-];
+settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
+    PRINCIPAL: AwsPrincipal = "aws.principal", "aws-principal", "PRINCIPAL",
+        "The principal of calls of STS: instanceIdentityRole or instanceProfile";
+    NODE_NAME: AwsNodeName = "aws.nodeName", "aws-node-name", "POLICY",
+        "The name of the instance that its node has: hostname, localHostname or instanceID";
+    STS_ENDPOINT: StsEndpoint = "aws.stsEndpoint", "aws-sts-endpoint", "HOST",
+        "The host of STS, where it is not the region's own";
+} }
 
 const HOST: ValueError =
     ValueError::Needed("a host, with or without a port, such as sts.example.com,");
-
-/// The settings in force.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct AwsSettings {
-    /// The principal of calls of STS.
-    pub(crate) principal: AwsPrincipal,
-    /// The names of the instance that its node may have.
-    pub(crate) node_name: AwsNodeName,
-    /// The host of STS, if it is not the region's own.
-    pub(crate) sts_endpoint: Option<StsEndpoint>,
-    /// The instance metadata service, if it is not at its link-local addresses.
-    pub(crate) metadata_endpoint: Option<MetadataEndpoint>,
-}
-
-impl AwsSettings {
-    pub(crate) fn of(settings: &Settings) -> Self {
-        Self {
-            principal: settings.value(&PRINCIPAL).unwrap_or_default(),
-            node_name: settings.value(&NODE_NAME).unwrap_or_default(),
-            sts_endpoint: settings.value(&STS_ENDPOINT),
-            metadata_endpoint: settings.value(&METADATA_ENDPOINT),
-        }
-    }
-}
 
 /// The principal of the instance's calls of STS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -139,11 +98,11 @@ impl Value for StsEndpoint {
 #[cfg(test)]
 mod tests {
     use kubelet_attestation::names::Provider;
-    use kubelet_authenticator::settings::{ProviderSchema, Sources};
+    use kubelet_authenticator::settings::{ProviderSchema, Settings, Sources};
 
     use super::*;
 
-    fn settings(extension: &str) -> AwsSettings {
+    fn settings(extension: &str) -> Settings {
         let schema = ProviderSchema {
             provider: Provider::AWS,
             settings: TABLE,
@@ -154,23 +113,22 @@ mod tests {
             extension: Some(extension),
             ..Sources::default()
         };
-        AwsSettings::of(&Settings::load(sources, &schema).unwrap())
+        Settings::load(sources, &schema).unwrap()
     }
 
     #[test]
     fn every_setting_of_an_instance_can_be_set() {
         let given = r#"{"aws": {"principal": "instanceProfile", "nodeName": "instanceID",
                         "stsEndpoint": "sts.test", "metadataEndpoint": "http://127.0.0.1:1"}}"#;
-        assert_eq!(
-            settings(given),
-            AwsSettings {
-                principal: AwsPrincipal::InstanceProfile,
-                node_name: AwsNodeName::InstanceId,
-                sts_endpoint: Some(StsEndpoint("sts.test".to_owned())),
-                metadata_endpoint: Some(MetadataEndpoint::new(([127, 0, 0, 1], 1).into())),
-            }
-        );
-        assert_eq!(settings("{}"), AwsSettings::default());
+        let given = settings(given);
+
+        assert_eq!(given.value(&PRINCIPAL), Some(AwsPrincipal::InstanceProfile));
+        assert_eq!(given.value(&NODE_NAME), Some(AwsNodeName::InstanceId));
+        let sts = Some(StsEndpoint("sts.test".to_owned()));
+        assert_eq!(given.value(&STS_ENDPOINT), sts);
+        let metadata = given.value(&METADATA_ENDPOINT).unwrap();
+        assert_eq!(metadata.to_string(), "http://127.0.0.1:1");
+        assert_eq!(settings("{}").value(&STS_ENDPOINT), None);
     }
 
     #[test]

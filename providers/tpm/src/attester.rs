@@ -8,9 +8,10 @@ use kubelet_attestation::evidence::tpm::{Enrolment, PublicAreas, Quote, Response
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
-    Attester, AttesterError, Challenged, Claim, ErrorKind, ProviderIdSources,
+    Attester, AttesterError, Challenged, Claim, ProviderIdSources,
 };
 use kubelet_authenticator::clock::Deadline;
+use kubelet_authenticator::failure::Code;
 use kubelet_authenticator::settings::Entry;
 use sha2::{Digest as _, Sha256};
 
@@ -80,7 +81,7 @@ impl Attester for Tpm {
                 claim.provider_id
             );
             let remedy = "nothing: the next run asks by the name that it has";
-            return Err(AttesterError::new(ErrorKind::Evidence, what, remedy));
+            return Err(AttesterError::new(Code::EvidenceInvalid, what, remedy));
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
@@ -115,7 +116,7 @@ impl Attester for Tpm {
             Err(error) => {
                 let what = "the evidence that was challenged cannot be read";
                 let remedy = "nothing: the next run makes another";
-                return Err(AttesterError::new(ErrorKind::Evidence, what, remedy).because(error));
+                return Err(AttesterError::new(Code::EvidenceInvalid, what, remedy).because(error));
             }
         };
         let challenge = challenged.challenge;
@@ -181,7 +182,7 @@ fn name_of(keys: &Keys) -> Result<ProviderId, AttesterError> {
     let digest = HEXLOWER.encode(&Sha256::digest(&keys.spki.0));
     ProviderId::parse(&format!("{SCHEME}{digest}")).map_err(|error| {
         AttesterError::new(
-            ErrorKind::Tpm,
+            Code::TpmUnavailable,
             "the TPM has no name",
             "report this as a bug",
         )
@@ -221,5 +222,5 @@ fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, A
 fn out_of_turn() -> AttesterError {
     let what = "the program that speaks to the TPM answers another question";
     let remedy = "install plugin and program from one package";
-    AttesterError::new(ErrorKind::Tpm, what, remedy)
+    AttesterError::new(Code::TpmUnavailable, what, remedy)
 }

@@ -47,11 +47,6 @@ const ACTIVATE: &str = "TPM2_ActivateCredential";
 const CREATE: &str = "TPM2_CreatePrimary";
 const QUOTE: &str = "TPM2_Quote";
 
-/// The content of a key binding, given the secret of the challenge.
-pub(crate) trait Bind: FnOnce(&[u8]) -> [u8; 32] {}
-
-impl<F: FnOnce(&[u8]) -> [u8; 32]> Bind for F {}
-
 /// A connection to a TPM.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -84,13 +79,14 @@ impl Device {
         read.map_err(|fault| self.understand(fault))
     }
 
-    /// Opens a challenge and quotes `registers`, qualified by the result of `bind` for its secret.
+    /// Opens a challenge and quotes `registers`, qualified by the result of `bind` for its
+    /// secret.
     pub(crate) fn quote(
         &mut self,
         endorsement: &[u8],
         credential_blob: Vec<u8>,
         encrypted_secret: Vec<u8>,
-        bind: impl Bind,
+        bind: impl FnOnce(&[u8]) -> [u8; 32],
         registers: &[u8],
     ) -> Result<Quoted, Trouble> {
         let challenge = (credential_blob, encrypted_secret);
@@ -109,9 +105,7 @@ impl Device {
         };
         let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
         let attestation = self.with_ak(|_, _, public| Ok(public.to_vec()))?;
-        let spki = kind
-            .spki(&endorsement)
-            .ok_or(Fault::Own(Trouble::OtherKey))?;
+        let spki = kind.spki(&endorsement).map_err(Fault::Own)?;
         Ok(Keys {
             endorsement: Bytes(endorsement),
             spki: Bytes(spki),
@@ -149,7 +143,7 @@ impl Device {
         &mut self,
         endorsement: &[u8],
         (credential_blob, encrypted_secret): (Vec<u8>, Vec<u8>),
-        bind: impl Bind,
+        bind: impl FnOnce(&[u8]) -> [u8; 32],
         registers: &[u8],
     ) -> Result<Quoted, Fault> {
         let kind = EndorsementKey::of(endorsement).ok_or(Fault::Own(Trouble::OtherKey))?;

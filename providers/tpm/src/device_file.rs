@@ -7,7 +7,8 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use kubelet_authenticator::attester::{AttesterError, ErrorKind};
+use kubelet_authenticator::attester::AttesterError;
+use kubelet_authenticator::failure::Code;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -74,7 +75,7 @@ fn unusable(path: &Path, error: Errno) -> AttesterError {
 }
 
 fn trouble(what: String, remedy: &str, cause: Option<Errno>) -> AttesterError {
-    let error = AttesterError::new(ErrorKind::Tpm, what, remedy);
+    let error = AttesterError::new(Code::TpmUnavailable, what, remedy);
     match cause {
         Some(cause) => error.because(io::Error::from(cause)),
         None => error,
@@ -114,7 +115,7 @@ mod tests {
 
             assert_eq!(error.to_string(), what);
             assert_eq!(error.remedy(), remedy);
-            assert_eq!(error.kind(), ErrorKind::Tpm);
+            assert_eq!(error.code(), Code::TpmUnavailable);
             let cause = std::error::Error::source(&error).unwrap();
             assert_eq!(cause.to_string(), io::Error::from(errno).to_string());
         }
@@ -137,7 +138,7 @@ mod tests {
             let error = check(&path).unwrap_err();
 
             assert!(error.to_string().contains(words), "{error}");
-            assert_eq!(error.kind(), ErrorKind::Tpm);
+            assert_eq!(error.code(), Code::TpmUnavailable);
             assert!(!error.remedy().is_empty());
         }
     }

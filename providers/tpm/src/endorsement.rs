@@ -5,7 +5,7 @@
 
 use data_encoding::HEXLOWER;
 
-use crate::protocol::EndorsementKey;
+use crate::protocol::{EndorsementKey, Trouble};
 
 /// `TPMT_PUBLIC` up to `unique`: RSA, SHA-256, the attributes, `PolicyA`, AES-128-CFB, no scheme,
 /// 2048 bits, the usual exponent.
@@ -78,8 +78,16 @@ impl EndorsementKey {
         [self.fixed(), unique].concat()
     }
 
-    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`, if that is of this kind.
-    pub(crate) fn spki(self, public: &[u8]) -> Option<Vec<u8>> {
+    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`.
+    ///
+    /// # Errors
+    ///
+    /// [`Trouble::InvalidKey`] if the key is not of this kind.
+    pub(crate) fn spki(self, public: &[u8]) -> Result<Vec<u8>, Trouble> {
+        self.encoded(public).ok_or(Trouble::InvalidKey)
+    }
+
+    fn encoded(self, public: &[u8]) -> Option<Vec<u8>> {
         let unique = public.strip_prefix(self.fixed().as_slice())?;
         let (first, rest) = sized(unique)?;
         let parts = match self {
@@ -178,9 +186,15 @@ mod tests {
 
         assert_eq!(short, kind.spki(&key(kind, &[&whole, &[8; 32]])).unwrap());
         assert_eq!(short.len(), 91);
-        assert_eq!(kind.spki(&key(kind, &[&[7; 33], &[8; 32]])), None);
-        assert_eq!(kind.spki(&key(kind, &[&[7; 32], &[8; 32], &[]])), None);
-        assert_eq!(kind.spki(&key(kind, &[&[7; 32]])), None);
+        assert_eq!(
+            kind.spki(&key(kind, &[&[7; 33], &[8; 32]])),
+            Err(Trouble::InvalidKey)
+        );
+        assert_eq!(
+            kind.spki(&key(kind, &[&[7; 32], &[8; 32], &[]])),
+            Err(Trouble::InvalidKey)
+        );
+        assert_eq!(kind.spki(&key(kind, &[&[7; 32]])), Err(Trouble::InvalidKey));
         let kind = EndorsementKey::EccP384;
         let spki = kind.spki(&key(kind, &[&[7; 48], &[8; 1]])).unwrap();
         assert_eq!(spki.len(), 120);
@@ -191,7 +205,13 @@ mod tests {
         let kind = EndorsementKey::Rsa2048;
 
         assert_eq!(kind.spki(&key(kind, &[&[0x80; 256]])).unwrap().len(), 294);
-        assert_eq!(kind.spki(&key(kind, &[&[0x7f; 256]])), None);
-        assert_eq!(kind.spki(&key(kind, &[&[0x80; 255]])), None);
+        assert_eq!(
+            kind.spki(&key(kind, &[&[0x7f; 256]])),
+            Err(Trouble::InvalidKey)
+        );
+        assert_eq!(
+            kind.spki(&key(kind, &[&[0x80; 255]])),
+            Err(Trouble::InvalidKey)
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! The provider ID of a machine that is an EC2 instance.
 
 use kubelet_attestation::names::ProviderId;
-use kubelet_authenticator::attester::{AttesterError, ErrorKind, ProviderIdSources};
-use kubelet_authenticator::imds::{Imds, ImdsError, METADATA_ENDPOINT, Text};
+use kubelet_authenticator::attester::{AttesterError, ProviderIdSources};
+use kubelet_authenticator::failure::Code;
+use kubelet_authenticator::imds::{self, Imds, ImdsError, METADATA_ENDPOINT};
 
 /// The vendor in the firmware of an instance.
 const VENDOR: &str = "Amazon EC2";
@@ -29,17 +30,10 @@ pub(crate) fn provider_id(
     named(&zone, &id).map(Some)
 }
 
-fn named(zone: &Text, id: &Text) -> Result<ProviderId, AttesterError> {
-    let is_plain = |text: &str| {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !text.is_empty() && text.bytes().all(plain)
-    };
-    let id = Some(format!("aws:///{}/{}", **zone, **id))
-        .filter(|_| is_plain(zone) && is_plain(id) && id.starts_with("i-"))
-        .and_then(|id| ProviderId::parse(&id).ok());
-    id.ok_or_else(|| {
+fn named(zone: &str, id: &str) -> Result<ProviderId, AttesterError> {
+    imds::provider_id(zone, id).ok_or_else(|| {
         AttesterError::new(
-            ErrorKind::Evidence,
+            Code::EvidenceInvalid,
             "the instance metadata names no instance",
             "see what answers in the place of the instance metadata service, or set providerID in \
              the settings",
@@ -53,20 +47,16 @@ fn unavailable(error: ImdsError) -> AttesterError {
         error.remedy()
     );
     let what = "this is an EC2 instance, and which cannot be learned";
-    AttesterError::new(ErrorKind::Source, what, remedy).because(error)
+    AttesterError::new(Code::EvidenceUnavailable, what, remedy).because(error)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(zone: &str, id: &str) -> Result<ProviderId, AttesterError> {
-        named(&Text::new(zone.to_owned()), &Text::new(id.to_owned()))
-    }
-
     #[test]
     fn an_instance_is_named_as_its_cloud_provider_does() {
-        let id = read("eu-west-1a", "i-0123456789abcdef0").unwrap();
+        let id = named("eu-west-1a", "i-0123456789abcdef0").unwrap();
 
         assert_eq!(id.as_str(), "aws:///eu-west-1a/i-0123456789abcdef0");
     }
@@ -81,7 +71,7 @@ mod tests {
             ("a", "i-1\n"),
             ("<html>", "i-1"),
         ] {
-            assert_eq!(read(zone, id).unwrap_err().kind(), ErrorKind::Evidence);
+            assert_eq!(named(zone, id).unwrap_err().code(), Code::EvidenceInvalid);
         }
     }
 }

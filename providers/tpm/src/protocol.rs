@@ -146,6 +146,8 @@ pub(crate) enum Trouble {
     OtherChallenge,
     /// The challenged endorsement key is not this TPM's.
     OtherKey,
+    /// The endorsement key does not match its template, or is malformed.
+    InvalidKey,
     /// The TPM has no SHA-256 bank, or the bank does not have all of the PCRs.
     NoBank,
     /// The PCRs change while they are read.

@@ -7,47 +7,23 @@ use std::path::PathBuf;
 use kubelet_attestation::evidence::tpm::MAX_REGISTER;
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
-use kubelet_authenticator::settings::{
-    AbsolutePath, Entry, Form, Setting, Settings, Value, ValueError,
-};
+use kubelet_authenticator::settings;
+use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value, ValueError};
 
 use crate::protocol::EndorsementKey;
 
-const DEVICE: Setting<AbsolutePath> = Setting::new("tpm.device", "tpm-device", "FILE", "The TPM");
-const TCTI: Setting<Tcti> = Setting::new(
-    "tpm.tcti",
-    "tpm-tcti",
-    "ADDRESS",
-    "The TPM where it is no device: swtpm:host=HOST,port=PORT",
-);
-const ENDORSEMENT_KEY: Setting<EndorsementKeyChoice> = Setting::new(
-    "tpm.endorsementKey",
-    "tpm-endorsement-key",
-    "KEY",
-    "The endorsement key that names the TPM: auto, rsa-2048, ecc-p256 or ecc-p384",
-);
-const PCRS: Setting<PcrSelection> = Setting::new(
-    "tpm.pcrs",
-    "tpm-pcrs",
-    "NUMBERS",
-    "The PCRs that are quoted, such as 0,2,4,7",
-);
-const DEVICE_PROGRAM: Setting<AbsolutePath> = Setting::new(
-    "tpm.deviceProgram",
-    "tpm-device-program",
-    "FILE",
-    "The program that speaks to the TPM, where it is not in its usual places",
-);
-
-/// The table of the settings. A machine with a TPM may be an EC2 instance.
-pub(crate) const TABLE: &[Entry] = &[
-    DEVICE.entry(),
-    TCTI.entry(),
-    ENDORSEMENT_KEY.entry(),
-    PCRS.entry(),
-    DEVICE_PROGRAM.entry(),
-    METADATA_ENDPOINT.entry(),
-];
+// A machine with a TPM may be an EC2 instance.
+settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
+    DEVICE: AbsolutePath = "tpm.device", "tpm-device", "FILE", "The TPM";
+    TCTI: Tcti = "tpm.tcti", "tpm-tcti", "ADDRESS",
+        "The TPM where it is no device: swtpm:host=HOST,port=PORT";
+    ENDORSEMENT_KEY: EndorsementKeyChoice = "tpm.endorsementKey", "tpm-endorsement-key", "KEY",
+        "The endorsement key that names the TPM: auto, rsa-2048, ecc-p256 or ecc-p384";
+    PCRS: PcrSelection =
+        "tpm.pcrs", "tpm-pcrs", "NUMBERS", "The PCRs that are quoted, such as 0,2,4,7";
+    DEVICE_PROGRAM: AbsolutePath = "tpm.deviceProgram", "tpm-device-program", "FILE",
+        "The program that speaks to the TPM, where it is not in its usual places";
+} }
 
 const TCTI_NEEDED: ValueError =
     ValueError::Needed("swtpm:host=<host>,port=<port>, and nothing else,");

@@ -1,6 +1,7 @@
 //! The errors and remedies of a TPM without an answer.
 
-use kubelet_authenticator::attester::{AttesterError, ErrorKind};
+use kubelet_authenticator::attester::AttesterError;
+use kubelet_authenticator::failure::Code;
 
 use crate::program::ProgramError;
 use crate::protocol::Trouble;
@@ -37,56 +38,61 @@ pub(crate) fn of_program(error: ProgramError) -> AttesterError {
         }
     };
     let what = "the TPM cannot be asked";
-    AttesterError::new(ErrorKind::Tpm, what, remedy).because(error)
+    AttesterError::new(Code::TpmUnavailable, what, remedy).because(error)
 }
 
 /// The error of the TPM with the name `tpm`.
 pub(crate) fn of_tpm(tpm: &str, trouble: &Trouble) -> AttesterError {
-    let (kind, what, remedy) = match trouble {
+    let (code, what, remedy) = match trouble {
         Trouble::Code { step, code } => {
             let (what, remedy) = explain(*code);
             let what = format!("the TPM ({tpm}) {what} ({step}: {code:#x})");
-            return AttesterError::new(ErrorKind::Tpm, what, remedy);
+            return AttesterError::new(Code::TpmUnavailable, what, remedy);
         }
         Trouble::Bindings { step, words } => {
             let what = format!("the TPM ({tpm}) answers what libtss2 does not take");
             let what = format!("{what} ({step}: {words})");
-            return AttesterError::new(ErrorKind::Tpm, what, UNKNOWN);
+            return AttesterError::new(Code::TpmUnavailable, what, UNKNOWN);
         }
         Trouble::FailureMode => (
-            ErrorKind::Tpm,
+            Code::TpmUnavailable,
             "is in failure mode and does nothing",
             REBOOT,
         ),
         Trouble::OtherChallenge => (
-            ErrorKind::Evidence,
+            Code::EvidenceInvalid,
             "cannot open the challenge: it was made for another TPM",
             "compare this machine's endorsement key with the one that the controller trusts for its \
              provider ID: a replaced mainboard has another TPM",
         ),
         Trouble::OtherKey => (
-            ErrorKind::Evidence,
+            Code::EvidenceInvalid,
             "does not have the endorsement key that was challenged any more",
             "nothing: the next run asks with the key that it has",
         ),
+        Trouble::InvalidKey => (
+            Code::TpmUnavailable,
+            "has an endorsement key that does not match its template",
+            "select another key with tpm.endorsementKey",
+        ),
         Trouble::NoBank => (
-            ErrorKind::Tpm,
+            Code::TpmUnavailable,
             "has not all of the registers that are to be quoted in a bank of SHA-256",
             "allocate the bank in the firmware's settings or by `tpm2_pcrallocate sha256:all` and a \
              reboot; see tpm.pcrs",
         ),
         Trouble::Unsettled => (
-            ErrorKind::Tpm,
+            Code::TpmUnavailable,
             "changes its registers while they are quoted",
             "nothing: the next run asks again; leave registers that are in use out of tpm.pcrs",
         ),
         Trouble::Question => (
-            ErrorKind::Tpm,
+            Code::TpmUnavailable,
             "was asked what makes no sense",
             "report this as a bug",
         ),
     };
-    AttesterError::new(kind, format!("the TPM ({tpm}) {what}"), remedy)
+    AttesterError::new(code, format!("the TPM ({tpm}) {what}"), remedy)
 }
 
 const REBOOT: &str =
@@ -183,7 +189,7 @@ mod tests {
             code,
         };
         let error = of_tpm("/dev/tpmrm0", &trouble);
-        assert_eq!(error.kind(), ErrorKind::Tpm);
+        assert_eq!(error.code(), Code::TpmUnavailable);
         assert!(!error.remedy().is_empty());
         error.to_string()
     }
@@ -223,15 +229,18 @@ mod tests {
     #[test]
     fn a_challenge_for_another_tpm_is_no_trouble_of_this_one() {
         for trouble in [Trouble::OtherChallenge, Trouble::OtherKey] {
-            assert_eq!(of_tpm("x", &trouble).kind(), ErrorKind::Evidence);
+            assert_eq!(of_tpm("x", &trouble).code(), Code::EvidenceInvalid);
         }
         for trouble in [
             Trouble::FailureMode,
+            Trouble::InvalidKey,
             Trouble::NoBank,
             Trouble::Unsettled,
             Trouble::Question,
         ] {
-            assert_eq!(of_tpm("x", &trouble).kind(), ErrorKind::Tpm);
+            let error = of_tpm("x", &trouble);
+            assert_eq!(error.code(), Code::TpmUnavailable);
+            assert!(!error.to_string().contains("challenge"), "{error}");
         }
     }
 }

@@ -26,10 +26,10 @@ pub struct EndpointFields {
     /// The cluster's CA certificates in PEM.
     pub ca_pem: String,
     /// The expected name in the server's certificate, if it is not the URL's host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_server_name: Option<String>,
     /// The proxy's URL.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_url: Option<String>,
 }
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 /// The place of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Place {
     /// The file, or another source.
     pub document: String,
@@ -28,7 +27,6 @@ impl fmt::Display for Place {
 
 /// Why a field is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum Refused {
     /// `insecure-skip-tls-verify` is set.
     #[error(
@@ -95,7 +93,6 @@ pub enum Refused {
 
 /// A kubeconfig cannot be used. Errors never contain credentials.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum KubeconfigError {
     /// The file, or one that it names, cannot be read.
     #[error("cannot read {}", path.display())]

@@ -8,13 +8,9 @@ use crate::secret::Secret;
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Contents {
-    #[serde(default)]
     pub(super) current_context: Option<String>,
-    #[serde(default)]
     pub(super) clusters: Option<Vec<Named<Cluster>>>,
-    #[serde(default)]
     pub(super) contexts: Option<Vec<Named<Context>>>,
-    #[serde(default)]
     pub(super) users: Option<Vec<Named<User>>>,
 }
 
@@ -25,28 +21,22 @@ pub(super) struct Named<T> {
     pub(super) value: T,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Context {
-    #[serde(default)]
     pub(super) cluster: String,
-    #[serde(default)]
     pub(super) user: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Cluster {
-    #[serde(default)]
     pub(super) server: Option<String>,
-    #[serde(default)]
     pub(super) tls_server_name: Option<String>,
     #[serde(default)]
     pub(super) insecure_skip_tls_verify: bool,
-    #[serde(default)]
     pub(super) certificate_authority: Option<String>,
-    #[serde(default)]
     pub(super) certificate_authority_data: Option<String>,
-    #[serde(default)]
     pub(super) proxy_url: Option<String>,
 }
 
@@ -55,38 +45,28 @@ pub(super) struct Cluster {
 pub(super) struct User {
     #[serde(default, deserialize_with = "secret")]
     pub(super) token: Option<Secret<String>>,
-    #[serde(default, rename = "tokenFile")]
+    #[serde(rename = "tokenFile")]
     pub(super) token_file: Option<String>,
-    #[serde(default)]
     pub(super) client_certificate: Option<String>,
-    #[serde(default)]
     pub(super) client_certificate_data: Option<String>,
-    #[serde(default)]
     pub(super) client_key: Option<String>,
     #[serde(default, deserialize_with = "secret")]
     pub(super) client_key_data: Option<Secret<String>>,
-    #[serde(default)]
     pub(super) username: Option<String>,
     #[serde(default, deserialize_with = "secret")]
     pub(super) password: Option<Secret<String>>,
-    #[serde(default)]
     pub(super) exec: Option<Exec>,
-    #[serde(default)]
     pub(super) auth_provider: Option<Present>,
-    #[serde(default, rename = "as")]
+    #[serde(rename = "as")]
     pub(super) impersonate: Option<Present>,
-    #[serde(default)]
     pub(super) as_uid: Option<Present>,
-    #[serde(default)]
     pub(super) as_groups: Option<Present>,
-    #[serde(default)]
     pub(super) as_user_extra: Option<Present>,
 }
 
 /// The exec plugin of a user.
 #[derive(Deserialize)]
 pub(super) struct Exec {
-    #[serde(default)]
     pub(super) command: Option<String>,
 }
 

@@ -6,7 +6,6 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::pki::{self, Subject};
 
 use super::*;
-use crate::kube::client::Created;
 use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Login};
 use crate::kube::types::NewCsr;
 use crate::secret::Secret;
@@ -43,7 +42,7 @@ fn pending() -> (ApiServer, ApiClient, CsrObject) {
         expiration_seconds: 604_800,
         request: request.as_bytes(),
     };
-    let Created::Created(created) = client.create(csr, soon()).unwrap() else {
+    let Some(created) = client.create(csr, soon()).unwrap() else {
         panic!("it was there before");
     };
     (server, client, created)
@@ -54,7 +53,7 @@ fn wait_while(
     (server, client, csr): &(ApiServer, ApiClient, CsrObject),
     watches: usize,
     happening: impl FnOnce(&ApiServer) + Send,
-) -> Result<Waited, ApiError> {
+) -> Result<Option<CsrObject>, ApiError> {
     thread::scope(|scope| {
         scope.spawn(|| {
             server.wait_for_request(Verb::Watch, watches, LONG);
@@ -64,14 +63,13 @@ fn wait_while(
     })
 }
 
-fn state(waited: Result<Waited, ApiError>) -> CsrState {
-    match waited.unwrap() {
-        Waited::Decided(csr) => csr.state,
-        waited @ (Waited::Undecided(_) | Waited::Gone) => panic!("{waited:?}"),
-    }
+fn state(waited: Result<Option<CsrObject>, ApiError>) -> CsrState {
+    let state = waited.unwrap().unwrap().state;
+    assert_ne!(state, CsrState::Pending);
+    state
 }
 
-fn is_issued(waited: Result<Waited, ApiError>) -> bool {
+fn is_issued(waited: Result<Option<CsrObject>, ApiError>) -> bool {
     matches!(state(waited), CsrState::Issued { chain_pem } if chain_pem.contains("BEGIN CERTIFICATE"))
 }
 
@@ -147,10 +145,7 @@ fn a_certificate_without_approval_is_no_end() {
     let (server, client, csr) = pending();
     server.set_certificate(NAME, server.ca_pem());
 
-    let waited = client.wait(&csr, a_while()).unwrap();
-    let Waited::Undecided(seen) = waited else {
-        panic!("{waited:?}")
-    };
+    let seen = client.wait(&csr, a_while()).unwrap().unwrap();
     assert_eq!(seen.state, CsrState::Pending);
     assert_ne!(seen.resource_version, csr.resource_version);
 }
@@ -161,7 +156,7 @@ fn an_undecided_request_is_left_at_the_deadline() {
     let began = Instant::now();
     let waited = client.wait(&csr, a_while()).unwrap();
 
-    assert_eq!(waited, Waited::Undecided(csr));
+    assert_eq!(waited, Some(csr));
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(server.watches(), 1);
 }
@@ -169,19 +164,19 @@ fn an_undecided_request_is_left_at_the_deadline() {
 #[test]
 fn a_request_that_is_deleted_or_replaced_is_gone() {
     let deleted = wait_while(&pending(), 1, |server| server.delete_csr(NAME));
-    assert_eq!(deleted.unwrap(), Waited::Gone);
+    assert_eq!(deleted.unwrap(), None);
 
     let (server, client, csr) = pending();
     server.compact();
     server.delete_csr(NAME);
     server.compact();
-    assert_eq!(client.wait(&csr, soon()).unwrap(), Waited::Gone);
+    assert_eq!(client.wait(&csr, soon()).unwrap(), None);
 
     let (server, client, csr) = pending();
     let mut another = server.csr(NAME).unwrap();
     another["metadata"]["uid"] = "another".into();
     server.put_csr(another);
-    assert_eq!(client.wait(&csr, soon()).unwrap(), Waited::Gone);
+    assert_eq!(client.wait(&csr, soon()).unwrap(), None);
 }
 
 #[test]
@@ -263,8 +258,8 @@ fn a_watch_that_is_forbidden_is_an_error_at_once() {
 
         let error = client.wait(&csr, soon()).unwrap_err();
         assert!(matches!(
-            error,
-            ApiError::Unauthorized { .. } | ApiError::Forbidden { .. }
+            error.fault,
+            ApiFault::Unauthorized { .. } | ApiFault::Forbidden { .. }
         ));
         assert_eq!(server.watches(), 1);
     }
@@ -278,7 +273,10 @@ fn a_watch_that_never_comes_up_is_an_error_at_the_deadline() {
 
         let error = client.wait(&csr, a_while()).unwrap_err();
         assert!(
-            matches!(error, ApiError::Server { .. } | ApiError::TimedOut { .. }),
+            matches!(
+                error.fault,
+                ApiFault::Server { .. } | ApiFault::TimedOut { .. }
+            ),
             "{fault:?}: {error:?}"
         );
     }
@@ -294,7 +292,7 @@ fn resumes_become_rarer() {
     );
 
     let waited = client.wait(&csr, a_while()).unwrap();
-    assert_eq!(waited, Waited::Undecided(csr));
+    assert_eq!(waited, Some(csr));
     // After 0, 0.1, 0.3, 0.7 and 1.5 seconds.
     assert!((2..=5).contains(&server.watches()), "{}", server.watches());
 }
@@ -309,5 +307,8 @@ fn a_huge_event_is_not_read() {
     );
 
     let error = client.wait(&csr, soon()).unwrap_err();
-    assert!(matches!(error, ApiError::TooLarge { .. }), "{error:?}");
+    assert!(
+        matches!(error.fault, ApiFault::TooLarge { .. }),
+        "{error:?}"
+    );
 }

@@ -102,6 +102,14 @@ fn the_extension_is_read_as_strictly_as_a_file() {
             "key nodeName: the key is there twice",
         ),
         (
+            r#"{"nodeName":"","nodeName":"b"}"#,
+            "key nodeName: the key is there twice",
+        ),
+        (
+            r#"{"nodeName":"a","nodeName":""}"#,
+            "key nodeName: the key is there twice",
+        ),
+        (
             r#"{"kind":"Config"}"#,
             "key kind: \"KubeletAuthenticatorConfiguration\" is needed",
         ),

@@ -146,8 +146,13 @@ pub fn origin_file_seeds() -> Vec<Vec<u8>> {
         proxy_url: proxy_url.map(str::to_owned),
     };
     let origin = |endpoint, machine, boot: Option<&str>| {
-        let name = NodeName::parse("n1").unwrap();
-        Origin::new(name, endpoint, machine, boot.map(str::to_owned)).to_json()
+        let origin = Origin {
+            node_name: NodeName::parse("n1").unwrap(),
+            endpoint,
+            machine,
+            boot_id: boot.map(str::to_owned),
+        };
+        origin.to_json()
     };
     let proxy = endpoint(None, Some("http://proxy:3128"));
     vec![
@@ -220,7 +225,10 @@ pub fn failure_record(input: &[u8]) -> Outcome {
     };
     let written = String::from_utf8(record.to_json()).unwrap();
     assert_eq!(FailureRecord::parse(&written).as_ref(), Some(&record));
-    let here = FailureScope::new(record.boot_id.clone(), record.settings.clone());
+    let here = FailureScope {
+        boot_id: record.boot_id.clone(),
+        settings: record.settings.clone(),
+    };
     let start = SystemTime::UNIX_EPOCH;
     let times = [record.at, record.in_full, record.not_before].map(Duration::from_secs);
     let times = times.into_iter().filter_map(|time| start.checked_add(time));
@@ -247,7 +255,10 @@ pub fn failure_record_seeds() -> Vec<Vec<u8>> {
 }
 
 fn scope() -> FailureScope {
-    FailureScope::new(Some("boot".to_owned()), "settings".to_owned())
+    FailureScope {
+        boot_id: Some("boot".to_owned()),
+        settings: "settings".to_owned(),
+    }
 }
 
 /// Checks that an error has no longer part of what is base64 in the text that it is about.

@@ -10,6 +10,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
-    Attester, AttesterError, Challenged, Claim, ErrorKind, ProviderIdSources, Renewal,
+    Attester, AttesterError, Challenged, Claim, ProviderIdSources, Renewal,
 };
-use kubelet_authenticator::authenticator::Observer;
 use kubelet_authenticator::cli;
+use kubelet_authenticator::failure::Code;
 use kubelet_authenticator::machine::Machine;
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -73,8 +74,8 @@ impl Attester for Null {
         };
         assert!(Header::parse(challenged.evidence).is_ok());
         let kind = match prefix.as_str() {
-            "cannot" => ErrorKind::Evidence,
-            "not now" => ErrorKind::Tpm,
+            "cannot" => Code::EvidenceInvalid,
+            "not now" => Code::TpmUnavailable,
             _ => {
                 let id = challenged.challenge.id.to_base64();
                 let header = Header {
@@ -91,12 +92,12 @@ impl Attester for Null {
 fn main() -> ExitCode {
     let step = std::env::var("KILL_AT").unwrap_or_default();
     let panics = std::env::var("PANIC_AT").unwrap_or_default();
-    let observer = Observer::new(move |done| {
+    let observer = move |done: cli::Step| {
         assert!(format!("{done:?}") != panics, "{SECRET}");
         if format!("{done:?}") == step {
             kill_process(getpid(), Signal::KILL).expect("a process may end itself");
         }
-    });
+    };
     let machine = std::env::var_os("MACHINE_ROOT").map(|root| Machine::rooted(Path::new(&root)));
-    cli::run_on(machine.unwrap_or_default(), Null, Some(observer))
+    cli::run_on(machine.unwrap_or_default(), Null, Some(Arc::new(observer)))
 }

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use kubelet_authenticator::authenticator::Step;
 use kubelet_authenticator::kube::kubeconfig::{Kubeconfig, Login};
 use kubelet_authenticator_test_support::api_server::{
     ApiServer, Kubeconfig as File, Signer, TOKEN,
 };
 use kubelet_authenticator_tests::node::{NULL, UNDER_TEST, is_pair};
+use kubelet_authenticator_tests::steps;
 
 use crate::bed::{Host, issuing, mode_of};
 
@@ -87,8 +87,7 @@ fn what_a_bootstrap_kubeconfig_says_of_the_cluster_is_taken_over() {
 
 #[test]
 fn a_setup_killed_after_any_step_is_finished_by_the_kubelets_next_start() {
-    let steps = Step::SETUP.into_iter().chain(Step::ALL);
-    for step in steps.filter(|step| *step != Step::Started) {
+    for step in steps::SETUP.into_iter().chain(steps::RUN) {
         let server = issuing();
         let mut host = Host::new(UNDER_TEST, &server);
         server.kubeconfig().write(&host.from());

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use base64::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{InvalidField, MAX_STRUCTURE_LEN, structure};
 
@@ -41,7 +41,7 @@ pub struct Challenge {
     pub encrypted_secret: Vec<u8>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawChallenge {
     id: String,

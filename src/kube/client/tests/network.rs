@@ -8,7 +8,8 @@ use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 
 use super::*;
-use crate::kube::error::TlsFault;
+
+const UNKNOWN_AUTHORITY: &str = "the server's certificate is not signed by the cluster's CA";
 
 #[test]
 fn a_silent_server_is_left_at_the_deadline() {
@@ -19,7 +20,7 @@ fn a_silent_server_is_left_at_the_deadline() {
         let error = client(&server).get(NAME, short()).unwrap_err();
 
         assert!(
-            matches!(error, ApiError::TimedOut { .. }),
+            matches!(error.fault, ApiFault::TimedOut { .. }),
             "{fault:?}: {error:?}"
         );
         assert!(began.elapsed() < Duration::from_secs(10), "{fault:?}");
@@ -31,10 +32,16 @@ fn a_connection_that_is_refused_or_cut_is_unreachable() {
     let server = ApiServer::start();
     server.inject_connection(Times::always(), ConnectionFault::Close);
     let error = client(&server).get(NAME, soon()).unwrap_err();
-    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+    assert!(
+        matches!(error.fault, ApiFault::Unreachable { .. }),
+        "{error:?}"
+    );
 
     let error = read_with(Fault::Cut, soon());
-    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+    assert!(
+        matches!(error.fault, ApiFault::Unreachable { .. }),
+        "{error:?}"
+    );
 
     let free = TcpListener::bind(("127.0.0.1", 0))
         .unwrap()
@@ -48,7 +55,7 @@ fn a_connection_that_is_refused_or_cut_is_unreachable() {
         .unwrap()
         .get(NAME, soon())
         .unwrap_err();
-    let ApiError::Unreachable { why, .. } = error else {
+    let ApiFault::Unreachable(why) = error.fault else {
         panic!("{error:?}")
     };
     assert!(why.contains("refused"), "{why}");
@@ -66,29 +73,30 @@ fn a_host_without_an_address_is_unreachable() {
         .get(NAME, soon())
         .unwrap_err();
 
-    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+    assert!(
+        matches!(error.fault, ApiFault::Unreachable { .. }),
+        "{error:?}"
+    );
 }
 
 #[test]
 fn a_server_that_is_not_the_clusters_is_not_talked_to() {
     for (fault, expected) in [
-        (
-            ConnectionFault::AnotherAuthority,
-            TlsFault::UnknownAuthority,
-        ),
+        (ConnectionFault::AnotherAuthority, UNKNOWN_AUTHORITY),
         (
             ConnectionFault::AnotherName,
-            TlsFault::WrongName {
-                name: "127.0.0.1".to_owned(),
-            },
+            "the server's certificate is not for \"127.0.0.1\"",
         ),
-        (ConnectionFault::ExpiredCertificate, TlsFault::Expired),
+        (
+            ConnectionFault::ExpiredCertificate,
+            "the server's certificate has expired, or our clock is ahead",
+        ),
     ] {
         let server = ApiServer::start();
         server.inject_connection(Times::always(), fault);
         let error = client(&server).get(NAME, soon()).unwrap_err();
 
-        let ApiError::Tls { fault, .. } = error else {
+        let ApiFault::Tls(fault) = error.fault else {
             panic!("{error:?}")
         };
         assert_eq!(fault, expected);
@@ -109,10 +117,10 @@ fn another_clusters_ca_of_the_same_name_is_another_authority() {
         .get(NAME, soon())
         .unwrap_err();
 
-    let ApiError::Tls { fault, .. } = error else {
+    let ApiFault::Tls(fault) = error.fault else {
         panic!("{error:?}")
     };
-    assert_eq!(fault, TlsFault::UnknownAuthority);
+    assert_eq!(fault, UNKNOWN_AUTHORITY);
 }
 
 #[test]
@@ -133,8 +141,8 @@ fn a_ca_that_cannot_be_read_is_passed_over_and_a_bundle_of_none_else_refused() {
     let error = with(unreadable.to_owned()).unwrap_err();
     assert!(
         matches!(
-            error,
-            ApiError::Unusable {
+            error.fault,
+            ApiFault::Unusable {
                 why: Refused::NotCertificates,
                 ..
             }
@@ -200,14 +208,12 @@ fn the_certificates_name_may_be_another_than_the_hosts() {
     );
 
     let error = named("other.example").get(NAME, soon()).unwrap_err();
-    let ApiError::Tls { fault, .. } = error else {
+    let ApiFault::Tls(fault) = error.fault else {
         panic!("{error:?}")
     };
     assert_eq!(
         fault,
-        TlsFault::WrongName {
-            name: "other.example".to_owned()
-        }
+        "the server's certificate is not for \"other.example\""
     );
 
     server.inject_connection(Times::always(), ConnectionFault::AnotherName);
@@ -269,6 +275,9 @@ fn the_environments_proxy_is_asked_for_a_server_elsewhere() {
     let client = ApiClient::connect(&endpoint, &token(), &environment).unwrap();
 
     let error = client.get(NAME, soon()).unwrap_err();
-    assert!(matches!(error, ApiError::Unreachable { .. }), "{error:?}");
+    assert!(
+        matches!(error.fault, ApiFault::Unreachable { .. }),
+        "{error:?}"
+    );
     assert_eq!(proxy.connects(), ["api.invalid:443"]);
 }
