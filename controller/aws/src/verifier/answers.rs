@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 
-use crate::ec2::Outage;
+use crate::ec2::{Outage, OutageKind};
 
 /// By cluster and region, what is wrong with the credentials there; nothing where EC2 answered.
 ///
@@ -22,17 +22,17 @@ impl Answers {
         let wrong = match failure {
             None => None,
             Some(failure) => match failure.cause::<Outage>() {
-                Some(outage @ (Outage::Credentials { .. } | Outage::NotAllowed { .. })) => {
-                    Some(outage.to_string())
-                }
-                Some(
-                    Outage::TimedOut { .. }
-                    | Outage::Unreachable { .. }
-                    | Outage::Throttled { .. }
-                    | Outage::Failed { .. }
-                    | Outage::TooMuch { .. }
-                    | Outage::Busy { .. },
-                ) => return,
+                Some(outage) => match outage.kind {
+                    OutageKind::Credentials(_) | OutageKind::NotAllowed { .. } => {
+                        Some(outage.to_string())
+                    }
+                    OutageKind::TimedOut
+                    | OutageKind::Unreachable(_)
+                    | OutageKind::Throttled(_)
+                    | OutageKind::Failed(_)
+                    | OutageKind::TooMuch
+                    | OutageKind::Busy => return,
+                },
                 None => Some(failure.to_string()),
             },
         };
@@ -106,18 +106,17 @@ mod tests {
     }
 
     fn refused(region: &str) -> Unavailable {
-        Outage::Credentials {
+        Unavailable::new(Outage {
             region: region.to_owned(),
-            code: "AuthFailure".to_owned(),
-        }
-        .into()
+            kind: OutageKind::Credentials("AuthFailure".to_owned()),
+        })
     }
 
     fn late(region: &str) -> Unavailable {
-        Outage::TimedOut {
+        Unavailable::new(Outage {
             region: region.to_owned(),
-        }
-        .into()
+            kind: OutageKind::TimedOut,
+        })
     }
 
     #[test]
