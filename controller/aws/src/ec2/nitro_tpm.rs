@@ -19,7 +19,7 @@ use super::batch::Instances;
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::client::{Ec2, Ec2Settings, outage};
 use super::endorsement_key::Kind;
-use super::named::NothingTold;
+use super::named::{not_found, nothing_told};
 use super::outage::OutageKind;
 use super::place::Place;
 use crate::credentials::CredentialsSource;
@@ -65,7 +65,7 @@ enum Told {
     /// It has no TPM.
     NoTpm,
     /// Nothing that could be used.
-    Nothing(NothingTold),
+    Nothing(Unavailable),
 }
 
 impl NitroTpms {
@@ -101,7 +101,7 @@ impl NitroTpms {
         match told.map_err(|outage| lane.outage(outage))? {
             Told::Key(key) => Ok(Some(key)),
             Told::NoTpm => Ok(None),
-            Told::Nothing(why) => Err(Unavailable::new(why)),
+            Told::Nothing(why) => Err(why),
         }
     }
 
@@ -218,12 +218,7 @@ impl Ec2 {
             Err(error) => {
                 let code = error.as_service_error().and_then(|error| error.code());
                 return match code {
-                    Some("InvalidInstanceID.NotFound") => {
-                        Ok(Told::Nothing(NothingTold::NotFound {
-                            region: region.to_owned(),
-                            instance: instance.to_owned(),
-                        }))
-                    }
+                    Some("InvalidInstanceID.NotFound") => Ok(Told::Nothing(not_found(place))),
                     // Undocumented for this action. Every other code that might say it, says that
                     // EC2 failed: the request waits, and the code is told.
                     Some("UnsupportedOperation" | "Unsupported") => Ok(Told::NoTpm),
@@ -241,11 +236,10 @@ impl Ec2 {
         };
         Ok(match key {
             Ok(key) => Told::Key(key),
-            Err(detail) => Told::Nothing(NothingTold::Unreadable {
-                region: region.to_owned(),
-                instance: instance.to_owned(),
-                detail,
-            }),
+            Err(detail) => {
+                let told = format!("answers with no endorsement key of {instance}: {detail}");
+                Told::Nothing(nothing_told(place, &told))
+            }
         })
     }
 }

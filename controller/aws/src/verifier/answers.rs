@@ -1,6 +1,6 @@
 //! What EC2 last said of the credentials that it is asked with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
@@ -41,11 +41,7 @@ impl Answers {
     }
 
     /// What there is to say to `cluster` of these regions; of all of its own, if there are none.
-    pub(super) fn reports(
-        &self,
-        cluster: &str,
-        regions: &BTreeSet<String>,
-    ) -> Vec<ConditionReport> {
+    pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,
             holds: ConditionStatus::True,
@@ -55,7 +51,7 @@ impl Answers {
         vec![resolved, self.credentials(cluster, regions)]
     }
 
-    fn credentials(&self, cluster: &str, regions: &BTreeSet<String>) -> ConditionReport {
+    fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
         let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = answers.iter().filter(|((asking, region), _)| {
             asking == cluster && (regions.is_empty() || regions.contains(region))
@@ -98,7 +94,7 @@ mod tests {
     const CLUSTER: &str = "9a1b";
 
     fn credentials(answers: &Answers, regions: &[&str]) -> (ConditionStatus, &'static str) {
-        let regions = regions.iter().map(|&region| region.to_owned()).collect();
+        let regions: Vec<_> = regions.iter().map(|&region| region.to_owned()).collect();
         let reports = answers.reports(CLUSTER, &regions);
         let [resolved, ready] = <[ConditionReport; 2]>::try_from(reports).unwrap();
         assert_eq!(resolved.holds, ConditionStatus::True);
@@ -154,7 +150,7 @@ mod tests {
         assert_eq!(credentials(&answers, &["us-east-1"]), pending);
 
         answers.heard(CLUSTER, "eu-north-1", None);
-        let report = answers.credentials(CLUSTER, &BTreeSet::new());
+        let report = answers.credentials(CLUSTER, &[]);
         assert_eq!(report.message, "EC2 answered in eu-north-1");
     }
 

@@ -212,8 +212,8 @@ impl Wrong {
             Self::Evidence => case.evidence = Some(br#"{"version":"v1"}"#.to_vec()),
             Self::Audience => case.audience = "test",
             Self::Signer => case.signer = &STRANGER,
-            Self::Account => case.policy.accounts = ["999999999999".to_owned()].into(),
-            Self::Region => case.policy.regions = ["us-east-1".to_owned()].into(),
+            Self::Account => case.policy.settings.accounts = ["999999999999".to_owned()].into(),
+            Self::Region => case.policy.settings.regions = ["us-east-1".to_owned()].into(),
             Self::Machine => case.claimed = format!("aws:///eu-west-1a/{OTHER}"),
             Self::Caller => case.principal = Principal::instance(ACCOUNT, OTHER),
             Self::State => case.ec2.knows([InstanceFacts {
