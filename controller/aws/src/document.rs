@@ -24,7 +24,7 @@ use std::time::SystemTime;
 
 use node_attestation_core::refusal::AwsDenial;
 
-pub(crate) use json::{is_instance, is_zone_of};
+pub(crate) use json::{is_account, is_instance, is_zone_of};
 pub use region_certificates::{InvalidSigners, Signer, Signers};
 
 /// What a signed document says of its instance. Only a verified signature makes one.

@@ -2,16 +2,17 @@
 
 mod batch;
 mod bucket;
+mod channel;
 mod checks;
 mod circuit_breaker;
 mod client;
 mod describe;
 mod endorsement_key;
-mod lane;
 mod named;
 mod nitro_tpm;
 mod outage;
 mod place;
+mod queue;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -20,12 +21,13 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 pub use self::batch::{Instances, Limits, Reservation};
+pub use self::channel::CallLimits;
 pub(crate) use self::checks::node_name;
 pub use self::checks::{Checked, absent, check};
 pub use self::client::{Ec2, Ec2Settings};
 pub use self::describe::{Describe, MAX_IDS, Page, Query};
-pub use self::nitro_tpm::{ClusterTpms, NitroTpms, TpmLimits};
-pub use self::outage::Outage;
+pub use self::nitro_tpm::{ClusterTpms, NitroTpms};
+pub use self::outage::{Outage, OutageKind};
 
 /// The fields of an instance that the checks use.
 #[derive(Debug, Clone, PartialEq, Eq)]

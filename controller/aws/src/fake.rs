@@ -11,7 +11,7 @@ use node_attestation_core::refusal::Unavailable;
 
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
 use crate::document::VerifiedDocument;
-use crate::ec2::{Attachment, Describe, InstanceFacts, Outage, Page, Query, Root};
+use crate::ec2::{Attachment, Describe, InstanceFacts, OutageKind, Page, Query, Root};
 
 pub(crate) const ACCOUNT: &str = "111122223333";
 pub(crate) const REGION: &str = "eu-west-1";
@@ -115,7 +115,7 @@ impl Called {
 pub(crate) enum Fares {
     Well,
     Hangs,
-    Fails(Outage),
+    Fails(OutageKind),
 }
 
 /// An EC2 that knows these instances, the same in every region and account.
@@ -165,7 +165,7 @@ impl Describe for FakeEc2 {
         region: &'a str,
         query: &'a Query,
         next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, Outage>> {
+    ) -> BoxFuture<'a, Result<Page, OutageKind>> {
         let mut state = self.state.lock().unwrap();
         state.calls.push(Called {
             key: credentials.key,

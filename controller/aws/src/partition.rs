@@ -34,66 +34,25 @@ impl Partition {
     }
 }
 
-const AWS: Partition = Partition {
-    name: "aws",
-    dns_suffix: "amazonaws.com",
-};
+const AWS: Partition = partition("aws", "amazonaws.com");
 
 /// Areas of the partition `aws`: the first part of a region's name, which has two more.
 const AREAS: [&str; 9] = ["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"];
 
 /// The other partitions, by what their regions' names begin with; two more parts follow.
 const OTHERS: [(&str, Partition); 7] = [
-    (
-        "cn-",
-        Partition {
-            name: "aws-cn",
-            dns_suffix: "amazonaws.com.cn",
-        },
-    ),
-    (
-        "us-gov-",
-        Partition {
-            name: "aws-us-gov",
-            dns_suffix: "amazonaws.com",
-        },
-    ),
-    (
-        "eusc-de-",
-        Partition {
-            name: "aws-eusc",
-            dns_suffix: "amazonaws.eu",
-        },
-    ),
-    (
-        "us-iso-",
-        Partition {
-            name: "aws-iso",
-            dns_suffix: "c2s.ic.gov",
-        },
-    ),
-    (
-        "us-isob-",
-        Partition {
-            name: "aws-iso-b",
-            dns_suffix: "sc2s.sgov.gov",
-        },
-    ),
-    (
-        "eu-isoe-",
-        Partition {
-            name: "aws-iso-e",
-            dns_suffix: "cloud.adc-e.uk",
-        },
-    ),
-    (
-        "us-isof-",
-        Partition {
-            name: "aws-iso-f",
-            dns_suffix: "csp.hci.ic.gov",
-        },
-    ),
+    ("cn-", partition("aws-cn", "amazonaws.com.cn")),
+    ("us-gov-", partition("aws-us-gov", "amazonaws.com")),
+    ("eusc-de-", partition("aws-eusc", "amazonaws.eu")),
+    ("us-iso-", partition("aws-iso", "c2s.ic.gov")),
+    ("us-isob-", partition("aws-iso-b", "sc2s.sgov.gov")),
+    ("eu-isoe-", partition("aws-iso-e", "cloud.adc-e.uk")),
+    ("us-isof-", partition("aws-iso-f", "csp.hci.ic.gov")),
 ];
+
+const fn partition(name: &'static str, dns_suffix: &'static str) -> Partition {
+    Partition { name, dns_suffix }
+}
 
 /// The partition of a region; `None` for what has no form of a region's name that is known.
 pub fn of_region(region: &str) -> Option<Partition> {

@@ -1,8 +1,6 @@
 //! What a cluster accepts of AWS.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use node_attestation_core::crd::{AwsNodeName, AwsSettings};
+use node_attestation_core::crd::AwsSettings;
 use node_attestation_core::refusal::AwsDenial;
 
 use crate::document::VerifiedDocument;
@@ -10,19 +8,10 @@ use crate::document::VerifiedDocument;
 /// What a cluster accepts of AWS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsPolicy {
-    /// The accounts that instances may be in; none is any.
-    pub accounts: BTreeSet<String>,
-    /// The regions that instances may be in; none is any.
-    pub regions: BTreeSet<String>,
-    /// The name of an instance that its Node has.
-    pub node_name: AwsNodeName,
-    /// Whether an instance must join with the root volume that it was launched with.
-    pub root_volume_check: bool,
-    /// Tags that an instance must have, with these values. They replace the tag that Cluster API
-    /// owns its instances by.
-    pub required_tags: BTreeMap<String, String>,
-    /// The Cluster whose instances are accepted. `None` without Cluster API: then only
-    /// [`required_tags`](Self::required_tags) tell whose an instance is.
+    /// Where its instances may be, and what they must be.
+    pub settings: AwsSettings,
+    /// The Cluster whose instances are accepted. `None` without Cluster API: then only the required
+    /// tags tell whose an instance is.
     pub cluster: Option<String>,
 }
 
@@ -30,11 +19,7 @@ impl AwsPolicy {
     /// The policy of these settings, for the Cluster of this name.
     pub fn new(settings: &AwsSettings, cluster: Option<String>) -> Self {
         Self {
-            accounts: settings.accounts.iter().cloned().collect(),
-            regions: settings.regions.iter().cloned().collect(),
-            node_name: settings.node_name,
-            root_volume_check: settings.root_volume_check,
-            required_tags: settings.required_tags.clone(),
+            settings: settings.clone(),
             cluster,
         }
     }
@@ -48,7 +33,7 @@ impl AwsPolicy {
         let VerifiedDocument {
             account, region, ..
         } = document;
-        if !is_among(account, &self.accounts) {
+        if !is_among(account, &self.settings.accounts) {
             return Err(AwsDenial::AccountNotAllowed {
                 account: account.clone(),
             });
@@ -63,20 +48,19 @@ impl AwsPolicy {
 
     /// Whether instances may be in this region.
     pub(crate) fn accepts_region(&self, region: &str) -> bool {
-        is_among(region, &self.regions)
+        is_among(region, &self.settings.regions)
     }
 
     /// The account of all instances, where there is one.
     pub(crate) fn only_account(&self) -> Option<&str> {
-        let mut accounts = self.accounts.iter();
-        accounts
-            .next()
-            .filter(|_| accounts.next().is_none())
-            .map(String::as_str)
+        let accounts = &self.settings.accounts;
+        let first = accounts.first()?;
+        let is_only = accounts.iter().all(|account| account == first);
+        is_only.then_some(first)
     }
 }
 
 /// None listed is any.
-fn is_among(one: &str, listed: &BTreeSet<String>) -> bool {
-    listed.is_empty() || listed.contains(one)
+fn is_among(one: &str, listed: &[String]) -> bool {
+    listed.is_empty() || listed.iter().any(|other| other == one)
 }

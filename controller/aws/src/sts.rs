@@ -36,13 +36,13 @@ use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::{AwsDenial, Denial, Refusal};
 
-pub use self::principal::{CallerRole, InvalidRole, ProfileRole, VerifiedCaller};
+pub use self::principal::{InvalidRole, ProfileRole, VerifiedCaller};
 pub use self::settings::{InvalidStsSettings, StsSettings};
 
 use self::client::{Client, TrustRoots};
 use self::outage::Outage;
 use self::refused::Refused;
-use self::replay::{Limits, Owner, ReplayCache, ReplayCheck};
+use self::replay::{LIMITS, Owner, ReplayCache, ReplayCheck};
 use crate::document::VerifiedDocument;
 use crate::partition::{EndpointHost, Partition, of_region};
 
@@ -65,7 +65,7 @@ impl Sts {
         Ok(Self {
             client: settings.client()?,
             settings,
-            signatures: ReplayCache::with_limits(Limits::default()),
+            signatures: ReplayCache::with_limits(LIMITS),
             refused: Refused::default(),
         })
     }
@@ -136,8 +136,7 @@ impl ClusterSts<'_> {
         let Self { sts, cluster } = self;
         let endpoint = sts.endpoint(proof, document).map_err(Denial::from)?;
         let fresh = age::fresh(proof.amz_date(), asked, now)?;
-        let call = request::rebuild(proof, binding, &endpoint.host)
-            .map_err(|source| Outage::Unbuildable { source })?;
+        let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::Unbuildable)?;
         let key = KeyDigest::of(spki);
         let owner = Owner {
             cluster,

@@ -223,7 +223,7 @@ impl Verifier for AwsVerifier {
 
     fn reports(&self) -> Vec<ConditionReport> {
         let answers = &self.witnesses.answers;
-        answers.reports(&self.cluster, &self.policy.regions)
+        answers.reports(&self.cluster, &self.policy.settings.regions)
     }
 }
 

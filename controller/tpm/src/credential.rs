@@ -8,16 +8,16 @@ use aws_lc_rs::cipher::{
     self, AES_128, AES_256, EncryptingKey, EncryptionContext, UnboundCipherKey,
 };
 use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::hmac;
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::rand::{self, SystemRandom};
 use aws_lc_rs::rsa::{
     OAEP_SHA256_MGF1SHA256, OaepPublicEncryptingKey, PublicEncryptingKey, PublicKeyComponents,
 };
-use aws_lc_rs::{digest, hmac};
 use zeroize::Zeroizing;
 
 use crate::kdf::{kdf_a, kdf_e};
-use crate::public::{AttestationKey, EXPONENT, EndorsementKey, Key};
+use crate::public::{AttestationKey, EXPONENT, EndorsementKey, Key, coordinates};
 use crate::structure::sized;
 
 /// A secret that only the TPM with the endorsement key opens, and only where it has the attestation
@@ -43,7 +43,6 @@ impl From<Unspecified> for NoCredential {
 
 /// The algorithms of a template: those of the Name, and of the symmetric key.
 struct Suite {
-    digest: &'static digest::Algorithm,
     hmac: hmac::Algorithm,
     cipher: &'static cipher::Algorithm,
     key_bits: u32,
@@ -52,7 +51,6 @@ struct Suite {
 
 /// L-1 and L-2.
 const LOW: Suite = Suite {
-    digest: &digest::SHA256,
     hmac: hmac::HMAC_SHA256,
     cipher: &AES_128,
     key_bits: 128,
@@ -61,7 +59,6 @@ const LOW: Suite = Suite {
 
 /// H-3.
 const HIGH: Suite = Suite {
-    digest: &digest::SHA384,
     hmac: hmac::HMAC_SHA384,
     cipher: &AES_256,
     key_bits: 256,
@@ -141,21 +138,20 @@ impl Seed {
     ) -> Result<Self, NoCredential> {
         let ephemeral = EphemeralPrivateKey::generate(curve, &SystemRandom::new())?;
         let public = ephemeral.compute_public_key()?;
-        let (x, y) = coordinates(public.as_ref())?;
-        let (endorsement_x, _) = coordinates(endorsement)?;
+        let (x, y) = coordinates(public.as_ref()).ok_or(NoCredential)?;
+        let (endorsement_x, _) = coordinates(endorsement).ok_or(NoCredential)?;
         let mut encrypted = sized(x).ok_or(NoCredential)?;
         encrypted.extend(sized(y).ok_or(NoCredential)?);
         let peer = UnparsedPublicKey::new(curve, endorsement);
         let plain = agree_ephemeral(ephemeral, peer, NoCredential, |agreed| {
-            Ok(kdf_e(suite.digest, agreed, IDENTITY, x, endorsement_x))
+            Ok(kdf_e(
+                suite.hmac.digest_algorithm(),
+                agreed,
+                IDENTITY,
+                x,
+                endorsement_x,
+            ))
         })?;
         Ok(Self { plain, encrypted })
     }
-}
-
-/// Of an uncompressed point.
-fn coordinates(point: &[u8]) -> Result<(&[u8], &[u8]), NoCredential> {
-    let (_, coordinates) = point.split_first().ok_or(NoCredential)?;
-    let half = coordinates.len() / 2;
-    coordinates.split_at_checked(half).ok_or(NoCredential)
 }

@@ -22,7 +22,7 @@ use node_attestation_core::verifier::platform::{Asked, NoPlatform, Platform};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Verifier as _};
 
 use crate::challenge::{ChallengeKey, ChallengeKeys};
-use crate::key_lists::{KeyLists, NoKeyLists};
+use crate::key_lists::KeyLists;
 use crate::policy::TpmPolicy;
 use crate::verifier::TpmVerifier;
 
@@ -169,7 +169,7 @@ impl Platform for FakePlatform {
 pub(crate) struct Case {
     pub(crate) cluster_uid: &'static str,
     pub(crate) settings: TpmSettings,
-    pub(crate) lists: Arc<dyn KeyLists>,
+    pub(crate) lists: Option<Arc<dyn KeyLists>>,
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) keys: ChallengeKeys,
     pub(crate) audiences: Vec<Audience>,
@@ -209,7 +209,7 @@ impl Case {
         Self {
             cluster_uid: "4e2f0e0c-6a2c-4a54-9a2c-0a4b7f3f8a01",
             settings: TpmSettings::default(),
-            lists: Arc::new(NoKeyLists),
+            lists: None,
             platform: Arc::new(NoPlatform),
             keys: ChallengeKeys {
                 current: key(1),
@@ -253,13 +253,16 @@ impl Case {
     }
 
     pub(crate) fn verifier(&self) -> TpmVerifier {
-        TpmVerifier::new(
+        let verifier = TpmVerifier::new(
             self.cluster_uid,
             TpmPolicy::new(&self.settings).unwrap(),
             self.platform.clone(),
             Arc::new(Arc::new(self.keys.clone())),
-        )
-        .reading(self.lists.clone())
+        );
+        match self.lists.clone() {
+            Some(lists) => verifier.reading(lists),
+            None => verifier,
+        }
     }
 
     /// The verifier's answer to these bytes.

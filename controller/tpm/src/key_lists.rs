@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::TryFutureExt as _;
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::KeyDigest;
@@ -108,7 +108,7 @@ impl KeyLists for ConfigMaps<KeyList> {
     }
 
     fn report(&self) -> ConditionReport {
-        let (holds, reason, message) = match self.last_outcome() {
+        report(match self.last_outcome() {
             None => (
                 ConditionStatus::Unknown,
                 reason::PENDING,
@@ -120,13 +120,7 @@ impl KeyLists for ConfigMaps<KeyList> {
                 unread.to_string(),
             ),
             Some(Ok(lists)) => of_read(&lists),
-        };
-        ConditionReport {
-            of: conditions::ENDORSEMENT_KEY_LISTS_READ,
-            holds,
-            reason,
-            message,
-        }
+        })
     }
 }
 
@@ -145,45 +139,32 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
 const WELL_FORMED: &str = "the key of an entry is 64 lower-case hexadecimal digits, and its value a \
                            provider ID or the beginning of one, up to a '/'";
 
-/// Lists of settings that name no `ConfigMap`.
-#[derive(Debug)]
-pub(crate) struct NoKeyLists;
+/// The condition without lists; it holds where the settings name none.
+pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {
+    report(if are_named {
+        (
+            ConditionStatus::False,
+            reason::CONFIG_MAP_UNREADABLE,
+            NOT_READ_HERE.to_owned(),
+        )
+    } else {
+        let message = "no ConfigMap is named".to_owned();
+        (ConditionStatus::True, reason::NOT_APPLICABLE, message)
+    })
+}
 
-impl KeyLists for NoKeyLists {
-    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
-        ready(Ok(Arc::default())).boxed()
-    }
-
-    fn report(&self) -> ConditionReport {
-        ConditionReport {
-            of: conditions::ENDORSEMENT_KEY_LISTS_READ,
-            holds: ConditionStatus::True,
-            reason: reason::NOT_APPLICABLE,
-            message: "no ConfigMap is named".to_owned(),
-        }
+fn report((holds, reason, message): (ConditionStatus, &'static str, String)) -> ConditionReport {
+    ConditionReport {
+        of: conditions::ENDORSEMENT_KEY_LISTS_READ,
+        holds,
+        reason,
+        message,
     }
 }
 
-/// `ConfigMaps` that the settings name, and nobody was given to read: every request waits.
-#[derive(Debug)]
-pub(crate) struct NotReadHere;
-
-impl KeyLists for NotReadHere {
-    fn read(&self) -> BoxFuture<'_, Result<Arc<[Arc<KeyList>]>, Unavailable>> {
-        ready(Err(Unavailable::new(NOT_READ_HERE))).boxed()
-    }
-
-    fn report(&self) -> ConditionReport {
-        ConditionReport {
-            of: conditions::ENDORSEMENT_KEY_LISTS_READ,
-            holds: ConditionStatus::False,
-            reason: reason::CONFIG_MAP_UNREADABLE,
-            message: NOT_READ_HERE.to_owned(),
-        }
-    }
-}
-
-const NOT_READ_HERE: &str = "this controller does not read the ConfigMaps of endorsementKeys";
+/// Why requests wait where the settings name `ConfigMaps` and nobody was given to read them.
+pub(crate) const NOT_READ_HERE: &str =
+    "this controller does not read the ConfigMaps of endorsementKeys";
 
 #[cfg(test)]
 mod tests;

@@ -103,6 +103,12 @@ fn point(unique: &TpmuPublicId, len: usize) -> Result<Vec<u8>, NoKey> {
     Ok(point)
 }
 
+/// The coordinates of an uncompressed point.
+pub(crate) fn coordinates(point: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_, coordinates) = point.split_first()?;
+    coordinates.split_at_checked(coordinates.len() / 2)
+}
+
 /// What stands before the point.
 const SPKI_P256: &[u8] = &[
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,

@@ -30,35 +30,11 @@ pub(crate) fn sized(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(sized)
 }
 
-/// The algorithm that an object is named by, of those that the keys here are made with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NameAlgorithm {
-    Sha256,
-    Sha384,
-}
+/// An algorithm that an object is named by, of those that the keys here are made with.
+pub(crate) type NameAlgorithm = (TpmAlgId, &'static digest::Algorithm);
 
-impl NameAlgorithm {
-    /// The algorithm of this identifier, if it is one of them.
-    pub(crate) fn of(identifier: TpmAlgId) -> Option<Self> {
-        [Self::Sha256, Self::Sha384]
-            .into_iter()
-            .find(|algorithm| algorithm.identifier() == identifier)
-    }
-
-    pub(crate) fn identifier(self) -> TpmAlgId {
-        match self {
-            Self::Sha256 => TpmAlgId::Sha256,
-            Self::Sha384 => TpmAlgId::Sha384,
-        }
-    }
-
-    pub(crate) fn digest(self) -> &'static digest::Algorithm {
-        match self {
-            Self::Sha256 => &SHA256,
-            Self::Sha384 => &SHA384,
-        }
-    }
-}
+pub(crate) const NAMED_BY_SHA_256: NameAlgorithm = (TpmAlgId::Sha256, &SHA256);
+pub(crate) const NAMED_BY_SHA_384: NameAlgorithm = (TpmAlgId::Sha384, &SHA384);
 
 /// The Name of an object: its algorithm, and the digest of its public area (Part 1, "Names").
 #[derive(Clone, PartialEq, Eq)]
@@ -73,8 +49,9 @@ const ENDORSEMENT: [u8; 4] = 0x4000_000b_u32.to_be_bytes();
 impl Name {
     /// The Name of the object with this public area.
     pub(crate) fn of(algorithm: NameAlgorithm, public_area: &[u8]) -> Self {
-        let mut bytes = algorithm.identifier().value().to_be_bytes().to_vec();
-        bytes.extend_from_slice(digest(algorithm.digest(), public_area).as_ref());
+        let (identifier, by) = algorithm;
+        let mut bytes = identifier.value().to_be_bytes().to_vec();
+        bytes.extend_from_slice(digest(by, public_area).as_ref());
         Self { algorithm, bytes }
     }
 

@@ -36,7 +36,7 @@ use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Id
 use crate::attest::VerifiedQuote;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
-use crate::key_lists::{KeyLists, NoKeyLists, NotReadHere};
+use crate::key_lists::{KeyList, KeyLists, NOT_READ_HERE, report_without_lists};
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
 use crate::trusted_ek::of_provider_id;
@@ -46,7 +46,7 @@ use crate::trusted_ek::of_provider_id;
 pub struct TpmVerifier {
     cluster_uid: String,
     policy: TpmPolicy,
-    lists: Arc<dyn KeyLists>,
+    lists: Option<Arc<dyn KeyLists>>,
     platform: Arc<dyn Platform>,
     keys: Arc<dyn ChallengeKeySource>,
     versions: [EvidenceVersion; 2],
@@ -76,15 +76,10 @@ impl TpmVerifier {
         platform: Arc<dyn Platform>,
         keys: Arc<dyn ChallengeKeySource>,
     ) -> Self {
-        let lists: Arc<dyn KeyLists> = if policy.has_key_lists {
-            Arc::new(NotReadHere)
-        } else {
-            Arc::new(NoKeyLists)
-        };
         Self {
             cluster_uid: cluster_uid.into(),
             policy,
-            lists,
+            lists: None,
             platform,
             keys,
             versions: [EvidenceVersion::v2(), EvidenceVersion::v1()],
@@ -94,7 +89,16 @@ impl TpmVerifier {
     /// The same, with the `ConfigMaps` that the policy names.
     #[must_use]
     pub fn reading(self, lists: Arc<dyn KeyLists>) -> Self {
+        let lists = Some(lists);
         Self { lists, ..self }
+    }
+
+    async fn lists(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
+        match &self.lists {
+            Some(lists) => lists.read().await,
+            None if self.policy.has_key_lists => Err(Unavailable::new(NOT_READ_HERE)),
+            None => Ok(Arc::default()),
+        }
     }
 
     async fn appraise(
@@ -243,7 +247,7 @@ impl TpmVerifier {
         appraisal: &Appraisal<'_>,
     ) -> Result<(), Refusal> {
         let unavailable = |source| Deferral::VerifierUnavailable { source };
-        let lists = self.lists.read().await.map_err(unavailable)?;
+        let lists = self.lists().await.map_err(unavailable)?;
         let mut is_known = machine.is_known;
         for list in lists.iter() {
             for trusted in list.keys_of(machine.provider_id) {
@@ -330,7 +334,9 @@ impl Verifier for TpmVerifier {
     }
 
     fn reports(&self) -> Vec<ConditionReport> {
-        vec![self.lists.report()]
+        let lists = self.lists.as_ref();
+        let without = || report_without_lists(self.policy.has_key_lists);
+        vec![lists.map_or_else(without, |lists| lists.report())]
     }
 }
 

@@ -14,7 +14,8 @@ use kubelet_authenticator_test_support::sts::Sts as Service;
 use node_attestation_aws::credentials::{Credentials, CredentialsKey, CredentialsSource};
 use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{
-    Attachment, Describe, InstanceFacts, Instances, Limits, Outage, Page, Query, Root,
+    Attachment, CallLimits, Describe, InstanceFacts, Instances, Limits, OutageKind, Page, Query,
+    Root,
 };
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::sts::{Sts, StsSettings};
@@ -96,8 +97,11 @@ pub(crate) fn caller(service: &Service) -> Sts {
 pub(crate) fn instances() -> Instances {
     let limits = Limits {
         window: Duration::ZERO,
-        burst: u32::MAX,
-        remembered: Duration::ZERO,
+        calls: CallLimits {
+            burst: u32::MAX,
+            remembered: Duration::ZERO,
+            ..Limits::default().calls
+        },
         ..Limits::default()
     };
     Instances::with(Arc::new(OneTenant::new()), Arc::new(AllKnown), limits)
@@ -145,7 +149,7 @@ impl Describe for AllKnown {
         _region: &'a str,
         query: &'a Query,
         _next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, Outage>> {
+    ) -> BoxFuture<'a, Result<Page, OutageKind>> {
         let ids: &[String] = match query {
             Query::Ids(ids) => ids,
             Query::Tags(_) => &[],

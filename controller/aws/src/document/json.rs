@@ -123,7 +123,7 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-fn is_account(account: &str) -> bool {
+pub(crate) fn is_account(account: &str) -> bool {
     account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())
 }
 

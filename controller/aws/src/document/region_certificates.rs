@@ -4,16 +4,12 @@ mod file;
 
 use std::collections::BTreeMap;
 
+use aws_lc_rs::rsa::PublicEncryptingKey;
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use data_encoding::HEXUPPER;
 use serde::Deserialize;
-use x509_cert::der::asn1::UintRef;
-use x509_cert::der::{Decode, Tag};
-use x509_cert::spki::{ObjectIdentifier, SubjectPublicKeyInfoRef};
-
-use super::fields::{Fields, Unexpected};
 
 pub use file::InvalidSigners;
 
@@ -21,8 +17,7 @@ pub use file::InvalidSigners;
 /// document signatures: the file names it. The isolated regions are not on it.
 const AWS_SIGNERS: &str = include_str!("region_certificates/aws.json");
 
-const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
-const MODULUS_LEN: usize = 256;
+const KEY_BITS: usize = 2048;
 
 /// One signer: a key, pinned for one region under the name that its certificate has.
 ///
@@ -37,13 +32,14 @@ pub struct Signer {
 
 impl Signer {
     /// The key of this SPKI, under an issuer (RFC 4514) and a serial number (no leading zeros).
-    fn new(issuer: &str, serial: &[u8], spki: &[u8]) -> Result<Self, NotRsa2048> {
-        if !is_rsa_2048(spki).unwrap_or(false) {
-            return Err(NotRsa2048);
+    /// `None` where the key is not RSA of 2048 bits.
+    fn new(issuer: &str, serial: &[u8], spki: &[u8]) -> Option<Self> {
+        let key = PublicEncryptingKey::from_der(spki).ok()?;
+        if key.key_size_bits() != KEY_BITS {
+            return None;
         }
-        let key =
-            ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, spki).map_err(|_| NotRsa2048)?;
-        Ok(Self {
+        let key = ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, spki).ok()?;
+        Some(Self {
             issuer: issuer.to_owned(),
             serial: serial.to_vec(),
             key,
@@ -63,21 +59,6 @@ impl Signer {
     fn spki(&self) -> &[u8] {
         self.key.as_ref()
     }
-}
-
-/// A key that is not RSA of 2048 bits.
-#[derive(Debug)]
-struct NotRsa2048;
-
-fn is_rsa_2048(spki: &[u8]) -> Result<bool, Unexpected> {
-    let spki = SubjectPublicKeyInfoRef::from_der(spki)?;
-    let key = spki.subject_public_key.as_bytes().ok_or(Unexpected)?;
-    let mut key = Fields::new(key)?.within(Tag::Sequence)?;
-    let modulus: UintRef<'_> = key.value()?;
-    let bytes = modulus.as_bytes();
-    Ok(spki.algorithm.oid == RSA
-        && bytes.len() == MODULUS_LEN
-        && bytes.first().is_some_and(|byte| *byte >= 0x80))
 }
 
 /// The signers of all regions that are known.
@@ -103,7 +84,7 @@ impl Row {
     fn signer(&self) -> Option<Signer> {
         let serial = HEXUPPER.decode(self.serial.as_bytes()).ok()?;
         let spki = STANDARD.decode(&self.spki).ok()?;
-        Signer::new(&self.issuer, &serial, &spki).ok()
+        Signer::new(&self.issuer, &serial, &spki)
     }
 }
 

@@ -1,18 +1,17 @@
 //! Questions to EC2, asked together.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use node_attestation_core::refusal::Unavailable;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::bucket::Bucket;
-use super::lane::{Answer, Batch, Lane, Next};
-use super::{Describe, Ec2, Ec2Settings, InstanceFacts, Outage, Query};
-use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
+use super::channel::{CallLimits, Channel, recall};
+use super::queue::{Answer, Batch, Batches, Next, Requests};
+use super::{Describe, Ec2, Ec2Settings, InstanceFacts, OutageKind, Query};
+use crate::credentials::CredentialsSource;
 
 /// How much is asked of EC2, and how long is waited. The defaults are what the controller uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,25 +21,10 @@ pub struct Limits {
     pub window: Duration,
     /// How long the first of several waits at most while others come or are expected.
     pub gathering: Duration,
-    /// How many calls may be made at once with the same credentials in one region.
-    pub burst: u32,
-    /// After those, one call in this time. EC2 allows for more (100 at once and 20 a second, filters
-    /// and pages included), and others use the account too.
-    pub interval: Duration,
-    /// How long an instance that runs is remembered.
-    pub remembered: Duration,
-    /// How long credentials may take.
-    pub credentials: Duration,
-    /// How long one call may take, whatever its client does.
-    pub call: Duration,
-    /// How long a request may take once there are credentials to ask with.
-    pub wait: Duration,
     /// How many requests may wait with the same credentials in one region.
     pub waiting: usize,
-    /// How long EC2 is left alone after a failure; twice as long after each one more.
-    pub pause: Duration,
-    /// How long it is left alone at most.
-    pub longest_pause: Duration,
+    /// The limits of the calls that they share.
+    pub calls: CallLimits,
 }
 
 impl Default for Limits {
@@ -48,21 +32,22 @@ impl Default for Limits {
         Self {
             window: Duration::from_millis(100),
             gathering: Duration::from_secs(2),
-            burst: 10,
-            interval: Duration::from_millis(500),
-            remembered: Duration::from_secs(10),
-            credentials: Duration::from_secs(20),
-            call: Duration::from_secs(12),
-            wait: Duration::from_secs(30),
             waiting: 4000,
-            pause: Duration::from_secs(1),
-            longest_pause: Duration::from_secs(30),
+            // EC2 allows for more (100 at once and 20 a second, filters and pages included), and
+            // others use the account too. Only an instance that runs is remembered.
+            calls: CallLimits {
+                burst: 10,
+                interval: Duration::from_millis(500),
+                remembered: Duration::from_secs(10),
+                credentials: Duration::from_secs(20),
+                call: Duration::from_secs(12),
+                wait: Duration::from_secs(30),
+                pause: Duration::from_secs(1),
+                longest_pause: Duration::from_secs(30),
+            },
         }
     }
 }
-
-/// More than a fleet has tenants and regions in use; those that rest are forgotten first.
-const MAX_LANES: usize = 4096;
 
 /// The most pages that are read of one answer. EC2 may send some that are not full, or empty.
 const MAX_PAGES: usize = 100;
@@ -79,33 +64,24 @@ const MAX_FOUND: usize = 20_000;
 /// - A requester that goes away takes nothing from those that share its call.
 /// - What is not known, or does not run, is not remembered: no denial rests on memory, but for one
 ///   by what an instance that runs had some seconds ago.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Instances {
     shared: Arc<Shared>,
 }
 
+#[derive(Debug)]
 struct Shared {
-    source: Arc<dyn CredentialsSource>,
     ec2: Arc<dyn Describe>,
     limits: Limits,
-    lanes: Mutex<HashMap<LaneKey, Arc<Lane>>>,
+    channel: Channel<Batches>,
 }
-
-/// Whose requests share calls.
-type LaneKey = (CredentialsKey, String);
 
 /// An instance that will be asked about soon: calls wait for it, for a while. It is not expected any
 /// more when this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     shared: Arc<Shared>,
-    lane: Arc<Lane>,
-}
-
-/// The state of a request.
-enum Lookup {
-    Known(Box<InstanceFacts>),
-    Waits(oneshot::Receiver<Answer>),
+    lane: Arc<Requests>,
 }
 
 impl Instances {
@@ -122,10 +98,9 @@ impl Instances {
     ) -> Self {
         Self {
             shared: Arc::new(Shared {
-                source,
                 ec2,
                 limits,
-                lanes: Mutex::default(),
+                channel: Channel::new(source, limits.calls),
             }),
         }
     }
@@ -151,8 +126,8 @@ impl Instances {
     ///
     /// There are no credentials to ask with.
     pub async fn expect(&self, account: &str, region: &str) -> Result<Reservation, Unavailable> {
-        let lane = self.lane(account, region).await?;
-        lane.lock().expected += 1;
+        let lane = self.shared.channel.lane(account, region).await?;
+        lane.lock().own.expected += 1;
         Ok(Reservation {
             shared: self.shared.clone(),
             lane,
@@ -170,36 +145,14 @@ impl Instances {
         region: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<Vec<InstanceFacts>, Unavailable> {
-        let lane = self.lane(account, region).await?;
-        if let Some(outage) = lane.lock().outage(Instant::now()) {
-            return Err(outage.into());
-        }
+        let lane = self.shared.channel.lane(account, region).await?;
+        let well = lane.lock().trouble.check(Instant::now());
+        well.map_err(|outage| lane.outage(outage))?;
         lane.token().await;
         let found = self.shared.ask(&lane, &Query::Tags(tags.clone())).await;
-        lane.lock()
-            .settle(found.as_ref().err(), &self.shared.limits);
-        Ok(found?)
+        lane.settle(found.as_ref().err());
+        found.map_err(|outage| lane.outage(outage))
     }
-
-    async fn lane(&self, account: &str, region: &str) -> Result<Arc<Lane>, Unavailable> {
-        let limit = self.shared.limits.credentials;
-        let credentials = credentials(&*self.shared.source, account, region, limit).await?;
-        Ok(self.shared.lane(credentials, region))
-    }
-}
-
-/// The credentials to ask with, if they are found in time.
-pub(super) async fn credentials(
-    source: &dyn CredentialsSource,
-    account: &str,
-    region: &str,
-    limit: Duration,
-) -> Result<Credentials, Unavailable> {
-    let found = timeout(limit, source.credentials(account, region)).await;
-    found.map_err(|_| Outage::Credentials {
-        region: region.to_owned(),
-        code: "none were found in time".to_owned(),
-    })?
 }
 
 impl Reservation {
@@ -209,29 +162,27 @@ impl Reservation {
     ///
     /// As [`Instances::describe`].
     pub async fn describe(self, instance: &str) -> Result<Option<InstanceFacts>, Unavailable> {
-        let deadline = Instant::now() + self.shared.limits.wait;
-        let region = self.lane.region.clone();
-        let answer = match self.shared.join(&self.lane, instance)? {
-            Lookup::Known(facts) => return Ok(Some(*facts)),
-            Lookup::Waits(answer) => answer,
-        };
+        let lane = self.lane.clone();
+        let answer = self.answer(instance).await;
+        answer.map_err(|outage| lane.outage(outage))
+    }
+
+    async fn answer(self, instance: &str) -> Answer {
+        let deadline = Instant::now() + self.shared.limits.calls.wait;
+        let answer = self.shared.join(&self.lane, instance)?;
         drop(self);
-        let timed_out = || Outage::TimedOut {
-            region: region.clone(),
-        };
-        let answer = timeout_at(deadline, answer)
-            .await
-            .map_err(|_| timed_out())?;
+        let answer = timeout_at(deadline, answer).await.ok();
         // Nobody answers any more where the runtime ends.
-        Ok(answer.map_err(|_| timed_out())??)
+        let answer = answer.and_then(Result::ok);
+        answer.unwrap_or(Err(OutageKind::TimedOut))
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.lane.lock();
-        state.expected = state.expected.saturating_sub(1);
-        let last = state.expected == 0;
+        state.own.expected = state.own.expected.saturating_sub(1);
+        let last = state.own.expected == 0;
         drop(state);
         if last {
             self.lane.changed.notify_one();
@@ -239,65 +190,38 @@ impl Drop for Reservation {
     }
 }
 
-impl fmt::Debug for Instances {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Instances")
-            .field("shared", &self.shared)
-            .finish()
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("source", &self.source)
-            .field("ec2", &self.ec2)
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Shared {
-    fn lane(&self, credentials: Credentials, region: &str) -> Arc<Lane> {
-        let now = Instant::now();
-        let key = (credentials.key, region.to_owned());
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        if lanes.len() >= MAX_LANES && !lanes.contains_key(&key) {
-            lanes.retain(|_, lane| !lane.lock().rests(now));
-        }
-        let bucket = Bucket::new(self.limits.burst, self.limits.interval, now);
-        let made = || Arc::new(Lane::new(credentials, region, bucket));
-        lanes.entry(key).or_insert_with(made).clone()
-    }
-
     /// Has the request share the next call that has room.
-    fn join(self: &Arc<Self>, lane: &Arc<Lane>, instance: &str) -> Result<Lookup, Outage> {
+    fn join(
+        self: &Arc<Self>,
+        lane: &Arc<Requests>,
+        instance: &str,
+    ) -> Result<oneshot::Receiver<Answer>, OutageKind> {
         let now = Instant::now();
-        let mut state = lane.lock();
-        if let Some(facts) = state.remembered(instance, now, self.limits.remembered) {
-            return Ok(Lookup::Known(Box::new(facts.clone())));
-        }
-        if let Some(outage) = state.outage(now) {
-            return Err(outage);
-        }
-        if state.waiting >= self.limits.waiting {
-            return Err(Outage::Busy {
-                region: lane.region.clone(),
-            });
-        }
         let (answer, answered) = oneshot::channel();
-        if state.enqueue(instance, answer, now) {
+        let mut state = lane.lock();
+        let age = self.limits.calls.remembered;
+        if let Some(facts) = recall(&state.own.remembered, &instance.to_owned(), age) {
+            answer.send(Ok(Some(facts))).ok();
+            return Ok(answered);
+        }
+        state.trouble.check(now)?;
+        let own = &mut state.own;
+        if own.waiting >= self.limits.waiting {
+            return Err(OutageKind::Busy);
+        }
+        if own.enqueue(instance, answer, now) {
             lane.changed.notify_one();
         }
-        if !state.is_served {
-            state.is_served = true;
+        if !own.is_served {
+            own.is_served = true;
             tokio::spawn(self.clone().serve(lane.clone()));
         }
-        Ok(Lookup::Waits(answered))
+        Ok(answered)
     }
 
     /// Calls for one batch after the other, until none is left.
-    async fn serve(self: Arc<Self>, lane: Arc<Lane>) {
+    async fn serve(self: Arc<Self>, lane: Arc<Requests>) {
         loop {
             let next = lane.lock().next(Instant::now(), &self.limits);
             match next {
@@ -314,29 +238,29 @@ impl Shared {
         }
     }
 
-    async fn call(self: Arc<Self>, lane: Arc<Lane>, batch: Batch) {
+    async fn call(self: Arc<Self>, lane: Arc<Requests>, batch: Batch) {
         let query = Query::Ids(batch.waiters.keys().cloned().collect());
         // In a task of its own: if it panics, the others are still answered.
         let asked = tokio::spawn({
             let (shared, lane) = (self.clone(), lane.clone());
             async move { shared.ask(&lane, &query).await }
         });
-        let found = asked.await.unwrap_or_else(|_| {
-            Err(Outage::Unreachable {
-                region: lane.region.clone(),
-                what: "the call ended early",
-            })
-        });
+        let found = asked.await;
+        let found = found.unwrap_or(Err(OutageKind::Unreachable("the call ended early")));
         let mut state = lane.lock();
-        state.in_flight = state.in_flight.saturating_sub(1);
-        state.settle(found.as_ref().err(), &self.limits);
+        let limits = &self.limits.calls;
+        state
+            .trouble
+            .settle(found.as_ref().err(), Instant::now(), limits);
+        let own = &mut state.own;
+        own.in_flight = own.in_flight.saturating_sub(1);
         match found {
-            Ok(found) => state.deliver(batch, found),
+            Ok(found) => own.deliver(batch, found),
             Err(outage) => {
-                state.refuse(batch, &outage);
+                own.refuse(batch, &outage);
                 // They would only wait for the same.
-                for batch in std::mem::take(&mut state.queue) {
-                    state.refuse(batch, &outage);
+                for batch in std::mem::take(&mut own.queue) {
+                    own.refuse(batch, &outage);
                 }
             }
         }
@@ -345,14 +269,10 @@ impl Shared {
     }
 
     /// All pages of an answer. The first one's token is taken.
-    async fn ask(&self, lane: &Lane, query: &Query) -> Result<Vec<InstanceFacts>, Outage> {
-        let Lane {
-            credentials,
-            region,
-            ..
-        } = lane;
+    async fn ask(&self, lane: &Requests, query: &Query) -> Result<Vec<InstanceFacts>, OutageKind> {
+        let (credentials, region) = (&lane.credentials, &*lane.region);
         let mut found = Vec::new();
-        let mut next = None;
+        let mut next: Option<String> = None;
         for _ in 0..MAX_PAGES {
             if next.is_some() {
                 lane.token().await;
@@ -360,10 +280,7 @@ impl Shared {
             let page = self
                 .ec2
                 .describe(credentials, region, query, next.as_deref());
-            let page = timeout(self.limits.call, page).await;
-            let page = page.map_err(|_| Outage::TimedOut {
-                region: region.clone(),
-            })??;
+            let page = lane.call(page).await?;
             found.extend(page.instances);
             next = page.next.filter(|next| !next.is_empty());
             if next.is_none() {
@@ -373,9 +290,7 @@ impl Shared {
                 break;
             }
         }
-        Err(Outage::TooMuch {
-            region: region.clone(),
-        })
+        Err(OutageKind::TooMuch)
     }
 }
 

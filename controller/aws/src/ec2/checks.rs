@@ -71,8 +71,8 @@ pub fn check(
     subject.has_first_interface()?;
     subject.is_of_cluster(policy)?;
     Ok(Checked {
-        node_name: subject.node_name(policy.node_name)?,
-        first_claim_only: if policy.root_volume_check {
+        node_name: subject.node_name(policy.settings.node_name)?,
+        first_claim_only: if policy.settings.root_volume_check {
             subject.moved()?
         } else {
             None
@@ -184,8 +184,8 @@ impl Subject<'_> {
                 return Err(deny(self.mistagged(own)));
             }
         }
-        let own = own.filter(|_| policy.required_tags.is_empty());
-        let required = policy.required_tags.iter();
+        let own = own.filter(|_| policy.settings.required_tags.is_empty());
+        let required = policy.settings.required_tags.iter();
         let required = required.map(|(key, value)| (key.as_str(), value.as_str()));
         let wanted = own.iter().map(|own| (own.as_str(), OWNED)).chain(required);
         for (key, value) in wanted {

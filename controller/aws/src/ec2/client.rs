@@ -13,7 +13,7 @@ use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::config::timeout::TimeoutConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 
-use super::Outage;
+use super::OutageKind;
 use crate::credentials::{Credentials, CredentialsKey};
 
 /// A connection takes milliseconds.
@@ -85,45 +85,22 @@ impl fmt::Debug for Ec2 {
 }
 
 /// Why a call of this action failed.
-pub(super) fn outage<E>(region: &str, action: &'static str, error: &SdkError<E>) -> Outage
+pub(super) fn outage<E>(action: &'static str, error: &SdkError<E>) -> OutageKind
 where
     E: ProvideErrorMetadata + StdError + 'static,
 {
-    let region_name = region.to_owned();
     match error {
-        SdkError::TimeoutError(_) => Outage::TimedOut {
-            region: region_name,
-        },
+        SdkError::TimeoutError(_) => OutageKind::TimedOut,
         SdkError::ServiceError(answer) => match answer.err().code() {
-            Some(code) => Outage::of_code(region, action, code),
-            None => Outage::Unreachable {
-                region: region_name,
-                what: "its answer cannot be read",
-            },
+            Some(code) => OutageKind::of_code(action, code),
+            None => OutageKind::Unreachable("its answer cannot be read"),
         },
-        _ if is_of_credentials(error) => Outage::Credentials {
-            region: region_name,
-            code: "none could be found".to_owned(),
-        },
-        SdkError::DispatchFailure(failure) if failure.is_timeout() => Outage::TimedOut {
-            region: region_name,
-        },
-        SdkError::ResponseError(_) => Outage::Unreachable {
-            region: region_name,
-            what: "its answer cannot be read",
-        },
-        SdkError::DispatchFailure(_) => Outage::Unreachable {
-            region: region_name,
-            what: "no connection",
-        },
-        SdkError::ConstructionFailure(_) => Outage::Unreachable {
-            region: region_name,
-            what: "no request could be made",
-        },
-        _ => Outage::Unreachable {
-            region: region_name,
-            what: "the SDK failed otherwise",
-        },
+        _ if is_of_credentials(error) => OutageKind::Credentials("none could be found".to_owned()),
+        SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,
+        SdkError::ResponseError(_) => OutageKind::Unreachable("its answer cannot be read"),
+        SdkError::DispatchFailure(_) => OutageKind::Unreachable("no connection"),
+        SdkError::ConstructionFailure(_) => OutageKind::Unreachable("no request could be made"),
+        _ => OutageKind::Unreachable("the SDK failed otherwise"),
     }
 }
 

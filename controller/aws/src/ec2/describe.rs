@@ -9,7 +9,7 @@ use aws_sdk_ec2::types::{DeviceType, Filter, Instance, Reservation};
 use futures::future::{BoxFuture, FutureExt as _};
 
 use super::client::{Ec2, outage};
-use super::{Attachment, InstanceFacts, Outage, Root};
+use super::{Attachment, InstanceFacts, OutageKind, Root};
 use crate::credentials::Credentials;
 
 /// How many instances one call asks for: EC2 takes 200 values of a filter, and advises pages for
@@ -35,7 +35,7 @@ pub trait Describe: fmt::Debug + Send + Sync {
         region: &'a str,
         query: &'a Query,
         next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, Outage>>;
+    ) -> BoxFuture<'a, Result<Page, OutageKind>>;
 }
 
 /// The instances that a call asks for.
@@ -63,7 +63,7 @@ impl Describe for Ec2 {
         region: &'a str,
         query: &'a Query,
         next: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, Outage>> {
+    ) -> BoxFuture<'a, Result<Page, OutageKind>> {
         let call = self
             .client(credentials, region)
             .describe_instances()
@@ -72,7 +72,7 @@ impl Describe for Ec2 {
             .set_next_token(next.map(str::to_owned));
         async move {
             let output = call.send().await;
-            let output = output.map_err(|error| outage(region, ACTION, &error))?;
+            let output = output.map_err(|error| outage(ACTION, &error))?;
             Ok(Page {
                 instances: output
                     .reservations()

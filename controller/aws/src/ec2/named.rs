@@ -12,24 +12,26 @@ use super::place::Place;
 use super::{InstanceFacts, Instances};
 use crate::policy::AwsPolicy;
 
-/// Why EC2 tells nothing of an instance.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NothingTold {
-    /// It is of another account, or too young.
-    #[error("EC2 in {region} does not know the instance {instance}, or not yet")]
-    NotFound { region: String, instance: String },
-    /// It is too young, or its subnet gives no such names.
-    #[error(
-        "EC2 in {region} tells no name of the instance {instance} that a Node could have, or not yet"
-    )]
-    Unnamed { region: String, instance: String },
-    /// It answers something else than a key.
-    #[error("EC2 in {region} answers with no endorsement key of {instance}: {detail}")]
-    Unreadable {
-        region: String,
-        instance: String,
-        detail: &'static str,
-    },
+/// What EC2 says where it tells nothing of an instance.
+pub(super) fn nothing_told(place: Place<'_>, told: &str) -> Unavailable {
+    Unavailable::new(format!("EC2 in {} {told}", place.region))
+}
+
+/// The instance is of another account, or too young.
+pub(super) fn not_found(place: Place<'_>) -> Unavailable {
+    let instance = place.instance;
+    nothing_told(
+        place,
+        &format!("does not know the instance {instance}, or not yet"),
+    )
+}
+
+/// The instance is too young, or its subnet gives no such names.
+fn unnamed(place: Place<'_>) -> Unavailable {
+    let instance = place.instance;
+    let told =
+        format!("tells no name of the instance {instance} that a Node could have, or not yet");
+    nothing_told(place, &told)
 }
 
 impl Instances {
@@ -46,11 +48,8 @@ impl Instances {
         let Some((place, facts)) = self.facts(policy, provider_id).await? else {
             return Ok(None);
         };
-        let name = node_name(&facts, policy.node_name).ok_or_else(|| NothingTold::Unnamed {
-            region: place.region.to_owned(),
-            instance: place.instance.to_owned(),
-        });
-        name.map(Some).map_err(Unavailable::new)
+        let name = node_name(&facts, policy.settings.node_name);
+        Ok(Some(name.ok_or_else(|| unnamed(place))?))
     }
 
     /// The private addresses and the private DNS name of the machine, none if it does not run;
@@ -85,10 +84,6 @@ impl Instances {
         };
         let account = policy.only_account().unwrap_or_default();
         let facts = self.describe(account, place.region, place.instance).await?;
-        let facts = facts.ok_or_else(|| NothingTold::NotFound {
-            region: place.region.to_owned(),
-            instance: place.instance.to_owned(),
-        });
-        Ok(Some((place, facts.map_err(Unavailable::new)?)))
+        Ok(Some((place, facts.ok_or_else(|| not_found(place))?)))
     }
 }

@@ -1,80 +1,75 @@
 //! Why EC2 could not be asked. None of it says anything about a node.
 
-use node_attestation_core::refusal::Unavailable;
+use std::fmt;
+
+/// Why EC2 could not be asked in a region.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Outage {
+    /// The region.
+    pub region: String,
+    /// What is wrong there.
+    pub kind: OutageKind,
+}
 
 /// Why EC2 could not be asked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outage {
+pub enum OutageKind {
     /// No answer in time.
-    #[error("EC2 in {region} did not answer in time")]
-    TimedOut {
-        /// The region.
-        region: String,
-    },
-    /// EC2 could not be reached, or its answer not be read.
-    #[error("EC2 in {region} could not be asked: {what}")]
-    Unreachable {
-        /// The region.
-        region: String,
-        /// What was wrong.
-        what: &'static str,
-    },
-    /// EC2 is asked too often.
-    #[error("EC2 in {region} is asked too often: {code}")]
-    Throttled {
-        /// The region.
-        region: String,
-        /// EC2's code.
-        code: String,
-    },
-    /// There are no credentials, or EC2 does not accept them.
-    #[error("the controller's AWS credentials cannot be used in {region}: {code}")]
-    Credentials {
-        /// The region.
-        region: String,
-        /// EC2's code, or what is missing.
-        code: String,
-    },
+    TimedOut,
+    /// EC2 could not be reached, or its answer not be read: what was wrong.
+    Unreachable(&'static str),
+    /// EC2 is asked too often: EC2's code.
+    Throttled(String),
+    /// There are no credentials, or EC2 does not accept them: EC2's code, or what is missing.
+    Credentials(String),
     /// The credentials may not do this.
-    #[error("the controller may not call {action} in {region}: {code}")]
     NotAllowed {
         /// The action, as a policy of IAM has it.
         action: &'static str,
-        /// The region.
-        region: String,
         /// EC2's code.
         code: String,
     },
-    /// Another error of EC2.
-    #[error("EC2 in {region} answers with an error: {code}")]
-    Failed {
-        /// The region.
-        region: String,
-        /// EC2's code.
-        code: String,
-    },
+    /// Another error of EC2: its code.
+    Failed(String),
     /// EC2 answers with more than a cluster has.
-    #[error("EC2 in {region} answers with more instances than are read")]
-    TooMuch {
-        /// The region.
-        region: String,
-    },
+    TooMuch,
     /// Too many requests wait for EC2.
-    #[error("too many requests wait for EC2 in {region}")]
-    Busy {
-        /// The region.
-        region: String,
-    },
+    Busy,
 }
 
-impl Outage {
+impl fmt::Display for Outage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use OutageKind as Kind;
+        let ec2 = format_args!("EC2 in {}", self.region);
+        let region = &self.region;
+        match &self.kind {
+            Kind::TimedOut => write!(f, "{ec2} did not answer in time"),
+            Kind::Unreachable(what) => write!(f, "{ec2} could not be asked: {what}"),
+            Kind::Throttled(code) => write!(f, "{ec2} is asked too often: {code}"),
+            Kind::Credentials(code) => {
+                let what = "the controller's AWS credentials cannot be used";
+                write!(f, "{what} in {region}: {code}")
+            }
+            Kind::NotAllowed { action, code } => {
+                write!(
+                    f,
+                    "the controller may not call {action} in {region}: {code}"
+                )
+            }
+            Kind::Failed(code) => write!(f, "{ec2} answers with an error: {code}"),
+            Kind::TooMuch => write!(f, "{ec2} answers with more instances than are read"),
+            Kind::Busy => write!(f, "too many requests wait for {ec2}"),
+        }
+    }
+}
+
+impl OutageKind {
     /// What an error code of EC2 means, where this action was asked for.
     ///
     /// The codes are those of "Error codes for the Amazon EC2 API" that a call without parameters
     /// of a caller's own can give.
-    pub(super) fn of_code(region: &str, action: &'static str, code: &str) -> Self {
-        let region = region.to_owned();
+    pub(super) fn of_code(action: &'static str, code: &str) -> Self {
         // Of AWS, but neither bounded nor checked.
         let kept: String = code
             .chars()
@@ -89,14 +84,9 @@ impl Outage {
             | "RequestThrottledException"
             | "TooManyRequestsException"
             | "SlowDown"
-            | "BandwidthLimitExceeded" => Self::Throttled { region, code: kept },
+            | "BandwidthLimitExceeded" => Self::Throttled(kept),
             "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => {
-                let code = kept;
-                Self::NotAllowed {
-                    action,
-                    region,
-                    code,
-                }
+                Self::NotAllowed { action, code: kept }
             }
             "AuthFailure"
             | "Blocked"
@@ -109,14 +99,8 @@ impl Outage {
             | "PendingVerification"
             | "RequestExpired"
             | "SignatureDoesNotMatch"
-            | "UnrecognizedClientException" => Self::Credentials { region, code: kept },
-            _ => Self::Failed { region, code: kept },
+            | "UnrecognizedClientException" => Self::Credentials(kept),
+            _ => Self::Failed(kept),
         }
-    }
-}
-
-impl From<Outage> for Unavailable {
-    fn from(outage: Outage) -> Self {
-        Self::new(outage)
     }
 }

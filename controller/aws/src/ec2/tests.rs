@@ -231,11 +231,10 @@ async fn what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do
 async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
     let account = "200000000007";
     let instance = instance(account);
-    let instances = limited(Limits {
-        call: SHORT,
-        pause: Duration::ZERO,
-        ..Limits::default()
-    });
+    let mut limits = Limits::default();
+    limits.calls.call = SHORT;
+    limits.calls.pause = Duration::ZERO;
+    let instances = limited(limits);
     MOTO.inject(Scope::account(account), Times::once(), Failure::Hang);
 
     let hung = instances.describe(account, REGION, &instance.id).await;

@@ -3,7 +3,7 @@
 use tokio::time::advance;
 
 use super::*;
-use crate::ec2::{Limits, Outage};
+use crate::ec2::{Limits, OutageKind};
 use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
 
 const OTHER: &str = "i-00000000000000002";
@@ -156,9 +156,7 @@ async fn who_asks_together_waits_for_one_list() {
 async fn an_outage_is_not_an_absence() {
     let ec2 = FakeEc2::with([tagged(facts())]);
     let inventory = inventory(&ec2);
-    let outage = Outage::TimedOut {
-        region: REGION.to_owned(),
-    };
+    let outage = OutageKind::TimedOut;
     inventory
         .by_provider_id(&provider_id(INSTANCE))
         .await

@@ -86,7 +86,7 @@ struct Fault {
 pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal> {
     if status == StatusCode::OK {
         let answer: Answer =
-            serde_json::from_slice(body).map_err(|_| Outage::Undecodable { status })?;
+            serde_json::from_slice(body).map_err(|_| Outage::Undecodable(status))?;
         return Ok(answer
             .get_caller_identity_response
             .get_caller_identity_result);
@@ -96,9 +96,9 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal>
         status,
         StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
     ) {
-        return Err(Outage::Status { status }.into());
+        return Err(Outage::Status(status).into());
     }
-    let fault = fault(body).ok_or(Outage::Undecodable { status })?;
+    let fault = fault(body).ok_or(Outage::Undecodable(status))?;
     Err(meaning(status, &fault))
 }
 
@@ -107,11 +107,8 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
         return Failure::EvidenceExpired.into();
     }
     let Some(code) = REFUSED.iter().find(|code| **code == fault.code) else {
-        return Outage::Code {
-            status,
-            code: shown(&fault.code),
-        }
-        .into();
+        let code = shown(&fault.code);
+        return Outage::Code { status, code }.into();
     };
     if EXPIRED_WORDS
         .iter()

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub(super) const MAX_CALLS: usize = 32;
 pub(super) const MAX_CALLS_OF_CLUSTER: usize = 8;
 
 /// So many clusters and regions are remembered that have no call under way.
-const MAX_IDLE_SHARES: usize = 1024;
+const MAX_IDLE: usize = 1024;
 
 /// Shorter than load balancers keep theirs, so that none is cut under a call.
 const IDLE: Duration = Duration::from_secs(20);
@@ -99,7 +100,9 @@ impl Client {
         region: &str,
         believed: TrustRoots,
     ) -> Result<(StatusCode, Bytes), Outage> {
-        let (share, turns) = (self.share(cluster, region), self.turns(region));
+        let of_cluster = (cluster.to_owned(), region.to_owned());
+        let share = semaphore(&self.shares, of_cluster, MAX_CALLS_OF_CLUSTER);
+        let turns = semaphore(&self.turns, region.to_owned(), MAX_CALLS);
         timeout(DEADLINE, async {
             let _share = share.acquire().await.map_err(|_| Outage::Busy)?;
             let _turn = turns.acquire().await.map_err(|_| Outage::Busy)?;
@@ -107,20 +110,15 @@ impl Client {
                 TrustRoots::Public => &self.public,
                 TrustRoots::Own => &self.own,
             };
-            let response =
-                connections
-                    .request(request)
-                    .await
-                    .map_err(|source| Outage::Unreachable {
-                        source: source.into(),
-                    })?;
+            let response = connections.request(request).await;
+            let response = response.map_err(|source| Outage::Unreachable(source.into()))?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_ANSWER);
             let body = body.collect().await.map_err(|source| {
                 if source.is::<LengthLimitError>() {
                     Outage::TooLarge
                 } else {
-                    Outage::Cut { source }
+                    Outage::Cut(source)
                 }
             })?;
             Ok((status, body.to_bytes()))
@@ -128,26 +126,20 @@ impl Client {
         .await
         .unwrap_or(Err(Outage::TimedOut))
     }
+}
 
-    fn share(&self, cluster: &str, region: &str) -> Arc<Semaphore> {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if shares.len() >= MAX_IDLE_SHARES {
-            shares.retain(|_, share| Arc::strong_count(share) > 1);
-        }
-        shares
-            .entry((cluster.to_owned(), region.to_owned()))
-            .or_insert_with(|| Arc::new(Semaphore::new(MAX_CALLS_OF_CLUSTER)))
-            .clone()
+/// The semaphore of this key; at the limit, those that nobody has are forgotten.
+fn semaphore<K: Eq + Hash>(
+    semaphores: &Mutex<HashMap<K, Arc<Semaphore>>>,
+    key: K,
+    permits: usize,
+) -> Arc<Semaphore> {
+    let mut semaphores = semaphores.lock().unwrap_or_else(PoisonError::into_inner);
+    if semaphores.len() >= MAX_IDLE {
+        semaphores.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
     }
-
-    /// There are as many as regions whose documents somebody signed.
-    fn turns(&self, region: &str) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns
-            .entry(region.to_owned())
-            .or_insert_with(|| Arc::new(Semaphore::new(MAX_CALLS)))
-            .clone()
-    }
+    let made = || Arc::new(Semaphore::new(permits));
+    semaphores.entry(key).or_insert_with(made).clone()
 }
 
 fn connections(roots: RootCertStore, dialler: Dialler) -> Result<Connections, rustls::Error> {

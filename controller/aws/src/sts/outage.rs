@@ -16,25 +16,16 @@ pub(super) enum Outage {
     TimedOut,
     /// There is no connection, or it was cut.
     #[error("STS cannot be reached")]
-    Unreachable {
-        /// The reason.
-        source: Box<dyn Error + Send + Sync>,
-    },
+    Unreachable(#[source] Box<dyn Error + Send + Sync>),
     /// The answer was cut.
     #[error("the answer of STS was cut")]
-    Cut {
-        /// The reason.
-        source: Box<dyn Error + Send + Sync>,
-    },
+    Cut(#[source] Box<dyn Error + Send + Sync>),
     /// The answer is larger than any of STS.
     #[error("the answer of STS is too large")]
     TooLarge,
     /// A status that says nothing about the evidence.
-    #[error("STS answers with status {}", status.as_u16())]
-    Status {
-        /// The status.
-        status: StatusCode,
-    },
+    #[error("STS answers with status {}", .0.as_u16())]
+    Status(StatusCode),
     /// An error that says nothing about the evidence.
     #[error("STS answers with status {} and {code}", status.as_u16())]
     Code {
@@ -44,20 +35,14 @@ pub(super) enum Outage {
         code: String,
     },
     /// Not an answer of STS.
-    #[error("what answers with status {} is not STS", status.as_u16())]
-    Undecodable {
-        /// The status.
-        status: StatusCode,
-    },
+    #[error("what answers with status {} is not STS", .0.as_u16())]
+    Undecodable(StatusCode),
     /// More was confirmed than can be remembered.
     #[error("too many signatures were confirmed within minutes")]
     MemoryFull,
     /// The request could not be put together.
     #[error("the request to STS cannot be made")]
-    Unbuildable {
-        /// The reason.
-        source: hyper::http::Error,
-    },
+    Unbuildable(#[source] hyper::http::Error),
 }
 
 impl From<Outage> for Refusal {

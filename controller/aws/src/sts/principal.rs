@@ -6,7 +6,7 @@ use std::str::FromStr;
 use node_attestation_core::refusal::AwsDenial;
 
 use super::answer::Identity;
-use crate::document::VerifiedDocument;
+use crate::document::{VerifiedDocument, is_account};
 use crate::partition::Partition;
 
 /// The role whose credentials instance metadata alone gives: it has no trust policy, and nobody can
@@ -66,10 +66,6 @@ impl ProfileRole {
     }
 }
 
-fn is_account(account: &str) -> bool {
-    account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())
-}
-
 /// "Upper and lower case alphanumeric characters ... and `_+=,.@-`" (IAM, `CreateRole`); so it is
 /// never [`INSTANCE_IDENTITY_ROLE`].
 fn is_role_name(name: &str) -> bool {
@@ -79,38 +75,16 @@ fn is_role_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b"_+=,.@-".contains(&b))
 }
 
-/// In which role an instance called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CallerRole {
-    /// The instance identity role.
-    InstanceIdentity,
-    /// A role of an instance profile, which the operator vouches for.
-    Profile(String),
-}
-
 /// The instance that signed a call of STS for this request. Only an answer of STS makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedCaller {
-    account: String,
     instance: String,
-    role: CallerRole,
 }
 
 impl VerifiedCaller {
-    /// Its account, which is the document's.
-    pub fn account(&self) -> &str {
-        &self.account
-    }
-
-    /// Its ID, which is the document's.
+    /// Its ID, which is the document's, as its account is.
     pub fn instance(&self) -> &str {
         &self.instance
-    }
-
-    /// In which role it called.
-    pub fn role(&self) -> &CallerRole {
-        &self.role
     }
 
     /// Checks that whom STS names is the instance of `document`, in a role that proves it.
@@ -142,15 +116,11 @@ impl VerifiedCaller {
             });
         }
         let vouched = |role: &ProfileRole| role.is(session.account, session.role);
-        let role = if session.role == INSTANCE_IDENTITY_ROLE {
-            CallerRole::InstanceIdentity
-        } else if roles.iter().any(vouched) {
-            CallerRole::Profile(session.role.to_owned())
-        } else {
+        if session.role != INSTANCE_IDENTITY_ROLE && !roles.iter().any(vouched) {
             return Err(AwsDenial::CallerRoleNotAllowed {
                 role: shown(session.role),
             });
-        };
+        }
         if session.name != document.instance {
             return Err(AwsDenial::CallerIsAnotherInstance {
                 caller: shown(session.name),
@@ -158,9 +128,7 @@ impl VerifiedCaller {
             });
         }
         Ok(Self {
-            account: document.account.clone(),
             instance: document.instance.clone(),
-            role,
         })
     }
 }

@@ -21,19 +21,6 @@ use node_attestation_core::identifiers::KeyDigest;
 use super::VerifiedCaller;
 use super::request::Call;
 
-/// Signatures of all instances: a join leaves one, and they stay for fifteen minutes. Some 30 MB.
-pub(super) const MAX_SIGNATURES: usize = 65_536;
-
-/// Signatures of the instances of one cluster: a hundred machines that join each minute, several
-/// times over.
-pub(super) const MAX_OF_CLUSTER: usize = 8192;
-
-/// So many of each cluster are remembered whatever the others have.
-pub(super) const OWN_OF_CLUSTER: usize = 256;
-
-/// Signatures of one instance: a node makes one for each request it files, and backs off.
-pub(super) const MAX_OF_INSTANCE: usize = 64;
-
 /// The memory.
 #[derive(Debug)]
 pub(super) struct ReplayCache {
@@ -54,16 +41,15 @@ pub(super) struct Limits {
     pub(super) of_instance: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            all: MAX_SIGNATURES,
-            of_cluster: MAX_OF_CLUSTER,
-            own_of_cluster: OWN_OF_CLUSTER,
-            of_instance: MAX_OF_INSTANCE,
-        }
-    }
-}
+pub(super) const LIMITS: Limits = Limits {
+    // A join leaves one, and they stay for fifteen minutes. Some 30 MB.
+    all: 65_536,
+    // A hundred machines that join each minute, several times over.
+    of_cluster: 8192,
+    own_of_cluster: 256,
+    // A node makes one for each request it files, and backs off.
+    of_instance: 64,
+};
 
 /// Whose a signature is said to be.
 #[derive(Debug, Clone, Copy)]

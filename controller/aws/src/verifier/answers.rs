@@ -1,12 +1,12 @@
 //! What EC2 last said of the credentials that it is asked with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 
-use crate::ec2::Outage;
+use crate::ec2::{Outage, OutageKind};
 
 /// By cluster and region, what is wrong with the credentials there; nothing where EC2 answered.
 ///
@@ -22,17 +22,17 @@ impl Answers {
         let wrong = match failure {
             None => None,
             Some(failure) => match failure.cause::<Outage>() {
-                Some(outage @ (Outage::Credentials { .. } | Outage::NotAllowed { .. })) => {
-                    Some(outage.to_string())
-                }
-                Some(
-                    Outage::TimedOut { .. }
-                    | Outage::Unreachable { .. }
-                    | Outage::Throttled { .. }
-                    | Outage::Failed { .. }
-                    | Outage::TooMuch { .. }
-                    | Outage::Busy { .. },
-                ) => return,
+                Some(outage) => match outage.kind {
+                    OutageKind::Credentials(_) | OutageKind::NotAllowed { .. } => {
+                        Some(outage.to_string())
+                    }
+                    OutageKind::TimedOut
+                    | OutageKind::Unreachable(_)
+                    | OutageKind::Throttled(_)
+                    | OutageKind::Failed(_)
+                    | OutageKind::TooMuch
+                    | OutageKind::Busy => return,
+                },
                 None => Some(failure.to_string()),
             },
         };
@@ -41,11 +41,7 @@ impl Answers {
     }
 
     /// What there is to say to `cluster` of these regions; of all of its own, if there are none.
-    pub(super) fn reports(
-        &self,
-        cluster: &str,
-        regions: &BTreeSet<String>,
-    ) -> Vec<ConditionReport> {
+    pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,
             holds: ConditionStatus::True,
@@ -55,7 +51,7 @@ impl Answers {
         vec![resolved, self.credentials(cluster, regions)]
     }
 
-    fn credentials(&self, cluster: &str, regions: &BTreeSet<String>) -> ConditionReport {
+    fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
         let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = answers.iter().filter(|((asking, region), _)| {
             asking == cluster && (regions.is_empty() || regions.contains(region))
@@ -98,7 +94,7 @@ mod tests {
     const CLUSTER: &str = "9a1b";
 
     fn credentials(answers: &Answers, regions: &[&str]) -> (ConditionStatus, &'static str) {
-        let regions = regions.iter().map(|&region| region.to_owned()).collect();
+        let regions: Vec<_> = regions.iter().map(|&region| region.to_owned()).collect();
         let reports = answers.reports(CLUSTER, &regions);
         let [resolved, ready] = <[ConditionReport; 2]>::try_from(reports).unwrap();
         assert_eq!(resolved.holds, ConditionStatus::True);
@@ -106,18 +102,17 @@ mod tests {
     }
 
     fn refused(region: &str) -> Unavailable {
-        Outage::Credentials {
+        Unavailable::new(Outage {
             region: region.to_owned(),
-            code: "AuthFailure".to_owned(),
-        }
-        .into()
+            kind: OutageKind::Credentials("AuthFailure".to_owned()),
+        })
     }
 
     fn late(region: &str) -> Unavailable {
-        Outage::TimedOut {
+        Unavailable::new(Outage {
             region: region.to_owned(),
-        }
-        .into()
+            kind: OutageKind::TimedOut,
+        })
     }
 
     #[test]
@@ -155,7 +150,7 @@ mod tests {
         assert_eq!(credentials(&answers, &["us-east-1"]), pending);
 
         answers.heard(CLUSTER, "eu-north-1", None);
-        let report = answers.credentials(CLUSTER, &BTreeSet::new());
+        let report = answers.credentials(CLUSTER, &[]);
         assert_eq!(report.message, "EC2 answered in eu-north-1");
     }
 

@@ -14,7 +14,7 @@ use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::Deferral;
 
 use super::*;
-use crate::ec2::{Attachment, InstanceFacts, Limits, Outage, Root};
+use crate::ec2::{Attachment, InstanceFacts, Limits, OutageKind, Root};
 use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts};
 use crate::sts::StsSettings;
 
@@ -212,8 +212,8 @@ impl Wrong {
             Self::Evidence => case.evidence = Some(br#"{"version":"v1"}"#.to_vec()),
             Self::Audience => case.audience = "test",
             Self::Signer => case.signer = &STRANGER,
-            Self::Account => case.policy.accounts = ["999999999999".to_owned()].into(),
-            Self::Region => case.policy.regions = ["us-east-1".to_owned()].into(),
+            Self::Account => case.policy.settings.accounts = ["999999999999".to_owned()].into(),
+            Self::Region => case.policy.settings.regions = ["us-east-1".to_owned()].into(),
             Self::Machine => case.claimed = format!("aws:///eu-west-1a/{OTHER}"),
             Self::Caller => case.principal = Principal::instance(ACCOUNT, OTHER),
             Self::State => case.ec2.knows([InstanceFacts {
@@ -300,10 +300,7 @@ async fn an_outage_of_ec2_leaves_the_request_pending_and_says_so_of_the_credenti
     let case = Case::valid();
     case.ec2.fares(
         REGION,
-        Fares::Fails(Outage::Credentials {
-            region: REGION.to_owned(),
-            code: "AuthFailure".to_owned(),
-        }),
+        Fares::Fails(OutageKind::Credentials("AuthFailure".to_owned())),
     );
     let verifier = case.verifier();
 

@@ -1,16 +1,11 @@
 //! The authorities of endorsement key certificates.
 
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P384_SHA256_ASN1, ECDSA_P384_SHA384_ASN1,
-    ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
-    RSA_PKCS1_2048_8192_SHA512, VerificationAlgorithm,
-};
 use x509_parser::certificate::{TbsCertificate, X509Certificate};
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::{
-    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION,
-    OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA,
-    OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384, Oid,
+    OID_KEY_TYPE_EC_PUBLIC_KEY, OID_PKCS1_RSAENCRYPTION, OID_PKCS1_SHA256WITHRSA,
+    OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA, OID_SIG_ECDSA_WITH_SHA256,
+    OID_SIG_ECDSA_WITH_SHA384, Oid,
 };
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
@@ -133,56 +128,20 @@ fn verifies(spki: &[u8], certificate: &X509Certificate<'_>) -> Option<()> {
         return None;
     }
     let (_, spki) = SubjectPublicKeyInfo::from_der(spki).ok()?;
-    let algorithm = algorithm(certificate.signature_algorithm.oid(), &spki)?;
-    let key = ParsedPublicKey::new(algorithm, &*spki.subject_public_key.data).ok()?;
-    let message: &[u8] = certificate.tbs_certificate.as_ref();
-    key.verify_sig(message, &certificate.signature_value.data)
-        .ok()
-}
-
-/// How a key of this kind signs with this algorithm; `None` where it does not, or with SHA-1.
-fn algorithm(
-    identifier: &Oid<'_>,
-    spki: &SubjectPublicKeyInfo<'_>,
-) -> Option<&'static dyn VerificationAlgorithm> {
-    let curve = || spki.algorithm.parameters.as_ref()?.as_oid().ok();
-    if spki.algorithm.algorithm == OID_PKCS1_RSAENCRYPTION {
-        let by_digest: [(_, &dyn VerificationAlgorithm); 3] = [
-            (OID_PKCS1_SHA256WITHRSA, &RSA_PKCS1_2048_8192_SHA256),
-            (OID_PKCS1_SHA384WITHRSA, &RSA_PKCS1_2048_8192_SHA384),
-            (OID_PKCS1_SHA512WITHRSA, &RSA_PKCS1_2048_8192_SHA512),
-        ];
-        let found = by_digest.into_iter().find(|(oid, _)| oid == identifier)?;
-        return Some(found.1);
-    }
-    if spki.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY {
+    let algorithm = certificate.signature_algorithm.oid();
+    let (_, key_type) = ALGORITHMS.iter().find(|(oid, _)| oid == algorithm)?;
+    if spki.algorithm.algorithm != *key_type {
         return None;
     }
-    let curve = curve()?;
-    let by_curve: [(_, _, &dyn VerificationAlgorithm); 4] = [
-        (
-            OID_EC_P256,
-            OID_SIG_ECDSA_WITH_SHA256,
-            &ECDSA_P256_SHA256_ASN1,
-        ),
-        (
-            OID_EC_P256,
-            OID_SIG_ECDSA_WITH_SHA384,
-            &ECDSA_P256_SHA384_ASN1,
-        ),
-        (
-            OID_NIST_EC_P384,
-            OID_SIG_ECDSA_WITH_SHA256,
-            &ECDSA_P384_SHA256_ASN1,
-        ),
-        (
-            OID_NIST_EC_P384,
-            OID_SIG_ECDSA_WITH_SHA384,
-            &ECDSA_P384_SHA384_ASN1,
-        ),
-    ];
-    let found = by_curve
-        .into_iter()
-        .find(|(of, oid, _)| *of == curve && oid == identifier)?;
-    Some(found.2)
+    certificate.verify_signature(Some(&spki)).ok()
 }
+
+/// The signature algorithms of authorities, none with SHA-1, and the types of the keys that sign with
+/// them. Of the curves, P-256 and P-384 are verified.
+const ALGORITHMS: [(Oid<'static>, Oid<'static>); 5] = [
+    (OID_PKCS1_SHA256WITHRSA, OID_PKCS1_RSAENCRYPTION),
+    (OID_PKCS1_SHA384WITHRSA, OID_PKCS1_RSAENCRYPTION),
+    (OID_PKCS1_SHA512WITHRSA, OID_PKCS1_RSAENCRYPTION),
+    (OID_SIG_ECDSA_WITH_SHA256, OID_KEY_TYPE_EC_PUBLIC_KEY),
+    (OID_SIG_ECDSA_WITH_SHA384, OID_KEY_TYPE_EC_PUBLIC_KEY),
+];

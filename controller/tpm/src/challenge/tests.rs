@@ -1,5 +1,5 @@
 use super::*;
-use crate::structure::NameAlgorithm;
+use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384};
 
 fn key() -> ChallengeKey {
     ChallengeKey::new([0xa5; 32])
@@ -7,8 +7,8 @@ fn key() -> ChallengeKey {
 
 #[test]
 fn the_secret_is_the_hmac_that_wire_format_defines() {
-    let endorsement = Name::of(NameAlgorithm::Sha384, b"endorsement");
-    let attestation = Name::of(NameAlgorithm::Sha256, b"attestation");
+    let endorsement = Name::of(NAMED_BY_SHA_384, b"endorsement");
+    let attestation = Name::of(NAMED_BY_SHA_256, b"attestation");
     let subject = Subject {
         cluster_uid: "uid",
         audience: &Audience::parse("prod").unwrap(),
@@ -47,7 +47,7 @@ fn the_secret_is_the_hmac_that_wire_format_defines() {
 
 #[test]
 fn bytes_cannot_move_from_one_field_to_the_next() {
-    let name = Name::of(NameAlgorithm::Sha256, b"");
+    let name = Name::of(NAMED_BY_SHA_256, b"");
     let provider_id = ProviderId::parse("tpm://digest").unwrap();
     let node_name = NodeName::parse("n1").unwrap();
     let expiry = Expiry::parse("2026-01-01T12:05:00Z").unwrap();

@@ -52,7 +52,7 @@ fn a_condition_names_every_config_map_with_a_malformed_entry() {
 
 #[test]
 fn where_no_config_map_is_named_the_condition_says_so() {
-    let report = NoKeyLists.report();
+    let report = report_without_lists(false);
 
     assert_eq!(report.of, "EndorsementKeyListsRead");
     assert_eq!(

@@ -8,7 +8,7 @@ use tpm2_protocol::data::{
 };
 
 use super::{Key, modulus, point};
-use crate::structure::{Name, NameAlgorithm, encode, exactly};
+use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, encode, exactly};
 
 /// An attestation key, by its public area: that its TPM has it is what the challenge shows, whose
 /// secret is sealed for its [`name`](Self::name).
@@ -59,8 +59,10 @@ impl AttestationKey {
                 key: "attestation key",
             });
         }
-        let algorithm =
-            NameAlgorithm::of(public.name_alg).ok_or(TpmDenial::AttestationKeyAlgorithm)?;
+        let algorithm = [NAMED_BY_SHA_256, NAMED_BY_SHA_384]
+            .into_iter()
+            .find(|(identifier, _)| *identifier == public.name_alg)
+            .ok_or(TpmDenial::AttestationKeyAlgorithm)?;
         Ok(Self {
             key,
             name: Name::of(algorithm, bytes),

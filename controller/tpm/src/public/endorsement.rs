@@ -4,15 +4,10 @@
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::TpmDenial;
 use node_attestation_core::verifier::platform::KeyKind;
-use tpm2_protocol::basic::{TpmUint16, TpmUint32};
-use tpm2_protocol::data::{
-    Tpm2bDigest, Tpm2bEccParameter, Tpm2bPublicKeyRsa, TpmAlgId, TpmEccCurve, TpmaObject,
-    TpmsEccParms, TpmsEccPoint, TpmsRsaParms, TpmtEccScheme, TpmtKdfScheme, TpmtPublic,
-    TpmtRsaScheme, TpmtSymDef, TpmuPublicId, TpmuPublicParms, TpmuSymKeyBits, TpmuSymMode,
-};
+use tpm2_protocol::data::{TpmEccCurve, TpmtPublic, TpmuPublicParms};
 
-use super::{Key, modulus, point};
-use crate::structure::{Name, NameAlgorithm, encode, exactly};
+use super::{Key, coordinates, modulus, point};
+use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, NameAlgorithm, exactly, sized};
 
 /// An endorsement key of one of the templates: restricted to opening what was sealed for its TPM,
 /// and never to leave it.
@@ -26,11 +21,30 @@ pub(crate) struct EndorsementKey {
     digest: KeyDigest,
 }
 
-/// fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted, decrypt.
-const LOW: u32 = 0x0003_00b2;
+/// RSA, named by SHA-256; fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted,
+/// decrypt; the length of the policy.
+const L_1: &[u8] = &[0x00, 0x01, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
 
-/// The same and userWithAuth.
-const HIGH: u32 = 0x0003_00f2;
+/// AES-128 in CFB mode, no scheme, 2048 bits, the default exponent.
+const L_1_PARAMETERS: &[u8] = &[
+    0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
+];
+
+/// The same of ECC.
+const L_2: &[u8] = &[0x00, 0x23, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
+
+/// AES-128 in CFB mode, no scheme, P-256, no key derivation.
+const L_2_PARAMETERS: &[u8] = &[
+    0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x00, 0x03, 0x00, 0x10,
+];
+
+/// ECC, named by SHA-384; the attributes and userWithAuth; the length of the policy.
+const H_3: &[u8] = &[0x00, 0x23, 0x00, 0x0c, 0x00, 0x03, 0x00, 0xf2, 0x00, 0x30];
+
+/// AES-256 in CFB mode, no scheme, P-384, no key derivation.
+const H_3_PARAMETERS: &[u8] = &[
+    0x00, 0x06, 0x01, 0x00, 0x00, 0x43, 0x00, 0x10, 0x00, 0x04, 0x00, 0x10,
+];
 
 /// `PolicyA` of the profile: `TPM2_PolicySecret(TPM_RH_ENDORSEMENT)`.
 const POLICY_A: [u8; 32] = [
@@ -56,16 +70,12 @@ impl EndorsementKey {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, TpmDenial> {
         let malformed = |detail| TpmDenial::EndorsementKeyMalformed { detail };
         let public: TpmtPublic = exactly(bytes).ok_or(malformed("it is not one TPMT_PUBLIC"))?;
-        let key = match public.parameters {
+        let key = match &public.parameters {
             TpmuPublicParms::Rsa(_) => modulus(&public.unique),
-            TpmuPublicParms::Ecc(ref parameters)
-                if parameters.curve_id == TpmEccCurve::NistP256 =>
-            {
+            TpmuPublicParms::Ecc(ecc) if ecc.curve_id == TpmEccCurve::NistP256 => {
                 point(&public.unique, 32).and_then(|point| Key::p256(&point))
             }
-            TpmuPublicParms::Ecc(ref parameters)
-                if parameters.curve_id == TpmEccCurve::NistP384 =>
-            {
+            TpmuPublicParms::Ecc(ecc) if ecc.curve_id == TpmEccCurve::NistP384 => {
                 point(&public.unique, 48).and_then(|point| Key::p384(&point))
             }
             TpmuPublicParms::Ecc(_)
@@ -74,17 +84,16 @@ impl EndorsementKey {
             | TpmuPublicParms::Null => return Err(TpmDenial::EndorsementKeyNotOfTemplate),
         };
         let key = key.map_err(malformed)?;
-        let template = template(&key).ok_or(TpmDenial::EndorsementKeyNotOfTemplate)?;
-        if template != bytes {
-            return Err(TpmDenial::EndorsementKeyNotOfTemplate);
-        }
+        let (algorithm, _) = template(&key)
+            .filter(|(_, template)| template == bytes)
+            .ok_or(TpmDenial::EndorsementKeyNotOfTemplate)?;
         if key.is_weak() {
             return Err(TpmDenial::TpmKeyWeak {
                 key: "endorsement key",
             });
         }
         Ok(Self {
-            name: Name::of(name_algorithm(&key), &template),
+            name: Name::of(algorithm, bytes),
             digest: KeyDigest::of(&key.spki()),
             key,
         })
@@ -115,64 +124,28 @@ impl EndorsementKey {
     }
 }
 
-fn name_algorithm(key: &Key) -> NameAlgorithm {
-    match key {
-        Key::Rsa2048(_) | Key::P256(_) => NameAlgorithm::Sha256,
-        Key::P384(_) => NameAlgorithm::Sha384,
-    }
-}
-
-/// The public area that a TPM makes of a template's key: L-1, L-2, H-3.
+/// The public area that a TPM makes of a template's key, by the algorithm of its Name: L-1, L-2, H-3.
 ///
 /// A coordinate is as long as the curve's field: Part 1, "ECC Point Padding".
-fn template(key: &Key) -> Option<Vec<u8>> {
-    let (policy, attributes, bits): (&[u8], _, u16) = match key {
-        Key::Rsa2048(_) | Key::P256(_) => (&POLICY_A, LOW, 128),
-        Key::P384(_) => (&POLICY_B, HIGH, 256),
-    };
-    let symmetric = TpmtSymDef {
-        algorithm: TpmAlgId::Aes,
-        key_bits: TpmuSymKeyBits::Aes(TpmUint16::new(bits)),
-        mode: TpmuSymMode::Aes(TpmAlgId::Cfb),
-    };
-    let ecc = |curve_id, point: &[u8]| {
-        let parameters = TpmuPublicParms::Ecc(TpmsEccParms {
-            symmetric,
-            scheme: TpmtEccScheme::default(),
-            curve_id,
-            kdf: TpmtKdfScheme::default(),
-        });
-        Some((TpmAlgId::Ecc, parameters, coordinates(point)?))
-    };
-    let (object_type, parameters, unique) = match key {
-        Key::Rsa2048(modulus) => (
-            TpmAlgId::Rsa,
-            TpmuPublicParms::Rsa(TpmsRsaParms {
-                symmetric,
-                scheme: TpmtRsaScheme::default(),
-                key_bits: TpmUint16::new(2048),
-                exponent: TpmUint32::new(0),
-            }),
-            TpmuPublicId::Rsa(Tpm2bPublicKeyRsa::try_from(modulus.as_slice()).ok()?),
-        ),
-        Key::P256(point) => ecc(TpmEccCurve::NistP256, point)?,
-        Key::P384(point) => ecc(TpmEccCurve::NistP384, point)?,
-    };
-    encode(&TpmtPublic {
-        object_type,
-        name_alg: name_algorithm(key).identifier(),
-        object_attributes: TpmaObject::from_bits_truncate(attributes),
-        auth_policy: Tpm2bDigest::try_from(policy).ok()?,
-        parameters,
-        unique,
+fn template(key: &Key) -> Option<(NameAlgorithm, Vec<u8>)> {
+    Some(match key {
+        Key::Rsa2048(modulus) => {
+            let area = [L_1, &POLICY_A, L_1_PARAMETERS, &sized(modulus)?];
+            (NAMED_BY_SHA_256, area.concat())
+        }
+        Key::P256(point) => {
+            let area = [L_2, &POLICY_A, L_2_PARAMETERS, &sized_point(point)?];
+            (NAMED_BY_SHA_256, area.concat())
+        }
+        Key::P384(point) => {
+            let area = [H_3, &POLICY_B, H_3_PARAMETERS, &sized_point(point)?];
+            (NAMED_BY_SHA_384, area.concat())
+        }
     })
 }
 
-fn coordinates(point: &[u8]) -> Option<TpmuPublicId> {
-    let (_, coordinates) = point.split_first()?;
-    let (x, y) = coordinates.split_at_checked(coordinates.len() / 2)?;
-    Some(TpmuPublicId::Ecc(TpmsEccPoint {
-        x: Tpm2bEccParameter::try_from(x).ok()?,
-        y: Tpm2bEccParameter::try_from(y).ok()?,
-    }))
+/// A `TPMS_ECC_POINT`.
+fn sized_point(point: &[u8]) -> Option<Vec<u8>> {
+    let (x, y) = coordinates(point)?;
+    Some([sized(x)?, sized(y)?].concat())
 }

@@ -4,7 +4,7 @@ use kubelet_attestation::evidence::aws::is_region;
 use x509_cert::Certificate;
 use x509_cert::der::{Decode, Encode};
 
-use super::{NotRsa2048, Signer, Signers};
+use super::{Signer, Signers};
 
 /// All certificates of AWS together are 60 KiB.
 const MAX_FILE_SIZE: usize = 1024 * 1024;
@@ -16,34 +16,22 @@ const END: &str = "-----END CERTIFICATE-----";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSigners {
-    /// More than a megabyte.
-    #[error("it has {len} bytes, and at most {MAX_FILE_SIZE} are read")]
-    TooLarge {
-        /// Its size.
-        len: usize,
-    },
+    /// More than a megabyte: its size.
+    #[error("it has {0} bytes, and at most {MAX_FILE_SIZE} are read")]
+    TooLarge(usize),
     /// It has no certificate.
     #[error("it has no signer")]
     Empty,
-    /// A line is neither of a region nor of a certificate.
-    #[error("line {line} is neither \"Region: <name>\" nor part of a certificate in PEM")]
-    Line {
-        /// The line.
-        line: usize,
-    },
+    /// A line, this one, is neither of a region nor of a certificate.
+    #[error("line {0} is neither \"Region: <name>\" nor part of a certificate in PEM")]
+    Line(usize),
     /// A certificate has no line before it that names its region, or a region no certificate after
     /// it.
-    #[error("line {line}: each certificate follows its own line \"Region: <name>\"")]
-    Unpaired {
-        /// The line.
-        line: usize,
-    },
-    /// Not the name of a region.
-    #[error("line {line} does not name a region")]
-    Region {
-        /// The line.
-        line: usize,
-    },
+    #[error("line {0}: each certificate follows its own line \"Region: <name>\"")]
+    Unpaired(usize),
+    /// This line does not have the name of a region.
+    #[error("line {0} does not name a region")]
+    Region(usize),
     /// The certificate of a region cannot be read as PEM.
     #[error("line {line}: the certificate of {region} is not PEM")]
     Pem {
@@ -104,7 +92,7 @@ pub(super) struct Entry {
 /// The signers of a file, in order.
 pub(super) fn parse(file: &str) -> Result<Vec<Entry>, InvalidSigners> {
     if file.len() > MAX_FILE_SIZE {
-        return Err(InvalidSigners::TooLarge { len: file.len() });
+        return Err(InvalidSigners::TooLarge(file.len()));
     }
     let mut entries = Vec::new();
     let mut region: Option<(usize, &str)> = None;
@@ -115,19 +103,19 @@ pub(super) fn parse(file: &str) -> Result<Vec<Entry>, InvalidSigners> {
         }
         if let Some(name) = text.strip_prefix(REGION) {
             if region.is_some() {
-                return Err(InvalidSigners::Unpaired { line });
+                return Err(InvalidSigners::Unpaired(line));
             }
             region = Some((line, region_name(line, name.trim())?));
         } else if text == BEGIN {
-            let (_, region) = region.take().ok_or(InvalidSigners::Unpaired { line })?;
+            let (_, region) = region.take().ok_or(InvalidSigners::Unpaired(line))?;
             let rest = lines.by_ref().map(|(text, _)| text);
             entries.push(entry(line, region, rest)?);
         } else {
-            return Err(InvalidSigners::Line { line });
+            return Err(InvalidSigners::Line(line));
         }
     }
     match region {
-        Some((line, _)) => Err(InvalidSigners::Unpaired { line }),
+        Some((line, _)) => Err(InvalidSigners::Unpaired(line)),
         None if entries.is_empty() => Err(InvalidSigners::Empty),
         None => Ok(entries),
     }
@@ -137,7 +125,7 @@ fn region_name(line: usize, name: &str) -> Result<&str, InvalidSigners> {
     if is_region(name) {
         Ok(name)
     } else {
-        Err(InvalidSigners::Region { line })
+        Err(InvalidSigners::Region(line))
     }
 }
 
@@ -147,7 +135,6 @@ fn entry<'a>(
     region: &str,
     rest: impl Iterator<Item = &'a str>,
 ) -> Result<Entry, InvalidSigners> {
-    let region = region.to_owned();
     let mut text = String::from(BEGIN);
     for line in rest {
         text.push('\n');
@@ -156,42 +143,36 @@ fn entry<'a>(
             break;
         }
     }
-    let der = match pem::parse(text) {
-        Ok(block) => block.into_contents(),
-        Err(source) => {
-            return Err(InvalidSigners::Pem {
-                line,
-                region,
-                source,
-            });
-        }
-    };
-    match signer(&der) {
-        Ok(Ok(signer)) => Ok(Entry {
+    let pem = pem::parse(text).map_err(|source| InvalidSigners::Pem {
+        line,
+        region: region.to_owned(),
+        source,
+    });
+    let signer = signer(pem?.contents()).map_err(|source| InvalidSigners::Certificate {
+        line,
+        region: region.to_owned(),
+        source,
+    })?;
+    let region = region.to_owned();
+    match signer {
+        Some(signer) => Ok(Entry {
             line,
             region,
             signer,
         }),
-        Ok(Err(NotRsa2048)) => Err(InvalidSigners::Key { line, region }),
-        Err(source) => Err(InvalidSigners::Certificate {
-            line,
-            region,
-            source,
-        }),
+        None => Err(InvalidSigners::Key { line, region }),
     }
 }
 
-fn signer(der: &[u8]) -> Result<Result<Signer, NotRsa2048>, x509_cert::der::Error> {
+/// The signer of a certificate; `None` where its key is not RSA of 2048 bits.
+fn signer(der: &[u8]) -> Result<Option<Signer>, x509_cert::der::Error> {
     let certificate = Certificate::from_der(der)?;
     let contents = certificate.tbs_certificate();
     let spki = contents.subject_public_key_info().to_der()?;
     let serial = contents.serial_number().as_bytes();
-    let significant = serial.strip_prefix(&[0]).unwrap_or(serial);
-    Ok(Signer::new(
-        &contents.issuer().to_string(),
-        significant,
-        &spki,
-    ))
+    let serial = serial.strip_prefix(&[0]).unwrap_or(serial);
+    let issuer = contents.issuer().to_string();
+    Ok(Signer::new(&issuer, serial, &spki))
 }
 
 impl Signers {

@@ -5,6 +5,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use tokio::time::advance;
 
 use super::*;
+use crate::credentials::Credentials;
 use crate::fake::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts, named};
 
 const OTHER_ACCOUNT: &str = "111122223334";
@@ -29,11 +30,8 @@ fn fleet(count: usize) -> FakeEc2 {
     FakeEc2::with(ids(count).iter().map(|id| named(id)))
 }
 
-fn throttled() -> Outage {
-    Outage::Throttled {
-        region: REGION.to_owned(),
-        code: "RequestLimitExceeded".to_owned(),
-    }
+fn throttled() -> OutageKind {
+    OutageKind::Throttled("RequestLimitExceeded".to_owned())
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,7 +185,7 @@ async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
     let describe = || instances.describe(ACCOUNT, REGION, INSTANCE);
 
     describe().await.unwrap();
-    let half = Limits::default().remembered / 2;
+    let half = Limits::default().calls.remembered / 2;
     advance(half).await;
     describe().await.unwrap();
     assert_eq!(ec2.calls().len(), 1);
@@ -207,10 +205,8 @@ async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
 #[tokio::test(start_paused = true)]
 async fn calls_beyond_a_burst_wait_for_the_bucket_and_take_more_requests_along() {
     let ec2 = fleet(0);
-    let limits = Limits {
-        burst: 2,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.calls.burst = 2;
     let instances = limited(&ec2, limits);
     let begin = Instant::now();
 
@@ -224,7 +220,7 @@ async fn calls_beyond_a_burst_wait_for_the_bucket_and_take_more_requests_along()
     });
     join_all(asked).await;
 
-    let most = 2 + begin.elapsed().as_millis() / limits.interval.as_millis();
+    let most = 2 + begin.elapsed().as_millis() / limits.calls.interval.as_millis();
     let calls = ec2.calls().len();
     assert!(
         (3..=usize::try_from(most).unwrap()).contains(&calls),
@@ -282,7 +278,7 @@ async fn a_region_that_hangs_delays_no_other_and_is_given_up_in_time() {
             .to_string()
             .contains("did not answer in time")
     );
-    assert!(begin.elapsed() <= Limits::default().call + Limits::default().window);
+    assert!(begin.elapsed() <= Limits::default().calls.call + Limits::default().window);
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,7 +344,7 @@ async fn a_failure_ends_all_that_wait_and_leaves_ec2_alone_for_a_while() {
     assert_eq!(ec2.calls().len(), calls);
 
     ec2.fares(REGION, Fares::Well);
-    advance(Limits::default().pause).await;
+    advance(Limits::default().calls.pause).await;
     assert!(
         all()
             .await
@@ -380,7 +376,7 @@ async fn an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
         while instances.describe(ACCOUNT, REGION, INSTANCE).await.is_err() {
             advance(SECOND).await;
         }
-        assert!(ended.elapsed() <= Limits::default().longest_pause + SECOND);
+        assert!(ended.elapsed() <= Limits::default().calls.longest_pause + SECOND);
     }
 }
 
@@ -396,7 +392,7 @@ async fn after_a_failure_one_call_at_a_time_tries_again() {
     };
     all().await;
     let before = ec2.calls().len();
-    advance(Limits::default().longest_pause).await;
+    advance(Limits::default().calls.longest_pause).await;
 
     all().await;
 

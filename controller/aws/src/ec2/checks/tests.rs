@@ -253,10 +253,8 @@ fn what_an_instance_boots_from_is_not_asked_for_an_instance_store_or_where_polic
         root: Root::Volume(None),
         ..facts()
     };
-    let lenient = AwsPolicy {
-        root_volume_check: false,
-        ..policy()
-    };
+    let mut lenient = policy();
+    lenient.settings.root_volume_check = false;
     let checked = check(&moved, &document(), &lenient, launch() + 60 * MINUTE);
     assert_eq!(checked.unwrap().first_claim_only, None);
 }
@@ -354,10 +352,8 @@ fn an_instance_that_is_not_tagged_is_denied_once_it_is_not_young() {
 
 #[test]
 fn required_tags_take_the_place_of_the_clusters_but_no_other_clusters_instance_has_them() {
-    let required = AwsPolicy {
-        required_tags: BTreeMap::from([("env".to_owned(), "prod".to_owned())]),
-        ..policy()
-    };
+    let mut required = policy();
+    required.settings.required_tags = BTreeMap::from([("env".to_owned(), "prod".to_owned())]);
     let with = |tags: &[(&str, &str)]| {
         let tags = tags
             .iter()
@@ -398,10 +394,8 @@ fn without_cluster_api_only_the_required_tags_count() {
 
 #[test]
 fn a_node_is_called_as_policy_says() {
-    let by_id = AwsPolicy {
-        node_name: AwsNodeName::InstanceId,
-        ..policy()
-    };
+    let mut by_id = policy();
+    by_id.settings.node_name = AwsNodeName::InstanceId;
     let shouted = InstanceFacts {
         private_dns_name: Some("IP-10-0-0-1.Internal".to_owned()),
         ..facts()

@@ -49,7 +49,7 @@ fn instance_with(account: &str, tpm: &NitroTpm) -> Instance {
     instance
 }
 
-fn limited(limits: TpmLimits) -> NitroTpms {
+fn limited(limits: CallLimits) -> NitroTpms {
     let endpoints = [REGION, "eu-west-2"].map(|region| (region.to_owned(), MOTO.url()));
     let settings = Ec2Settings {
         endpoints: endpoints.into(),
@@ -59,10 +59,10 @@ fn limited(limits: TpmLimits) -> NitroTpms {
 
 /// Of a cluster whose instances are in this account.
 fn cluster(account: &str) -> ClusterTpms {
-    cluster_with(account, TpmLimits::default())
+    cluster_with(account, LIMITS)
 }
 
-fn cluster_with(account: &str, limits: TpmLimits) -> ClusterTpms {
+fn cluster_with(account: &str, limits: CallLimits) -> ClusterTpms {
     limited(limits).of_cluster(instances(), policy(account, &[]))
 }
 
@@ -163,9 +163,9 @@ async fn a_key_is_forgotten_after_a_while() {
     let instance = instance_with(account, &tpm());
     let cluster = cluster_with(
         account,
-        TpmLimits {
+        CallLimits {
             remembered: Duration::ZERO,
-            ..TpmLimits::default()
+            ..LIMITS
         },
     );
 
@@ -180,8 +180,7 @@ async fn a_key_is_forgotten_after_a_while() {
 async fn of_what_ec2_cannot_know_nobody_is_asked() {
     let account = "300000000004";
     let instance = instance_with(account, &tpm());
-    let cluster =
-        limited(TpmLimits::default()).of_cluster(instances(), policy(account, &["eu-west-2"]));
+    let cluster = limited(LIMITS).of_cluster(instances(), policy(account, &["eu-west-2"]));
     let own = provider_id(&instance);
 
     for (provider_id, kind) in [
@@ -285,10 +284,10 @@ async fn an_ec2_that_hangs_over_an_endorsement_key_is_given_up_and_asked_again_l
     let instance = instance_with(account, &tpm());
     let cluster = cluster_with(
         account,
-        TpmLimits {
+        CallLimits {
             call: SHORT,
             pause: Duration::ZERO,
-            ..TpmLimits::default()
+            ..LIMITS
         },
     );
     MOTO.inject(scope(account), Times::once(), Failure::Hang);
@@ -316,10 +315,10 @@ async fn an_outage_leaves_ec2_alone_and_what_is_said_of_one_instance_does_not() 
         let (one, other) = (instance(account), instance_with(account, &tpm()));
         let cluster = cluster_with(
             account,
-            TpmLimits {
+            CallLimits {
                 pause: Duration::from_hours(1),
                 longest_pause: Duration::from_hours(1),
-                ..TpmLimits::default()
+                ..LIMITS
             },
         );
         MOTO.inject(scope(account), Times::once(), failure.clone());
@@ -341,11 +340,11 @@ async fn a_request_that_may_not_be_asked_in_time_waits() {
     let instance = instance(account);
     let cluster = cluster_with(
         account,
-        TpmLimits {
+        CallLimits {
             burst: 1,
             interval: Duration::from_hours(1),
             wait: Duration::from_millis(50),
-            ..TpmLimits::default()
+            ..LIMITS
         },
     );
     key_of(&cluster, &instance).await.unwrap();

@@ -9,8 +9,8 @@ use kubelet_authenticator_test_support::sts::{Credentials, Signing, Sts as Servi
 use node_attestation_core::refusal::{Deferral, Failure};
 
 pub(super) use super::super::{
-    AwsDenial, CallerRole, Denial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof,
-    Refusal, Sts, StsSettings, VerifiedCaller,
+    AwsDenial, Denial, EndpointHost, InvalidRole, KeyDigest, ProfileRole, Proof, Refusal, Sts,
+    StsSettings, VerifiedCaller,
 };
 use super::super::{KeyBinding, VerifiedDocument};
 pub(super) use crate::proxy::Proxy;

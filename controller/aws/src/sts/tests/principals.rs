@@ -172,7 +172,7 @@ async fn an_instance_in_a_profile_role_is_verified_where_the_operator_vouches_fo
 
         let caller = bed.verify(&node).await.unwrap();
 
-        assert_eq!(caller.role(), &CallerRole::Profile(ROLE.into()));
+        assert_eq!(caller.instance(), INSTANCE);
     }
 }
 

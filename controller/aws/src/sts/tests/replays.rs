@@ -2,7 +2,7 @@
 
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 
-use super::super::replay::{Limits, Owner, ReplayCache, ReplayCheck};
+use super::super::replay::{LIMITS, Limits, Owner, ReplayCache, ReplayCheck};
 use super::super::request::{Call, rebuild};
 use super::fixture::*;
 
@@ -98,7 +98,7 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
             all,
             own_of_cluster: 0,
             of_instance,
-            ..Limits::default()
+            ..LIMITS
         });
         for second in [1, 2] {
             let (call, key) = signed(second);
@@ -172,7 +172,7 @@ async fn a_request_waits_while_there_is_no_room_to_remember_it() {
     bed.verifier.signatures = ReplayCache::with_limits(Limits {
         all: 0,
         own_of_cluster: 0,
-        ..Limits::default()
+        ..LIMITS
     });
     let node = bed.instance();
 

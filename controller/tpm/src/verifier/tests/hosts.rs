@@ -8,7 +8,7 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::config_maps::Content as _;
 
 use super::*;
-use crate::key_lists::{KeyList, KeyLists, NoKeyLists};
+use crate::key_lists::{KeyList, KeyLists, report_without_lists};
 
 /// Metal3's provider ID of a machine that has its host 7.
 const ID: &str = "metal3://metal/host-7/m1";
@@ -27,7 +27,7 @@ impl KeyLists for Lists {
     }
 
     fn report(&self) -> ConditionReport {
-        NoKeyLists.report()
+        report_without_lists(false)
     }
 }
 
@@ -41,7 +41,7 @@ fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
 /// Of machine `m1` on host 7, with these lists.
 fn case(lists: &[Arc<KeyList>]) -> Case {
     let mut case = Case::of_nobody().called(ID);
-    case.lists = Arc::new(Lists(Some(lists.into())));
+    case.lists = Some(Arc::new(Lists(Some(lists.into()))));
     case
 }
 
@@ -151,7 +151,7 @@ fn a_config_map_that_cannot_be_read_delays_and_denies_nobody() {
     let mut known = Case::of_nobody().called(ID);
     known.allow("m1", digest(&machine()));
     for mut case in [Case::of_nobody().called(ID), known] {
-        case.lists = Arc::new(Lists(None));
+        case.lists = Some(Arc::new(Lists(None)));
 
         let why = waits(case.enrol(&GOOD.enrolment));
 
@@ -164,9 +164,11 @@ fn a_response_waits_for_the_lists_too_and_is_denied_by_them() {
     let mut case = case(&[list("rack-1", &[(&own(), HOST)])]);
     let good = Good::of(&machine(), &case);
 
-    case.lists = Arc::new(Lists(None));
+    case.lists = Some(Arc::new(Lists(None)));
     waits(case.respond(&good.response));
-    case.lists = Arc::new(Lists(Some([list("rack-1", &[(&other(), HOST)])].into())));
+    case.lists = Some(Arc::new(Lists(Some(
+        [list("rack-1", &[(&other(), HOST)])].into(),
+    ))));
     assert_eq!(denied(case.respond(&good.response)), of_another());
 }
 
@@ -223,12 +225,7 @@ fn the_platform_is_asked_only_for_machines_that_no_list_has() {
 fn config_maps_that_nobody_reads_are_not_passed_over() {
     let mut case = Case::valid();
     case.settings.endorsement_keys.config_maps = vec!["rack-1".to_owned()];
-    let verifier = TpmVerifier::new(
-        case.cluster_uid,
-        TpmPolicy::new(&case.settings).unwrap(),
-        case.platform.clone(),
-        Arc::new(Arc::new(case.keys.clone())),
-    );
+    let verifier = case.verifier();
     let evidence = TpmEvidence::Enrol(GOOD.enrolment.clone()).to_json();
 
     let why = waits(case.decide_by(&verifier, Some(&evidence)));

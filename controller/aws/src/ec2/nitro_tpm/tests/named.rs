@@ -28,7 +28,7 @@ async fn a_node_is_called_as_ec2_and_the_policy_say() {
             ..AwsSettings::default()
         };
         let policy = AwsPolicy::new(&settings, None);
-        let cluster = limited(TpmLimits::default()).of_cluster(instances(), policy);
+        let cluster = limited(LIMITS).of_cluster(instances(), policy);
 
         let told = name_of(&cluster, &provider_id(&instance)).await.unwrap();
 
@@ -51,7 +51,7 @@ async fn a_node_serves_at_the_addresses_that_ec2_reports_while_its_instance_runs
     ];
     assert_eq!(told.unwrap(), expected);
     MOTO.ec2(account, REGION).stop(&instance.id);
-    let anew = limited(TpmLimits::default()).of_cluster(instances(), policy(account, &[]));
+    let anew = limited(LIMITS).of_cluster(instances(), policy(account, &[]));
     assert_eq!(anew.serving_names(&id).await.unwrap(), Some(Vec::new()));
 }
 
@@ -59,8 +59,7 @@ async fn a_node_serves_at_the_addresses_that_ec2_reports_while_its_instance_runs
 async fn ec2_has_no_say_in_the_name_of_a_node_that_is_not_the_clusters_instance() {
     let account = "300000000022";
     let instance = instance(account);
-    let cluster =
-        limited(TpmLimits::default()).of_cluster(instances(), policy(account, &["eu-west-2"]));
+    let cluster = limited(LIMITS).of_cluster(instances(), policy(account, &["eu-west-2"]));
 
     for provider_id in [&*provider_id(&instance), "metal:///rack-1/7"] {
         assert_eq!(name_of(&cluster, provider_id).await.unwrap(), None);
@@ -96,7 +95,7 @@ async fn a_node_waits_where_its_instance_has_no_private_dns_name() {
         ..facts()
     }]);
     let instances = Instances::with(Arc::new(PerAccount), Arc::new(ec2), Limits::default());
-    let cluster = limited(TpmLimits::default()).of_cluster(instances, policy(ACCOUNT, &[]));
+    let cluster = limited(LIMITS).of_cluster(instances, policy(ACCOUNT, &[]));
 
     let told = name_of(&cluster, &format!("aws:///eu-west-1a/{INSTANCE}")).await;
 

@@ -1,0 +1,189 @@
+//! The calls of one EC2 action, by credentials and region.
+//!
+//! EC2 throttles each action on its own, so that each has a channel of its own.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use node_attestation_core::refusal::Unavailable;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::bucket::Bucket;
+use super::circuit_breaker::CircuitBreaker;
+use super::{Outage, OutageKind};
+use crate::credentials::{Credentials, CredentialsKey, CredentialsSource};
+
+/// More than a fleet has tenants and regions in use; those that rest are forgotten first.
+const MAX_LANES: usize = 4096;
+
+/// More instances than join or renew within the time that one is remembered; at it, all are asked
+/// about anew.
+const MAX_REMEMBERED: usize = 10_000;
+
+/// How often an action may be called, and how long is waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallLimits {
+    /// How many calls may be made at once with the same credentials in one region.
+    pub burst: u32,
+    /// After those, one call in this time.
+    pub interval: Duration,
+    /// How long what EC2 said of an instance is remembered.
+    pub remembered: Duration,
+    /// How long credentials may take.
+    pub credentials: Duration,
+    /// How long one call may take, whatever its client does.
+    pub call: Duration,
+    /// How long a request may wait once there are credentials to ask with.
+    pub wait: Duration,
+    /// How long EC2 is left alone after a failure; twice as long after each one more.
+    pub pause: Duration,
+    /// How long it is left alone at most.
+    pub longest_pause: Duration,
+}
+
+/// The calls of one action; `S` is what an action keeps of a lane.
+#[derive(Debug)]
+pub(super) struct Channel<S> {
+    source: Arc<dyn CredentialsSource>,
+    pub(super) limits: CallLimits,
+    lanes: Mutex<HashMap<(CredentialsKey, String), Arc<Lane<S>>>>,
+}
+
+/// The calls with the same credentials in one region.
+#[derive(Debug)]
+pub(super) struct Lane<S> {
+    pub(super) credentials: Credentials,
+    pub(super) region: String,
+    limits: CallLimits,
+    /// Who holds it gets the next token.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State<S>>,
+    /// A batch is full, or a call has ended.
+    pub(super) changed: Notify,
+}
+
+#[derive(Debug)]
+pub(super) struct State<S> {
+    pub(super) bucket: Bucket,
+    pub(super) trouble: CircuitBreaker,
+    pub(super) own: S,
+}
+
+impl<S: Default> Channel<S> {
+    pub(super) fn new(source: Arc<dyn CredentialsSource>, limits: CallLimits) -> Self {
+        Self {
+            source,
+            limits,
+            lanes: Mutex::default(),
+        }
+    }
+
+    /// The lane to ask about an account's instances in a region, if credentials are found in time.
+    pub(super) async fn lane(
+        &self,
+        account: &str,
+        region: &str,
+    ) -> Result<Arc<Lane<S>>, Unavailable> {
+        let found = self.source.credentials(account, region);
+        let found = timeout(self.limits.credentials, found).await;
+        let credentials = found.map_err(|_| {
+            let kind = OutageKind::Credentials("none were found in time".to_owned());
+            let region = region.to_owned();
+            Unavailable::new(Outage { region, kind })
+        })??;
+        let now = Instant::now();
+        let key = (credentials.key, region.to_owned());
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if lanes.len() >= MAX_LANES && !lanes.contains_key(&key) {
+            // A lane that somebody has is in use.
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || !lane.lock().rests(now));
+        }
+        let made = || Arc::new(Lane::new(credentials, region, self.limits, now));
+        Ok(lanes.entry(key).or_insert_with(made).clone())
+    }
+}
+
+impl<S: Default> Lane<S> {
+    fn new(credentials: Credentials, region: &str, limits: CallLimits, now: Instant) -> Self {
+        Self {
+            credentials,
+            region: region.to_owned(),
+            limits,
+            turn: tokio::sync::Mutex::default(),
+            state: Mutex::new(State {
+                bucket: Bucket::new(limits.burst, limits.interval, now),
+                trouble: CircuitBreaker::default(),
+                own: S::default(),
+            }),
+            changed: Notify::new(),
+        }
+    }
+}
+
+impl<S> Lane<S> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until one may ask. Who came first is first.
+    pub(super) async fn token(&self) {
+        let _turn = self.turn.lock().await;
+        loop {
+            let taken = self.lock().bucket.take(Instant::now());
+            let Err(ready) = taken else {
+                return;
+            };
+            sleep_until(ready).await;
+        }
+    }
+
+    /// What a call answers, if it does in time.
+    pub(super) async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<T, OutageKind>>,
+    ) -> Result<T, OutageKind> {
+        let answer = timeout(self.limits.call, call).await;
+        answer.unwrap_or(Err(OutageKind::TimedOut))
+    }
+
+    /// Learns how a call ended.
+    pub(super) fn settle(&self, outage: Option<&OutageKind>) {
+        let now = Instant::now();
+        self.lock().trouble.settle(outage, now, &self.limits);
+    }
+
+    pub(super) fn outage(&self, kind: OutageKind) -> Unavailable {
+        let region = self.region.clone();
+        Unavailable::new(Outage { region, kind })
+    }
+}
+
+impl<S> State<S> {
+    /// Whether a lane that nobody has can be dropped without loss.
+    fn rests(&self, now: Instant) -> bool {
+        self.bucket.is_full(now) && self.trouble.check(now).is_ok()
+    }
+}
+
+/// What EC2 said, and when.
+pub(super) type Remembered<K, V> = HashMap<K, (Instant, V)>;
+
+/// What is remembered, if it is younger than `age`.
+pub(super) fn recall<K: Eq + Hash, V: Clone>(
+    remembered: &Remembered<K, V>,
+    key: &K,
+    age: Duration,
+) -> Option<V> {
+    let (since, told) = remembered.get(key)?;
+    (since.elapsed() < age).then(|| told.clone())
+}
+
+pub(super) fn remember<K: Eq + Hash, V>(remembered: &mut Remembered<K, V>, key: K, told: V) {
+    if remembered.len() >= MAX_REMEMBERED {
+        remembered.clear();
+    }
+    remembered.insert(key, (Instant::now(), told));
+}
