@@ -10,7 +10,7 @@ const MAX_LINE_LEN: usize = 4096;
 
 /// Declares the codes with their numbers.
 macro_rules! codes {
-    ($(#[$about:meta])* $($(#[$doc:meta])* $name:ident = $number:literal,)+) => {
+    ($(#[$about:meta])* pub enum Code { $($(#[$doc:meta])* $name:ident = $number:literal,)+ }) => {
         $(#[$about])*
         pub enum Code {
             $($(#[$doc])* $name = $number,)+
@@ -37,41 +37,42 @@ codes! {
     /// A code never changes its meaning. Zero, for a printed credential, is no failure.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     #[non_exhaustive]
-
-    /// A bug in this program.
-    Internal = 1,
-    /// The command line is invalid.
-    Usage = 2,
-    /// The settings, or the input from client-go, are invalid.
-    Configuration = 3,
-    /// The state directory or its lock cannot be used.
-    Store = 4,
-    /// The source of evidence does not answer.
-    EvidenceUnavailable = 5,
-    /// The TPM cannot be used.
-    TpmUnavailable = 6,
-    /// No verifier would accept the evidence.
-    EvidenceInvalid = 7,
-    /// The API server cannot be reached, or cannot prove its identity.
-    Unreachable = 8,
-    /// The bootstrap credential is missing, expired or not accepted.
-    Unauthorized = 9,
-    /// The API server refuses the request.
-    Refused = 10,
-    /// The request was still pending at the deadline.
-    Pending = 11,
-    /// The request was denied.
-    Denied = 12,
-    /// The request failed, or its certificate is invalid.
-    Failed = 13,
-    /// The clocks are too far apart.
-    ClockSkew = 14,
-    /// The node's name has changed.
-    NodeName = 15,
-    /// The node and the controller have no evidence version in common.
-    Version = 16,
-    /// A back-off is active, and the run tried nothing.
-    BackOff = 17,
+    pub enum Code {
+        /// A bug in this program.
+        Internal = 1,
+        /// The command line is invalid.
+        Usage = 2,
+        /// The settings, or the input from client-go, are invalid.
+        Configuration = 3,
+        /// The state directory or its lock cannot be used.
+        Store = 4,
+        /// The source of evidence does not answer.
+        EvidenceUnavailable = 5,
+        /// The TPM cannot be used.
+        TpmUnavailable = 6,
+        /// No verifier would accept the evidence.
+        EvidenceInvalid = 7,
+        /// The API server cannot be reached, or cannot prove its identity.
+        Unreachable = 8,
+        /// The bootstrap credential is missing, expired or not accepted.
+        Unauthorized = 9,
+        /// The API server refuses the request.
+        Refused = 10,
+        /// The request was still pending at the deadline.
+        Pending = 11,
+        /// The request was denied.
+        Denied = 12,
+        /// The request failed, or its certificate is invalid.
+        Failed = 13,
+        /// The clocks are too far apart.
+        ClockSkew = 14,
+        /// The node's name has changed.
+        NodeName = 15,
+        /// The node and the controller have no evidence version in common.
+        Version = 16,
+        /// A back-off is active, and the run tried nothing.
+        BackOff = 17,
+    }
 }
 
 impl Code {
@@ -170,12 +171,14 @@ impl Failure {
 pub(crate) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    iter::successors(Some(error), |error| {
-        match error.downcast_ref().and_then(io::Error::get_ref) {
+    iter::successors(
+        Some(error),
+        |&error: &&'a (dyn Error + 'static)| match error.downcast_ref().and_then(io::Error::get_ref)
+        {
             Some(wrapped) => Some(wrapped),
             None => error.source(),
-        }
-    })
+        },
+    )
 }
 
 /// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat
@@ -211,9 +214,9 @@ mod tests {
     fn a_failure_is_one_line_with_its_causes() {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot write x")]
-        struct Outer(#[source] std::io::Error);
+        struct Outer(#[source] io::Error);
 
-        let failure = Failure::of(Code::Store, &Outer(std::io::Error::other("no\nroom")), "");
+        let failure = Failure::of(Code::Store, &Outer(io::Error::other("no\nroom")), "");
 
         assert_eq!(failure.to_string(), "cannot write x: no room");
         let long = Failure::new(Code::Denied, "x".repeat(100_000), "");

@@ -32,7 +32,8 @@ pub fn watch(
     let mut watch = Watch::new(client, csr, Deadline::after(std::time::Duration::MAX));
     for line in lines.split(|byte| *byte == b'\n') {
         match watch.take(line)? {
-            Some(Ended::With(last)) => return Ok(last),
+            Some(Ended::Seen) => return Ok(Some(watch.seen)),
+            Some(Ended::Gone) => return Ok(None),
             Some(Ended::Cut | Ended::Expired) => break,
             None => {}
         }

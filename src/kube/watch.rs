@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A wait, and the last known state of the request.
 pub(super) struct Watch<'a> {
     client: &'a ApiClient,
-    seen: CsrObject,
+    pub(super) seen: CsrObject,
     /// Where the next watch continues. Bookmarks move it beyond the object's own version.
     version: String,
     deadline: Deadline,
@@ -30,9 +30,10 @@ pub(super) struct Watch<'a> {
 
 /// The result of one watch.
 pub(super) enum Ended {
-    /// The request as last seen: decided, or pending at the deadline. `None` if it was deleted or
-    /// another one has its name.
-    With(Option<CsrObject>),
+    /// The request is as last seen: decided, or pending at the deadline.
+    Seen,
+    /// The request was deleted, or another one has its name.
+    Gone,
     /// It ended or broke. Another one continues from the last version.
     Cut,
     /// The server no longer has the version, so the object has to be listed.
@@ -61,7 +62,8 @@ impl<'a> Watch<'a> {
                 ended => ended,
             };
             let trouble = match ended {
-                Ok(Ended::With(last)) => return Ok(last),
+                Ok(Ended::Seen) => return Ok(Some(self.seen)),
+                Ok(Ended::Gone) => return Ok(None),
                 Ok(Ended::Cut | Ended::Expired) => None,
                 Err(error) if is_passing(&error) => Some(error),
                 Err(error) => return Err(error),
@@ -98,10 +100,10 @@ impl<'a> Watch<'a> {
                 Ok(Next::End) => return Ok(Ended::Cut),
                 // A watch without a decision is no error: the request is undecided.
                 Ok(Next::Deadline) => {
-                    return Ok(Ended::With(Some(self.seen.clone())));
+                    return Ok(Ended::Seen);
                 }
                 Err(error) if self.deadline.passed() && is_passing(&error) => {
-                    return Ok(Ended::With(Some(self.seen.clone())));
+                    return Ok(Ended::Seen);
                 }
                 Err(error) if is_passing(&error) => return Ok(Ended::Cut),
                 Err(error) => return Err(error),
@@ -124,7 +126,7 @@ impl<'a> Watch<'a> {
                 let object = self.client.object(event.object.get().as_bytes())?;
                 Ok(self.see(object))
             }
-            "DELETED" => Ok(Some(Ended::With(None))),
+            "DELETED" => Ok(Some(Ended::Gone)),
             "BOOKMARK" => {
                 let bookmark: WireBookmark = serde_json::from_str(event.object.get())
                     .map_err(|source| self.client.not_an_object(source))?;
@@ -149,7 +151,7 @@ impl<'a> Watch<'a> {
     fn list(&mut self) -> Result<Ended, ApiError> {
         let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
         let Some(object) = object else {
-            return Ok(Ended::With(None));
+            return Ok(Ended::Gone);
         };
         let ended = self.see(object);
         self.version = version;
@@ -158,12 +160,12 @@ impl<'a> Watch<'a> {
 
     fn see(&mut self, object: CsrObject) -> Option<Ended> {
         if object.uid != self.seen.uid {
-            return Some(Ended::With(None));
+            return Some(Ended::Gone);
         }
         self.version.clone_from(&object.resource_version);
         self.seen = object;
         let decided = self.seen.state != CsrState::Pending;
-        decided.then(|| Ended::With(Some(self.seen.clone())))
+        decided.then_some(Ended::Seen)
     }
 }
 

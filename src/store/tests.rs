@@ -101,10 +101,7 @@ fn a_file_that_others_may_write_is_refused() {
 
     let error = store.read(FILE).unwrap_err();
 
-    assert!(
-        matches!(error.fault, StoreFault::OthersMayWrite { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, StoreFault::OthersMayWrite(_)), "{error}");
 }
 
 #[test]
@@ -121,7 +118,7 @@ fn links_are_refused() {
     let lock = try_lock(&store).unwrap_err();
 
     for error in [file, directory, lock] {
-        assert!(matches!(error.fault, StoreFault::Symlink { .. }), "{error}");
+        assert!(matches!(error.fault, StoreFault::Symlink), "{error}");
     }
 }
 
@@ -130,26 +127,17 @@ fn only_regular_files_are_read() {
     let (root, store) = store();
     fs::create_dir(store.path(FILE)).unwrap();
     let error = store.read(FILE).unwrap_err();
-    assert!(
-        matches!(error.fault, StoreFault::NotAFile { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, StoreFault::NotAFile), "{error}");
 
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mkfifoat(rustix::fs::CWD, store.path(StoreFile::Origin), mode).unwrap();
     let error = store.read(StoreFile::Origin).unwrap_err();
-    assert!(
-        matches!(error.fault, StoreFault::NotAFile { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, StoreFault::NotAFile), "{error}");
 
     let file = root.path().join("file");
     fs::write(&file, "").unwrap();
     let error = Store::open(&file).unwrap_err();
-    assert!(
-        matches!(error.fault, StoreFault::NotADirectory { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, StoreFault::NotADirectory), "{error}");
 }
 
 #[test]
@@ -161,10 +149,7 @@ fn what_could_not_be_read_again_is_not_written() {
         .replace(FILE, &vec![b'x'; limit + 1], &lock(&store))
         .unwrap_err();
 
-    assert!(
-        matches!(error.fault, StoreFault::TooLarge { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, StoreFault::TooLarge), "{error}");
     assert!(store.read(FILE).unwrap().is_none());
 }
 
@@ -177,10 +162,7 @@ fn a_file_too_large_to_be_ours_is_not_read() {
 
     let error = store.read(FILE).unwrap_err();
 
-    assert!(
-        matches!(error.fault, StoreFault::TooLarge { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, StoreFault::TooLarge), "{error}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ const MAX_FOUND: usize = 20_000;
 ///
 /// # Guarantees
 ///
-/// - Requests share a call, and what it finds, only with the same [`CredentialsKey`] and region.
+/// - Requests share a call, and what it finds, only with the same credentials and region.
 /// - A region or a tenant that does not answer delays no other.
 /// - A requester that goes away takes nothing from those that share its call.
 /// - What is not known, or does not run, is not remembered: no denial rests on memory, but for one

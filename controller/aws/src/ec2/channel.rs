@@ -44,12 +44,15 @@ pub struct CallLimits {
     pub longest_pause: Duration,
 }
 
+/// By credentials and region.
+type Lanes<S> = HashMap<(CredentialsKey, String), Arc<Lane<S>>>;
+
 /// The calls of one action; `S` is what an action keeps of a lane.
 #[derive(Debug)]
 pub(super) struct Channel<S> {
     source: Arc<dyn CredentialsSource>,
     pub(super) limits: CallLimits,
-    lanes: Mutex<HashMap<(CredentialsKey, String), Arc<Lane<S>>>>,
+    lanes: Mutex<Lanes<S>>,
 }
 
 /// The calls with the same credentials in one region.

@@ -48,8 +48,8 @@ const LIMITS: CallLimits = CallLimits {
 ///
 /// # Guarantees
 ///
-/// - What is remembered is shared only with the same [`CredentialsKey`] and region, and is keys
-///   alone: what EC2 does not know, or says no key of, is asked anew each time.
+/// - What is remembered is shared only with the same credentials and region, and is keys alone:
+///   what EC2 does not know, or says no key of, is asked anew each time.
 /// - What EC2 says of one instance delays no other.
 #[derive(Debug, Clone)]
 pub struct NitroTpms {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
-use super::{APPROVED, DENIED, FAILED, RequestStore, StoreError, has_condition};
+use super::{APPROVED, DENIED, RequestStore, StoreError, has_condition};
 
 /// The request's own.
 pub(crate) const UID: &str = "0a";
@@ -112,7 +112,7 @@ impl MemoryStore {
         }
         let kinds = [APPROVED, DENIED];
         assert!(
-            !kinds.iter().all(|kind| has_condition(request, *kind)),
+            !kinds.iter().all(|kind| has_condition(request, kind)),
             "the API server refuses a request that is approved and denied"
         );
         let updated = state.put(request.clone());

@@ -138,7 +138,7 @@ fn verifies(spki: &[u8], certificate: &X509Certificate<'_>) -> Option<()> {
 
 /// The signature algorithms of authorities, none with SHA-1, and the types of the keys that sign with
 /// them. Of the curves, P-256 and P-384 are verified.
-const ALGORITHMS: [(Oid<'static>, Oid<'static>); 5] = [
+static ALGORITHMS: [(Oid<'static>, Oid<'static>); 5] = [
     (OID_PKCS1_SHA256WITHRSA, OID_PKCS1_RSAENCRYPTION),
     (OID_PKCS1_SHA384WITHRSA, OID_PKCS1_RSAENCRYPTION),
     (OID_PKCS1_SHA512WITHRSA, OID_PKCS1_RSAENCRYPTION),
