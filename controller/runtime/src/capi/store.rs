@@ -4,9 +4,10 @@
 //! `KubeadmConfig` before its Machine.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::LazyLock;
 
-use kubelet_attestation::names::ProviderId;
+use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Reference};
@@ -23,6 +24,8 @@ pub(super) struct Store {
     configs: HashMap<ObjectKey, BootstrapConfig>,
     /// By namespace and token; a token belongs to one configuration, unless somebody wrote it.
     tokens: HashMap<(String, TokenId), BTreeSet<String>>,
+    /// The configurations that write a Node's name out: namespace, name, configuration.
+    written_names: BTreeSet<(String, String, String)>,
 }
 
 /// What a cluster has, by name.
@@ -34,6 +37,10 @@ pub(super) struct Members {
     /// How many Machines say that they are of a pool: by what they call it.
     pool_machines: HashMap<String, usize>,
     configs: HashMap<String, Holders>,
+    /// The digest of each name that a Machine gives its Node but for its own name, with the Machine. A
+    /// digest is enough: whoever looks a name up compares the names.
+    known_by: BTreeSet<(u64, String)>,
+    digest: RandomState,
 }
 
 /// The Machines and pools that share a value.
@@ -78,6 +85,30 @@ impl Store {
     pub(super) fn config(&self, namespace: &str, config: &Reference) -> Option<&BootstrapConfig> {
         self.configs
             .get(&ObjectKey::new(namespace, config.name.as_str()))
+    }
+
+    /// All Machines whose Nodes may have this name, and perhaps others. The cost does not grow with the
+    /// number of Machines.
+    pub(super) fn machines_known_by<'a>(
+        &self,
+        cluster: &ObjectKey,
+        members: &'a Members,
+        name: &str,
+    ) -> BTreeMap<&'a String, &'a Machine> {
+        let namespace = &cluster.namespace;
+        let first = (namespace.clone(), name.to_owned(), String::new());
+        let written = self.written_names.range(first..);
+        let written = written.take_while(|(place, one, _)| place == namespace && one == name);
+        let configs = written.filter_map(|(_, _, config)| members.configs.get(config));
+        let digest = members.digest.hash_one(name);
+        let known = members.known_by.range((digest, String::new())..);
+        let known = known.take_while(|(one, _)| *one == digest);
+        let known = known.map(|(_, machine)| machine.as_str());
+        let machines = configs.flat_map(|holders| holders.machines.iter().map(String::as_str));
+        let machines = machines.chain(known).chain([name]);
+        machines
+            .filter_map(|name| members.machines.get_key_value(name))
+            .collect()
     }
 
     /// The Machines and pools whose `KubeadmConfig` has this token.
@@ -149,6 +180,10 @@ impl Stored for Machine {
             let holders = members.configs.entry(config.clone()).or_default();
             holders.machines.insert(key.name.clone());
         }
+        for name in self.names().filter(|name| *name != key.name) {
+            let digest = members.digest.hash_one(name);
+            members.known_by.insert((digest, key.name.clone()));
+        }
         if let Some(pool) = &self.pool {
             let count = members.pool_machines.entry(pool.clone()).or_default();
             *count = count.saturating_add(1);
@@ -165,6 +200,10 @@ impl Stored for Machine {
             return;
         };
         if let Some(machine) = members.machines.remove(&key.name) {
+            for name in machine.names() {
+                let digest = members.digest.hash_one(name);
+                members.known_by.remove(&(digest, key.name.clone()));
+            }
             if let Some(pool) = &machine.pool
                 && let Some(count) = members.pool_machines.get_mut(pool)
             {
@@ -257,11 +296,20 @@ impl Stored for BootstrapConfig {
             let holders = store.tokens.entry(holder).or_default();
             holders.insert(key.name.clone());
         }
+        if let Some(name) = &self.node_name {
+            store.written_names.insert(written_name(&key, name));
+        }
         store.configs.insert(key, self);
     }
 
     fn forget(key: &ObjectKey, store: &mut Store) {
-        let Some(token) = store.configs.remove(key).and_then(|config| config.token) else {
+        let Some(config) = store.configs.remove(key) else {
+            return;
+        };
+        if let Some(name) = &config.node_name {
+            store.written_names.remove(&written_name(key, name));
+        }
+        let Some(token) = config.token else {
             return;
         };
         let holder = (key.namespace.clone(), token);
@@ -276,4 +324,12 @@ impl Stored for BootstrapConfig {
     fn keys(store: &Store) -> BTreeSet<ObjectKey> {
         store.configs.keys().cloned().collect()
     }
+}
+
+fn written_name(config: &ObjectKey, name: &NodeName) -> (String, String, String) {
+    let ObjectKey {
+        namespace,
+        name: config,
+    } = config.clone();
+    (namespace, name.as_str().to_owned(), config)
 }

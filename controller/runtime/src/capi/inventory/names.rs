@@ -121,7 +121,7 @@ impl<'a> View<'a> {
 
     /// The machine, of all but this one, that has the name on the strongest ground.
     fn strongest_but(self, name: &str, asked: &'a NodeName) -> Option<(Ground, String)> {
-        let machines = self.members.machines.iter();
+        let machines = self.known_by(asked.as_str());
         let machines = machines.filter(|(other, _)| *other != name);
         let machines = machines.filter_map(|(other, machine)| {
             let candidate = self.candidate(other, machine, asked.as_str());

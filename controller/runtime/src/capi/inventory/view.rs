@@ -52,8 +52,9 @@ impl<'a> View<'a> {
         let pools = self.members.pools.iter();
         let pools = pools.filter(move |(name, _)| !self.has_machines(name));
         pools.flat_map(move |(name, pool)| {
-            let is_named =
-                |id: &&ProviderId| last_segment(id).is_some_and(|own| own.as_str() == wanted);
+            let is_named = |id: &&ProviderId| {
+                last_segment(id) == Some(wanted) && NodeName::parse(wanted).is_ok()
+            };
             let named = pool.provider_ids.iter().filter(is_named);
             let named: Vec<_> = named.map(|id| self.listed_member(name, pool, id)).collect();
             named
@@ -61,7 +62,7 @@ impl<'a> View<'a> {
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
     pub(super) fn by_provider_id(self, id: &ProviderId) -> Result<Option<Found>, InventoryError> {
         let Some(holders) = self.members.provider_id_holders(id) else {
             return Ok(None);
@@ -140,24 +141,31 @@ impl View<'_> {
     }
 
     pub(super) fn by_address(self, address: IpAddr) -> Vec<Machine> {
-        self.machines_with(|_, machine| machine.addresses.contains(&address))
+        let machines = self.members.machines.iter();
+        let found = machines.filter(|(_, machine)| machine.addresses.contains(&address));
+        found
+            .map(|(name, machine)| self.machine(name, machine))
+            .collect()
     }
 
     pub(super) fn by_name(self, wanted: &str) -> Vec<Machine> {
-        let mut found = self.machines_with(|name, machine| {
+        let named = self.known_by(wanted).filter(|(name, machine)| {
             let reported = machine.dns_names.iter().any(|own| own == wanted);
             reported || self.candidate(name, machine, wanted).is_some()
         });
-        found.extend(self.listed_named(wanted));
-        found
+        let named = named.map(|(name, machine)| self.machine(name, machine));
+        named.chain(self.listed_named(wanted)).collect()
     }
 
-    fn machines_with(self, has: impl Fn(&str, &objects::Machine) -> bool) -> Vec<Machine> {
-        let machines = self.members.machines.iter();
-        machines
-            .filter(|(name, machine)| has(name, machine))
-            .map(|(name, machine)| self.machine(name, machine))
-            .collect()
+    /// All Machines whose Nodes may have this name, and perhaps others.
+    pub(super) fn known_by(
+        self,
+        name: &str,
+    ) -> impl Iterator<Item = (&'a String, &'a objects::Machine)> {
+        let known = self
+            .store
+            .machines_known_by(self.cluster, self.members, name);
+        known.into_iter()
     }
 
     pub(super) fn machine(self, name: &str, machine: &objects::Machine) -> Machine {
@@ -206,7 +214,7 @@ impl View<'_> {
             object: Some(self.reference("MachinePool", name, &pool.uid)),
             state: state(pool.deleting, pool.has_bootstrap_data),
             provider_id: Some(id.clone()),
-            node_name: last_segment(id),
+            node_name: last_segment(id).and_then(|name| NodeName::parse(name).ok()),
             pool: Some(name.to_owned()),
             ..Machine::new(id.as_str())
         }
@@ -244,9 +252,9 @@ fn state(deleting: bool, has_bootstrap_data: bool) -> MachineState {
 }
 
 /// The name of a machine whose infrastructure gives it none: the last part of its ID.
-fn last_segment(id: &ProviderId) -> Option<NodeName> {
+fn last_segment(id: &ProviderId) -> Option<&str> {
     let (_, segment) = id.as_str().rsplit_once('/')?;
-    NodeName::parse(segment).ok()
+    Some(segment)
 }
 
 fn ambiguous(first_kind: &str, first: &str, second_kind: &str, second: &str) -> InventoryError {

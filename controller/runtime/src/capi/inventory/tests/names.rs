@@ -76,6 +76,29 @@ fn a_name_that_is_written_out_is_the_only_one() {
 }
 
 #[test]
+fn a_name_that_no_object_gives_a_machine_any_longer_is_anothers() {
+    let (objects, inventory) = cluster(V2);
+    let written = |machine: &str, token: &str, name: Value| {
+        seen::<BootstrapConfig>(&objects, with(V2.config(machine, token), WRITTEN, name));
+    };
+    let reported = |name: &str| {
+        seen::<objects::Machine>(&objects, reporting("m2", "Hostname", name));
+    };
+    reported("m1");
+    assert_eq!(naming(&inventory, "m1", "m1"), Naming::Own);
+    seen::<objects::Machine>(&objects, reporting("m1", "Hostname", "n9"));
+    reported("n9");
+    assert_eq!(naming(&inventory, "m1", "n9"), shared_with("m2"));
+    reported("n8");
+    assert_eq!(naming(&inventory, "m1", "n9"), Naming::Own);
+
+    written("m2", "token2", json!("n9"));
+    assert_eq!(naming(&inventory, "m1", "n9"), shared_with("m2"));
+    written("m2", "token2", Value::Null);
+    assert_eq!(naming(&inventory, "m1", "n9"), Naming::Own);
+}
+
+#[test]
 fn no_name_is_known_before_the_configuration_is() {
     let (_, inventory) = unconfigured();
 
