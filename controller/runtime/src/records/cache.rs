@@ -1,14 +1,17 @@
 //! The records of one cluster, as a watch has shown them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::Resource as _;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::NodeIdentity;
+use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{Stored, Version};
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::verifier::Identity;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -56,7 +59,11 @@ pub(super) struct Cache {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) objects: Entries,
+    objects: Entries,
+    /// The digests of the provider ID and the keys of each record, with its object. A digest is enough:
+    /// whoever looks a record up compares the values.
+    found_by: BTreeSet<(u64, String)>,
+    digest: RandomState,
     is_synced: bool,
 }
 
@@ -64,8 +71,8 @@ impl Cache {
     pub(super) fn new(is_synced: bool, heard: Arc<Heard>) -> Self {
         Self {
             state: Mutex::new(State {
-                objects: Entries::new(),
                 is_synced,
+                ..State::default()
             }),
             changes: watch::Sender::new(()),
             heard,
@@ -110,19 +117,24 @@ impl Cache {
     /// Takes these for all that there are.
     pub(super) fn replace(&self, objects: Entries) {
         let mut state = self.state();
-        state.objects = objects;
-        state.is_synced = true;
+        *state = State {
+            is_synced: true,
+            ..State::default()
+        };
+        for (name, stored) in objects {
+            state.put(name, stored);
+        }
         drop(state);
         self.changes.send_replace(());
     }
 
     pub(super) fn put(&self, name: String, stored: Result<Stored, BrokenRecord>) {
-        self.state().objects.insert(name, stored);
+        self.state().put(name, stored);
         self.changes.send_replace(());
     }
 
     pub(super) fn remove(&self, name: &str) {
-        self.state().objects.remove(name);
+        self.state().remove(name);
         self.changes.send_replace(());
     }
 }
@@ -151,6 +163,54 @@ pub(super) fn entry(
 }
 
 impl State {
+    fn put(&mut self, name: String, stored: Result<Stored, BrokenRecord>) {
+        self.remove(&name);
+        if let Ok(Stored { record, .. }) = &stored {
+            for digest in self.digests(record.holder.assurance().identity(), record.opened.key) {
+                self.found_by.insert((digest, name.clone()));
+            }
+        }
+        self.objects.insert(name, stored);
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(Ok(Stored { record, .. })) = self.objects.remove(name) {
+            for digest in self.digests(record.holder.assurance().identity(), record.opened.key) {
+                self.found_by.remove(&(digest, name.to_owned()));
+            }
+        }
+    }
+
+    fn digests(&self, identity: &Identity, key: KeyDigest) -> impl Iterator<Item = u64> + use<> {
+        let machine = self.digest.hash_one(identity.provider_id.as_str());
+        let tpm = identity.endorsement_key;
+        let tpm = tpm.map(|key| self.digest.hash_one(key));
+        [machine, self.digest.hash_one(key)].into_iter().chain(tpm)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Result<Stored, BrokenRecord>> {
+        self.objects.get(name)
+    }
+
+    /// The records that can be read.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Stored> {
+        self.objects.values().flatten()
+    }
+
+    /// The records of this machine, of its TPM or of this key. The cost does not grow with the number
+    /// of records.
+    pub(super) fn of_machine(&self, identity: &Identity, key: KeyDigest) -> Vec<Stored> {
+        let names = self.digests(identity, key).flat_map(|digest| {
+            let found = self.found_by.range((digest, String::new())..);
+            let found = found.take_while(move |(one, _)| *one == digest);
+            found.map(|(_, name)| name)
+        });
+        let names: BTreeSet<&String> = names.collect();
+        let found = names.into_iter().filter_map(|name| self.objects.get(name));
+        let concerned = |stored: &&Stored| stored.record.concerns(identity, key);
+        found.flatten().filter(concerned).cloned().collect()
+    }
+
     /// Whether the object is known in this version, or in a later one.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
         let Some(Ok(known)) = self.objects.get(object) else {
@@ -162,5 +222,83 @@ impl State {
             || number(&known.version)
                 .zip(number(version))
                 .is_some_and(|(known, wanted)| known >= wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_core::identifiers::RecordUid;
+    use node_attestation_core::ledger::Record;
+    use node_attestation_core::testing::records::{at, claim, provider_id};
+
+    use super::*;
+
+    fn stored(machine: &str, key: u8, endorsement_key: Option<&str>) -> Stored {
+        let claim = claim(machine, "n1", key, 0);
+        let mut record = Record::first(&claim, RecordUid::new([7; 16]), None, at(0));
+        record.holder.endorsement_key = endorsement_key.map(|key| KeyDigest::of(key.as_bytes()));
+        Stored {
+            record,
+            version: Version::new("1"),
+        }
+    }
+
+    fn broken() -> BrokenRecord {
+        BrokenRecord {
+            object: String::new(),
+            field: "spec",
+        }
+    }
+
+    /// What is found is what a look at all records finds.
+    #[track_caller]
+    fn assert_found(cache: &Cache) {
+        let state = cache.state();
+        for (machine, key, endorsement_key) in [
+            ("m1", 1, None),
+            ("m1", 9, Some("a")),
+            ("m2", 2, Some("b")),
+            ("m3", 1, Some("b")),
+            ("m9", 9, Some("z")),
+        ] {
+            let mut identity = Identity::of(provider_id(machine));
+            identity.endorsement_key = endorsement_key.map(|key| KeyDigest::of(key.as_bytes()));
+            let key = stored(machine, key, None).record.opened.key;
+            let concerned = |stored: &&Stored| stored.record.concerns(&identity, key);
+            let expected: Vec<_> = state.records().filter(concerned).collect();
+            let found = state.of_machine(&identity, key);
+            assert_eq!(found.len(), expected.len(), "{machine}");
+            assert!(
+                expected.into_iter().all(|one| found.contains(one)),
+                "{machine}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
+        let cache = Cache::new(true, Arc::default());
+        let put = |name: &str, stored| {
+            cache.put(name.to_owned(), stored);
+            assert_found(&cache);
+        };
+        put("a", Ok(stored("m1", 1, Some("a"))));
+        put("b", Ok(stored("m2", 2, Some("b"))));
+        put("c", Ok(stored("m1", 3, None)));
+        put("d", Ok(stored("m4", 1, Some("b"))));
+        // Another machine has the name now, with another TPM and another key.
+        put("a", Ok(stored("m3", 2, None)));
+        put("b", Err(broken()));
+        cache.remove("d");
+        assert_found(&cache);
+        let all = [("e".to_owned(), Ok(stored("m2", 1, Some("a"))))];
+        cache.replace(all.into());
+        assert_found(&cache);
+
+        let found = cache.state().of_machine(
+            &Identity::of(provider_id("m2")),
+            stored("m2", 9, None).record.opened.key,
+        );
+        assert_eq!(found, [stored("m2", 1, Some("a"))]);
     }
 }

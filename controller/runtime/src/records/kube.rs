@@ -176,7 +176,7 @@ impl Records for KubeRecords {
         Box::pin(async move {
             self.cache.synced().await?;
             let state = self.cache.state();
-            let known = state.objects.get(&object).cloned();
+            let known = state.get(&object).cloned();
             known.transpose().map_err(Unavailable::new)
         })
     }
@@ -188,10 +188,7 @@ impl Records for KubeRecords {
     ) -> Answer<'a, Vec<Stored>> {
         Box::pin(async move {
             self.cache.synced().await?;
-            let state = self.cache.state();
-            let known = state.objects.values().flatten();
-            let concerned = |stored: &&Stored| stored.record.concerns(identity, key);
-            Ok(known.filter(concerned).cloned().collect())
+            Ok(self.cache.state().of_machine(identity, key))
         })
     }
 
@@ -224,8 +221,7 @@ impl Records for KubeRecords {
     fn all(&self) -> Answer<'_, Vec<Stored>> {
         Box::pin(async move {
             self.cache.synced().await?;
-            let state = self.cache.state();
-            Ok(state.objects.values().flatten().cloned().collect())
+            Ok(self.cache.state().records().cloned().collect())
         })
     }
 
