@@ -38,7 +38,7 @@ const MAX_ID_LEN: usize = 64;
 const ENTRY_LEN: usize = 512;
 
 /// What the requests of one cluster may take whatever others take: those of a thousand machines.
-const SHARE: usize = 2 * 1024 * 1024;
+const SHARE: usize = 4 * 1024 * 1024;
 
 /// Every request of one cluster that is known, and where it stands.
 ///

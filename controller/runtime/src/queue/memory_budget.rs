@@ -9,10 +9,10 @@ use crate::memory::{Holding, Share};
 
 /// So many queued requests are kept whole; of the others only the name is, so that a flood of
 /// requests cannot take all memory. What is not kept is read again when its turn comes.
-pub(super) const MAX_OBJECTS: usize = 256;
+pub(super) const MAX_OBJECTS: usize = 1024;
 
-/// So much JSON is kept of the queued requests in all: what 256 honest ones take.
-pub(super) const MAX_OBJECT_BYTES: usize = 2 * 1024 * 1024;
+/// So much JSON is kept of the queued requests in all: what a thousand honest ones take.
+pub(super) const MAX_OBJECT_BYTES: usize = 4 * 1024 * 1024;
 
 /// How many requests are worked on at once: enough that machines which join together are asked
 /// about together, and that some slow ones do not hold the others up. What an API server is asked
