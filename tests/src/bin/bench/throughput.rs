@@ -83,16 +83,16 @@ pub fn run() -> Suite {
     let controller = Controller::start(world.management_kubeconfig(None).as_path());
     authentication.wait_until_ready(world.management.kubectl());
     let requests = world.requests(0..MACHINES);
-    let before = world.writes();
+    let before = world.calls();
     let ours = world.measure(
         "node-attestation-controller",
         &controller.process,
         &requests,
     );
-    let writes = difference(&world.writes(), &before);
+    let calls = difference(&world.calls(), &before);
     drop(controller);
 
-    let ideal = world.ideal(&writes);
+    let ideal = world.ideal(&calls);
     let default = stock(&world.runtime, "kube-controller-manager", FEW, &[]);
     let unlimited = stock(
         &world.runtime,
@@ -182,15 +182,15 @@ pub fn run() -> Suite {
     println!();
     print_table(&["", "value", "limit"], &rows);
     println!();
-    let rows: Vec<Vec<String>> = writes
+    let rows: Vec<Vec<String>> = calls
         .into_iter()
         .map(|(what, count)| {
             let each = count / MACHINES as f64;
-            suite.add(format!("writes a request: {what}"), each, "", None);
+            suite.add(format!("calls a request: {what}"), each, "", None);
             vec![what, format!("{each:.3}")]
         })
         .collect();
-    print_table(&["writes of both API servers", "a request"], &rows);
+    print_table(&["calls of both API servers", "a request"], &rows);
     suite
 }
 
@@ -251,13 +251,13 @@ impl World {
     }
 
     /// The controller's writes, by a client that decides nothing.
-    fn ideal(&self, writes: &[(String, f64)]) -> Row {
+    fn ideal(&self, calls: &[(String, f64)]) -> Row {
         let kubectl = self.management.kubectl();
-        let is_ours = |event: &&Value| event["reportingComponent"] == USER;
-        let events = kubectl.json(["get", "events", "-A"]);
+        let is_ours = |event: &&Value| event["reportingController"] == USER;
+        let events = kubectl.json(["get", "events.events.k8s.io", "-A"]);
         let events = events["items"].as_array().unwrap();
         let written = |what: &str| {
-            let all = writes.iter().filter(|(name, _)| name.contains(what));
+            let all = calls.iter().filter(|(name, _)| name.contains(what));
             all.map(|(_, count)| count).sum::<f64>()
         };
         let copies = ideal_client::Copies {
@@ -267,7 +267,7 @@ impl World {
             certificate: self.certificate(),
         };
         let (management, workload) = (
-            self.management.admin_kubeconfig().to_owned(),
+            self.management_kubeconfig(None),
             self.workload().admin_kubeconfig().to_owned(),
         );
         let client = self
@@ -334,17 +334,17 @@ impl World {
         certificates.wrong(&requests)
     }
 
-    /// The writes that both API servers have served, by what was written.
-    fn writes(&self) -> Vec<(String, f64)> {
-        let mut writes = Vec::new();
+    /// The calls that both API servers have served but for watches.
+    fn calls(&self) -> Vec<(String, f64)> {
+        let mut calls = Vec::new();
         for (place, plane) in [
             ("management", self.management.control_plane()),
             ("workload", self.workload()),
         ] {
             let metrics = plane.kubectl().raw("/metrics").unwrap();
-            writes.extend(load::writes(place, &metrics));
+            calls.extend(load::calls(place, &metrics));
         }
-        writes
+        calls
     }
 }
 

@@ -222,9 +222,9 @@ pub async fn run(kubeconfig: &Path, requests: &[Request], pause: Duration) -> Ce
     std::mem::take(&mut certificates)
 }
 
-/// The successful writes in an API server's metrics but for new requests, by what was written.
-pub fn writes(place: &str, metrics: &str) -> Vec<(String, f64)> {
-    let mut writes = BTreeMap::new();
+/// The calls in an API server's metrics but for watches.
+pub fn calls(place: &str, metrics: &str) -> Vec<(String, f64)> {
+    let mut calls = BTreeMap::new();
     for line in metrics.lines() {
         let Some(rest) = line.strip_prefix("apiserver_request_total{") else {
             continue;
@@ -238,11 +238,11 @@ pub fn writes(place: &str, metrics: &str) -> Vec<(String, f64)> {
         };
         let (verb, code) = (label("verb"), label("code"));
         let (resource, part) = (label("resource"), label("subresource"));
-        if matches!(verb, "GET" | "LIST" | "WATCH" | "CONNECT") {
+        if matches!(verb, "WATCH" | "CONNECT") {
             continue;
         }
         let what = format!("{place}: {verb} {resource}/{part} {code}");
-        *writes.entry(what).or_default() += count.parse::<f64>().unwrap();
+        *calls.entry(what).or_default() += count.parse::<f64>().unwrap();
     }
-    writes.into_iter().collect()
+    calls.into_iter().collect()
 }
