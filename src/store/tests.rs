@@ -101,7 +101,10 @@ fn a_file_that_others_may_write_is_refused() {
 
     let error = store.read(FILE).unwrap_err();
 
-    assert!(matches!(error.fault, StoreFault::OthersMayWrite(_)), "{error}");
+    assert!(
+        matches!(error.fault, StoreFault::OthersMayWrite(_)),
+        "{error}"
+    );
 }
 
 #[test]
