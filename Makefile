@@ -14,6 +14,7 @@ export CARGO_INCREMENTAL := 0
 endif
 CARGO_DENY := 0.20.2
 CARGO_MACHETE := 0.9.2
+CARGO_MUTANTS := 27.1.0
 tool = $(KUBELET_AUTHENTICATOR_CACHE)/tools/$(1)/bin/$(firstword $(subst @, ,$(1)))
 # Of the whole workspace with its tests, always: with another choice of packages, and so of features, much is built again.
 BUILD = $(CARGO) build --locked --workspace
@@ -145,6 +146,14 @@ advisories: $(call tool,cargo-deny@$(CARGO_DENY))
 machete: $(call tool,cargo-machete@$(CARGO_MACHETE))
 	$< .
 
+## mutants: changes the code of what decides and verifies, one expression at a time, and lists the changes that no test
+##          notices, in target/mutants.out; hours; PACKAGE=... for one package
+mutants: $(call tool,cargo-mutants@$(CARGO_MUTANTS))
+	PATH="$(dir $<):$$PATH" $(CARGO) mutants --output target --no-shuffle --baseline skip --timeout 120 \
+	  $(addprefix --package ,$(PACKAGE)) -- --lib --locked
+
+PACKAGE ?= kubelet-attestation node-attestation-core node-attestation-aws node-attestation-tpm
+
 # Built from source, once: with its own target folder, so that this tree's is not rebuilt for it.
 $(KUBELET_AUTHENTICATOR_CACHE)/tools/%:
 	package=$(firstword $(subst /, ,$*)); \
@@ -154,4 +163,4 @@ prerequisites-%:
 	@tests/prerequisites $*
 
 .PHONY: help demo test test-long test-fast build suites isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa \
-	metrics-server moto cloud-init dependencies fmt deny advisories machete
+	metrics-server moto cloud-init dependencies fmt deny advisories machete mutants
