@@ -49,7 +49,7 @@ const REFUSED: Duration = Duration::from_mins(10);
 /// The wait before another step after a refusal, which cost an Event.
 const ANOTHER: Duration = Duration::from_secs(30);
 
-/// The steps for the Clusters of a fleet that name attestors.
+/// The steps for the Clusters of a management cluster that name attestors.
 pub(super) struct Enablement {
     shared: Arc<Shared>,
     changes: watch::Receiver<u64>,
