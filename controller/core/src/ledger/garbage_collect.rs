@@ -8,10 +8,10 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
 use super::absences::holding;
-use super::record::{Record, TombstoneReason, whole_seconds};
+use super::record::{Record, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
-use super::{LastIssued, RecordLedger};
+use super::{LastIssued, RecordLedger, TombstoneReason};
 use crate::refusal::Unavailable;
 use crate::verifier::TpmBoot;
 

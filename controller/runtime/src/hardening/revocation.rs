@@ -32,15 +32,13 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
 use kube::{Client, CustomResourceExt as _, Resource as _};
 use node_attestation_core::crd::{
-    self, MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
-    RevokedNodeCredentialsSpec, manifests,
+    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
+    manifests,
 };
 use node_attestation_core::identifiers::RecordUid;
-use node_attestation_core::ledger::RevokedGenerations;
+use node_attestation_core::ledger::{RevokedGenerations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
 use super::access::{ApplyOutcome, HardeningError, delete_if_there, get_metadata, put};
@@ -100,20 +98,15 @@ fn select(
     };
     live.truncate(MAX_REVOKED);
     let entry = |(uid, revoked): (&RecordUid, &RevokedGenerations)| {
-        let entry = crd::RevokedGenerations {
-            lowest_valid_generation: revoked.lowest_valid,
-            until: Time(whole_seconds(revoked.until)),
+        // What is written is whole seconds, and is compared with what is read.
+        let entry = RevokedGenerations {
+            until: whole_seconds(revoked.until),
+            ..*revoked
         };
         (uid.to_string(), entry)
     };
     let revoked = live.into_iter().map(entry).collect();
     (RevokedNodeCredentialsSpec { revoked }, revocation)
-}
-
-/// What is written is whole seconds, and is compared with what is read.
-fn whole_seconds(time: SystemTime) -> Timestamp {
-    let time = Timestamp::try_from(time).unwrap_or(Timestamp::MAX);
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// The list before the binding: what is in force is complete.
