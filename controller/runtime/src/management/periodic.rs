@@ -83,7 +83,6 @@ impl Upkeep {
         service: &Service,
         context: &Context,
         inventory: CapiInventory,
-        ledger: Arc<RecordLedger>,
         teller: Teller,
         shared: &Shared,
     ) -> Self {
@@ -103,7 +102,7 @@ impl Upkeep {
             bootstrap_tokens: service.spec.bootstrap_tokens,
             inventory,
             tokens: Tokens::new(shared.missing_machine_timeout),
-            ledger,
+            ledger: context.ledger.clone(),
             marked: signs,
             revoked: None,
             teller,
