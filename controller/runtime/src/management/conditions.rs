@@ -10,7 +10,7 @@ use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 
-use super::cluster_status::{ApiReachability, AutoApproveStatus, Health, HeldBack};
+use super::cluster_status::{ApiReachability, Health, HeldBack};
 use super::not_ready::Obstacle;
 use crate::capi::CaOutOfTime;
 
@@ -219,25 +219,19 @@ fn reachable(verdict: &ClusterPhase) -> Option<ConditionReport> {
 /// `None` while nothing is known.
 fn closed(verdict: &ClusterPhase) -> Option<ConditionReport> {
     const OF: &str = conditions::AUTO_APPROVE_PATHS_CLOSED;
-    use ConditionStatus::{False, True, Unknown};
     let health = match asked(verdict) {
         Asked::Yes(health) => health,
         Asked::NotYet => return None,
         Asked::No => return Some(not_asked(OF)),
     };
-    Some(match &health.paths {
-        AutoApproveStatus::Unknown if health.answers == ApiReachability::Unknown => return None,
-        AutoApproveStatus::Unknown => not_asked(OF),
-        AutoApproveStatus::Unasked(error) => report(OF, Unknown, reason::UNREACHABLE, error),
-        AutoApproveStatus::Closed(message) => report(OF, True, reason::CLOSED, message),
-        AutoApproveStatus::Bindings(message) => {
-            report(OF, False, reason::AUTO_APPROVE_BINDING_FOUND, message)
+    match &health.paths {
+        None if health.answers == ApiReachability::Unknown => None,
+        None => Some(not_asked(OF)),
+        Some((found, message)) => {
+            let (holds, reason) = found.condition();
+            Some(report(OF, holds, reason, message))
         }
-        AutoApproveStatus::Waiting(message) => {
-            report(OF, False, reason::WAITING_FOR_RECORDS, message)
-        }
-        AutoApproveStatus::Open(message) => report(OF, False, reason::OPEN_BY_OTHER_MEANS, message),
-    })
+    }
 }
 
 /// Whether the workload cluster is asked.
