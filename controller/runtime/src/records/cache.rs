@@ -1,7 +1,7 @@
 //! The records of one cluster, as a watch has shown them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource as _;
@@ -49,41 +49,34 @@ impl Heard {
 
 /// The records of one cluster.
 pub(super) struct Cache {
-    state: Mutex<State>,
-    changes: watch::Sender<()>,
+    state: watch::Sender<State>,
     heard: Arc<Heard>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) objects: Entries,
-    is_synced: bool,
 }
 
 impl Cache {
-    pub(super) fn new(is_synced: bool, heard: Arc<Heard>) -> Self {
+    pub(super) fn new(heard: Arc<Heard>) -> Self {
         Self {
-            state: Mutex::new(State {
-                objects: Entries::new(),
-                is_synced,
-            }),
-            changes: watch::Sender::new(()),
+            state: watch::Sender::default(),
             heard,
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is one step, so a panic elsewhere leaves it whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> watch::Ref<'_, State> {
+        self.state.borrow()
     }
 
+    /// Waits until the records are those of a list, and the API server was heard of just now.
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
-        self.wait(|state| state.is_synced && self.heard.is_recent())
-            .await
+        self.wait(|_| self.heard.is_recent()).await
     }
 
     pub(super) async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
-        let mut changes = self.changes.subscribe();
+        let mut changes = self.state.subscribe();
         let mut heard = self.heard.0.subscribe();
         let waiting = async {
             while !holds(&self.state()) {
@@ -109,21 +102,19 @@ impl Cache {
 
     /// Takes these for all that there are.
     pub(super) fn replace(&self, objects: Entries) {
-        let mut state = self.state();
-        state.objects = objects;
-        state.is_synced = true;
-        drop(state);
-        self.changes.send_replace(());
+        self.state.send_replace(State { objects });
     }
 
     pub(super) fn put(&self, name: String, stored: Result<Stored, BrokenRecord>) {
-        self.state().objects.insert(name, stored);
-        self.changes.send_replace(());
+        self.state.send_modify(|state| {
+            state.objects.insert(name, stored);
+        });
     }
 
     pub(super) fn remove(&self, name: &str) {
-        self.state().objects.remove(name);
-        self.changes.send_replace(());
+        self.state.send_modify(|state| {
+            state.objects.remove(name);
+        });
     }
 }
 
