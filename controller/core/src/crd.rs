@@ -22,6 +22,7 @@ mod name;
 mod node_identity;
 mod revoked_node_credentials;
 mod schema;
+mod system_time;
 mod tpm;
 
 pub use aws::{AwsNodeName, AwsSettings};

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, Provider};
 
+pub use crate::crd::{Revoked, RevokedGenerations, Tombstone, TombstoneReason};
 use crate::identifiers::{CertificateUid, KeyDigest};
 use crate::verifier::{Assurance, AttestedIdentity};
 
@@ -19,13 +20,10 @@ mod records;
 mod rules;
 
 pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
-pub use garbage_collect::{SweepAction, SweepReport};
+pub use garbage_collect::{SweepAction, SweepReport, Swept};
 pub use grant_reason::{GrantReason, ReenrolReason};
 pub use policy::{Adoption, Certificates, LedgerPolicy, NameReuse, Reenrolment, StaleNodes};
-pub use record::{
-    Opened, Record, RecordHolder, RequestRef, Revoked, RevokedGenerations, SeenBoot, Tombstone,
-    TombstoneReason,
-};
+pub use record::{Opened, Record, RecordHolder, RequestRef, SeenBoot, whole_seconds};
 pub use record_ledger::RecordLedger;
 pub use records::{LastIssued, MemoryRecords, Records, Stored, Version, WriteError, Written};
 

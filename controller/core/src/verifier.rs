@@ -7,6 +7,7 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
+pub use crate::crd::TpmBoot;
 use crate::crd::conditions::ConditionReport;
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
@@ -106,19 +107,6 @@ pub struct Identity {
     pub endorsement_key: Option<KeyDigest>,
     /// How far that TPM had come.
     pub boot: Option<TpmBoot>,
-}
-
-/// How often a TPM was started, and for how long it has run: a later one is greater ("TPM 2.0
-/// Library, Part 2", `TPMS_CLOCK_INFO`). Only `TPM2_Clear` sets them back, and so does a copy of the
-/// TPM that was made before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TpmBoot {
-    /// `resetCount`.
-    pub resets: u32,
-    /// `restartCount`: since the last reset.
-    pub restarts: u32,
-    /// `clock`, in milliseconds. It may go back where the TPM lost power, and then `resets` went up.
-    pub clock: u64,
 }
 
 impl Identity {

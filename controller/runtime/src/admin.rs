@@ -7,13 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, ObjectList, Patch, PatchParams, PostParams};
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::{
     CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION, Revoked, object_name,
 };
+use node_attestation_core::ledger::whole_seconds;
 use serde_json::{Value, json};
 
 use crate::client::{CallError, ClusterAccess, in_time};
@@ -146,7 +145,7 @@ impl Identities {
         let generation = identity.spec.generation;
         let revoked = Revoked {
             generation,
-            at: Time(whole_seconds(now)),
+            at: whole_seconds(now),
         };
         let patch = json!({
             "metadata": {"resourceVersion": identity.metadata.resource_version},
@@ -205,13 +204,6 @@ impl std::fmt::Debug for Identities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identities").finish_non_exhaustive()
     }
-}
-
-/// As Kubernetes writes a time; the epoch for one that it cannot.
-fn whole_seconds(now: SystemTime) -> Timestamp {
-    Timestamp::try_from(now)
-        .and_then(|now| Timestamp::from_second(now.as_second()))
-        .unwrap_or_default()
 }
 
 /// All that `list` gives, page by page.

@@ -70,11 +70,10 @@ pub struct Events {
 }
 
 /// An event, and where it is written.
-#[derive(Debug)]
-struct Addressed {
-    cluster: Cluster,
-    event: Event,
-}
+type Addressed = (Cluster, Event);
+
+/// The type, action, reason and note of an event.
+type Words<'a> = (&'a str, &'a str, &'a str, String);
 
 /// Where the object is that an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,10 +128,7 @@ impl Events {
     ) {
         let kind = if is_warning { "Warning" } else { "Normal" };
         let words = (kind, "Sweep", reason, note);
-        self.send(Addressed {
-            cluster: Cluster::Management,
-            event: written(regarding, None, words, now),
-        });
+        self.send((Cluster::Management, written(regarding, None, words, now)));
     }
 
     /// Tells of a request by this machine that has waited so long for Cluster API.
@@ -146,10 +142,8 @@ impl Events {
         let seconds = age.as_secs();
         let note = format!("{}; it has waited for {seconds} s", error_chain(deferral));
         let words = ("Warning", "Defer", deferral.reason(), note);
-        self.send(Addressed {
-            cluster: Cluster::Management,
-            event: written(machine, Some(request.object_ref(&())), words, now),
-        });
+        let event = written(machine, Some(request.object_ref(&())), words, now);
+        self.send((Cluster::Management, event));
     }
 
     /// Tells of the decision.
@@ -199,7 +193,7 @@ async fn write_all(
 ) {
     let management = management.as_ref().unwrap_or(&workload);
     limited(waiting)
-        .for_each_concurrent(WRITES_AT_ONCE, |Addressed { cluster, event }| {
+        .for_each_concurrent(WRITES_AT_ONCE, |(cluster, event)| {
             let client = match cluster {
                 Cluster::Workload => &workload,
                 Cluster::Management => management,
@@ -219,15 +213,12 @@ fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> 
         |(mut waiting, mut limiter, mut look, mut due)| async {
             let event = loop {
                 if let Some(event) = due.pop_front() {
-                    break Addressed {
-                        cluster: Cluster::Management,
-                        event,
-                    };
+                    break (Cluster::Management, event);
                 }
                 tokio::select! {
                     biased;
                     event = waiting.recv() => match event? {
-                        Addressed { cluster: Cluster::Management, event } => {
+                        (Cluster::Management, event) => {
                             due.extend(limiter.admit(event, Instant::now()));
                         }
                         event => break event,
@@ -245,7 +236,7 @@ fn limited(waiting: mpsc::Receiver<Addressed>) -> impl Stream<Item = Addressed> 
 pub(crate) async fn write_one(
     management: Client,
     regarding: ObjectReference,
-    words: (&str, &str, &str, String),
+    words: Words<'_>,
     now: SystemTime,
 ) {
     write(management, written(regarding, None, words, now)).await;
@@ -275,19 +266,13 @@ fn events_of(
         Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => false,
     };
     let request = request.object_ref(&());
-    let on_machine = decided.machine.as_ref().map(|machine| Addressed {
-        cluster: Cluster::Management,
-        event: event_of(
-            machine.clone(),
-            Some(request.clone()),
-            &decided.decision,
-            now,
-        ),
+    let words = words(&decided.decision);
+    let on_machine = decided.machine.clone().map(|machine| {
+        let event = written(machine, Some(request.clone()), words.clone(), now);
+        (Cluster::Management, event)
     });
-    let on_request = (is_refused || on_machine.is_none()).then(|| Addressed {
-        cluster: Cluster::Workload,
-        event: event_of(request, None, &decided.decision, now),
-    });
+    let on_request = (is_refused || on_machine.is_none())
+        .then(|| (Cluster::Workload, written(request, None, words, now)));
     on_machine.into_iter().chain(on_request).collect()
 }
 
@@ -299,13 +284,8 @@ fn told(opening: Option<&GrantReason>) -> String {
     opening.map_or_else(String::new, |opening| format!(": {opening}"))
 }
 
-fn event_of(
-    regarding: ObjectReference,
-    related: Option<ObjectReference>,
-    decision: &Decision,
-    now: SystemTime,
-) -> Event {
-    let words = match decision {
+fn words(decision: &Decision) -> Words<'_> {
+    match decision {
         Decision::Ignore(ignored) => ("Normal", "Ignore", ignored.reason(), error_chain(ignored)),
         Decision::Issue(certificate) => (
             "Normal",
@@ -335,29 +315,34 @@ fn event_of(
         Decision::Deny(denial) => ("Warning", "Deny", denial.reason(), error_chain(denial)),
         Decision::Fail(failure) => ("Warning", "Fail", failure.reason(), error_chain(failure)),
         Decision::Retry(deferral) => ("Normal", "Defer", deferral.reason(), error_chain(deferral)),
-    };
-    written(regarding, related, words, now)
-}
-
-/// The event of this type, action, reason and note, which is cut.
-fn written(
-    regarding: ObjectReference,
-    related: Option<ObjectReference>,
-    (kind, action, reason, note): (&str, &str, &str, String),
-    now: SystemTime,
-) -> Event {
-    let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
-    let note = note.collect();
-    Event {
-        related,
-        ..event(regarding, (kind, action, reason, note), now)
     }
 }
 
-/// The event of this type, action, reason and note.
+/// The event of these words, of which the note is cut.
+fn written(
+    regarding: ObjectReference,
+    related: Option<ObjectReference>,
+    (kind, action, reason, note): Words<'_>,
+    now: SystemTime,
+) -> Event {
+    let words = (kind, action, reason, cut(&note));
+    Event {
+        related,
+        ..event(regarding, words, now)
+    }
+}
+
+/// As much of the note as the API takes.
+fn cut(note: &str) -> String {
+    note.chars()
+        .take(MAX_NOTE_LEN / char::MAX.len_utf8())
+        .collect()
+}
+
+/// The event of these words.
 pub(crate) fn event(
     regarding: ObjectReference,
-    (kind, action, reason, note): (&str, &str, &str, String),
+    (kind, action, reason, note): Words<'_>,
     now: SystemTime,
 ) -> Event {
     Event {

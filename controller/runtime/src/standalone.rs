@@ -1,5 +1,5 @@
 //! The controller for one cluster, by hand: everything from files, records in memory; or, of one
-//! cluster with Cluster API, the CA from files and the rest as [`fleet`](crate::management) has it
+//! cluster with Cluster API, the CA from files and the rest as [`management`](crate::management) has it
 //! ([`ClusterSettings`]).
 //!
 //! An infrastructure provider embeds it with verifiers of its own:
@@ -380,8 +380,38 @@ fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Stand
         source,
     };
     let mut bytes = Zeroizing::new(Vec::new());
-    File::open(path)
-        .and_then(|file| file.take(MAX_PEM_LEN).read_to_end(&mut bytes))
+    let len = File::open(path)
+        .and_then(|file| file.take(MAX_PEM_LEN + 1).read_to_end(&mut bytes))
         .map_err(failed)?;
+    if u64::try_from(len).map_or(true, |len| len > MAX_PEM_LEN) {
+        let too_long = format!("longer than {MAX_PEM_LEN} bytes");
+        return Err(failed(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            too_long,
+        )));
+    }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_longer_than_the_limit_is_refused_and_not_cut() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let limit = usize::try_from(MAX_PEM_LEN).unwrap();
+        std::fs::write(file.path(), vec![b'x'; limit]).unwrap();
+
+        let read = read_pem("certificate", file.path()).unwrap();
+        assert_eq!(read.len(), limit);
+
+        std::fs::write(file.path(), vec![b'x'; limit + 1]).unwrap();
+        let error = read_pem("certificate", file.path()).unwrap_err();
+        let expected = format!(
+            "cannot read the CA's certificate {}: longer than 262144 bytes",
+            file.path().display()
+        );
+        assert_eq!(error_chain(&error), expected);
+    }
 }

@@ -21,7 +21,7 @@ mod log;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub(crate) use lenient::{Lenient, Parts, Skipped, Unreadable};
+pub(crate) use lenient::{Lenient, Skipped, Unreadable};
 pub(crate) use log::WatchLog;
 
 /// The API server ends a watch after at least so many seconds, and up to [`WATCH_SECONDS_MORE`] more, so that

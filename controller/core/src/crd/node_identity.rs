@@ -1,12 +1,15 @@
 //! The record of trust on first use, as an object.
 
+use std::time::SystemTime;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use super::schema::{self, immutable, rule_at};
+use super::system_time;
 
 /// Who holds the name of one node of one Cluster: made when a machine first claims the name.
 ///
@@ -227,19 +230,35 @@ pub struct Opened {
     pub stale_node_uid: Option<String>,
 }
 
-/// How often a TPM was started, and for how long it has run (`TPMS_CLOCK_INFO`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+/// How often a TPM was started, and for how long it has run: a later one is greater ("TPM 2.0
+/// Library, Part 2", `TPMS_CLOCK_INFO`). Only `TPM2_Clear` sets them back, and so does a copy of the
+/// TPM that was made before.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
+)]
 pub struct TpmBoot {
     /// How often it was reset.
+    #[serde(rename = "resetCount")]
     #[schemars(with = "i64", range(min = 0))]
-    pub reset_count: u32,
+    pub resets: u32,
     /// How often it was restarted or resumed since.
+    #[serde(rename = "restartCount")]
     #[schemars(with = "i64", range(min = 0))]
-    pub restart_count: u32,
+    pub restarts: u32,
+    // It may go back where the TPM lost power, and then `resets` went up.
     /// Its clock, in milliseconds.
+    #[serde(serialize_with = "within_schema")]
     #[schemars(with = "i64", range(min = 0))]
     pub clock: u64,
+}
+
+/// The schema's numbers end with 63 bits, and no clock comes that far.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn within_schema<S: Serializer>(clock: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64((*clock).min(i64::MAX.unsigned_abs()))
 }
 
 /// How far a TPM had come when the last certificate of a generation was issued.
@@ -254,20 +273,22 @@ pub struct LastTpmBoot {
 }
 
 /// Why nobody holds the name.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     rule_at(".until", "self.since <= self.until", "must not be before since"),
 ]))]
 pub struct Tombstone {
     /// Since when.
+    #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
-    pub since: Time,
+    pub since: SystemTime,
     /// The reason.
     pub reason: TombstoneReason,
     /// When the last certificate has expired, and the record may go.
+    #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
-    pub until: Time,
+    pub until: SystemTime,
 }
 
 /// How a record came to be a tombstone.
@@ -282,15 +303,16 @@ pub enum TombstoneReason {
 }
 
 /// The certificates that were taken back.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revoked {
     /// Those of this generation and of all before it.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
     /// When.
+    #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
-    pub at: Time,
+    pub at: SystemTime,
 }
 
 /// What was last seen of the node's certificates; best effort, and lost by a move.

@@ -1,13 +1,13 @@
 //! Which certificates may write no longer.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema;
+use super::{schema, system_time};
 
 /// The name of the one object of a workload cluster.
 pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
@@ -43,11 +43,14 @@ pub struct RevokedNodeCredentialsSpec {
 }
 
 /// The revoked generations of one record: all before the lowest valid one.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
+///
+/// One value covers every generation that there ever was, so none can be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RevokedGenerations {
     /// The lowest generation whose certificates are valid.
-    pub lowest_valid_generation: u64,
+    #[serde(rename = "lowestValidGeneration")]
+    pub lowest_valid: u64,
     /// The end of the last certificate of the generations before it; then the entry goes.
-    pub until: Time,
+    #[serde(with = "system_time")]
+    pub until: SystemTime,
 }

@@ -8,10 +8,10 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
 use super::absences::holding;
-use super::record::{Record, TombstoneReason, whole_seconds};
+use super::record::{Record, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
-use super::{LastIssued, RecordLedger};
+use super::{LastIssued, RecordLedger, TombstoneReason};
 use crate::refusal::Unavailable;
 use crate::verifier::TpmBoot;
 
@@ -55,30 +55,26 @@ pub struct SweepReport {
 
 /// Something that a sweep did, and that people may wonder about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SweepAction {
-    /// The record became a tombstone.
-    Buried {
-        /// The name.
-        node_name: NodeName,
-        /// The generation that ended.
-        generation: u64,
-        /// Whether its Machine is there with another provider ID, and not gone.
-        contradicted: bool,
-    },
+pub struct SweepAction {
+    /// The name of the record.
+    pub node_name: NodeName,
+    /// The record's generation; the last one where nobody holds it any more.
+    pub generation: u64,
+    /// What was done.
+    pub what: Swept,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Swept {
+    /// The record became a tombstone: its machine is gone.
+    Buried,
+    /// The record became a tombstone: its Machine is there with another provider ID.
+    Contradicted,
     /// A Node of a name that nobody holds was deleted.
-    NodeRemoved {
-        /// The name.
-        node_name: NodeName,
-        /// The record's last generation.
-        generation: u64,
-    },
+    NodeRemoved,
     /// The Node that the name's former holder left was deleted.
-    StaleNodeRemoved {
-        /// The name.
-        node_name: NodeName,
-        /// The present holder's generation.
-        generation: u64,
-    },
+    StaleNodeRemoved,
 }
 
 /// Whether what was issued is to be written down: where nothing is yet, an hour after; otherwise when
@@ -231,32 +227,27 @@ impl RecordLedger {
     ) {
         let Stored { record, version } = &stored;
         let name = &record.node_name;
-        let (node_name, generation) = (name.clone(), record.generation);
-        let failed = match chore {
+        let generation = record.generation;
+        let done = match chore {
             GcAction::Bury { contradicted } => {
                 let longest = self.policy().longest_lifetime;
                 let buried = record.buried(TombstoneReason::MachineGone, longest, now);
                 swept.count(&buried, None);
-                match self.records().replace(&buried, version).await {
-                    Ok(_) => {
-                        tracing::info!(
-                            node = name.as_str(),
-                            generation,
-                            "the record became a tombstone"
-                        );
-                        swept.done.push(SweepAction::Buried {
-                            node_name,
-                            generation,
-                            contradicted,
-                        });
-                        None
-                    }
-                    Err(error) => outage(error),
+                let replaced = written(self.records().replace(&buried, version).await);
+                if let Ok(Some(_)) = replaced {
+                    let node = name.as_str();
+                    tracing::info!(node, generation, "the record became a tombstone");
                 }
+                let what = if contradicted {
+                    Swept::Contradicted
+                } else {
+                    Swept::Buried
+                };
+                replaced.map(|replaced| replaced.map(|_| what))
             }
             GcAction::Delete => {
-                let deleted = self.records().delete(name, version).await;
-                deleted.err().and_then(outage)
+                let deleted = written(self.records().delete(name, version).await);
+                deleted.map(|_| None)
             }
             GcAction::RemoveNode => {
                 swept.count(record, None);
@@ -264,26 +255,25 @@ impl RecordLedger {
                 if removed.is_err() {
                     swept.not_removed.insert(name.to_string());
                 }
-                swept.removed(removed, || SweepAction::NodeRemoved {
-                    node_name,
-                    generation,
-                })
+                removed.map(|removed| removed.then_some(Swept::NodeRemoved))
             }
             GcAction::RemoveStaleNode(uid) => {
                 swept.count(record, self.last_issued(name).as_ref());
                 let removed = self.remove_stale_node(name, &uid, now).await;
-                swept.removed(removed, || SweepAction::StaleNodeRemoved {
-                    node_name,
-                    generation,
-                })
+                removed.map(|removed| removed.then_some(Swept::StaleNodeRemoved))
             }
         };
-        if let Some(error) = failed {
-            tracing::warn!(
+        match done {
+            Ok(what) => swept.done.extend(what.map(|what| SweepAction {
+                node_name: name.clone(),
+                generation,
+                what,
+            })),
+            Err(error) => tracing::warn!(
                 node = name.as_str(),
                 error = error_chain(&error),
                 "a record could not be updated"
-            );
+            ),
         }
     }
 
@@ -324,30 +314,16 @@ impl RecordLedger {
     }
 }
 
-/// One that changed meanwhile is left to the next sweep.
-fn outage(error: WriteError) -> Option<Unavailable> {
-    match error {
-        WriteError::Exists | WriteError::Conflict => None,
-        WriteError::Unavailable(error) => Some(error),
+/// What was written; `None` of a record that changed meanwhile, which is left to the next sweep.
+fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> {
+    match written {
+        Ok(written) => Ok(Some(written)),
+        Err(WriteError::Exists | WriteError::Conflict) => Ok(None),
+        Err(WriteError::Unavailable(error)) => Err(error),
     }
 }
 
 impl SweepReport {
-    fn removed(
-        &mut self,
-        removed: Result<bool, Unavailable>,
-        done: impl FnOnce() -> SweepAction,
-    ) -> Option<Unavailable> {
-        match removed {
-            Ok(true) => {
-                self.done.push(done());
-                None
-            }
-            Ok(false) => None,
-            Err(error) => Some(error),
-        }
-    }
-
     /// The end is that of the certificate which was last `issued`, where that is known.
     fn count(&mut self, record: &Record, issued: Option<&LastIssued>) {
         if !record.is_live() {

@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kubelet_attestation::names::NodeName;
 
 use super::Claim;
+use crate::crd::{Revoked, RevokedGenerations, Tombstone, TombstoneReason, TpmBoot};
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::refusal::{Denial, Failure, Refusal};
-use crate::verifier::{Identity, TpmBoot};
+use crate::verifier::Identity;
 
 mod holder;
 
@@ -79,48 +80,6 @@ pub struct RequestRef {
     pub name: String,
     /// Its UID.
     pub uid: String,
-}
-
-/// The revoked generations of one record: all before the lowest valid one.
-///
-/// One value covers every generation that there ever was, so none can be forgotten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RevokedGenerations {
-    /// The lowest generation whose certificates are valid.
-    pub lowest_valid: u64,
-    /// The end of the last certificate of the generations before it.
-    pub until: SystemTime,
-}
-
-/// Nobody holds the name any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tombstone {
-    /// Since when.
-    pub since: SystemTime,
-    /// The reason.
-    pub reason: TombstoneReason,
-    /// By when the certificates have expired, and the record may go.
-    pub until: SystemTime,
-}
-
-/// The reason for which a record became a tombstone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TombstoneReason {
-    /// The machine is gone.
-    MachineGone,
-    /// The machine goes by another name now.
-    Renamed,
-    /// Nobody decides about the cluster's certificates any more.
-    Unmanaged,
-}
-
-/// A person took certificates back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Revoked {
-    /// Those of this generation and of all before it.
-    pub generation: u64,
-    /// When.
-    pub at: SystemTime,
 }
 
 impl Record {
@@ -316,7 +275,7 @@ impl Opened {
 }
 
 /// What is left of `time` without parts of a second. A time before 1970 is 1970.
-pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
+pub fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }

@@ -6,11 +6,10 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::record::{Record, TombstoneReason};
 use super::records::Stored;
 use super::{
-    Adoption, Certificates, Claim, Claimant, Grant, GrantReason, LedgerPolicy, NameReuse,
-    Reenrolment, StaleNodes,
+    Adoption, Certificates, Claim, Claimant, Grant, GrantReason, LedgerPolicy, NameReuse, Record,
+    Reenrolment, StaleNodes, TombstoneReason,
 };
 use crate::nodes::NodeState;
 use crate::refusal::{Deferral, Denial, Refusal};

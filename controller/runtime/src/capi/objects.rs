@@ -5,16 +5,14 @@
 //! machine is then not ready, and nothing else suffers. A bootstrap token's secret half is dropped
 //! while it is read.
 
-use std::borrow::Cow;
 use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::{ApiResource, DynamicResourceScope};
+use kube::core::DynamicObject;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer};
+use serde::de::DeserializeOwned;
 
-use crate::watch::{Parts, Unreadable};
+use crate::watch::{Lenient, Unreadable};
 
 mod attestors;
 mod bootstrap_config;
@@ -118,36 +116,24 @@ pub(super) trait Watched: Kept {
 }
 
 /// An object as an API server answers it; whatever it answers is one.
-#[derive(Debug, Clone)]
-pub(super) struct Raw<W: Kept> {
-    metadata: ObjectMeta,
-    read: Result<(W::Spec, W::Status), Unreadable>,
+pub(super) type Raw<W> = Lenient<Fields<W>, DynamicObject>;
+
+/// The parts of an object that are read.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(bound = "")]
+pub(super) struct Fields<W: Kept> {
+    spec: Option<W::Spec>,
+    status: Option<W::Status>,
 }
 
-impl<'de, W: Kept> Deserialize<'de> for Raw<W> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let parts = Parts::read(deserializer)?;
-        let read = || {
-            let spec: Option<W::Spec> = parts.field("spec")?;
-            let status: Option<W::Status> = parts.field("status")?;
-            Ok((spec.unwrap_or_default(), status.unwrap_or_default()))
-        };
-        Ok(Self {
-            read: read(),
-            metadata: parts.metadata,
-        })
-    }
-}
+/// An object of which nothing is read.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Nothing {}
 
 impl<W: Kept> Raw<W> {
     /// Where it is; `None` of what an API server would not answer.
     pub(super) fn key(&self) -> Option<ObjectKey> {
         ObjectKey::of(&self.metadata)
-    }
-
-    /// Why it cannot be read, if so.
-    pub(super) fn unreadable(&self) -> Option<&Unreadable> {
-        self.read.as_ref().err()
     }
 
     /// The object in the form in which it is stored.
@@ -156,37 +142,9 @@ impl<W: Kept> Raw<W> {
     ///
     /// A field that is used is not what it can be.
     pub(super) fn kept(self) -> Result<Option<W>, Unreadable> {
-        let (spec, status) = self.read?;
+        let Fields { spec, status } = self.object?;
+        let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         Ok(W::kept(self.metadata, spec, status))
-    }
-}
-
-impl<W: Kept> Resource for Raw<W> {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
-
-    fn group(resource: &ApiResource) -> Cow<'_, str> {
-        resource.group.as_str().into()
-    }
-
-    fn version(resource: &ApiResource) -> Cow<'_, str> {
-        resource.version.as_str().into()
-    }
-
-    fn kind(resource: &ApiResource) -> Cow<'_, str> {
-        resource.kind.as_str().into()
-    }
-
-    fn plural(resource: &ApiResource) -> Cow<'_, str> {
-        resource.plural.as_str().into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }
 

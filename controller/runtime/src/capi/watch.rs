@@ -162,7 +162,7 @@ impl Objects {
         object: Raw<W>,
         skipped: &mut Skipped,
     ) {
-        if let Some(error) = object.unreadable() {
+        if let Err(error) = &object.object {
             skipped.note(object.meta(), error);
         }
         let Ok(kept) = object.kept() else {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use k8s_openapi::api::events::v1::Event;
 use tokio::time::Instant;
 
-use super::MAX_NOTE_LEN;
+use super::cut;
+use crate::hardening::rate_limit::Rate;
 
 /// Events on one machine: those of a join and of some that failed.
 const OF_MACHINE: Rate = Rate {
@@ -24,25 +25,18 @@ const OF_CLUSTER: Rate = Rate {
 /// So many machines are told apart.
 const MAX_MACHINES: usize = 5000;
 
-/// A budget.
-#[derive(Debug, Clone, Copy)]
-struct Rate {
-    burst: u32,
-    every: Duration,
-}
-
 /// When a budget is whole again.
 type WholeAt = Option<Instant>;
 
-impl Rate {
-    fn has_one(self, whole_at: WholeAt, now: Instant) -> bool {
-        let missing = whole_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-        missing <= self.every * (self.burst - 1)
+/// Takes one out of the budgets of a machine and of the cluster, if both have one.
+fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
+    let [mut of_machine, mut of_cluster] = [&machine, &cluster].map(|at| at.unwrap_or(now));
+    let taken = OF_MACHINE.take(&mut of_machine, now).is_ok()
+        && OF_CLUSTER.take(&mut of_cluster, now).is_ok();
+    if taken {
+        (*machine, *cluster) = (Some(of_machine), Some(of_cluster));
     }
-
-    fn take(self, whole_at: &mut WholeAt, now: Instant) {
-        *whole_at = Some(whole_at.map_or(now, |at| at.max(now)) + self.every);
-    }
+    taken
 }
 
 /// Lets events pass within the budgets of their machines and of the cluster.
@@ -83,13 +77,11 @@ impl Limiter {
             }
         }
         let machine = self.machines.entry(key).or_default();
-        if !(OF_MACHINE.has_one(machine.whole_at, now) && OF_CLUSTER.has_one(self.cluster, now)) {
+        if !take(&mut machine.whole_at, &mut self.cluster, now) {
             machine.left_out += 1;
             machine.last = Some(Box::new(event));
             return None;
         }
-        OF_MACHINE.take(&mut machine.whole_at, now);
-        OF_CLUSTER.take(&mut self.cluster, now);
         Some(event)
     }
 
@@ -98,16 +90,14 @@ impl Limiter {
     pub(super) fn left_out(&mut self, now: Instant) -> Vec<Event> {
         let mut told = Vec::new();
         for machine in self.machines.values_mut() {
-            let may =
-                OF_MACHINE.has_one(machine.whole_at, now) && OF_CLUSTER.has_one(self.cluster, now);
-            if let Some(mut event) = machine.last.take_if(|_| may) {
-                OF_MACHINE.take(&mut machine.whole_at, now);
-                OF_CLUSTER.take(&mut self.cluster, now);
+            if machine.last.is_some()
+                && take(&mut machine.whole_at, &mut self.cluster, now)
+                && let Some(mut event) = machine.last.take()
+            {
                 let more = std::mem::take(&mut machine.left_out) - 1;
                 let note = event.note.unwrap_or_default();
                 let note = format!("{more} more events were left out before this one: {note}");
-                let note = note.chars().take(MAX_NOTE_LEN / char::MAX.len_utf8());
-                event.note = Some(note.collect());
+                event.note = Some(cut(&note));
                 told.push(*event);
             }
         }

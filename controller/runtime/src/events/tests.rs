@@ -24,7 +24,7 @@ fn denied(denial: Denial) -> Decided {
 fn on_request(decided: &Decided) -> Event {
     let mut events = events_of(&valid(), decided, now());
     assert_eq!(events.len(), 1);
-    let Addressed { cluster, event } = events.remove(0);
+    let (cluster, event) = events.remove(0);
     assert_eq!(cluster, Cluster::Workload);
     event
 }
@@ -56,9 +56,9 @@ fn a_machine_is_told_of_every_answer_and_the_request_of_a_refusal_only() {
 
         let events = events_of(&valid(), &decided, now());
 
-        let written: Vec<_> = events.iter().map(|event| event.cluster).collect();
+        let written: Vec<_> = events.iter().map(|(cluster, _)| *cluster).collect();
         assert_eq!(written, clusters);
-        let event = &events[0].event;
+        let event = &events[0].1;
         assert_eq!(event.metadata.namespace.as_deref(), Some("prod"));
         assert_eq!(event.regarding, Some(machine()));
         let related = event.related.clone().unwrap();
@@ -194,9 +194,9 @@ fn a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too()
         let events = events_of(&valid(), &decided, now());
 
         let regarding = |event: &Event| event.regarding.clone().unwrap().kind.unwrap();
-        let kinds: Vec<_> = events.iter().map(|it| regarding(&it.event)).collect();
+        let kinds: Vec<_> = events.iter().map(|(_, event)| regarding(event)).collect();
         assert_eq!(kinds, ["Machine", "CertificateSigningRequest"]);
-        for Addressed { event, .. } in events {
+        for (_, event) in events {
             assert_eq!(event.type_.as_deref(), Some("Warning"));
             assert_eq!(event.reason.as_deref(), Some(reason));
             let note = event.note.unwrap();
@@ -213,7 +213,7 @@ impl Events {
             waiting: Some(sender),
             left_out: Arc::default(),
         };
-        let next = move || receiver.try_recv().ok().map(|told: Addressed| told.event);
+        let next = move || receiver.try_recv().ok().map(|(_, event): Addressed| event);
         (events, next)
     }
 }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
-use kube::core::{ClusterResourceScope, ObjectMeta, Status};
+use kube::core::{ClusterResourceScope, ObjectMeta};
 use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -97,13 +97,7 @@ pub enum HardeningError {
 impl HardeningError {
     /// Whether there is no such object, or nothing of its kind.
     pub(super) fn is_not_found(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused {
-                code: NOT_FOUND,
-                ..
-            }
-        )
+        matches!(self, Self::Refused { code, .. } if *code == NOT_FOUND)
     }
 }
 
@@ -118,45 +112,33 @@ pub(super) async fn call<T>(
         return Err(HardeningError::Deadline { verb, object });
     };
     answer.map_err(|error| {
-        let status = match of_what_was_asked(error) {
-            Ok(status) => status,
-            Err(source) => {
-                return HardeningError::Unavailable {
+        // About what was asked, and not about its own state.
+        if let KubeError::Api(status) = &error
+            && status.code != TOO_MANY_REQUESTS
+            && status.code < INTERNAL_ERROR
+        {
+            let (code, message) = (status.code, status.message.clone());
+            return match code {
+                FORBIDDEN => HardeningError::Forbidden {
                     verb,
                     object,
-                    source: source.into(),
-                };
-            }
-        };
-        let message = status.message.clone();
-        match status.code {
-            FORBIDDEN => HardeningError::Forbidden {
-                verb,
-                object,
-                message,
-            },
-            CONFLICT => HardeningError::Changed { verb, object },
-            code => HardeningError::Refused {
-                verb,
-                object,
-                code,
-                message,
-            },
+                    message,
+                },
+                CONFLICT => HardeningError::Changed { verb, object },
+                _ => HardeningError::Refused {
+                    verb,
+                    object,
+                    code,
+                    message,
+                },
+            };
+        }
+        HardeningError::Unavailable {
+            verb,
+            object,
+            source: error.into(),
         }
     })
-}
-
-/// The API server's answer, if it is about what was asked, and not about its own state.
-fn of_what_was_asked(error: KubeError) -> Result<Box<Status>, KubeError> {
-    if let KubeError::Api(status) = error {
-        if status.code == TOO_MANY_REQUESTS || status.code >= INTERNAL_ERROR {
-            Err(KubeError::Api(status))
-        } else {
-            Ok(status)
-        }
-    } else {
-        Err(error)
-    }
 }
 
 /// What became of an object that is to be there.

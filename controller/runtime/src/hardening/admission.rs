@@ -23,9 +23,8 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
-    ValidatingAdmissionPolicySpec, Validation, Variable,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
 use kube::Client;
 use kubelet_attestation::names::{
@@ -33,8 +32,8 @@ use kubelet_attestation::names::{
     Provider,
 };
 
-use super::access::{ApplyOutcome, HardeningError, delete_if_there, get, put};
-use super::policies;
+use super::access::{ApplyOutcome, HardeningError, delete_if_there, get};
+use super::policies::{self, condition, validation, variable};
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-requests";
@@ -75,19 +74,7 @@ pub enum Signing {
 ///
 /// It could not be read or written; what was enforced before still is.
 pub async fn apply(client: &Client, settings: &Settings) -> Result<ApplyOutcome, HardeningError> {
-    let policy = put(client, &policy(settings), |found, wanted| {
-        found.spec == wanted.spec
-    })
-    .await?;
-    let binding = put(client, &binding(settings.enforced), |found, wanted| {
-        found.spec == wanted.spec
-    })
-    .await?;
-    Ok(if policy == ApplyOutcome::Unchanged {
-        binding
-    } else {
-        policy
-    })
+    policies::apply(client, &policy(settings), &binding(settings.enforced)).await
 }
 
 /// Has the workload cluster no longer enforce anything.
@@ -118,11 +105,8 @@ fn binding(enforced: bool) -> ValidatingAdmissionPolicyBinding {
     };
     policies::named_binding(
         POLICY_NAME,
-        ValidatingAdmissionPolicyBindingSpec {
-            policy_name: Some(POLICY_NAME.to_owned()),
-            validation_actions: Some(actions.iter().map(ToString::to_string).collect()),
-            ..ValidatingAdmissionPolicyBindingSpec::default()
-        },
+        actions,
+        ValidatingAdmissionPolicyBindingSpec::default(),
     )
 }
 
@@ -130,21 +114,15 @@ fn binding(enforced: bool) -> ValidatingAdmissionPolicyBinding {
 fn policy(settings: &Settings) -> ValidatingAdmissionPolicy {
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Fail".to_owned()),
-        match_constraints: Some(MatchResources {
-            resource_rules: Some(vec![NamedRuleWithOperations {
-                api_groups: Some(vec!["certificates.k8s.io".to_owned()]),
-                api_versions: Some(vec!["*".to_owned()]),
-                operations: Some(vec!["CREATE".to_owned()]),
-                resources: Some(vec!["certificatesigningrequests".to_owned()]),
-                scope: Some("*".to_owned()),
-                ..NamedRuleWithOperations::default()
-            }]),
-            ..policies::matching_everything()
-        }),
-        match_conditions: Some(vec![MatchCondition {
-            name: "by-a-bootstrap-token-or-a-node".to_owned(),
-            expression: format!("{IS_NODE} || {IS_TOKEN}"),
-        }]),
+        match_constraints: Some(policies::matching(
+            "certificates.k8s.io",
+            "certificatesigningrequests",
+            "CREATE",
+        )),
+        match_conditions: Some(vec![condition(
+            "by-a-bootstrap-token-or-a-node",
+            format!("{IS_NODE} || {IS_TOKEN}"),
+        )]),
         variables: Some(variables(settings)),
         validations: Some(validations(settings)),
         ..ValidatingAdmissionPolicySpec::default()
@@ -158,10 +136,6 @@ const IS_TOKEN: &str = "request.userInfo.groups.exists(g, g == 'system:bootstrap
     || g.startsWith('system:bootstrappers:'))";
 
 fn variables(settings: &Settings) -> Vec<Variable> {
-    let variable = |name: &str, expression: String| Variable {
-        name: name.to_owned(),
-        expression,
-    };
     let clients: Vec<_> = settings
         .attestors
         .iter()
@@ -173,9 +147,9 @@ fn variables(settings: &Settings) -> Vec<Variable> {
         .map(|name| format!("{NODE_USER_PREFIX}{name}"))
         .collect();
     vec![
-        variable("byToken", IS_TOKEN.to_owned()),
-        variable("byNode", IS_NODE.to_owned()),
-        variable("signer", "object.spec.signerName".to_owned()),
+        variable("byToken", IS_TOKEN),
+        variable("byNode", IS_NODE),
+        variable("signer", "object.spec.signerName"),
         variable(
             "ourName",
             format!("object.metadata.name.startsWith('{CSR_NAME_PREFIX}')"),
@@ -204,8 +178,7 @@ fn variables(settings: &Settings) -> Vec<Variable> {
             "requestLength",
             "size(string(object.spec.request)) / 4 * 3 \
              - (string(object.spec.request).endsWith('==') ? 2 \
-             : string(object.spec.request).endsWith('=') ? 1 : 0)"
-                .to_owned(),
+             : string(object.spec.request).endsWith('=') ? 1 : 0)",
         ),
     ]
 }
@@ -226,9 +199,9 @@ fn validations(settings: &Settings) -> Vec<Validation> {
              join through kubelet-authenticator'",
         ),
         validation(
-            "!variables.byToken || variables.ourName".to_owned(),
+            "!variables.byToken || variables.ourName",
             "a bootstrap token's request is named as kubelet-authenticator names it",
-            &format!(
+            format!(
                 "'bootstrap tokens may only create requests that kubelet-authenticator names \
                  ({CSR_NAME_PREFIX}...): nodes of this cluster join through it'"
             ),
@@ -245,22 +218,12 @@ fn validations(settings: &Settings) -> Vec<Validation> {
         validation(
             format!("variables.requestLength <= {MAX_REQUEST_LEN}"),
             "the request is too long",
-            &format!(
+            format!(
                 "'the request has ' + string(variables.requestLength) + ' bytes, and \
                  {MAX_REQUEST_LEN} are allowed'"
             ),
         ),
     ]
-}
-
-/// Without the reason the requester reads that the object is invalid.
-fn validation(expression: String, message: &str, message_expression: &str) -> Validation {
-    Validation {
-        expression,
-        message: Some(message.to_owned()),
-        message_expression: Some(message_expression.to_owned()),
-        reason: Some("Forbidden".to_owned()),
-    }
 }
 
 /// A list of CEL string literals. Names of signers and nodes have no character that needs escaping.

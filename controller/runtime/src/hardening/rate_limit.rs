@@ -44,7 +44,7 @@ pub const NODE_RATE: Rate = Rate {
 
 impl Rate {
     /// Takes one out of a budget that will be whole at `whole_at`, or says when there is one.
-    fn take(self, whole_at: &mut Instant, now: Instant) -> Result<(), Instant> {
+    pub(crate) fn take(self, whole_at: &mut Instant, now: Instant) -> Result<(), Instant> {
         let missing = whole_at.saturating_duration_since(now);
         let most = self.every * self.burst.saturating_sub(1);
         if let Some(over) = missing.checked_sub(most).filter(|over| !over.is_zero()) {

@@ -28,23 +28,20 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef,
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
+    ParamKind, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
-use kube::{Client, CustomResourceExt as _, Resource as _};
+use kube::{Client, Resource as _};
 use node_attestation_core::crd::{
-    self, MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials,
-    RevokedNodeCredentialsSpec, manifests,
+    MAX_REVOKED, REVOKED_NODE_CREDENTIALS, RevokedNodeCredentials, RevokedNodeCredentialsSpec,
+    workload_manifest,
 };
 use node_attestation_core::identifiers::RecordUid;
-use node_attestation_core::ledger::RevokedGenerations;
+use node_attestation_core::ledger::{RevokedGenerations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
 use super::access::{ApplyOutcome, HardeningError, delete_if_there, get_metadata, put};
-use super::policies;
+use super::policies::{self, condition, validation, variable};
 
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
@@ -100,20 +97,15 @@ fn select(
     };
     live.truncate(MAX_REVOKED);
     let entry = |(uid, revoked): (&RecordUid, &RevokedGenerations)| {
-        let entry = crd::RevokedGenerations {
-            lowest_valid_generation: revoked.lowest_valid,
-            until: Time(whole_seconds(revoked.until)),
+        // What is written is whole seconds, and is compared with what is read.
+        let entry = RevokedGenerations {
+            until: whole_seconds(revoked.until),
+            ..*revoked
         };
         (uid.to_string(), entry)
     };
     let revoked = live.into_iter().map(entry).collect();
     (RevokedNodeCredentialsSpec { revoked }, revocation)
-}
-
-/// What is written is whole seconds, and is compared with what is read.
-fn whole_seconds(time: SystemTime) -> Timestamp {
-    let time = Timestamp::try_from(time).unwrap_or(Timestamp::MAX);
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// The list before the binding: what is in force is complete.
@@ -128,11 +120,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
             outcome?;
         }
     }
-    put(client, &policy(), |found, wanted| found.spec == wanted.spec).await?;
-    put(client, &binding(), |found, wanted| {
-        found.spec == wanted.spec
-    })
-    .await?;
+    policies::apply(client, &policy(), &binding()).await?;
     Ok(())
 }
 
@@ -174,35 +162,19 @@ async fn put_list_when_established(
 /// Brings the definition, where there is none. One that is there is left: which version a cluster
 /// has is for whoever installed it.
 async fn define(client: &Client) -> Result<(), HardeningError> {
-    let name = RevokedNodeCredentials::crd_name();
-    for definition in manifests() {
-        if definition.metadata.name.as_deref() == Some(name) {
-            put(client, &definition, |_, _| true).await?;
-        }
-    }
+    put(client, &workload_manifest(), |_, _| true).await?;
     Ok(())
 }
 
 fn policy() -> ValidatingAdmissionPolicy {
-    let everything = || Some(vec!["*".to_owned()]);
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Ignore".to_owned()),
         param_kind: Some(ParamKind {
             api_version: Some(RevokedNodeCredentials::api_version(&()).into_owned()),
             kind: Some(RevokedNodeCredentials::kind(&()).into_owned()),
         }),
-        match_constraints: Some(MatchResources {
-            resource_rules: Some(vec![NamedRuleWithOperations {
-                api_groups: everything(),
-                api_versions: everything(),
-                operations: everything(),
-                // And their subresources.
-                resources: Some(vec!["*/*".to_owned()]),
-                scope: Some("*".to_owned()),
-                ..NamedRuleWithOperations::default()
-            }]),
-            ..policies::matching_everything()
-        }),
+        // And their subresources.
+        match_constraints: Some(policies::matching("*", "*/*", "*")),
         match_conditions: Some(vec![
             condition(
                 "by-a-node",
@@ -219,50 +191,30 @@ fn policy() -> ValidatingAdmissionPolicy {
             variable("record", "request.userInfo.uid.substring(0, 32)"),
             variable("generation", "int(request.userInfo.uid.substring(33))"),
         ]),
-        validations: Some(vec![Validation {
-            expression: "!has(params.spec) || !has(params.spec.revoked) \
-                || !(variables.record in params.spec.revoked) \
-                || variables.generation \
-                    >= params.spec.revoked[variables.record].lowestValidGeneration"
-                .to_owned(),
-            message: Some("this credential is revoked".to_owned()),
-            message_expression: Some(
-                "'the credential ' + request.userInfo.uid + ' of ' + request.userInfo.username \
-                 + ' is revoked'"
-                    .to_owned(),
-            ),
-            reason: Some("Forbidden".to_owned()),
-        }]),
+        validations: Some(vec![validation(
+            "!has(params.spec) || !has(params.spec.revoked) \
+             || !(variables.record in params.spec.revoked) \
+             || variables.generation \
+                 >= params.spec.revoked[variables.record].lowestValidGeneration",
+            "this credential is revoked",
+            "'the credential ' + request.userInfo.uid + ' of ' + request.userInfo.username \
+             + ' is revoked'",
+        )]),
         ..ValidatingAdmissionPolicySpec::default()
     };
     policies::named_policy(POLICY_NAME, spec)
 }
 
-fn condition(name: &str, expression: &str) -> MatchCondition {
-    MatchCondition {
-        name: name.to_owned(),
-        expression: expression.to_owned(),
-    }
-}
-
-fn variable(name: &str, expression: &str) -> Variable {
-    Variable {
-        name: name.to_owned(),
-        expression: expression.to_owned(),
-    }
-}
-
 fn binding() -> ValidatingAdmissionPolicyBinding {
     policies::named_binding(
         POLICY_NAME,
+        &["Deny"],
         ValidatingAdmissionPolicyBindingSpec {
-            policy_name: Some(POLICY_NAME.to_owned()),
             param_ref: Some(ParamRef {
                 name: Some(REVOKED_NODE_CREDENTIALS.to_owned()),
                 parameter_not_found_action: Some("Allow".to_owned()),
                 ..ParamRef::default()
             }),
-            validation_actions: Some(vec!["Deny".to_owned()]),
             ..ValidatingAdmissionPolicyBindingSpec::default()
         },
     )

@@ -1,5 +1,7 @@
 //! The state of a served workload cluster.
 
+use node_attestation_core::crd::conditions::{ConditionStatus, reason};
+
 use crate::preflight::ServerVersion;
 
 /// What was found out when it was last looked at.
@@ -8,7 +10,8 @@ pub(super) struct Health {
     pub(super) answers: ApiReachability,
     /// The rights that are missing, as an operator would write them down.
     pub(super) missing: Vec<String>,
-    pub(super) paths: AutoApproveStatus,
+    /// The ways round attestation, and what is said of them; `None` before anybody asked.
+    pub(super) paths: Option<(AutoApprove, String)>,
     pub(super) census: Option<RecordCounts>,
     /// Records that are not retired, because they are too many at once.
     pub(super) held_back: Option<HeldBack>,
@@ -31,21 +34,32 @@ pub(super) enum ApiReachability {
 }
 
 /// Whether anybody has requests approved without evidence.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum AutoApproveStatus {
-    /// Nobody knows; why, where anybody asked.
-    #[default]
-    Unknown,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AutoApprove {
     /// It could not be found out.
-    Unasked(String),
+    Unasked,
     /// Nobody has.
-    Closed(String),
-    /// Somebody has, by kubeadm's bindings alone; which.
-    Bindings(String),
-    /// So has somebody, and they stay until these Nodes have records.
-    Waiting(String),
+    Closed,
+    /// Somebody has, by kubeadm's bindings alone.
+    Bindings,
+    /// So has somebody, and they stay until some Nodes have records.
+    Waiting,
     /// Somebody has.
-    Open(String),
+    Open,
+}
+
+impl AutoApprove {
+    /// The status of the condition, and its reason.
+    pub(super) fn condition(self) -> (ConditionStatus, &'static str) {
+        use ConditionStatus::{False, True, Unknown};
+        match self {
+            Self::Unasked => (Unknown, reason::UNREACHABLE),
+            Self::Closed => (True, reason::CLOSED),
+            Self::Bindings => (False, reason::AUTO_APPROVE_BINDING_FOUND),
+            Self::Waiting => (False, reason::WAITING_FOR_RECORDS),
+            Self::Open => (False, reason::OPEN_BY_OTHER_MEANS),
+        }
+    }
 }
 
 /// Records whose machines are gone, and which only a person can have retired.

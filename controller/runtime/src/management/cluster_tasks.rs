@@ -5,25 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
-use node_attestation_core::crd::GuestReportedAddresses;
-use node_attestation_core::decide::Context;
-use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Absences, RecordLedger, Records};
-use node_attestation_core::scope::{Enforcement, Issuance};
+use node_attestation_core::ledger::{Absences, Records};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use super::Shared;
 use super::cluster_status::Health;
 use super::desired_state::{Fingerprint, Service};
 use super::periodic::Upkeep;
 use super::record_events::Teller;
-use super::{Shared, spec_mapping};
+use super::spec_mapping::Wiring;
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
 use crate::events::Events;
-use crate::nodes::{KubeNodeAddresses, KubeNodes};
 use crate::pipeline::Pipeline;
 use crate::worker;
 
@@ -75,20 +71,25 @@ impl Running {
         let (events, writer) = Events::start(access.client().clone(), management);
         let store = Arc::new(KubeStore::new(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
-        let ledger = ledger(service, &access, Arc::new(inventory.clone()), records);
-        let ledger = Arc::new(ledger.with_absences(absences));
-        let context = context(
-            service,
-            &access,
-            Arc::new(inventory.clone()),
-            ledger.clone(),
-        );
+        let wiring = Wiring {
+            spec: &service.spec,
+            cluster: &service.cluster,
+            access: &access,
+            verifiers: service.verifiers.clone(),
+            audiences: service.audiences.clone(),
+            inventory: Arc::new(inventory.clone()),
+            records,
+            absences,
+            signer: service.ca.signer().cloned(),
+            // Until the first look has found out whether it was before.
+            enforced: false,
+        };
+        let context = wiring.context();
         let upkeep = Upkeep::new(
             access.clone(),
             service,
             &context,
             inventory,
-            ledger,
             Teller::new(events.clone(), &shared.management, key),
             shared,
         );
@@ -170,47 +171,5 @@ async fn keep_up(
     tokio::select! {
         () = stop => {}
         () = work => {}
-    }
-}
-
-fn ledger(
-    service: &Service,
-    access: &ClusterAccess,
-    inventory: Arc<dyn Inventory>,
-    records: Arc<dyn Records>,
-) -> RecordLedger {
-    let signs = service.ca.signer().is_some();
-    let policy = spec_mapping::ledger_policy(&service.spec, &service.verifiers, signs);
-    let nodes = Arc::new(KubeNodes::new(access.client().clone()));
-    RecordLedger::new(records, inventory, nodes, policy)
-}
-
-fn context(
-    service: &Service,
-    access: &ClusterAccess,
-    inventory: Arc<dyn Inventory>,
-    ledger: Arc<RecordLedger>,
-) -> Context {
-    let signer = service.ca.signer();
-    let mut serving = spec_mapping::serving_policy(&service.cluster, access);
-    serving.guest_reported = match service.spec.guest_reported_addresses {
-        GuestReportedAddresses::Refuse => None,
-        GuestReportedAddresses::Allow => {
-            Some(Arc::new(KubeNodeAddresses::new(access.client().clone())))
-        }
-    };
-    Context {
-        verifiers: service.verifiers.clone(),
-        audiences: service.audiences.clone(),
-        inventory,
-        ledger,
-        issuance: signer.map_or(Issuance::ApproveOnly, |signer| {
-            Issuance::Sign(signer.clone())
-        }),
-        lifetimes: spec_mapping::lifetimes(&service.spec),
-        duties: spec_mapping::duties(&service.spec, signer.is_some()),
-        // Until the first look has found out whether it was before.
-        enforcement: Enforcement::new(false),
-        serving,
     }
 }

@@ -10,7 +10,7 @@ use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, IdentityCounts, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 
-use super::cluster_status::{ApiReachability, AutoApproveStatus, Health, HeldBack};
+use super::cluster_status::{ApiReachability, Health, HeldBack};
 use super::not_ready::Obstacle;
 use crate::capi::CaOutOfTime;
 
@@ -117,50 +117,38 @@ fn pending(of: &'static str, status: &KubeletAuthenticationStatus) -> Option<Con
 
 /// `None` while nothing is known.
 fn ready(verdict: &ClusterPhase) -> Option<ConditionReport> {
-    const OF: &str = conditions::READY;
-    use ConditionStatus::False;
-    let (ca, health) = match verdict {
+    let (reason, message) = match verdict {
         ClusterPhase::Waiting => return None,
-        ClusterPhase::Stopped(obstacle) => {
-            return Some(report(OF, False, obstacle.reason(), obstacle.to_string()));
-        }
+        ClusterPhase::Stopped(obstacle) => (obstacle.reason(), obstacle.to_string()),
         ClusterPhase::Broken => {
-            let message = "it failed, and begins again";
-            return Some(report(OF, False, reason::INTERNAL_ERROR, message));
+            let message = "it failed, and begins again".to_owned();
+            (reason::INTERNAL_ERROR, message)
         }
-        ClusterPhase::Serving { ca, health, .. } => (ca, health),
+        ClusterPhase::Serving { ca: Some(why), .. } => {
+            let message = format!("{why}: nothing can be signed until it is replaced");
+            (reason::CA_EXPIRED, message)
+        }
+        ClusterPhase::Serving { health, .. } => match &health.answers {
+            ApiReachability::Unknown => return None,
+            ApiReachability::No(error) => (reason::UNREACHABLE, error.clone()),
+            ApiReachability::Refused(error) => (reason::KUBECONFIG_WITHOUT_ACCESS, error.clone()),
+            ApiReachability::Yes(_) if !health.missing.is_empty() => {
+                let missing = health.missing.join(", ");
+                let message = format!("the kubeconfig's user may not: {missing}");
+                (reason::KUBECONFIG_WITHOUT_ACCESS, message)
+            }
+            ApiReachability::Yes(version) if !version.hands_uids_on() => {
+                let message = format!(
+                    "the API server is {}; before 1.33 it does not hand the UID of a certificate \
+                     on, so nodes can join and not renew",
+                    version.name
+                );
+                (reason::KUBERNETES_TOO_OLD, message)
+            }
+            ApiReachability::Yes(_) => return Some(kept_up(health)),
+        },
     };
-    if let Some(why) = ca {
-        let message = format!("{why}: nothing can be signed until it is replaced");
-        return Some(report(OF, False, reason::CA_EXPIRED, message));
-    }
-    Some(match &health.answers {
-        ApiReachability::Unknown => return None,
-        ApiReachability::No(error) => report(OF, False, reason::UNREACHABLE, error),
-        ApiReachability::Refused(error) => {
-            report(OF, False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
-        }
-        ApiReachability::Yes(_) if !health.missing.is_empty() => report(
-            OF,
-            False,
-            reason::KUBECONFIG_WITHOUT_ACCESS,
-            format!(
-                "the kubeconfig's user may not: {}",
-                health.missing.join(", ")
-            ),
-        ),
-        ApiReachability::Yes(version) if !version.hands_uids_on() => report(
-            OF,
-            False,
-            reason::KUBERNETES_TOO_OLD,
-            format!(
-                "the API server is {}; before 1.33 it does not hand the UID of a certificate on, \
-                 so nodes can join and not renew",
-                version.name
-            ),
-        ),
-        ApiReachability::Yes(_) => kept_up(health),
-    })
+    Some(not_ready(reason, message))
 }
 
 /// Whether everything was done that is done from time to time.
@@ -177,82 +165,59 @@ fn kept_up(health: &Health) -> ConditionReport {
     if !undone.is_empty() {
         parts.push(format!("this was not done: {undone}"));
     }
-    let message = parts.join("; ");
     if health.held_back.is_some() {
-        report(
-            conditions::READY,
-            ConditionStatus::False,
-            reason::MANY_MACHINES_MISSING,
-            message,
-        )
+        not_ready(reason::MANY_MACHINES_MISSING, parts.join("; "))
     } else if undone.is_empty() {
         report(conditions::READY, ConditionStatus::True, reason::READY, "")
     } else {
-        report(
-            conditions::READY,
-            ConditionStatus::False,
-            reason::UPKEEP_INCOMPLETE,
-            message,
-        )
+        not_ready(reason::UPKEEP_INCOMPLETE, parts.join("; "))
     }
+}
+
+fn not_ready(reason: &'static str, message: String) -> ConditionReport {
+    report(conditions::READY, ConditionStatus::False, reason, message)
 }
 
 /// `None` while nothing is known.
 fn reachable(verdict: &ClusterPhase) -> Option<ConditionReport> {
     const OF: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
     use ConditionStatus::{False, True};
-    let health = match asked(verdict) {
-        Asked::Yes(health) => health,
-        Asked::NotYet => return None,
-        Asked::No => return Some(not_asked(OF)),
-    };
-    Some(match &health.answers {
-        ApiReachability::Unknown => return None,
-        ApiReachability::No(error) => report(OF, False, reason::UNREACHABLE, error),
-        ApiReachability::Refused(error) => {
-            report(OF, False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
-        }
-        ApiReachability::Yes(version) => report(OF, True, reason::REACHABLE, &*version.name),
+    asked(verdict, OF, |health| {
+        Some(match &health.answers {
+            ApiReachability::Unknown => return None,
+            ApiReachability::No(error) => report(OF, False, reason::UNREACHABLE, error),
+            ApiReachability::Refused(error) => {
+                report(OF, False, reason::KUBECONFIG_WITHOUT_ACCESS, error)
+            }
+            ApiReachability::Yes(version) => report(OF, True, reason::REACHABLE, &*version.name),
+        })
     })
 }
 
 /// `None` while nothing is known.
 fn closed(verdict: &ClusterPhase) -> Option<ConditionReport> {
     const OF: &str = conditions::AUTO_APPROVE_PATHS_CLOSED;
-    use ConditionStatus::{False, True, Unknown};
-    let health = match asked(verdict) {
-        Asked::Yes(health) => health,
-        Asked::NotYet => return None,
-        Asked::No => return Some(not_asked(OF)),
-    };
-    Some(match &health.paths {
-        AutoApproveStatus::Unknown if health.answers == ApiReachability::Unknown => return None,
-        AutoApproveStatus::Unknown => not_asked(OF),
-        AutoApproveStatus::Unasked(error) => report(OF, Unknown, reason::UNREACHABLE, error),
-        AutoApproveStatus::Closed(message) => report(OF, True, reason::CLOSED, message),
-        AutoApproveStatus::Bindings(message) => {
-            report(OF, False, reason::AUTO_APPROVE_BINDING_FOUND, message)
+    asked(verdict, OF, |health| match &health.paths {
+        None if health.answers == ApiReachability::Unknown => None,
+        None => Some(not_asked(OF)),
+        Some((found, message)) => {
+            let (holds, reason) = found.condition();
+            Some(report(OF, holds, reason, message))
         }
-        AutoApproveStatus::Waiting(message) => {
-            report(OF, False, reason::WAITING_FOR_RECORDS, message)
-        }
-        AutoApproveStatus::Open(message) => report(OF, False, reason::OPEN_BY_OTHER_MEANS, message),
     })
 }
 
-/// Whether the workload cluster is asked.
-enum Asked<'a> {
-    Yes(&'a Health),
-    /// Not everything has been read that says so.
-    NotYet,
-    No,
-}
-
-fn asked(verdict: &ClusterPhase) -> Asked<'_> {
+/// What `look` says of the workload cluster, if it is asked; `None` while not everything has been
+/// read that says so.
+fn asked(
+    verdict: &ClusterPhase,
+    of: &'static str,
+    look: impl FnOnce(&Health) -> Option<ConditionReport>,
+) -> Option<ConditionReport> {
     match verdict {
-        ClusterPhase::Serving { health, .. } => Asked::Yes(health),
-        ClusterPhase::Waiting => Asked::NotYet,
-        ClusterPhase::Stopped(_) | ClusterPhase::Broken => Asked::No,
+        ClusterPhase::Serving { health, .. } => look(health),
+        ClusterPhase::Waiting => None,
+        ClusterPhase::Stopped(_) | ClusterPhase::Broken => Some(not_asked(of)),
     }
 }
 

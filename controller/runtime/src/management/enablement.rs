@@ -15,17 +15,19 @@ mod step;
 
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::step::{Outcome, Step, step, take};
 use super::Shared;
-use crate::capi::{Cluster, ObjectKey, OwnAttestors};
+use crate::capi::{ObjectKey, OwnAttestors};
 
 /// Limit of concurrent steps.
 const AT_ONCE: usize = 4;
@@ -49,7 +51,7 @@ const REFUSED: Duration = Duration::from_mins(10);
 /// The wait before another step after a refusal, which cost an Event.
 const ANOTHER: Duration = Duration::from_secs(30);
 
-/// The steps for the Clusters of a fleet that name attestors.
+/// The steps for the Clusters of a management cluster that name attestors.
 pub(super) struct Enablement {
     shared: Arc<Shared>,
     changes: watch::Receiver<u64>,
@@ -58,8 +60,7 @@ pub(super) struct Enablement {
     is_behind: bool,
     /// The last step for each Cluster.
     last: HashMap<ObjectKey, Last>,
-    tasks: JoinSet<Outcome>,
-    started: HashMap<Id, ObjectKey>,
+    tasks: JoinSet<(ObjectKey, Outcome)>,
 }
 
 /// The last step for a Cluster.
@@ -90,7 +91,6 @@ impl Enablement {
             is_behind: false,
             last: HashMap::new(),
             tasks: JoinSet::new(),
-            started: HashMap::new(),
             shared,
         }
     }
@@ -106,7 +106,7 @@ impl Enablement {
             tokio::select! {
                 () = sleep_until(self.look_at) => return,
                 Ok(()) = self.changes.changed() => self.something_changed(),
-                Some(ended) = self.tasks.join_next_with_id() => self.ended(&ended),
+                Some(Ok((key, outcome))) = self.tasks.join_next() => self.ended(&key, outcome),
             }
         }
     }
@@ -130,15 +130,20 @@ impl Enablement {
                 continue;
             };
             let last = self.last.get(&key);
-            match due_at(last, &wanted(&cluster, &step), now) {
-                Due::At(at) if at <= now => due.push(DueStep {
+            let wanted = Wanted {
+                cluster_uid: cluster.uid,
+                attestors: cluster.attestors,
+                step: discriminant(&step),
+            };
+            match due_at(last, &wanted, now) {
+                Some(at) if at <= now => due.push(DueStep {
                     last: last.map(|last| last.at),
                     key,
-                    cluster,
+                    wanted,
                     step,
                 }),
-                Due::At(at) => self.look_at = self.look_at.min(at),
-                Due::AfterThis => {}
+                Some(at) => self.look_at = self.look_at.min(at),
+                None => {}
             }
         }
         let room = AT_ONCE.saturating_sub(self.tasks.len());
@@ -150,9 +155,14 @@ impl Enablement {
 
     fn start(&mut self, due: DueStep, now: Instant) {
         let DueStep {
-            key, cluster, step, ..
+            key, wanted, step, ..
         } = due;
-        let wanted = wanted(&cluster, &step);
+        let taken = take(
+            self.shared.clone(),
+            key.clone(),
+            wanted.cluster_uid.clone(),
+            step,
+        );
         let tries = self.last.get(&key).filter(|last| last.wanted == wanted);
         let tries = tries.map_or(0, |last| last.tries);
         let last = Last {
@@ -162,19 +172,15 @@ impl Enablement {
             outcome: None,
         };
         self.last.insert(key.clone(), last);
-        let taken = take(self.shared.clone(), key.clone(), cluster.uid, step);
-        let task = self.tasks.spawn(taken);
-        self.started.insert(task.id(), key);
+        self.tasks.spawn(async move {
+            // What it panicked with may be anything, so it is not repeated here.
+            let taken = AssertUnwindSafe(taken).catch_unwind().await;
+            (key, taken.unwrap_or(Outcome::Unavailable))
+        });
     }
 
-    fn ended(&mut self, ended: &Result<(Id, Outcome), JoinError>) {
-        let (id, outcome) = match ended {
-            Ok((id, outcome)) => (*id, *outcome),
-            // What it panicked with may be anything, so it is not repeated here.
-            Err(error) => (error.id(), Outcome::Unavailable),
-        };
-        let key = self.started.remove(&id);
-        if let Some(last) = key.and_then(|key| self.last.get_mut(&key)) {
+    fn ended(&mut self, key: &ObjectKey, outcome: Outcome) {
+        if let Some(last) = self.last.get_mut(key) {
             (last.at, last.outcome) = (Instant::now(), Some(outcome));
         }
         if self.is_behind {
@@ -190,7 +196,7 @@ struct DueStep {
     /// The time of the last step for this Cluster.
     last: Option<Instant>,
     key: ObjectKey,
-    cluster: Cluster,
+    wanted: Wanted,
     step: Step,
 }
 
@@ -201,29 +207,12 @@ fn first_in_turn(mut due: Vec<DueStep>, room: usize) -> Vec<DueStep> {
     due
 }
 
-fn wanted(cluster: &Cluster, step: &Step) -> Wanted {
-    Wanted {
-        cluster_uid: cluster.uid.clone(),
-        attestors: cluster.attestors.clone(),
-        step: discriminant(step),
-    }
-}
-
-/// The time of a step.
-#[derive(Debug, PartialEq, Eq)]
-enum Due {
-    At(Instant),
-    /// After the one that is taken now.
-    AfterThis,
-}
-
-fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Due {
+/// The time of a step; `None`: after the one that is taken now.
+fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Option<Instant> {
     let Some(last) = last else {
-        return Due::At(now);
+        return Some(now);
     };
-    let Some(outcome) = last.outcome else {
-        return Due::AfterThis;
-    };
+    let outcome = last.outcome?;
     let doubled = PAUSE.saturating_mul(2_u32.saturating_pow(last.tries));
     let wait = match (last.wanted == *wanted, outcome) {
         (true, Outcome::Written) => doubled.min(REFUSED),
@@ -232,7 +221,7 @@ fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Due {
         (false, Outcome::Written | Outcome::Unavailable) => PAUSE,
         (false, Outcome::Refused) => ANOTHER,
     };
-    Due::At(last.at + wait)
+    Some(last.at + wait)
 }
 
 #[cfg(test)]

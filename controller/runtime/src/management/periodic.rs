@@ -24,7 +24,7 @@ use inspection::{Counted, Inspection};
 use nodes::{MAX_WITHOUT, nodes_named};
 
 use super::Shared;
-use super::cluster_status::{ApiReachability, AutoApproveStatus, Health, HeldBack, RecordCounts};
+use super::cluster_status::{ApiReachability, AutoApprove, Health, HeldBack, RecordCounts};
 use super::desired_state::Service;
 use super::record_events::Teller;
 use super::spec_mapping;
@@ -83,7 +83,6 @@ impl Upkeep {
         service: &Service,
         context: &Context,
         inventory: CapiInventory,
-        ledger: Arc<RecordLedger>,
         teller: Teller,
         shared: &Shared,
     ) -> Self {
@@ -103,7 +102,7 @@ impl Upkeep {
             bootstrap_tokens: service.spec.bootstrap_tokens,
             inventory,
             tokens: Tokens::new(shared.missing_machine_timeout),
-            ledger,
+            ledger: context.ledger.clone(),
             marked: signs,
             revoked: None,
             teller,
@@ -212,17 +211,15 @@ impl Upkeep {
         }
         let enforced = self.enforce(without).await;
         let Some(without) = health.note("the admission policy for requests", enforced) else {
-            health.paths =
-                AutoApproveStatus::Unasked("the admission policy cannot be read".to_owned());
+            let error = "the admission policy cannot be read".to_owned();
+            health.paths = Some((AutoApprove::Unasked, error));
             return health;
         };
         let client = self.access.client();
         let applied = part(admission::apply(client, &self.admission).boxed()).await;
         health.note("the admission policy for requests", applied);
-        health.paths = match part(self.paths(without)).await {
-            Ok(paths) => paths,
-            Err(error) => AutoApproveStatus::Unasked(error),
-        };
+        let paths = part(self.paths(without)).await;
+        health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
         health
     }
 
@@ -388,7 +385,10 @@ impl Upkeep {
         part(admission::is_enforced(self.access.client()).boxed()).await
     }
 
-    async fn paths(&self, without: Option<String>) -> Result<AutoApproveStatus, HardeningError> {
+    async fn paths(
+        &self,
+        without: Option<String>,
+    ) -> Result<(AutoApprove, String), HardeningError> {
         let client = self.access.client();
         let mut scan = bindings::scan(client).await?;
         if self.enforcement.is_on() {
@@ -397,25 +397,16 @@ impl Upkeep {
             }
         }
         let closure = auto_approve_audit::examine(client, &scan).await?;
-        let message = closure.message();
-        let with_nodes = |message: String| match &without {
-            Some(without) => format!("{without}; {message}"),
-            None => message,
+        let found = match closure {
+            _ if self.to_be_enforced && !self.enforcement.is_on() => AutoApprove::Waiting,
+            Closure::Closed => AutoApprove::Closed,
+            Closure::Open { .. } if scan.open.iter().all(|one| one.kubeadm.is_some()) => {
+                AutoApprove::Bindings
+            }
+            Closure::Open { .. } => AutoApprove::Open,
         };
-        Ok(match closure {
-            Closure::Closed if self.enforcement.is_on() || !self.to_be_enforced => {
-                AutoApproveStatus::Closed(with_nodes(message))
-            }
-            _ if self.to_be_enforced && !self.enforcement.is_on() => {
-                AutoApproveStatus::Waiting(with_nodes(message))
-            }
-            Closure::Closed | Closure::Open { .. }
-                if scan.open.iter().all(|one| one.kubeadm.is_some()) =>
-            {
-                AutoApproveStatus::Bindings(with_nodes(message))
-            }
-            Closure::Closed | Closure::Open { .. } => AutoApproveStatus::Open(with_nodes(message)),
-        })
+        let said = without.into_iter().chain([closure.message()]);
+        Ok((found, said.collect::<Vec<_>>().join("; ")))
     }
 
     /// The Nodes that nobody holds the name of, but for those that renew without a record; also where it

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::Api;
 use kube::{Client, Resource as _};
 use node_attestation_core::crd::{self, NodeIdentity};
-use node_attestation_core::ledger::SweepAction;
+use node_attestation_core::ledger::{SweepAction, Swept};
 
 use crate::capi::ObjectKey;
 use crate::client::in_time;
@@ -50,9 +50,8 @@ impl Teller {
         for done in done.into_iter().take(MAX_A_SWEEP) {
             if self.told.insert(done.clone()) {
                 let regarding = self.record(&done).await;
-                let is_warning =
-                    matches!(done, SweepAction::Buried { contradicted, .. } if contradicted);
-                let (reason, note) = (reason(&done), note(&done));
+                let is_warning = done.what == Swept::Contradicted;
+                let (reason, note) = words(&done);
                 self.events.tell(regarding, is_warning, reason, note, now);
             }
         }
@@ -60,10 +59,7 @@ impl Teller {
 
     /// The record; without its UID where it cannot be read, which loses it for `kubectl describe`.
     async fn record(&self, done: &SweepAction) -> ObjectReference {
-        let (SweepAction::Buried { node_name, .. }
-        | SweepAction::NodeRemoved { node_name, .. }
-        | SweepAction::StaleNodeRemoved { node_name, .. }) = done;
-        let name = crd::object_name(&self.cluster.name, node_name.as_str());
+        let name = crd::object_name(&self.cluster.name, done.node_name.as_str());
         let read = in_time(DEADLINE, self.api.get_metadata(&name)).await;
         ObjectReference {
             api_version: Some(NodeIdentity::api_version(&()).into_owned()),
@@ -76,40 +72,39 @@ impl Teller {
     }
 }
 
-fn reason(done: &SweepAction) -> &'static str {
-    match done {
-        SweepAction::Buried {
-            contradicted: false,
-            ..
-        } => "RecordBuried",
-        SweepAction::Buried { .. } => "ProviderIdDiffers",
-        SweepAction::NodeRemoved { .. } => "NodeRemoved",
-        SweepAction::StaleNodeRemoved { .. } => "StaleNodeRemoved",
-    }
-}
-
-fn note(done: &SweepAction) -> String {
-    match done {
-        SweepAction::Buried {
-            generation,
-            contradicted: false,
-            ..
-        } => format!(
-            "the machine is gone: generation {generation} and its certificates are worth nothing"
+/// The reason and the note.
+fn words(done: &SweepAction) -> (&'static str, String) {
+    let SweepAction {
+        node_name,
+        generation,
+        what,
+    } = done;
+    match what {
+        Swept::Buried => (
+            "RecordBuried",
+            format!(
+                "the machine is gone: generation {generation} and its certificates are worth \
+                 nothing"
+            ),
         ),
-        SweepAction::Buried { generation, .. } => format!(
-            "the infrastructure has another provider ID for this Machine than the one with which it \
-             joined, or that one for another: generation {generation} and its certificates are worth \
-             nothing"
+        Swept::Contradicted => (
+            "ProviderIdDiffers",
+            format!(
+                "the infrastructure has another provider ID for this Machine than the one with \
+                 which it joined, or that one for another: generation {generation} and its \
+                 certificates are worth nothing"
+            ),
         ),
-        SweepAction::NodeRemoved { node_name, .. } => {
-            format!("Node {node_name} was deleted: nobody holds the name")
-        }
-        SweepAction::StaleNodeRemoved {
-            node_name,
-            generation,
-        } => format!(
-            "Node {node_name} was deleted: it was left by the holder before generation {generation}"
+        Swept::NodeRemoved => (
+            "NodeRemoved",
+            format!("Node {node_name} was deleted: nobody holds the name"),
+        ),
+        Swept::StaleNodeRemoved => (
+            "StaleNodeRemoved",
+            format!(
+                "Node {node_name} was deleted: it was left by the holder before generation \
+                 {generation}"
+            ),
         ),
     }
 }

@@ -1,22 +1,66 @@
 //! What a `KubeletAuthentication`'s words mean to those who decide: no input or output.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_attestation::names::Provider;
-use node_attestation_core::crd::{AutoApproveBindings, BuiltInRenewal, KubeletAuthenticationSpec};
-use node_attestation_core::ledger::{Certificates, LedgerPolicy};
+use kubelet_attestation::names::{Audience, Provider};
+use node_attestation_core::crd::{
+    AutoApproveBindings, BuiltInRenewal, GuestReportedAddresses, KubeletAuthenticationSpec,
+};
+use node_attestation_core::decide::Context;
+use node_attestation_core::inventory::Inventory;
+use node_attestation_core::ledger::{Absences, Certificates, LedgerPolicy, RecordLedger, Records};
 use node_attestation_core::lifetimes::Lifetimes;
-use node_attestation_core::scope::{Duties, KubeletSignerMode};
-use node_attestation_core::serving::ServingPolicy;
+use node_attestation_core::scope::{Duties, Enforcement, Issuance, KubeletSignerMode};
+use node_attestation_core::serving::{NodeReportedAddresses, ServingPolicy};
+use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::Cluster;
 use crate::client::ClusterAccess;
 use crate::hardening::admission::{self, Signing};
+use crate::nodes::{KubeNodeAddresses, KubeNodes};
+
+/// One cluster, and the parts by which its requests are answered.
+pub(crate) struct Wiring<'a> {
+    pub(crate) spec: &'a KubeletAuthenticationSpec,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) access: &'a ClusterAccess,
+    pub(crate) verifiers: Verifiers,
+    pub(crate) audiences: Vec<Audience>,
+    pub(crate) inventory: Arc<dyn Inventory>,
+    pub(crate) records: Arc<dyn Records>,
+    pub(crate) absences: Absences,
+    /// `None`: kube-controller-manager signs.
+    pub(crate) signer: Option<Arc<Signer>>,
+    pub(crate) enforced: bool,
+}
+
+impl Wiring<'_> {
+    /// What a decision about one of the cluster's requests needs to know.
+    pub(crate) fn context(self) -> Context {
+        let Self { spec, access, .. } = self;
+        let signs = self.signer.is_some();
+        let nodes = Arc::new(KubeNodes::new(access.client().clone()));
+        let policy = ledger_policy(spec, &self.verifiers, signs);
+        let ledger = RecordLedger::new(self.records, self.inventory.clone(), nodes, policy);
+        Context {
+            verifiers: self.verifiers,
+            audiences: self.audiences,
+            inventory: self.inventory,
+            ledger: Arc::new(ledger.with_absences(self.absences)),
+            issuance: self.signer.map_or(Issuance::ApproveOnly, Issuance::Sign),
+            lifetimes: lifetimes(spec),
+            duties: duties(spec, signs),
+            enforcement: Enforcement::new(self.enforced),
+            serving: serving_policy(spec, self.cluster, access),
+        }
+    }
+}
 
 /// The longest validity that is granted.
-pub(crate) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
+fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     Lifetimes {
         attested: seconds(spec.certificate.expiration_seconds),
@@ -25,7 +69,7 @@ pub(crate) fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
 }
 
 /// The requests that the controller answers beside those to the client signers of the verifiers.
-pub(crate) fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
+fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
     Duties {
         serving: true,
         built_in: if signs {
@@ -49,7 +93,7 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
 }
 
 /// What the ledger allows.
-pub(crate) fn ledger_policy(
+fn ledger_policy(
     spec: &KubeletAuthenticationSpec,
     verifiers: &Verifiers,
     signs: bool,
@@ -75,8 +119,19 @@ pub(crate) fn ledger_policy(
     }
 }
 
-/// What serving certificates must not be for; whose word counts is left to the caller.
-pub(crate) fn serving_policy(cluster: &Cluster, access: &ClusterAccess) -> ServingPolicy {
+/// What serving certificates may be for.
+fn serving_policy(
+    spec: &KubeletAuthenticationSpec,
+    cluster: &Cluster,
+    access: &ClusterAccess,
+) -> ServingPolicy {
+    let guest_reported: Option<Arc<dyn NodeReportedAddresses>> = match spec.guest_reported_addresses
+    {
+        GuestReportedAddresses::Refuse => None,
+        GuestReportedAddresses::Allow => {
+            Some(Arc::new(KubeNodeAddresses::new(access.client().clone())))
+        }
+    };
     let endpoint = cluster.endpoint.as_ref();
     let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());
     ServingPolicy {
@@ -87,7 +142,7 @@ pub(crate) fn serving_policy(cluster: &Cluster, access: &ClusterAccess) -> Servi
             .iter()
             .filter_map(|range| range.parse().ok())
             .collect(),
-        guest_reported: None,
+        guest_reported,
     }
 }
 

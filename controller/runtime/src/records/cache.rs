@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource as _;
@@ -52,8 +52,7 @@ impl Heard {
 
 /// The records of one cluster.
 pub(super) struct Cache {
-    state: Mutex<State>,
-    changes: watch::Sender<()>,
+    state: watch::Sender<State>,
     heard: Arc<Heard>,
 }
 
@@ -64,33 +63,27 @@ pub(super) struct State {
     /// whoever looks a record up compares the values.
     found_by: BTreeSet<(u64, String)>,
     digest: RandomState,
-    is_synced: bool,
 }
 
 impl Cache {
-    pub(super) fn new(is_synced: bool, heard: Arc<Heard>) -> Self {
+    pub(super) fn new(heard: Arc<Heard>) -> Self {
         Self {
-            state: Mutex::new(State {
-                is_synced,
-                ..State::default()
-            }),
-            changes: watch::Sender::new(()),
+            state: watch::Sender::default(),
             heard,
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is one step, so a panic elsewhere leaves it whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> watch::Ref<'_, State> {
+        self.state.borrow()
     }
 
+    /// Waits until the records are those of a list, and the API server was heard of just now.
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
-        self.wait(|state| state.is_synced && self.heard.is_recent())
-            .await
+        self.wait(|_| self.heard.is_recent()).await
     }
 
     pub(super) async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
-        let mut changes = self.changes.subscribe();
+        let mut changes = self.state.subscribe();
         let mut heard = self.heard.0.subscribe();
         let waiting = async {
             while !holds(&self.state()) {
@@ -116,26 +109,19 @@ impl Cache {
 
     /// Takes these for all that there are.
     pub(super) fn replace(&self, objects: Entries) {
-        let mut state = self.state();
-        *state = State {
-            is_synced: true,
-            ..State::default()
-        };
+        let mut state = State::default();
         for (name, stored) in objects {
             state.put(name, stored);
         }
-        drop(state);
-        self.changes.send_replace(());
+        self.state.send_replace(state);
     }
 
     pub(super) fn put(&self, name: String, stored: Result<Stored, BrokenRecord>) {
-        self.state().put(name, stored);
-        self.changes.send_replace(());
+        self.state.send_modify(|state| state.put(name, stored));
     }
 
     pub(super) fn remove(&self, name: &str) {
-        self.state().remove(name);
-        self.changes.send_replace(());
+        self.state.send_modify(|state| state.remove(name));
     }
 }
 
@@ -277,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
-        let cache = Cache::new(true, Arc::default());
+        let cache = Cache::new(Arc::default());
         let put = |name: &str, stored| {
             cache.put(name.to_owned(), stored);
             assert_found(&cache);

@@ -149,7 +149,7 @@ impl KubeRecords {
             last_renewal: Some(moment(issued.time)?),
             last_tpm_boot: issued.boot.map(|boot| crd::LastTpmBoot {
                 generation: issued.generation,
-                boot: object::boot_object(boot),
+                boot,
             }),
             conditions: Vec::new(),
         };

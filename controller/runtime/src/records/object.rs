@@ -10,10 +10,8 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
-    Opened, Record, RecordHolder, RequestRef, Revoked, SeenBoot, Stored, Tombstone,
-    TombstoneReason, Version,
+    Opened, Record, RecordHolder, RequestRef, SeenBoot, Stored, Version,
 };
-use node_attestation_core::verifier::TpmBoot;
 
 /// The longest name of a request that is written down.
 const MAX_NAME: usize = 253;
@@ -70,13 +68,13 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
         renewed_boot: status.as_ref().and_then(|status| {
             let last = status.last_tpm_boot?;
             (last.generation == spec.generation).then_some(SeenBoot {
-                boot: boot(last.boot),
+                boot: last.boot,
                 at: time(status.last_renewal.as_ref()?),
             })
         }),
         former_until: spec.former_until.as_ref().map(time),
-        tombstone: spec.tombstone.as_ref().map(tombstone),
-        revoked: spec.revoked.as_ref().map(revoked),
+        tombstone: spec.tombstone,
+        revoked: spec.revoked,
         reset: metadata
             .annotations
             .as_ref()
@@ -103,26 +101,8 @@ fn holder(spec: &NodeIdentitySpec) -> Result<RecordHolder, &'static str> {
             .map(KeyDigest::parse)
             .transpose()
             .map_err(|_| "spec.endorsementKeySHA256")?,
-        boot: spec.tpm_boot.map(boot),
+        boot: spec.tpm_boot,
     })
-}
-
-fn boot(boot: crd::TpmBoot) -> TpmBoot {
-    TpmBoot {
-        resets: boot.reset_count,
-        restarts: boot.restart_count,
-        clock: boot.clock,
-    }
-}
-
-/// What the object says of how far a TPM had come. The schema's numbers end with 63 bits, and no
-/// clock comes that far.
-pub(super) fn boot_object(boot: TpmBoot) -> crd::TpmBoot {
-    crd::TpmBoot {
-        reset_count: boot.resets,
-        restart_count: boot.restarts,
-        clock: boot.clock.min(i64::MAX.unsigned_abs()),
-    }
 }
 
 fn opened(opened: &crd::Opened) -> Result<Opened, &'static str> {
@@ -135,25 +115,6 @@ fn opened(opened: &crd::Opened) -> Result<Opened, &'static str> {
         time: time(&opened.time),
         stale_node: opened.stale_node_uid.clone(),
     })
-}
-
-fn tombstone(tombstone: &crd::Tombstone) -> Tombstone {
-    Tombstone {
-        since: time(&tombstone.since),
-        reason: match tombstone.reason {
-            crd::TombstoneReason::MachineGone => TombstoneReason::MachineGone,
-            crd::TombstoneReason::Renamed => TombstoneReason::Renamed,
-            crd::TombstoneReason::Unmanaged => TombstoneReason::Unmanaged,
-        },
-        until: time(&tombstone.until),
-    }
-}
-
-fn revoked(revoked: &crd::Revoked) -> Revoked {
-    Revoked {
-        generation: revoked.generation,
-        at: time(&revoked.at),
-    }
 }
 
 fn time(time: &Time) -> SystemTime {
@@ -191,7 +152,7 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         instance: holder.instance.clone(),
         machine_name: machine_name.map(str::to_owned),
         endorsement_key_sha256: holder.endorsement_key.map(|key| key.to_string()),
-        tpm_boot: holder.boot.map(boot_object),
+        tpm_boot: holder.boot,
         generation: *generation,
         opened: crd::Opened {
             key_sha256: opened.key.to_string(),
@@ -202,8 +163,8 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
         },
         not_after: moment(*not_after)?,
         former_until: former_until.map(moment).transpose()?,
-        tombstone: tombstone.map(tombstone_object).transpose()?,
-        revoked: revoked.map(revoked_object).transpose()?,
+        tombstone: *tombstone,
+        revoked: *revoked,
     })
 }
 
@@ -223,25 +184,6 @@ fn shown(text: &str, max: usize) -> String {
     } else {
         shown
     }
-}
-
-fn tombstone_object(tombstone: Tombstone) -> Result<crd::Tombstone, TimeError> {
-    Ok(crd::Tombstone {
-        since: moment(tombstone.since)?,
-        reason: match tombstone.reason {
-            TombstoneReason::MachineGone => crd::TombstoneReason::MachineGone,
-            TombstoneReason::Renamed => crd::TombstoneReason::Renamed,
-            TombstoneReason::Unmanaged => crd::TombstoneReason::Unmanaged,
-        },
-        until: moment(tombstone.until)?,
-    })
-}
-
-fn revoked_object(revoked: Revoked) -> Result<crd::Revoked, TimeError> {
-    Ok(crd::Revoked {
-        generation: revoked.generation,
-        at: moment(revoked.at)?,
-    })
 }
 
 pub(super) fn moment(time: SystemTime) -> Result<Time, TimeError> {

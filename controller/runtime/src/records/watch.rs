@@ -23,9 +23,7 @@ const WATCH_SECONDS: u32 = 45;
 
 /// The `NodeIdentity` objects of many clusters, as one watch has shown them.
 #[derive(Clone)]
-pub struct RecordsWatch(Arc<Inner>);
-
-struct Inner {
+pub struct RecordsWatch {
     client: Client,
     caches: Arc<Caches>,
 }
@@ -40,7 +38,6 @@ struct State {
     clusters: HashMap<ObjectKey, Arc<Cache>>,
     /// The objects so far of a list that is under way.
     listing: HashMap<ObjectKey, Entries>,
-    is_synced: bool,
     skipped: Skipped,
 }
 
@@ -75,7 +72,6 @@ impl RecordsWatch {
             state: Mutex::new(State {
                 clusters: HashMap::new(),
                 listing: HashMap::new(),
-                is_synced: false,
                 skipped: Skipped::new("NodeIdentity"),
             }),
             heard: heard.clone(),
@@ -87,13 +83,13 @@ impl RecordsWatch {
         };
         let config = watch_config().labels(labels).timeout(WATCH_SECONDS);
         let watch = follow(on_management(api, config), caches.clone());
-        (Self(Arc::new(Inner { client, caches })), watch)
+        (Self { client, caches }, watch)
     }
 
     /// The records of this cluster.
     pub fn of_cluster(&self, cluster: &ObjectKey) -> KubeRecords {
-        let cache = self.0.caches.cache(cluster);
-        KubeRecords::new(self.0.client.clone(), cluster, cache)
+        let cache = self.caches.state().cache(cluster, &self.caches.heard);
+        KubeRecords::new(self.client.clone(), cluster, cache)
     }
 }
 
@@ -101,10 +97,6 @@ impl Caches {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change is one step, so a panic elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn cache(&self, cluster: &ObjectKey) -> Arc<Cache> {
-        self.state().cache(cluster, &self.heard)
     }
 
     fn apply(&self, event: Event<Lenient<NodeIdentity>>) {
@@ -129,11 +121,11 @@ impl Caches {
                 for cluster in listing.keys() {
                     state.cache(cluster, &self.heard);
                 }
-                state.is_synced = true;
-                self.heard.now();
                 for (cluster, cache) in &state.clusters {
                     cache.replace(listing.remove(cluster).unwrap_or_default());
                 }
+                // After all of them: whoever hears of it asks them.
+                self.heard.now();
                 state.clusters.retain(|_, cache| is_used(cache));
             }
             Event::Apply(object) => {
@@ -160,8 +152,7 @@ impl State {
             // Those of clusters that are gone make room before the map grows.
             self.clusters.retain(|_, cache| is_used(cache));
         }
-        let is_synced = self.is_synced;
-        let new = || Arc::new(Cache::new(is_synced, heard.clone()));
+        let new = || Arc::new(Cache::new(heard.clone()));
         let cache = self.clusters.entry(cluster.clone()).or_insert_with(new);
         cache.clone()
     }

@@ -11,10 +11,8 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::Api;
 use kubelet_attestation::names::Audience;
-use node_attestation_core::crd::{GuestReportedAddresses, KubeletAuthentication};
-use node_attestation_core::decide::Context;
-use node_attestation_core::ledger::RecordLedger;
-use node_attestation_core::scope::{Enforcement, Issuance};
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::ledger::Absences;
 use node_attestation_core::verifier::Verifiers;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -24,8 +22,8 @@ use crate::capi::{CapiInventory, Cluster, ObjectKey, Objects, Selection};
 use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
 use crate::hardening::admission;
-use crate::management::{VerifierUnavailable, spec_mapping};
-use crate::nodes::{KubeNodeAddresses, KubeNodes};
+use crate::management::VerifierUnavailable;
+use crate::management::spec_mapping::{Wiring, is_to_be_enforced};
 use crate::records::KubeRecords;
 
 /// For all that is read before the first request is answered: some lists of small objects.
@@ -114,40 +112,25 @@ impl Standalone {
         let more = more_audiences(&spec.audiences).map_err(refused)?;
         audiences.extend(more);
 
-        let inventory = Arc::new(CapiInventory::new(said.objects, key.clone()));
-        let ledger = RecordLedger::new(
-            Arc::new(KubeRecords::start(
-                client.clone(),
-                &key.namespace,
-                &key.name,
-            )),
-            inventory.clone(),
-            Arc::new(KubeNodes::new(access.client().clone())),
-            spec_mapping::ledger_policy(spec, &verifiers, true),
-        );
-        let mut serving = spec_mapping::serving_policy(&said.cluster, &access);
-        serving.guest_reported = match spec.guest_reported_addresses {
-            GuestReportedAddresses::Refuse => None,
-            GuestReportedAddresses::Allow => {
-                Some(Arc::new(KubeNodeAddresses::new(access.client().clone())))
-            }
-        };
         // Whether it is to be is found out by whoever looks after the cluster.
-        let enforced = spec_mapping::is_to_be_enforced(spec)
+        let enforced = is_to_be_enforced(spec)
             && admission::is_enforced(access.client())
                 .await
                 .unwrap_or(false);
-        let context = Context {
+        let records = KubeRecords::start(client.clone(), &key.namespace, &key.name);
+        let wiring = Wiring {
+            spec,
+            cluster: &said.cluster,
+            access: &access,
             verifiers,
             audiences: audiences.into_iter().collect(),
-            inventory,
-            ledger: Arc::new(ledger),
-            issuance: Issuance::Sign(signer),
-            lifetimes: spec_mapping::lifetimes(spec),
-            duties: spec_mapping::duties(spec, true),
-            enforcement: Enforcement::new(enforced),
-            serving,
+            inventory: Arc::new(CapiInventory::new(said.objects, key.clone())),
+            records: Arc::new(records),
+            absences: Absences::default(),
+            signer: Some(signer),
+            enforced,
         };
+        let context = wiring.context();
         let cluster = key.to_string();
         tracing::info!(cluster, "by the machines and records of this Cluster");
         if said.cluster.paused {

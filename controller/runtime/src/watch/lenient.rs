@@ -30,7 +30,7 @@ const MAX_TOLD: usize = 1000;
 ///   type says is missing. A `deletionTimestamp` that cannot be read is present.
 #[derive(Debug, Clone)]
 pub(crate) struct Lenient<K, R = K> {
-    metadata: ObjectMeta,
+    pub(crate) metadata: ObjectMeta,
     /// The object, or why it is not what its type says.
     pub(crate) object: Result<K, Unreadable>,
     resource: PhantomData<fn() -> R>,
@@ -57,42 +57,7 @@ impl From<serde_json::Error> for Unreadable {
     }
 }
 
-/// The top of an object: its metadata, and its other fields as text.
-#[derive(Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) metadata: ObjectMeta,
-    fields: Fields,
-}
-
 type Fields = BTreeMap<String, Box<RawValue>>;
-
-impl Parts {
-    /// Reads any JSON value; what is no object has no fields.
-    pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = deserializer.deserialize_newtype_struct(RAW_VALUE, AnyText)?;
-        let mut fields: Fields = serde_json::from_str(text.get()).unwrap_or_default();
-        let metadata = fields.remove("metadata");
-        let metadata = metadata.and_then(|text| serde_json::from_str(text.get()).ok());
-        Ok(Self {
-            metadata: metadata_of(&metadata.unwrap_or_default()),
-            fields,
-        })
-    }
-
-    /// A field; `None` where it is missing.
-    pub(crate) fn field<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Unreadable> {
-        let text = self.fields.get(name).map_or("null", |text| text.get());
-        Ok(serde_json::from_str(text)?)
-    }
-
-    fn whole<K: DeserializeOwned>(mut self) -> (ObjectMeta, Result<K, Unreadable>) {
-        let object = to_raw_value(&self.metadata).and_then(|metadata| {
-            self.fields.insert("metadata".to_owned(), metadata);
-            serde_json::from_str(&serde_json::to_string(&self.fields)?)
-        });
-        (self.metadata, object.map_err(Unreadable::from))
-    }
-}
 
 /// By which `serde_json` knows that a value is wanted as text, without a limit to its depth.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
@@ -146,33 +111,42 @@ fn metadata_of(fields: &Fields) -> ObjectMeta {
 
 impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (metadata, object) = Parts::read(deserializer)?.whole();
+        let text = deserializer.deserialize_newtype_struct(RAW_VALUE, AnyText)?;
+        // What is no object has no fields.
+        let mut fields: Fields = serde_json::from_str(text.get()).unwrap_or_default();
+        let metadata = fields.remove("metadata");
+        let metadata = metadata.and_then(|text| serde_json::from_str(text.get()).ok());
+        let metadata = metadata_of(&metadata.unwrap_or_default());
+        let object = to_raw_value(&metadata).and_then(|text| {
+            fields.insert("metadata".to_owned(), text);
+            serde_json::from_str(&serde_json::to_string(&fields)?)
+        });
         Ok(Self {
             metadata,
-            object,
+            object: object.map_err(Unreadable::from),
             resource: PhantomData,
         })
     }
 }
 
-impl<K, R: Resource<DynamicType = ()>> Resource for Lenient<K, R> {
-    type DynamicType = ();
+impl<K, R: Resource> Resource for Lenient<K, R> {
+    type DynamicType = R::DynamicType;
     type Scope = R::Scope;
 
-    fn kind((): &()) -> Cow<'_, str> {
-        R::kind(&())
+    fn kind(of: &R::DynamicType) -> Cow<'_, str> {
+        R::kind(of)
     }
 
-    fn group((): &()) -> Cow<'_, str> {
-        R::group(&())
+    fn group(of: &R::DynamicType) -> Cow<'_, str> {
+        R::group(of)
     }
 
-    fn version((): &()) -> Cow<'_, str> {
-        R::version(&())
+    fn version(of: &R::DynamicType) -> Cow<'_, str> {
+        R::version(of)
     }
 
-    fn plural((): &()) -> Cow<'_, str> {
-        R::plural(&())
+    fn plural(of: &R::DynamicType) -> Cow<'_, str> {
+        R::plural(of)
     }
 
     fn meta(&self) -> &ObjectMeta {

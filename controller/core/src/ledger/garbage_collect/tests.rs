@@ -241,17 +241,18 @@ fn what_a_sweep_did_is_told_of_once() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     let (node_name, generation) = (name("n1"), 1);
-    let buried = SweepAction::Buried {
+    let buried = SweepAction {
         node_name: node_name.clone(),
         generation,
-        contradicted: false,
+        what: Swept::Buried,
     };
     assert_eq!(swept_again(&world, 2).done, [buried]);
 
     world.node("n1", true, 3);
-    let removed = SweepAction::NodeRemoved {
+    let removed = SweepAction {
         node_name,
         generation,
+        what: Swept::NodeRemoved,
     };
     assert_eq!(swept(&world, 3).done, [removed]);
     assert_eq!(swept(&world, 3).done, []);
@@ -264,9 +265,10 @@ fn a_stale_node_that_is_removed_is_told_of_once() {
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
     world.node("n1", false, 0);
 
-    let removed = SweepAction::StaleNodeRemoved {
+    let removed = SweepAction {
         node_name: name("n1"),
         generation: 1,
+        what: Swept::StaleNodeRemoved,
     };
     assert_eq!(swept(&world, 0).done, [removed]);
     assert_eq!(swept(&world, 0).done, []);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use zeroize::Zeroizing;
 
-use super::{Kept, Reference, Watched};
+use super::{Kept, Nothing, Reference, Watched};
 
 /// A `KubeadmConfig`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +57,6 @@ struct BootstrapToken {
     token: Option<TokenId>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(in crate::capi) struct Status {}
-
 impl BootstrapConfig {
     /// Whether this reference is to a `KubeadmConfig`: another bootstrap provider's configuration
     /// is not read.
@@ -76,9 +73,9 @@ impl Watched for BootstrapConfig {
 
 impl Kept for BootstrapConfig {
     type Spec = Spec;
-    type Status = Status;
+    type Status = Nothing;
 
-    fn kept(_metadata: ObjectMeta, spec: Spec, _status: Status) -> Option<Self> {
+    fn kept(_: ObjectMeta, spec: Spec, _: Nothing) -> Option<Self> {
         let init = spec
             .init_configuration
             .and_then(|init| init.node_registration);

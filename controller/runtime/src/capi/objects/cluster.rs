@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 use super::attestors::{OwnAttestors, Topology};
-use super::{CORE_GROUP, Kept, RawReference, Reference, Watched, is_deleting, is_paused};
+use super::{CORE_GROUP, Kept, Nothing, RawReference, Reference, Watched, is_deleting, is_paused};
 
 /// A Cluster, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,9 +66,6 @@ struct Ranges {
     cidr_blocks: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(in crate::capi) struct Status {}
-
 impl Watched for Cluster {
     const GROUP: &'static str = CORE_GROUP;
     const KIND: &'static str = "Cluster";
@@ -78,9 +75,9 @@ impl Watched for Cluster {
 
 impl Kept for Cluster {
     type Spec = Spec;
-    type Status = Status;
+    type Status = Nothing;
 
-    fn kept(metadata: ObjectMeta, spec: Spec, _status: Status) -> Option<Self> {
+    fn kept(metadata: ObjectMeta, spec: Spec, _: Nothing) -> Option<Self> {
         let namespace = metadata.namespace.clone()?;
         let endpoint = spec.control_plane_endpoint.and_then(|endpoint| {
             let host = endpoint.host.filter(|host| !host.is_empty())?;

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
 
-use super::Kept;
+use super::{Kept, Nothing};
 
 /// An `InfraMachine`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,14 +20,11 @@ pub(in crate::capi) struct Spec {
     provider_id: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(in crate::capi) struct Status {}
-
 impl Kept for InfraMachine {
     type Spec = Spec;
-    type Status = Status;
+    type Status = Nothing;
 
-    fn kept(_metadata: ObjectMeta, spec: Spec, _status: Status) -> Option<Self> {
+    fn kept(_: ObjectMeta, spec: Spec, _: Nothing) -> Option<Self> {
         let said = spec.provider_id.filter(|id| !id.is_empty());
         Some(Self {
             unnamed: said.is_none(),
@@ -44,19 +41,16 @@ pub(in crate::capi) struct InfraMachinePool {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-pub(in crate::capi) struct PoolSpec {}
-
-#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::capi) struct PoolStatus {
     infrastructure_machine_kind: Option<String>,
 }
 
 impl Kept for InfraMachinePool {
-    type Spec = PoolSpec;
+    type Spec = Nothing;
     type Status = PoolStatus;
 
-    fn kept(_metadata: ObjectMeta, _spec: PoolSpec, status: PoolStatus) -> Option<Self> {
+    fn kept(_: ObjectMeta, _: Nothing, status: PoolStatus) -> Option<Self> {
         let kind = status.infrastructure_machine_kind;
         Some(Self {
             has_machines: kind.is_some_and(|kind| !kind.is_empty()),

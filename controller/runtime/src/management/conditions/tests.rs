@@ -2,6 +2,7 @@ use node_attestation_core::crd::KubeletAuthenticationSpec;
 use node_attestation_core::testing::now;
 
 use super::*;
+use crate::management::cluster_status::AutoApprove;
 use crate::preflight::ServerVersion;
 
 fn authentication(attestor: &str) -> KubeletAuthentication {
@@ -202,7 +203,7 @@ fn the_signers_are_those_that_kubelets_ask() {
 fn a_restart_leaves_the_conditions_as_they_are_until_something_is_known() {
     let mut authentication = authentication("aws");
     let mut health = healthy();
-    health.paths = AutoApproveStatus::Closed("closed".to_owned());
+    health.paths = Some((AutoApprove::Closed, "closed".to_owned()));
     let before = status(&authentication, &serving(health), now());
     authentication.status = Some(before.clone());
     let later = now() + std::time::Duration::from_mins(1);

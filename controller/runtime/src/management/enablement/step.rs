@@ -216,14 +216,14 @@ impl Obstacle {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
 
     /// A Cluster that authorizes these.
-    pub(in crate::management::enablement) fn cluster(attestors: OwnAttestors) -> Cluster {
+    fn cluster(attestors: OwnAttestors) -> Cluster {
         Cluster {
             uid: "uid".to_owned(),
             paused: false,

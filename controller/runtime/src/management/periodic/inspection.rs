@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::management::cluster_status::{ApiReachability, AutoApproveStatus, Health};
+use crate::management::cluster_status::{ApiReachability, AutoApprove, Health};
 
 /// The time between two inspections of a cluster where something is wrong that its operator will mend.
 const WRONG_AGAIN: Duration = Duration::from_mins(1);
@@ -47,11 +47,9 @@ fn period(found: &Health, sync_period: Duration) -> Duration {
     let is_wrong = !is_reachable || !found.missing.is_empty() || !found.undone.is_empty();
     let period = match found.paths {
         _ if is_wrong => WRONG_AGAIN,
-        AutoApproveStatus::Closed(_) => sync_period,
-        AutoApproveStatus::Unknown
-        | AutoApproveStatus::Unasked(_)
-        | AutoApproveStatus::Waiting(_) => WRONG_AGAIN,
-        AutoApproveStatus::Bindings(_) | AutoApproveStatus::Open(_) => OPEN_AGAIN,
+        None | Some((AutoApprove::Unasked | AutoApprove::Waiting, _)) => WRONG_AGAIN,
+        Some((AutoApprove::Closed, _)) => sync_period,
+        Some((AutoApprove::Bindings | AutoApprove::Open, _)) => OPEN_AGAIN,
     };
     period.min(sync_period)
 }
@@ -61,14 +59,14 @@ mod tests {
     use super::*;
     use crate::preflight::ServerVersion;
 
-    fn found(paths: AutoApproveStatus) -> Health {
+    fn found(paths: Option<AutoApprove>) -> Health {
         let version = ServerVersion {
             name: "v1.36.0".to_owned(),
             number: Some((1, 36)),
         };
         Health {
             answers: ApiReachability::Yes(version),
-            paths,
+            paths: paths.map(|found| (found, String::new())),
             ..Health::default()
         }
     }
@@ -76,7 +74,7 @@ mod tests {
     #[test]
     fn a_cluster_in_order_is_inspected_each_sync_period_and_any_other_sooner() {
         let minutes = |found: &Health| period(found, Duration::from_mins(30)).as_secs() / 60;
-        let closed = || found(AutoApproveStatus::Closed(String::new()));
+        let closed = || found(Some(AutoApprove::Closed));
         let none = || "x".to_owned();
 
         assert_eq!(minutes(&closed()), 30);
@@ -101,24 +99,21 @@ mod tests {
                 undone: vec![none()],
                 ..closed()
             },
-            found(AutoApproveStatus::Unknown),
-            found(AutoApproveStatus::Unasked(none())),
-            found(AutoApproveStatus::Waiting(none())),
+            found(None),
+            found(Some(AutoApprove::Unasked)),
+            found(Some(AutoApprove::Waiting)),
         ] {
             assert_eq!(minutes(&wrong), 1, "{wrong:?}");
         }
-        for open in [
-            AutoApproveStatus::Bindings(none()),
-            AutoApproveStatus::Open(none()),
-        ] {
-            assert_eq!(minutes(&found(open)), 5);
+        for open in [AutoApprove::Bindings, AutoApprove::Open] {
+            assert_eq!(minutes(&found(Some(open))), 5);
         }
     }
 
     #[test]
     fn no_cluster_is_inspected_more_seldom_than_the_sync_period() {
         let second = Duration::from_secs(1);
-        let open = found(AutoApproveStatus::Open(String::new()));
+        let open = found(Some(AutoApprove::Open));
 
         assert_eq!(period(&open, second), second);
         assert_eq!(period(&Health::default(), second), second);

@@ -75,10 +75,10 @@ fn a_record_is_retired_once_its_machine_has_another_provider_id() {
         let swept = swept_again(&world, 2);
 
         assert!(!world.record("n1").is_live());
-        let buried = SweepAction::Buried {
+        let buried = SweepAction {
             node_name: name("n1"),
             generation: 1,
-            contradicted: true,
+            what: Swept::Contradicted,
         };
         assert_eq!(swept.done, [buried]);
     }
