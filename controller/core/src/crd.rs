@@ -29,7 +29,7 @@ pub use aws::{AwsNodeName, AwsSettings};
 pub use kubelet_authentication::{
     Adoption, AutoApproveBindings, BootstrapTokens, BuiltInRenewal, CertificateLifetimes,
     GuestReportedAddresses, IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec,
-    KubeletAuthenticationStatus, NameReuse, Reenrolment, StaleNodes,
+    KubeletAuthenticationStatus, NameReuse, PublishedCaKey, Reenrolment, StaleNodes,
 };
 pub use manifests::{manifests, workload_manifest, yaml};
 pub use name::object_name;

@@ -27,9 +27,11 @@
 
 use std::fmt;
 use std::future::pending;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::future::{FutureExt as _, join_all};
 use kube::Client;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::reason;
@@ -54,13 +56,15 @@ mod leader;
 mod not_ready;
 mod periodic;
 mod record_events;
+mod shard;
 mod single_object;
 pub(crate) mod spec_mapping;
 mod status_writer;
 mod supervisor;
 
 use ca_key_registry::CaKeys;
-use leader::{Candidate, KubeLeases};
+use leader::{Candidate, Holders, KubeLeases, TermEnd};
+use shard::Shard;
 
 /// The default of [`Settings::sync_period`].
 pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
@@ -71,9 +75,13 @@ pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 pub struct Settings {
     /// The objects that it serves.
     pub selection: Selection,
-    /// Only one of several replicas works at a time; this one goes by the name given, and something
+    /// Only one of several replicas serves a cluster at a time; this one goes by the name given, and something
     /// that tells it from others of that name. `None`: there is only one.
     pub candidate: Option<String>,
+    /// The parts that the clusters are divided into, each with a Lease: replicas serve as many parts each. All
+    /// replicas need the same number. It says nothing without a `candidate`. `None`: one, so that one replica
+    /// serves all clusters.
+    pub shards: Option<NonZeroU32>,
     /// Where workload clusters' API servers may be.
     pub reach: EgressPolicy,
     /// For how long a Machine has to be missing before its record is retired, its certificates are
@@ -176,8 +184,8 @@ impl Fleet {
         self
     }
 
-    /// Answers requests until `stop` is ready; only while this replica leads, where there may be
-    /// others.
+    /// Answers requests until `stop` is ready; where there may be other replicas, those of the shards that this one
+    /// leads.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         // A replica that does not lead watches too: it knows all objects when it is its turn.
         let (shared, mut watching) = self.watching();
@@ -190,32 +198,57 @@ impl Fleet {
     }
 
     async fn lead(&self, shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
-        let mut stop = std::pin::pin!(stop);
         let Some(name) = &self.settings.candidate else {
-            return cluster_registry::supervise_all(&self.settings, shared, stop).await;
+            return cluster_registry::supervise_all(&self.settings, shared, Shard::ONLY, stop)
+                .await;
         };
         let identity = leader::identity(name);
         let lease = self.lease_name();
-        let leases = KubeLeases::new(self.leases.clone(), lease.clone());
-        let candidate = Candidate::new(leases, lease, identity, now);
+        let holders = Holders::default();
+        let stop = stop.shared();
+        let count = self.settings.shards.map_or(1, NonZeroU32::get);
+        let shards = Shard::all(count).map(|shard| {
+            let lease = shard.lease_name(&lease);
+            let leases = KubeLeases::new(self.leases.clone(), lease.clone());
+            let candidate = Candidate::new(leases, lease, identity.clone(), holders.clone(), now);
+            self.lead_shard(candidate, shard, shared, stop.clone())
+        });
+        join_all(shards).await;
+    }
+
+    async fn lead_shard(
+        &self,
+        candidate: Candidate<KubeLeases>,
+        shard: Shard,
+        shared: &Arc<Shared>,
+        stop: impl Future<Output = ()> + Clone,
+    ) {
         loop {
             let mut term = tokio::select! {
-                () = &mut stop => return,
+                () = stop.clone() => return,
                 term = candidate.lead() => term,
             };
-            let work = |stop| self.work(shared.clone(), stop);
-            let stopped = Box::pin(term.during(&mut stop, work)).await;
-            if stopped {
-                return term.release().await;
+            let work = |stop| self.work(shared.clone(), shard, stop);
+            match Box::pin(term.during(stop.clone(), work)).await {
+                TermEnd::Stopped => return term.release().await,
+                TermEnd::AskedFor => term.release().await,
+                TermEnd::Lost => {}
             }
         }
     }
 
-    /// Looks after all clusters, on a task of its own: renewing the Lease waits for none of it.
-    async fn work(&self, shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
+    /// Looks after the clusters of a shard, on a task of its own: renewing the Lease waits for none of it.
+    async fn work(
+        &self,
+        shared: Arc<Shared>,
+        shard: Shard,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) {
         let settings = self.settings.clone();
         let mut work = JoinSet::new();
-        work.spawn(async move { cluster_registry::supervise_all(&settings, &shared, stop).await });
+        work.spawn(async move {
+            cluster_registry::supervise_all(&settings, &shared, shard, stop).await;
+        });
         if let Some(ended) = work.join_next().await {
             resume_panic(ended);
         }

@@ -1,11 +1,12 @@
 //! All clusters of a management cluster.
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ArgAction;
+use clap::{ArgAction, value_parser};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::management::{Fleet, Settings};
@@ -17,6 +18,9 @@ use crate::tpm::ConfigMapReader;
 
 /// Where Linux keeps a host's name; a Pod's is its own.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// Each replica reads each Lease every two seconds.
+const MAX_SHARDS: i64 = 64;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "A management cluster, with Cluster API")]
@@ -30,9 +34,13 @@ pub(super) struct ManagementArguments {
     /// Look after what has this value of the label cluster.x-k8s.io/watch-filter only
     #[arg(long, value_name = "VALUE")]
     watch_filter: Option<String>,
-    /// Whether several replicas take turns, by a Lease
+    /// Whether there may be several replicas, of which one leads, by a Lease
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
+    /// Divide the clusters into so many shards, each with a Lease, so that replicas share the work; the same
+    /// number for all replicas, and at least as many as there are replicas
+    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=MAX_SHARDS), default_value_t = 1)]
+    shards: u32,
     /// How long a Machine has to be missing, in two rounds at least, until its record is retired, its
     /// certificates are revoked and its Node is deleted
     #[arg(
@@ -65,6 +73,7 @@ pub(super) async fn run(
     settings.selection.namespace = arguments.namespace;
     settings.selection.watch_filter = arguments.watch_filter;
     settings.candidate = arguments.leader_elect.then(host_name);
+    settings.shards = NonZeroU32::new(arguments.shards);
     settings.missing_machine_timeout = Some(arguments.missing_machine_timeout);
     settings.sync_period = Some(arguments.sync_period);
     settings.reach = EgressPolicy {

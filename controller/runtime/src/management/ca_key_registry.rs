@@ -1,8 +1,9 @@
-//! The CA keys of the served clusters.
+//! The CA keys of the served clusters, those of other replicas' shards included.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use node_attestation_core::crd::PublishedCaKey;
 use node_attestation_core::identifiers::KeyDigest;
 use tokio::sync::watch;
 
@@ -14,10 +15,21 @@ use crate::capi::{ClusterCa, ObjectKey};
 ///
 /// A CA certificate is public, so a tenant can claim any by its certificate alone. Such a claim
 /// stands in the way of nobody but clusters of the same namespace.
+///
+/// Clusters that are served here are known by their Secrets, at once. Those of other shards are known by what
+/// their `KubeletAuthentication`s publish, so two clusters that get one key at the same time are both served
+/// until each status was written and seen.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CaKeys {
-    keys: Arc<Mutex<BTreeMap<ObjectKey, CaKey>>>,
+    keys: Arc<Mutex<BTreeMap<ObjectKey, Entry>>>,
     changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    key: CaKey,
+    /// Whether the cluster is served here; what its `KubeletAuthentication` publishes does not count then.
+    is_held: bool,
 }
 
 /// The key of a cluster's CA.
@@ -35,6 +47,8 @@ pub(super) struct CaKeyHolder {
     cluster: ObjectKey,
     changes: watch::Receiver<u64>,
     key: Option<CaKey>,
+    /// Whether the Secret was read.
+    is_known: bool,
     /// What was said last of others.
     told: Option<ObjectKey>,
 }
@@ -46,6 +60,13 @@ impl CaKey {
             is_proved: ca.signer().is_some(),
         }
     }
+
+    fn published(published: &PublishedCaKey) -> Option<Self> {
+        Some(Self {
+            digest: KeyDigest::parse(&published.spki_sha256).ok()?,
+            is_proved: published.proved,
+        })
+    }
 }
 
 impl CaKeys {
@@ -55,31 +76,56 @@ impl CaKeys {
             cluster,
             changes: self.changes.subscribe(),
             key: None,
+            is_known: false,
             told: None,
         }
     }
 
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, CaKey>> {
+    /// Takes note of what the `KubeletAuthentication` of a cluster publishes; `None`: nothing, or it is gone.
+    pub(super) fn published(&self, cluster: &ObjectKey, key: Option<&PublishedCaKey>) {
+        let is_held = self.keys().get(cluster).is_some_and(|entry| entry.is_held);
+        if !is_held {
+            self.set(cluster, key.and_then(CaKey::published), false);
+        }
+    }
+
+    /// Forgets what was published by `KubeletAuthentication`s that are not there.
+    pub(super) fn forget_all_but(&self, is_there: impl Fn(&ObjectKey) -> bool) {
+        let mut keys = self.keys();
+        let before = keys.len();
+        keys.retain(|cluster, entry| entry.is_held || is_there(cluster));
+        let changed = keys.len() != before;
+        drop(keys);
+        if changed {
+            self.change();
+        }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Entry>> {
         // Every change of the map is one insertion or removal, so a panic elsewhere leaves it whole.
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, cluster: &ObjectKey, key: Option<CaKey>) {
+    fn set(&self, cluster: &ObjectKey, key: Option<CaKey>, is_held: bool) {
         let former = match key {
-            Some(key) => self.keys().insert(cluster.clone(), key),
+            Some(key) => self.keys().insert(cluster.clone(), Entry { key, is_held }),
             None => self.keys().remove(cluster),
         };
-        if former != key {
-            self.changes
-                .send_modify(|count| *count = count.wrapping_add(1));
+        if former.map(|entry| entry.key) != key {
+            self.change();
         }
+    }
+
+    fn change(&self) {
+        self.changes
+            .send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Another cluster whose CA key is this cluster's, and that may say so.
     fn other(&self, cluster: &ObjectKey) -> Option<ObjectKey> {
         let keys = self.keys();
-        let own = keys.get(cluster)?;
-        let mut others = keys.iter().filter(|(other, key)| {
+        let own = keys.get(cluster)?.key;
+        let mut others = keys.iter().filter(|(other, Entry { key, .. })| {
             let may_say_so = key.is_proved || other.namespace == cluster.namespace;
             key.digest == own.digest && may_say_so && *other != cluster
         });
@@ -91,10 +137,29 @@ impl CaKeyHolder {
     /// Says which key the cluster has now, and finds another cluster that has it too.
     pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
         self.key = key;
-        self.all.set(&self.cluster, key);
+        self.is_known = true;
+        self.all.set(&self.cluster, key, true);
         self.changes.mark_unchanged();
         self.told = self.all.other(&self.cluster);
         self.told.clone()
+    }
+
+    /// The key as the status has it: as `before` while nothing is known.
+    pub(super) fn publication(&self, before: Option<PublishedCaKey>) -> Option<PublishedCaKey> {
+        if !self.is_known {
+            return before;
+        }
+        self.key.map(|key| PublishedCaKey {
+            spki_sha256: key.digest.to_string(),
+            proved: key.is_proved,
+        })
+    }
+
+    /// Leaves the cluster, with its key, to another replica.
+    pub(super) fn leave(mut self) {
+        if let Some(key) = self.key.take() {
+            self.all.set(&self.cluster, Some(key), false);
+        }
     }
 
     /// Waits until [`Self::hold`] would say something else. What others do with keys of their own
@@ -113,14 +178,17 @@ impl CaKeyHolder {
     /// Also whether the cluster is still known to have its key: a predecessor of this holder may
     /// have been dropped only now.
     fn is_as_told(&self) -> bool {
-        let own = self.all.keys().get(&self.cluster).copied();
+        let own = self.all.keys().get(&self.cluster).map(|entry| entry.key);
         own == self.key && self.all.other(&self.cluster) == self.told
     }
 }
 
 impl Drop for CaKeyHolder {
     fn drop(&mut self) {
-        self.all.set(&self.cluster, None);
+        let is_held = |entry: &Entry| entry.is_held;
+        if self.all.keys().get(&self.cluster).is_some_and(is_held) {
+            self.all.set(&self.cluster, None, false);
+        }
     }
 }
 
@@ -200,6 +268,70 @@ mod tests {
         assert_eq!(one.changed().now_or_never(), Some(()));
         one.hold(Some(key(1, true)));
         assert!(keys.keys().contains_key(&cluster("a")));
+    }
+
+    fn published(byte: u8, is_proved: bool) -> PublishedCaKey {
+        PublishedCaKey {
+            spki_sha256: key(byte, true).digest.to_string(),
+            proved: is_proved,
+        }
+    }
+
+    #[test]
+    fn a_cluster_of_another_shard_is_known_by_what_is_published_of_it() {
+        let keys = CaKeys::default();
+        let mut one = keys.holder(cluster("a"));
+        one.hold(Some(key(1, true)));
+
+        keys.published(&cluster("b"), Some(&published(1, true)));
+        assert_eq!(one.changed().now_or_never(), Some(()));
+        assert_eq!(one.hold(Some(key(1, true))), Some(cluster("b")));
+
+        keys.published(&cluster("b"), None);
+        assert_eq!(one.hold(Some(key(1, true))), None);
+        keys.published(&cluster("b"), Some(&published(1, false)));
+        assert_eq!(one.hold(Some(key(1, true))), None, "it is not proved");
+    }
+
+    #[test]
+    fn what_is_published_of_a_cluster_that_is_served_here_does_not_count() {
+        let keys = CaKeys::default();
+        let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
+        two.hold(Some(key(2, true)));
+
+        keys.published(&cluster("b"), Some(&published(1, true)));
+
+        assert_eq!(one.hold(Some(key(1, true))), None);
+    }
+
+    #[test]
+    fn a_cluster_that_is_left_to_another_replica_keeps_its_key_until_it_is_deleted() {
+        let keys = CaKeys::default();
+        let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
+        one.hold(Some(key(1, true)));
+        two.hold(Some(key(1, true)));
+
+        two.leave();
+        assert_eq!(one.hold(Some(key(1, true))), Some(cluster("b")));
+
+        keys.forget_all_but(|_| true);
+        assert_eq!(one.hold(Some(key(1, true))), Some(cluster("b")));
+        keys.forget_all_but(|other| *other == cluster("a"));
+        assert_eq!(one.changed().now_or_never(), Some(()));
+        assert_eq!(one.hold(Some(key(1, true))), None);
+    }
+
+    #[test]
+    fn a_key_is_published_once_the_secret_was_read() {
+        let keys = CaKeys::default();
+        let mut one = keys.holder(cluster("a"));
+        let before = Some(published(1, true));
+        assert_eq!(one.publication(before.clone()), before);
+
+        one.hold(Some(key(2, false)));
+        assert_eq!(one.publication(before.clone()), Some(published(2, false)));
+        one.hold(None);
+        assert_eq!(one.publication(before), None);
     }
 
     #[test]

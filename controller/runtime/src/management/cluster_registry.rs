@@ -1,4 +1,4 @@
-//! The served clusters, each with its supervisor.
+//! The served clusters of a shard, each with its supervisor.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,6 +16,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep;
 
 use super::enablement::Enablement;
+use super::shard::Shard;
 use super::supervisor::supervise;
 use super::{Settings, Shared};
 use crate::capi::ObjectKey;
@@ -24,13 +25,14 @@ use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// Looks after every cluster until `stop` is ready, and then ends what is being done.
+/// Looks after every cluster of the shard until `stop` is ready, and then ends what is being done.
 pub(super) async fn supervise_all(
     settings: &Settings,
     shared: &Arc<Shared>,
+    shard: Shard,
     stop: impl Future<Output = ()>,
 ) {
-    let mut directory = Directory::new(shared.clone());
+    let mut directory = Directory::new(shared.clone(), shard);
     let mut events = authentications(settings, shared).boxed();
     let mut stop = pin!(stop);
     loop {
@@ -46,6 +48,8 @@ pub(super) async fn supervise_all(
 
 struct Directory {
     shared: Arc<Shared>,
+    shard: Shard,
+    /// Those of other shards too: a Cluster that is made again, or moved, may belong to this one then.
     clusters: HashMap<ObjectKey, Entry>,
     tasks: JoinSet<()>,
     started: HashMap<Id, ObjectKey>,
@@ -72,9 +76,10 @@ struct Entry {
 }
 
 impl Directory {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<Shared>, shard: Shard) -> Self {
         Self {
-            enablement: Enablement::new(shared.clone()),
+            enablement: Enablement::new(shared.clone(), shard),
+            shard,
             is_listed: false,
             shared,
             clusters: HashMap::new(),
@@ -107,12 +112,15 @@ impl Directory {
             Event::InitDone => {
                 self.is_listed = true;
                 let gone = self.clusters.extract_if(|_, entry| !entry.listed);
-                gone.for_each(|(_, entry)| entry.deleted());
+                gone.for_each(|(key, entry)| entry.deleted(&key, &self.shared));
+                let ca_keys = &self.shared.ca_keys;
+                ca_keys.forget_all_but(|key| self.clusters.contains_key(key));
             }
             Event::Delete(seen) => {
-                let entry = ObjectKey::of(seen.meta()).and_then(|key| self.clusters.remove(&key));
-                if let Some(entry) = entry {
-                    entry.deleted();
+                if let Some((key, entry)) =
+                    ObjectKey::of(seen.meta()).and_then(|key| self.clusters.remove_entry(&key))
+                {
+                    entry.deleted(&key, &self.shared);
                 }
             }
         }
@@ -130,6 +138,9 @@ impl Directory {
     }
 
     fn there_is(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
+        let status = authentication.status.as_ref();
+        let ca_key = status.and_then(|status| status.ca_key.as_ref());
+        self.shared.ca_keys.published(&key, ca_key);
         let authentication = ClusterEvent::Is(Arc::new(authentication));
         if let Some(entry) = self.clusters.get_mut(&key) {
             entry.listed = true;
@@ -157,7 +168,8 @@ impl Directory {
         authentication: &watch::Sender<ClusterEvent>,
         wait: Duration,
     ) {
-        let supervised = supervise(self.shared.clone(), key.clone(), authentication.subscribe());
+        let authentication = authentication.subscribe();
+        let supervised = supervise(self.shared.clone(), self.shard, key.clone(), authentication);
         let task = self.tasks.spawn(async move {
             sleep(wait).await;
             supervised.await;
@@ -197,7 +209,8 @@ impl Directory {
 }
 
 impl Entry {
-    fn deleted(self) {
+    fn deleted(self, key: &ObjectKey, shared: &Shared) {
+        shared.ca_keys.published(key, None);
         self.authentication.send_replace(ClusterEvent::Deleted);
     }
 }

@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::step::{Outcome, Step, step, take};
 use super::Shared;
+use super::shard::Shard;
 use crate::capi::{ObjectKey, OwnAttestors};
 
 /// Limit of concurrent steps.
@@ -51,9 +52,10 @@ const REFUSED: Duration = Duration::from_mins(10);
 /// The wait before another step after a refusal, which cost an Event.
 const ANOTHER: Duration = Duration::from_secs(30);
 
-/// The steps for the Clusters of a management cluster that name attestors.
+/// The steps for the Clusters of a shard that name attestors.
 pub(super) struct Enablement {
     shared: Arc<Shared>,
+    shard: Shard,
     changes: watch::Receiver<u64>,
     look_at: Instant,
     /// Whether there was no room for some steps.
@@ -84,8 +86,9 @@ struct Wanted {
 }
 
 impl Enablement {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, shard: Shard) -> Self {
         Self {
+            shard,
             changes: shared.objects.cluster_changes(),
             look_at: Instant::now(),
             is_behind: false,
@@ -122,7 +125,10 @@ impl Enablement {
         let Some(known) = known.filter(|_| self.shared.objects.is_ready()) else {
             return;
         };
-        let clusters: HashMap<_, _> = self.shared.objects.clusters().into_iter().collect();
+        let clusters = self.shared.objects.clusters().into_iter();
+        let clusters: HashMap<_, _> = clusters
+            .filter(|(_, cluster)| self.shard.has_uid(&cluster.uid))
+            .collect();
         self.last.retain(|key, _| clusters.contains_key(key));
         let mut due = Vec::new();
         for (key, cluster) in clusters {

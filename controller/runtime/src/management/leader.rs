@@ -1,4 +1,8 @@
-//! One of several replicas works, by a Lease (`coordination.k8s.io/v1`).
+//! One of several replicas works, by a Lease (`coordination.k8s.io/v1`); with shards, each has a Lease.
+//!
+//! Every replica is a candidate for every Lease, and takes each that is free. A replica that holds fewer than
+//! another, because it started later, asks for one with an annotation on it; the holder finishes its work
+//! and makes the other the holder.
 //!
 //! # Guarantees
 //!
@@ -24,6 +28,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::{CallError, in_time};
 
+mod holders;
+
+pub(super) use holders::Holders;
+
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
@@ -35,6 +43,9 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// For one call: several fit between two renewals that are due.
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The annotation by which a replica that holds fewer Leases asks for this one. The value is its identity.
+const ASKED_FOR_BY: &str = "attestation.cluster.x-k8s.io/asked-for-by";
 
 /// The longest that another's Lease is believed in, whatever it says.
 const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
@@ -62,6 +73,7 @@ pub(super) struct Candidate<L> {
     leases: L,
     name: String,
     identity: String,
+    holders: Holders,
     clock: fn() -> SystemTime,
 }
 
@@ -71,20 +83,35 @@ pub(super) struct Term<'a, L> {
     candidate: &'a Candidate<L>,
     lease: Lease,
     renewed: Instant,
+    /// The replica that gets the Lease once the work has ended.
+    successor: Option<String>,
+}
+
+/// Why the work of a term ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TermEnd {
+    /// This replica stops.
+    Stopped,
+    /// The Lease is another's, or was not renewed in time.
+    Lost,
+    /// Another replica, which holds fewer Leases, gets it.
+    AskedFor,
 }
 
 impl<L: Leases> Candidate<L> {
-    /// One that goes by `identity`, which no other may have.
+    /// One that goes by `identity`, which no other may have. Its candidacies for other shards share `holders`.
     pub(super) fn new(
         leases: L,
         name: String,
         identity: String,
+        holders: Holders,
         clock: fn() -> SystemTime,
     ) -> Self {
         Self {
             leases,
             name,
             identity,
+            holders,
             clock,
         }
     }
@@ -116,16 +143,35 @@ impl<L: Leases> Candidate<L> {
         if let Some(lease) = &current
             && seen.is_held(lease, &self.identity)
         {
+            self.holders.saw(&self.name, holder(lease));
+            self.ask_for(lease).await?;
             return Ok(None);
         }
         // Asked before the write: the Lease is ours from some time after it.
         let renewed = Instant::now();
         let lease = self.leases.put(self.taken(current)).await?;
+        self.holders.saw(&self.name, &self.identity);
         Ok(Some(Term {
             candidate: self,
             lease,
             renewed,
+            successor: None,
         }))
+    }
+
+    /// Asks the holder for the Lease, if it holds too many.
+    async fn ask_for(&self, lease: &Lease) -> Result<(), CallError> {
+        let holder = holder(lease);
+        if asker(lease).is_none()
+            && self.holders.is_uneven(holder, &self.identity)
+            && self.holders.is_last(&self.name, holder)
+        {
+            let mut asking = lease.clone();
+            let annotations = asking.metadata.annotations.get_or_insert_default();
+            annotations.insert(ASKED_FOR_BY.to_owned(), self.identity.clone());
+            self.leases.put(asking).await?;
+        }
+        Ok(())
     }
 
     fn taken(&self, current: Option<Lease>) -> Lease {
@@ -146,6 +192,7 @@ impl<L: Leases> Candidate<L> {
         }
         spec.holder_identity = Some(self.identity.clone());
         self.renew(spec);
+        forget_asker(&mut lease);
         lease
     }
 
@@ -160,31 +207,31 @@ impl<L: Leases> Candidate<L> {
 }
 
 impl<L: Leases> Term<'_, L> {
-    /// Has `work` done for as long as this leads and `stop` is not ready; whether `stop` was.
+    /// Runs `work` for as long as this leads, nobody asks for the Lease, and `stop` is not ready.
     ///
-    /// `work` ends when the future that it is given is ready, and is waited for.
+    /// `work` ends when the future that it is given is ready. It is waited for, and the Lease renewed meanwhile.
     pub(super) async fn during<W: Future<Output = ()>>(
         &mut self,
         stop: impl Future<Output = ()>,
         work: impl FnOnce(BoxFuture<'static, ()>) -> W,
-    ) -> bool {
+    ) -> TermEnd {
         let (quit, quitted) = oneshot::channel::<()>();
         let mut work = pin!(work(quitted.map(drop).boxed()));
-        let stopped = tokio::select! {
-            () = stop => true,
-            () = self.held() => false,
-            () = &mut work => return true,
+        let end = tokio::select! {
+            () = stop => TermEnd::Stopped,
+            end = self.held() => end,
+            () = &mut work => return TermEnd::Stopped,
         };
         drop(quit);
         tokio::select! {
             () = &mut work => {}
-            () = self.held().then(|()| pending()) => {}
+            _ = self.held() => pending().await,
         }
-        stopped
+        end
     }
 
-    /// Renews the Lease for as long as that can be done.
-    async fn held(&mut self) {
+    /// Renews the Lease for as long as that can be done and no other replica is to have it.
+    async fn held(&mut self) -> TermEnd {
         loop {
             sleep(RETRY).await;
             let deadline = self.renewed + RENEW_DEADLINE;
@@ -193,25 +240,49 @@ impl<L: Leases> Term<'_, L> {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
                     tracing::warn!(lease = self.candidate.name, "another replica leads");
-                    return;
+                    return TermEnd::Lost;
                 }
                 // Others may lead soon after: nothing is waited for any longer.
                 Err(_) => {
                     let error = "not renewed in time";
                     tracing::warn!(lease = self.candidate.name, error, "no longer leading");
-                    return;
+                    return TermEnd::Lost;
                 }
                 Ok(Err(error)) if self.renewed.elapsed() >= RENEW_DEADLINE => {
                     let error = error_chain(&error);
                     tracing::warn!(lease = self.candidate.name, error, "no longer leading");
-                    return;
+                    return TermEnd::Lost;
                 }
                 Ok(Err(error)) => {
                     let error = error_chain(&error);
                     tracing::debug!(lease = self.candidate.name, error, "not renewed");
                 }
             }
+            if self.is_asked_for() {
+                return TermEnd::AskedFor;
+            }
         }
+    }
+
+    /// Whether a replica that holds fewer Leases has asked for this one just now.
+    fn is_asked_for(&mut self) -> bool {
+        let Candidate {
+            name,
+            identity,
+            holders,
+            ..
+        } = self.candidate;
+        let asker = asker(&self.lease).filter(|asker| holders.is_uneven(identity, asker));
+        if self.successor.is_some() || asker.is_none() {
+            return false;
+        }
+        self.successor = asker.map(str::to_owned);
+        tracing::info!(
+            lease = name,
+            successor = self.successor,
+            "leaving the Lease to another replica"
+        );
+        true
     }
 
     /// Whether it is still ours.
@@ -219,6 +290,10 @@ impl<L: Leases> Term<'_, L> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
         self.candidate.renew(next.spec.get_or_insert_default());
+        // Who has it is not asked again; a request of which nothing came is one of a replica that has enough now.
+        if self.successor.is_none() {
+            forget_asker(&mut next);
+        }
         let error = match self.candidate.leases.put(next).await {
             Ok(lease) => {
                 self.lease = lease;
@@ -237,12 +312,17 @@ impl<L: Leases> Term<'_, L> {
         Ok(false)
     }
 
-    /// Gives the Lease up, so that the next one need not wait for its end.
+    /// Gives the Lease up, so that the next one need not wait for its end; to the replica that asked for it, if
+    /// one did.
     pub(super) async fn release(mut self) {
-        if let Some(spec) = &mut self.lease.spec {
-            spec.holder_identity = Some(String::new());
-            spec.lease_duration_seconds = Some(1);
+        let spec = self.lease.spec.get_or_insert_default();
+        match &self.successor {
+            Some(_) => self.candidate.renew(spec),
+            None => spec.lease_duration_seconds = Some(1),
         }
+        let next = self.successor.unwrap_or_default();
+        self.candidate.holders.saw(&self.candidate.name, &next);
+        spec.holder_identity = Some(next);
         if let Err(error) = self.candidate.leases.put(self.lease).await {
             let error = error_chain(&error);
             tracing::debug!(lease = self.candidate.name, error, "not released");
@@ -250,19 +330,19 @@ impl<L: Leases> Term<'_, L> {
     }
 }
 
-/// Another's Lease, and since when it is as it is.
+/// Another's Lease, and since when it is as it is. Its metadata do not count: who asks for it writes them.
 #[derive(Debug, Default)]
-struct Observed(Option<(Option<String>, Instant)>);
+struct Observed(Option<(Option<LeaseSpec>, Instant)>);
 
 impl Observed {
     /// Whether somebody else holds it.
     fn is_held(&mut self, lease: &Lease, identity: &str) -> bool {
         let now = Instant::now();
         let since = match &self.0 {
-            Some((version, since)) if *version == lease.metadata.resource_version => *since,
+            Some((spec, since)) if *spec == lease.spec => *since,
             Some(_) | None => now,
         };
-        self.0 = Some((lease.metadata.resource_version.clone(), since));
+        self.0 = Some((lease.spec.clone(), since));
         let holder = holder(lease);
         !holder.is_empty() && holder != identity && now - since < duration(lease)
     }
@@ -272,6 +352,18 @@ fn holder(lease: &Lease) -> &str {
     let spec = lease.spec.as_ref();
     spec.and_then(|spec| spec.holder_identity.as_deref())
         .unwrap_or_default()
+}
+
+/// The replica that asks for the Lease.
+fn asker(lease: &Lease) -> Option<&str> {
+    let annotations = lease.metadata.annotations.as_ref()?;
+    annotations.get(ASKED_FOR_BY).map(String::as_str)
+}
+
+fn forget_asker(lease: &mut Lease) {
+    if let Some(annotations) = &mut lease.metadata.annotations {
+        annotations.remove(ASKED_FOR_BY);
+    }
 }
 
 fn duration(lease: &Lease) -> Duration {

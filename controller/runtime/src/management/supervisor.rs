@@ -21,6 +21,7 @@ use super::conditions::{self, ClusterPhase};
 use super::desired_state::{Plan, Service, Sources};
 use super::infra_cluster::InfraCluster;
 use super::not_ready::Obstacle;
+use super::shard::Shard;
 use super::single_object::{Observed, follow};
 use super::status_writer::Reporter;
 use super::{Shared, periodic};
@@ -36,30 +37,54 @@ const FIRST_RESTART: Duration = Duration::from_secs(5);
 /// The longest such wait.
 const LAST_RESTART: Duration = Duration::from_mins(5);
 
-/// Looks after one cluster until its `KubeletAuthentication` is gone.
+/// Looks after one cluster until its `KubeletAuthentication` is gone, while it belongs to the shard.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
+    shard: Shard,
     key: ObjectKey,
-    authentication: watch::Receiver<ClusterEvent>,
+    mut authentication: watch::Receiver<ClusterEvent>,
 ) {
-    let supervisor = Supervisor {
-        authentication,
-        sources: Sources::default(),
-        ca_key: shared.ca_keys.holder(key.clone()),
-        records: Arc::new(shared.records.of_cluster(&key)),
-        absences: Absences::new(shared.missing_machine_timeout),
-        running: None,
-        panics: Panics::default(),
-        reporter: Reporter::new(&shared, &key),
-        infra_cluster: InfraCluster::default(),
-        key,
-        shared,
-    };
-    supervisor.run().await;
+    while let Some(cluster) = joined(&shared, shard, &key, &mut authentication).await {
+        let supervisor = Supervisor::new(
+            shared.clone(),
+            shard,
+            key.clone(),
+            authentication.clone(),
+            cluster,
+        );
+        supervisor.run().await;
+    }
+}
+
+/// Waits until the cluster belongs to the shard, and returns its Cluster; `None`: its `KubeletAuthentication` is
+/// gone.
+async fn joined(
+    shared: &Shared,
+    shard: Shard,
+    key: &ObjectKey,
+    authentication: &mut watch::Receiver<ClusterEvent>,
+) -> Option<Observed<Cluster>> {
+    let mut objects = shared.objects.changes_of(key);
+    let mut cluster = Observed::Unknown;
+    loop {
+        // Nobody is to look after the cluster any more, or another replica is.
+        authentication.has_changed().ok()?;
+        let ClusterEvent::Is(current) = authentication.borrow_and_update().clone() else {
+            return None;
+        };
+        if shard.has(&cluster, &current) {
+            return Some(cluster);
+        }
+        tokio::select! {
+            still_wanted = authentication.changed() => still_wanted.ok()?,
+            other = other_cluster(&shared.objects, key, &mut objects, &cluster) => cluster = other,
+        }
+    }
 }
 
 struct Supervisor {
     shared: Arc<Shared>,
+    shard: Shard,
     key: ObjectKey,
     authentication: watch::Receiver<ClusterEvent>,
     sources: Sources,
@@ -78,6 +103,34 @@ enum Change {
 }
 
 impl Supervisor {
+    fn new(
+        shared: Arc<Shared>,
+        shard: Shard,
+        key: ObjectKey,
+        authentication: watch::Receiver<ClusterEvent>,
+        cluster: Observed<Cluster>,
+    ) -> Self {
+        let sources = Sources {
+            cluster,
+            ..Sources::default()
+        };
+        Self {
+            shard,
+            authentication,
+            sources,
+            ca_key: shared.ca_keys.holder(key.clone()),
+            records: Arc::new(shared.records.of_cluster(&key)),
+            absences: Absences::new(shared.missing_machine_timeout),
+            running: None,
+            panics: Panics::default(),
+            reporter: Reporter::new(&shared, &key),
+            infra_cluster: InfraCluster::default(),
+            key,
+            shared,
+        }
+    }
+
+    /// Until the `KubeletAuthentication` is gone, or the cluster belongs to another shard.
     async fn run(mut self) {
         let mut changes = self.changes();
         let mut objects = self.shared.objects.changes_of(&self.key);
@@ -87,8 +140,12 @@ impl Supervisor {
                 ClusterEvent::Is(authentication) => authentication,
                 ClusterEvent::Deleted => return Box::pin(self.release()).await,
             };
+            if !self.shard.has(&self.sources.cluster, &authentication) {
+                break;
+            }
             let verdict = self.settle(&authentication).await;
-            let status = conditions::status(&authentication, &verdict, (self.shared.clock)());
+            let mut status = conditions::status(&authentication, &verdict, (self.shared.clock)());
+            status.ca_key = self.ca_key.publication(status.ca_key);
             self.tell_infra_cluster(&verdict, &status).await;
             let write_again = self.reporter.write(&authentication, status).await;
             let look_again = Instant::now() + LOOK_AGAIN;
@@ -109,6 +166,7 @@ impl Supervisor {
             }
         }
         self.stop().await;
+        self.ca_key.leave();
     }
 
     async fn tell_infra_cluster(

@@ -1,10 +1,16 @@
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use kube::core::Status;
-use node_attestation_core::testing::now;
 use tokio::time::timeout;
 
 use super::*;
+
+/// The time of day, which goes on as the runtime's time does.
+fn now() -> SystemTime {
+    static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+    let since = Instant::now().into_std().duration_since(*START);
+    node_attestation_core::testing::now() + since
+}
 
 /// A Lease in memory, with Kubernetes' preconditions; and whether it can be reached.
 #[derive(Debug, Clone, Default)]
@@ -66,7 +72,13 @@ impl Leases for Memory {
 }
 
 fn candidate(leases: &Memory, identity: &str) -> Candidate<Memory> {
-    Candidate::new(leases.clone(), "lease".into(), identity.into(), now)
+    Candidate::new(
+        leases.clone(),
+        "lease".into(),
+        identity.into(),
+        Holders::default(),
+        now,
+    )
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +89,7 @@ async fn one_leads_and_the_other_waits_until_it_is_given_up() {
 
     let waited = timeout(10 * LEASE_DURATION, async {
         tokio::select! {
-            () = term.held() => {}
+            _ = term.held() => {}
             _ = second.lead() => {}
         }
     });
@@ -159,4 +171,129 @@ async fn a_restart_under_the_same_identity_need_not_wait() {
 
     assert_eq!(begun.elapsed(), Duration::ZERO);
     assert_eq!(leases.transitions(), 1);
+}
+
+/// A replica that takes part for some Leases, and counts how many it leads.
+struct Replica {
+    leads: Arc<Mutex<usize>>,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+impl Replica {
+    fn start(leases: &[Memory], identity: &'static str) -> Self {
+        let holders = Holders::default();
+        let leads = Arc::new(Mutex::new(0));
+        let mut tasks = tokio::task::JoinSet::new();
+        for (number, lease) in leases.iter().enumerate() {
+            let candidate = Candidate::new(
+                lease.clone(),
+                format!("lease-{number}"),
+                identity.into(),
+                holders.clone(),
+                now,
+            );
+            let leads = leads.clone();
+            tasks.spawn(async move {
+                loop {
+                    let mut term = candidate.lead().await;
+                    *leads.lock().unwrap() += 1;
+                    let end = term.during(pending(), |stop| stop).await;
+                    *leads.lock().unwrap() -= 1;
+                    if end == TermEnd::AskedFor {
+                        term.release().await;
+                    }
+                }
+            });
+        }
+        Self { leads, tasks }
+    }
+
+    fn leads(&self) -> usize {
+        *self.leads.lock().unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_starts_later_is_left_half_of_the_leases() {
+    let leases: Vec<Memory> = (0..5).map(|_| Memory::default()).collect();
+    let first = Replica::start(&leases, "a");
+    sleep(LEASE_DURATION).await;
+    assert_eq!(first.leads(), 5);
+
+    let second = Replica::start(&leases, "b");
+    sleep(4 * LEASE_DURATION).await;
+    assert_eq!((first.leads(), second.leads()), (3, 2));
+
+    let third = Replica::start(&leases, "c");
+    sleep(4 * LEASE_DURATION).await;
+    let mut shares = [first.leads(), second.leads(), third.leads()];
+    shares.sort_unstable();
+    assert_eq!(shares, [1, 2, 2]);
+
+    let transitions: Vec<i32> = leases.iter().map(Memory::transitions).collect();
+    sleep(Duration::from_hours(1)).await;
+    let later: Vec<i32> = leases.iter().map(Memory::transitions).collect();
+    assert_eq!(later, transitions, "no Lease moves any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leases_of_a_replica_that_died_are_taken_by_the_others() {
+    let leases: Vec<Memory> = (0..4).map(|_| Memory::default()).collect();
+    let mut first = Replica::start(&leases, "a");
+    let second = Replica::start(&leases, "b");
+    sleep(4 * LEASE_DURATION).await;
+    assert_eq!((first.leads(), second.leads()), (2, 2));
+
+    first.tasks.abort_all();
+    sleep(LEASE_DURATION + 2 * RETRY).await;
+
+    assert_eq!(second.leads(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_a_replica_that_holds_enough_is_forgotten() {
+    let leases = Memory::default();
+    let first = candidate(&leases, "a");
+    let mut term = first.lead().await;
+    let mut asking = leases.get().await.unwrap().unwrap();
+    let annotations = asking.metadata.annotations.get_or_insert_default();
+    annotations.insert(ASKED_FOR_BY.to_owned(), "b".to_owned());
+    leases.put(asking).await.unwrap();
+
+    assert!(timeout(LEASE_DURATION, term.held()).await.is_err());
+
+    assert_eq!(asker(&leases.get().await.unwrap().unwrap()), None);
+    assert_eq!(leases.holder(), "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_until_the_work_for_it_has_ended() {
+    let leases: Vec<Memory> = (0..2).map(|_| Memory::default()).collect();
+    let holders = Holders::default();
+    let ours = |number: usize| {
+        Candidate::new(
+            leases[number].clone(),
+            format!("lease-{number}"),
+            "a".into(),
+            holders.clone(),
+            now,
+        )
+    };
+    let (zero, one) = (ours(0), ours(1));
+    let (_zero, mut term) = (zero.lead().await, one.lead().await);
+    let _other = Replica::start(&leases, "b");
+    let begun = Instant::now();
+
+    let end = term
+        .during(pending(), |stop| async {
+            stop.await;
+            sleep(10 * LEASE_DURATION).await;
+        })
+        .await;
+
+    assert_eq!(end, TermEnd::AskedFor);
+    assert!(begun.elapsed() >= 10 * LEASE_DURATION);
+    assert_eq!(leases[1].holder(), "a");
+    term.release().await;
+    assert_eq!(leases[1].holder(), "b");
 }
