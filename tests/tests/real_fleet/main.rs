@@ -9,4 +9,5 @@ mod credentials;
 mod identities;
 mod join;
 mod requests;
+mod shards;
 mod silence;
