@@ -1,5 +1,5 @@
-//! Many clusters: each [`KubeletAuthentication`] of a management
-//! cluster has its Cluster's requests answered.
+//! Many clusters: for each [`KubeletAuthentication`] of a management cluster the requests of its Cluster are
+//! answered.
 //!
 //! An infrastructure provider embeds it with verifiers of its own:
 //!
@@ -22,8 +22,8 @@
 //!
 //! - Each cluster has tasks, a queue and budgets of its own: one that is down, hostile or
 //!   misconfigured delays no other, and neither does a panic.
-//! - What stands in a cluster's way is said in a condition, for a person to act on; no secret is.
-//! - A kubeconfig or a CA that is replaced is taken up at once, and no request is lost over it.
+//! - The reason for which a cluster is not served is in a condition, without secrets.
+//! - A replaced kubeconfig or CA takes effect at once, and no request is lost.
 
 use std::fmt;
 use std::future::pending;
@@ -94,26 +94,26 @@ pub struct Settings {
     pub sync_period: Option<Duration>,
 }
 
-/// Finds the verifiers of what is authorized in a cluster, one for each attestor. The text is the Cluster's
-/// UID, which a move changes.
+/// Finds the verifiers of the authorized attestors of a cluster. The text is the UID of the Cluster, which a move
+/// changes.
 ///
 /// # Errors
 ///
-/// One that is authorized and cannot be had; none of the cluster's requests is answered then.
+/// An authorized attestor is unavailable; then no request of the cluster is answered.
 pub type VerifierFactory =
     dyn Fn(&KubeletAuthentication, &str) -> Result<Verifiers, VerifierUnavailable> + Send + Sync;
 
-/// An attestor that is authorized cannot be had.
+/// An authorized attestor is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifierUnavailable {
     /// This controller has no such verifier.
     #[error("this controller has no verifier for the attestor {0:?}")]
     Unknown(String),
-    /// Machines that prove nothing are admitted only by whoever runs the controller.
+    /// Only the flag of the controller admits machines that prove nothing.
     #[error("insecure is authorized, and this controller runs without --allow-insecure")]
     InsecureNotAllowed,
-    /// As this controller is set up, it cannot be had.
+    /// It is unavailable with the settings of this controller.
     #[error("the attestor {attestor} is authorized, and this controller cannot use it: {why}")]
     Unusable {
         /// The attestor.
@@ -143,7 +143,7 @@ pub struct Fleet {
     connect: Option<Connect>,
 }
 
-/// Gives access to the API server of a Cluster's workload cluster, in the place of its kubeconfig.
+/// Gives access to the API server of a workload cluster, instead of its kubeconfig.
 pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
 
 /// The parts that all clusters share.
@@ -161,7 +161,7 @@ struct Shared {
 }
 
 impl Fleet {
-    /// A controller in this management cluster; nothing is asked of it yet.
+    /// A controller of this management cluster. It makes no call before [`run`](Self::run).
     pub fn new(
         management: &ClusterAccess,
         settings: Settings,
@@ -187,12 +187,12 @@ impl Fleet {
     /// Answers requests until `stop` is ready; where there may be other replicas, those of the shards that this one
     /// leads.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        // A replica that does not lead watches too: it knows all objects when it is its turn.
+        // A replica that does not lead watches too: it knows all objects when it becomes the leader.
         let (shared, mut watching) = self.watching();
         tokio::select! {
             () = self.lead(&shared, stop) => {}
-            // Neither ends but by a panic. Without it nothing would ever change, and the Lease be held all the
-            // same: the process ends, and another replica leads.
+            // A watch ends only by a panic. Without it nothing would change, and this replica would go on holding
+            // the Lease: the process ends, and another replica leads.
             Some(ended) = watching.join_next() => resume_panic(ended),
         }
     }
@@ -254,7 +254,7 @@ impl Fleet {
         }
     }
 
-    /// What the clusters share, and the tasks of its watches.
+    /// The state that the clusters share, and the tasks of its watches.
     fn watching(&self) -> (Arc<Shared>, JoinSet<()>) {
         let selection = &self.settings.selection;
         let (objects, watches) = Objects::new(self.management.clone(), selection.clone());
@@ -281,7 +281,7 @@ impl Fleet {
         (shared, watching)
     }
 
-    /// Controllers of different parts do not wait for each other.
+    /// The name of the Lease. Controllers of different namespaces or watch filters do not wait for each other.
     fn lease_name(&self) -> String {
         let Selection {
             namespace,

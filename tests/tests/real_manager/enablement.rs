@@ -192,7 +192,7 @@ fn what_a_person_made_is_not_changed_and_the_cluster_is_told() {
     cluster.annotate(Some("aws"));
 
     let message = cluster.wait_for_warning("AttestorsOfPerson");
-    assert!(message.contains("was made by a person"), "{message}");
+    assert!(message.contains("was created by a person"), "{message}");
     let after = cluster.wait_for(&["tpm"]);
     assert_eq!(after["spec"], before["spec"]);
     assert_eq!(after["metadata"]["ownerReferences"], Value::Null);

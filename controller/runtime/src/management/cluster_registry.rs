@@ -25,28 +25,28 @@ use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 /// The wait before a supervisor that panicked begins again.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// Looks after every cluster of the shard until `stop` is ready, and then ends what is being done.
+/// Serves every cluster of the shard until `stop` is ready, and then waits for their tasks.
 pub(super) async fn supervise_all(
     settings: &Settings,
     shared: &Arc<Shared>,
     shard: Shard,
     stop: impl Future<Output = ()>,
 ) {
-    let mut directory = Directory::new(shared.clone(), shard);
+    let mut registry = ClusterRegistry::new(shared.clone(), shard);
     let mut events = authentications(settings, shared).boxed();
     let mut stop = pin!(stop);
     loop {
         tokio::select! {
             () = &mut stop => break,
-            Some(event) = events.next() => directory.seen(event),
-            Some(ended) = directory.tasks.join_next_with_id() => directory.ended(&ended),
-            () = directory.enablement.due() => directory.enable(),
+            Some(event) = events.next() => registry.apply(event),
+            Some(ended) = registry.tasks.join_next_with_id() => registry.ended(&ended),
+            () = registry.enablement.due() => registry.enable(),
         }
     }
-    directory.finish().await;
+    registry.finish().await;
 }
 
-struct Directory {
+struct ClusterRegistry {
     shared: Arc<Shared>,
     shard: Shard,
     /// Those of other shards too: a Cluster that is made again, or moved, may belong to this one then.
@@ -59,23 +59,18 @@ struct Directory {
     is_listed: bool,
 }
 
-/// What a cluster's supervisor is told.
-#[derive(Debug, Clone)]
-pub(super) enum ClusterEvent {
-    /// The cluster is to be served by this resource.
-    Is(Arc<KubeletAuthentication>),
-    /// Nobody is to look after it any more. Where another controller is to, there is no word.
-    Deleted,
-}
+/// The `KubeletAuthentication` of a cluster; `None` once it was deleted. The channel is closed if another replica
+/// serves the cluster.
+pub(super) type Authentication = Option<Arc<KubeletAuthentication>>;
 
 /// A served cluster. Dropping it ends the service.
 struct Entry {
-    authentication: watch::Sender<ClusterEvent>,
+    authentication: watch::Sender<Authentication>,
     /// Whether the list, as far as it was read, has it.
     listed: bool,
 }
 
-impl Directory {
+impl ClusterRegistry {
     fn new(shared: Arc<Shared>, shard: Shard) -> Self {
         Self {
             enablement: Enablement::new(shared.clone(), shard),
@@ -89,7 +84,7 @@ impl Directory {
         }
     }
 
-    fn seen(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
+    fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
         match event {
             Event::Init => {
@@ -102,10 +97,10 @@ impl Directory {
                     return;
                 };
                 match seen.object {
-                    Ok(authentication) => self.there_is(key, authentication),
+                    Ok(authentication) => self.put(key, authentication),
                     Err(ref error) => {
                         self.skipped.note(seen.meta(), error);
-                        self.there_is_unread(&key);
+                        self.keep(&key);
                     }
                 }
             }
@@ -126,22 +121,19 @@ impl Directory {
         }
     }
 
-    /// Makes and changes what Clusters ask for by themselves.
+    /// Creates and changes the `KubeletAuthentication`s of Clusters that name attestors.
     fn enable(&mut self) {
         let clusters = self.is_listed.then_some(&self.clusters);
         self.enablement.look(clusters.map(|clusters| {
-            move |key: &ObjectKey| match &*clusters.get(key)?.authentication.borrow() {
-                ClusterEvent::Is(authentication) => Some(authentication.clone()),
-                ClusterEvent::Deleted => None,
-            }
+            move |key: &ObjectKey| clusters.get(key)?.authentication.borrow().clone()
         }));
     }
 
-    fn there_is(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
+    fn put(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
         let status = authentication.status.as_ref();
         let ca_key = status.and_then(|status| status.ca_key.as_ref());
         self.shared.ca_keys.published(&key, ca_key);
-        let authentication = ClusterEvent::Is(Arc::new(authentication));
+        let authentication = Some(Arc::new(authentication));
         if let Some(entry) = self.clusters.get_mut(&key) {
             entry.listed = true;
             entry.authentication.send_replace(authentication);
@@ -155,8 +147,8 @@ impl Directory {
         self.clusters.insert(key, entry);
     }
 
-    /// What it said before holds, if it could be read then.
-    fn there_is_unread(&mut self, key: &ObjectKey) {
+    /// Keeps the last state of an object that cannot be read.
+    fn keep(&mut self, key: &ObjectKey) {
         if let Some(entry) = self.clusters.get_mut(key) {
             entry.listed = true;
         }
@@ -165,7 +157,7 @@ impl Directory {
     fn start(
         &mut self,
         key: &ObjectKey,
-        authentication: &watch::Sender<ClusterEvent>,
+        authentication: &watch::Sender<Authentication>,
         wait: Duration,
     ) {
         let authentication = authentication.subscribe();
@@ -186,7 +178,7 @@ impl Directory {
             return;
         };
         if ended.is_err() {
-            // What it panicked with may be anything, so it is not repeated here.
+            // The payload of a panic can be anything, a secret too.
             let cluster = key.to_string();
             tracing::error!(
                 cluster,
@@ -211,11 +203,11 @@ impl Directory {
 impl Entry {
     fn deleted(self, key: &ObjectKey, shared: &Shared) {
         shared.ca_keys.published(key, None);
-        self.authentication.send_replace(ClusterEvent::Deleted);
+        self.authentication.send_replace(None);
     }
 }
 
-/// All there are, for ever.
+/// A watch of all `KubeletAuthentication`s; it never ends.
 fn authentications(
     settings: &Settings,
     shared: &Shared,

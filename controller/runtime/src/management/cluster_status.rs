@@ -1,50 +1,50 @@
-//! The state of a served workload cluster.
+//! The state of a workload cluster at its last inspection.
 
 use node_attestation_core::crd::conditions::{ConditionStatus, reason};
 
 use crate::preflight::ServerVersion;
 
-/// What was found out when it was last looked at.
+/// The findings of the last inspection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Health {
     pub(super) answers: ApiReachability,
-    /// The rights that are missing, as an operator would write them down.
+    /// The missing rights, as an operator would write them in a Role.
     pub(super) missing: Vec<String>,
-    /// The ways round attestation, and what is said of them; `None` before anybody asked.
+    /// The ways round attestation, with the message of the condition; `None` before the first inspection.
     pub(super) paths: Option<(AutoApprove, String)>,
     pub(super) census: Option<RecordCounts>,
-    /// Records that are not retired, because they are too many at once.
+    /// The records that are not retired because they are too many at once.
     pub(super) held_back: Option<HeldBack>,
-    /// What could not be done, and why; not empty where something was not.
+    /// The parts of the periodic work that failed, with the error.
     pub(super) undone: Vec<String>,
 }
 
 /// Whether the API server answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ApiReachability {
-    /// It was not asked yet.
+    /// There was no call yet.
     #[default]
     Unknown,
-    /// It does, and is of this version.
+    /// It answers; this is its version.
     Yes(ServerVersion),
-    /// It does not.
+    /// It does not answer.
     No(String),
-    /// It does, and does not let us in.
+    /// It refuses our user.
     Refused(String),
 }
 
-/// Whether anybody has requests approved without evidence.
+/// Whether requests without evidence are approved by anybody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AutoApprove {
-    /// It could not be found out.
+    /// Unknown: the API server did not answer.
     Unasked,
-    /// Nobody has.
+    /// They are not.
     Closed,
-    /// Somebody has, by kubeadm's bindings alone.
+    /// Through kubeadm's bindings alone.
     Bindings,
-    /// So has somebody, and they stay until some Nodes have records.
+    /// Through kubeadm's bindings, which stay until every Node has a record.
     Waiting,
-    /// Somebody has.
+    /// Through other bindings or approvers.
     Open,
 }
 
@@ -62,14 +62,14 @@ impl AutoApprove {
     }
 }
 
-/// Records whose machines are gone, and which only a person can have retired.
+/// Records whose machines are gone, and that are retired only if a person allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeldBack {
     pub(super) gone: usize,
     pub(super) live: usize,
 }
 
-/// How many records there are, and when the first certificate ends.
+/// The numbers of records, and the earliest expiry of a certificate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RecordCounts {
     pub(super) live: u32,

@@ -14,8 +14,8 @@ use super::Shared;
 use super::cluster_status::Health;
 use super::desired_state::{Fingerprint, Service};
 use super::periodic::Upkeep;
-use super::record_events::Teller;
-use super::spec_mapping::Wiring;
+use super::record_events::RecordEvents;
+use super::spec_mapping::ContextBuilder;
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
@@ -71,7 +71,7 @@ impl Running {
         let (events, writer) = Events::start(access.client().clone(), management);
         let store = Arc::new(KubeStore::new(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
-        let wiring = Wiring {
+        let builder = ContextBuilder {
             spec: &service.spec,
             cluster: &service.cluster,
             access: &access,
@@ -84,13 +84,13 @@ impl Running {
             // Until the first look has found out whether it was before.
             enforced: false,
         };
-        let context = wiring.context();
+        let context = builder.context();
         let upkeep = Upkeep::new(
             access.clone(),
             service,
             &context,
             inventory,
-            Teller::new(events.clone(), &shared.management, key),
+            RecordEvents::new(events.clone(), &shared.management, key),
             shared,
         );
         let pipeline = Pipeline::new(context, store, events, shared.clock);

@@ -11,13 +11,13 @@ use node_attestation_core::crd::{
 };
 
 use super::cluster_status::{ApiReachability, Health, HeldBack};
-use super::not_ready::Obstacle;
+use super::not_ready::NotReady;
 use crate::capi::CaOutOfTime;
 
 /// Kubernetes' own signer, whose requests are approved where there is no CA key.
 const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The one signer that kubelets ask for serving certificates.
+/// The signer of kubelets' serving certificates.
 const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
 /// The phase of a cluster.
@@ -26,8 +26,8 @@ pub(super) enum ClusterPhase {
     /// Not everything has been read yet.
     Waiting,
     /// Its requests are not answered.
-    Stopped(Obstacle),
-    /// Its tasks panicked, and begin again.
+    Stopped(NotReady),
+    /// Its tasks panicked, and start again.
     Broken,
     /// Its requests are answered.
     Serving {
@@ -35,34 +35,34 @@ pub(super) enum ClusterPhase {
         ca: Option<CaOutOfTime>,
         /// Whether the CA's key is there.
         signs: bool,
-        /// What the cluster says.
+        /// The last inspection.
         health: Health,
-        /// What those say who appraise evidence.
+        /// The conditions of the verifiers.
         attestors: Vec<ConditionReport>,
     },
 }
 
-/// The status that `verdict` makes of the one that there is.
+/// The status of a cluster in this phase.
 ///
-/// Conditions of types that are not told of here stay, and so do those of which nothing is known yet:
-/// a restart, or another leader, is no news of the cluster.
+/// Conditions of other types stay as they are, and so do those that are not known yet: a restart, or another
+/// leader, changes nothing about the cluster.
 pub(super) fn status(
     authentication: &KubeletAuthentication,
-    verdict: &ClusterPhase,
+    phase: &ClusterPhase,
     now: SystemTime,
 ) -> KubeletAuthenticationStatus {
     let mut status = authentication.status.clone().unwrap_or_default();
     let observed_generation = authentication.metadata.generation;
-    let ready = ready(verdict);
+    let ready = ready(phase);
     if ready.is_some() {
         status.observed_generation = observed_generation;
     }
-    // A clock before the year -9999 is none.
+    // A clock before the year -9999 is an error of the machine; the epoch stands for it.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
     for (of, report) in [
         (conditions::READY, ready),
-        (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(verdict)),
-        (conditions::AUTO_APPROVE_PATHS_CLOSED, closed(verdict)),
+        (conditions::WORKLOAD_CLUSTER_REACHABLE, reachable(phase)),
+        (conditions::AUTO_APPROVE_PATHS_CLOSED, closed(phase)),
     ] {
         if let Some(report) = report.or_else(|| pending(of, &status)) {
             let conditions = &mut status.conditions;
@@ -74,7 +74,7 @@ pub(super) fn status(
         health,
         attestors,
         ..
-    } = verdict
+    } = phase
     {
         for report in attestors {
             let is_known = report.holds != ConditionStatus::Unknown;
@@ -108,7 +108,7 @@ pub(super) fn status(
     status
 }
 
-/// The text of a condition that was never known.
+/// The condition while nothing was ever known.
 fn pending(of: &'static str, status: &KubeletAuthenticationStatus) -> Option<ConditionReport> {
     let first = conditions::find(&status.conditions, of).is_none();
     let message = "nothing is known yet";
@@ -116,10 +116,10 @@ fn pending(of: &'static str, status: &KubeletAuthenticationStatus) -> Option<Con
 }
 
 /// `None` while nothing is known.
-fn ready(verdict: &ClusterPhase) -> Option<ConditionReport> {
-    let (reason, message) = match verdict {
+fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
+    let (reason, message) = match phase {
         ClusterPhase::Waiting => return None,
-        ClusterPhase::Stopped(obstacle) => (obstacle.reason(), obstacle.to_string()),
+        ClusterPhase::Stopped(why) => (why.reason(), why.to_string()),
         ClusterPhase::Broken => {
             let message = "it failed, and begins again".to_owned();
             (reason::INTERNAL_ERROR, message)
@@ -151,7 +151,7 @@ fn ready(verdict: &ClusterPhase) -> Option<ConditionReport> {
     Some(not_ready(reason, message))
 }
 
-/// Whether everything was done that is done from time to time.
+/// Whether the periodic work is complete.
 fn kept_up(health: &Health) -> ConditionReport {
     let undone = health.undone.join("; ");
     let mut parts = vec!["requests are answered".to_owned()];
@@ -179,10 +179,10 @@ fn not_ready(reason: &'static str, message: String) -> ConditionReport {
 }
 
 /// `None` while nothing is known.
-fn reachable(verdict: &ClusterPhase) -> Option<ConditionReport> {
+fn reachable(phase: &ClusterPhase) -> Option<ConditionReport> {
     const OF: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
     use ConditionStatus::{False, True};
-    asked(verdict, OF, |health| {
+    asked(phase, OF, |health| {
         Some(match &health.answers {
             ApiReachability::Unknown => return None,
             ApiReachability::No(error) => report(OF, False, reason::UNREACHABLE, error),
@@ -195,9 +195,9 @@ fn reachable(verdict: &ClusterPhase) -> Option<ConditionReport> {
 }
 
 /// `None` while nothing is known.
-fn closed(verdict: &ClusterPhase) -> Option<ConditionReport> {
+fn closed(phase: &ClusterPhase) -> Option<ConditionReport> {
     const OF: &str = conditions::AUTO_APPROVE_PATHS_CLOSED;
-    asked(verdict, OF, |health| match &health.paths {
+    asked(phase, OF, |health| match &health.paths {
         None if health.answers == ApiReachability::Unknown => None,
         None => Some(not_asked(OF)),
         Some((found, message)) => {
@@ -207,14 +207,13 @@ fn closed(verdict: &ClusterPhase) -> Option<ConditionReport> {
     })
 }
 
-/// What `look` says of the workload cluster, if it is asked; `None` while not everything has been
-/// read that says so.
+/// The result of `look` while the cluster is served; `None` before everything was read.
 fn asked(
-    verdict: &ClusterPhase,
+    phase: &ClusterPhase,
     of: &'static str,
     look: impl FnOnce(&Health) -> Option<ConditionReport>,
 ) -> Option<ConditionReport> {
-    match verdict {
+    match phase {
         ClusterPhase::Serving { health, .. } => look(health),
         ClusterPhase::Waiting => None,
         ClusterPhase::Stopped(_) | ClusterPhase::Broken => Some(not_asked(of)),

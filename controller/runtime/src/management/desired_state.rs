@@ -17,13 +17,13 @@ use crate::client::EgressPolicy;
 
 use super::VerifierFactory;
 use super::ca_key_registry::{CaKey, CaKeyHolder};
-use super::not_ready::Obstacle;
+use super::not_ready::NotReady;
 use super::single_object::Observed;
 
 /// The key of the kubeconfig in its Secret (Cluster API's contract).
 const KUBECONFIG_KEY: &str = "value";
 
-/// What the management cluster says of one cluster.
+/// The objects of the management cluster that configure one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) cluster: Observed<Cluster>,
@@ -33,16 +33,16 @@ pub(super) struct Sources {
 
 /// The desired state.
 #[derive(Debug)]
-pub(super) enum Plan {
+pub(super) enum DesiredState {
     /// Not everything has been read yet.
     Wait,
-    /// Nothing, for this reason.
-    Stop(Obstacle),
-    /// Requests are answered like this.
+    /// The cluster is not served, for this reason.
+    Stop(NotReady),
+    /// The cluster is served like this.
     Serve(Box<Service>),
 }
 
-/// How one cluster's requests are answered.
+/// The configuration of a served cluster.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) spec: KubeletAuthenticationSpec,
@@ -54,14 +54,12 @@ pub(super) struct Service {
     pub(super) fingerprint: Fingerprint,
 }
 
-/// Two services are the same exactly where this is.
-///
-/// A digest, so that no secret is kept or shown to compare by.
+/// Equal for equal services. It is a digest, so that no secret is kept for the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 32]);
 
-impl Plan {
-    /// Makes the plan; `ca_key` is told of the cluster's key, and tells of others that have it.
+impl DesiredState {
+    /// Computes the desired state; `ca_key` compares the cluster's key with those of others.
     pub(super) fn of(
         authentication: &KubeletAuthentication,
         sources: &Sources,
@@ -72,7 +70,7 @@ impl Plan {
         match service(authentication, sources, ca_key, reach, verifiers) {
             Ok(Some(service)) => Self::Serve(Box::new(service)),
             Ok(None) => Self::Wait,
-            Err(obstacle) => Self::Stop(obstacle),
+            Err(why) => Self::Stop(why),
         }
     }
 }
@@ -83,44 +81,44 @@ fn service(
     ca_key: &mut CaKeyHolder,
     reach: EgressPolicy,
     verifiers: &VerifierFactory,
-) -> Result<Option<Service>, Obstacle> {
+) -> Result<Option<Service>, NotReady> {
     let spec = &authentication.spec;
     let name = spec.cluster_name.as_str();
     if authentication.metadata.name.as_deref() != Some(name) {
-        return Err(Obstacle::Misnamed(name.to_owned()));
+        return Err(NotReady::Misnamed(name.to_owned()));
     }
     // Before all else: also what is paused, or broken, shares its CA.
     let ca_name = format!("{name}-ca");
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
-        Observed::Absent => Err(Obstacle::CaNotFound(ca_name.clone())),
+        Observed::Absent => Err(NotReady::CaNotFound(ca_name.clone())),
         Observed::Present(secret) => ClusterCa::from_secret(secret).map_err(|source| {
             let name = ca_name.clone();
-            Obstacle::CaRefused { name, source }
+            NotReady::CaRefused { name, source }
         }),
     };
     let shared = ca_key.hold(ca.as_ref().ok().map(CaKey::of));
     if is_paused(&authentication.metadata) {
-        return Err(Obstacle::Paused);
+        return Err(NotReady::Paused);
     }
     let cluster = match &sources.cluster {
         Observed::Unknown => return Ok(None),
-        Observed::Absent => return Err(Obstacle::ClusterNotFound(name.to_owned())),
+        Observed::Absent => return Err(NotReady::ClusterNotFound(name.to_owned())),
         Observed::Present(cluster) => cluster,
     };
     if cluster.paused {
-        return Err(Obstacle::ClusterPaused);
+        return Err(NotReady::ClusterPaused);
     }
     let verifiers =
-        verifiers(authentication, &cluster.uid).map_err(Obstacle::VerifierUnavailable)?;
+        verifiers(authentication, &cluster.uid).map_err(NotReady::VerifierUnavailable)?;
     let kubeconfig_name = format!("{name}-kubeconfig");
     let (text, kubeconfig) = match &sources.kubeconfig {
         Observed::Unknown => return Ok(None),
-        Observed::Absent => return Err(Obstacle::KubeconfigNotFound(kubeconfig_name)),
+        Observed::Absent => return Err(NotReady::KubeconfigNotFound(kubeconfig_name)),
         Observed::Present(secret) => {
             let text = value(secret, KUBECONFIG_KEY);
             let parsed = TenantKubeconfig::parse(text, reach);
-            let parsed = parsed.map_err(|source| Obstacle::KubeconfigRefused {
+            let parsed = parsed.map_err(|source| NotReady::KubeconfigRefused {
                 name: kubeconfig_name,
                 source,
             })?;
@@ -129,10 +127,10 @@ fn service(
     };
     let ca = ca?;
     if let Some(other) = shared {
-        return Err(Obstacle::SharedCa(other));
+        return Err(NotReady::SharedCa(other));
     }
     if ca.signer().is_none() && spec.auto_approve_bindings != AutoApproveBindings::Remove {
-        return Err(Obstacle::ApproveOnlyNeedsRemove(ca_name));
+        return Err(NotReady::ApproveOnlyNeedsRemove(ca_name));
     }
     let audiences = audiences(authentication, &ca, &kubeconfig)?;
     let fingerprint = Fingerprint::of(authentication, sources, text);
@@ -151,12 +149,12 @@ fn audiences(
     authentication: &KubeletAuthentication,
     ca: &ClusterCa,
     kubeconfig: &TenantKubeconfig,
-) -> Result<Vec<Audience>, Obstacle> {
+) -> Result<Vec<Audience>, NotReady> {
     let trusted = kubeconfig.ca_certificates().iter();
     let mut audiences: BTreeSet<Audience> = trusted.map(|der| Audience::of_ca(der)).collect();
     audiences.extend(ca.audiences());
     for text in &authentication.spec.audiences {
-        let audience = Audience::parse(text).map_err(|_| Obstacle::Audience(text.clone()))?;
+        let audience = Audience::parse(text).map_err(|_| NotReady::Audience(text.clone()))?;
         audiences.insert(audience);
     }
     Ok(audiences.into_iter().collect())

@@ -1,15 +1,15 @@
 //! `KubeletAuthentication`s of the Clusters that authorize attestors by themselves.
 //!
-//! A Cluster with an annotation or an enabled variable has a `KubeletAuthentication` made, of which
-//! `spec.authorizedAttestors` is kept as the Cluster says. What a person made is never changed, and a
-//! Cluster that says nothing any more changes nothing: enforcement ends with the resource.
+//! For a Cluster with the annotation, or with the variable enabled, a `KubeletAuthentication` is created, and its
+//! `spec.authorizedAttestors` follows the Cluster. One that a person created is never changed. Removing the
+//! annotation changes nothing: enforcement ends with the resource.
 //!
 //! # Guarantees
 //!
-//! - Few writes at a time, each with a deadline, and those Clusters first that have waited longest:
-//!   one that changes its mind all the time delays no other.
-//! - What the API server refuses is told by an Event on the Cluster, and tried again when the Cluster
-//!   says something else, or rarely.
+//! - Few writes at a time, each with a deadline. The Cluster that has waited longest is first: one that changes
+//!   all the time delays no other.
+//! - A refusal by the API server is an Event on the Cluster. The step is tried again when the Cluster changes, and
+//!   else rarely.
 
 mod step;
 
@@ -30,7 +30,7 @@ use super::Shared;
 use super::shard::Shard;
 use crate::capi::{ObjectKey, OwnAttestors};
 
-/// Limit of concurrent steps.
+/// The limit of concurrent steps.
 const AT_ONCE: usize = 4;
 
 /// The wait after a change: objects change in bursts.
@@ -58,7 +58,7 @@ pub(super) struct Enablement {
     shard: Shard,
     changes: watch::Receiver<u64>,
     look_at: Instant,
-    /// Whether there was no room for some steps.
+    /// Whether steps wait for the limit of concurrent steps.
     is_behind: bool,
     /// The last step for each Cluster.
     last: HashMap<ObjectKey, Last>,
@@ -114,8 +114,8 @@ impl Enablement {
         }
     }
 
-    /// Takes the steps that are due, as far as there is room. `known` gives the Cluster's
-    /// `KubeletAuthentication`; before all were listed there is no such function, and no step.
+    /// Takes the steps that are due, within the limit. `known` returns the `KubeletAuthentication` of a Cluster; it is
+    /// `None` before all were listed, and then no step is taken.
     pub(super) fn look(
         &mut self,
         known: Option<impl Fn(&ObjectKey) -> Option<Arc<KubeletAuthentication>>>,
@@ -179,7 +179,7 @@ impl Enablement {
         };
         self.last.insert(key.clone(), last);
         self.tasks.spawn(async move {
-            // What it panicked with may be anything, so it is not repeated here.
+            // The payload of a panic can be anything, a secret too.
             let taken = AssertUnwindSafe(taken).catch_unwind().await;
             (key, taken.unwrap_or(Outcome::Unavailable))
         });

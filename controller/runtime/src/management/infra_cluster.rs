@@ -1,5 +1,4 @@
-//! The signers' names in the `InfraCluster`'s status, where its kind has the fields that the proposal
-//! gives it.
+//! The names of the signers in the status of the `InfraCluster`, if its kind has the fields of the proposal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 use crate::capi::{ObjectKey, Objects, Reference};
 use crate::client::in_time;
 
-/// For all of it: four small calls.
+/// Deadline of all four calls together.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The fields of the proposal ("Kubelet authentication: `InfraCluster`").
@@ -26,14 +25,14 @@ const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
 /// The writer of one cluster's `InfraCluster`.
 #[derive(Debug, Default)]
 pub(super) struct InfraCluster {
-    /// Whether a kind has the fields; its definition is read once.
+    /// Whether a kind has the fields. Its definition is read once.
     kinds: BTreeMap<(String, String), bool>,
     written: Option<(Reference, Value)>,
 }
 
 impl InfraCluster {
-    /// Writes the signers that `status` names, where they are others than those written last; what
-    /// cannot be written is tried again at the next call.
+    /// Writes the signers of `status`, if they differ from those written last. A failed write is repeated by the
+    /// next call.
     pub(super) async fn write(
         &mut self,
         objects: &Objects,
@@ -62,7 +61,7 @@ impl InfraCluster {
         tracing::debug!(
             cluster,
             error,
-            "the InfraCluster was not told of the signers"
+            "the signers were not written to the InfraCluster"
         );
     }
 

@@ -35,35 +35,35 @@ pub(super) use holders::Holders;
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// A leader that could not renew for so long stops, before another begins.
+/// The time without a renewal after which a leader stops, before another one starts.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Between two attempts, to get the Lease or to renew it.
+/// The time between two attempts to get the Lease or to renew it.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// For one call: several fit between two renewals that are due.
+/// Deadline of one call: several fit into [`RENEW_DEADLINE`].
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
 
 /// The annotation by which a replica that holds fewer Leases asks for this one. The value is its identity.
 const ASKED_FOR_BY: &str = "attestation.cluster.x-k8s.io/asked-for-by";
 
-/// The longest that another's Lease is believed in, whatever it says.
+/// The limit of the duration that another replica writes into its Lease.
 const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
 
-/// A name that no other replica has, and that says whose it is.
+/// A unique identity with the name of this replica.
 pub(super) fn identity(name: &str) -> String {
     let mut random = [0; 8];
-    // Without random bytes the name alone has to do, which a Pod's does.
+    // Without random bytes the name of a Pod is unique enough.
     let _ = aws_lc_rs::rand::fill(&mut random);
     format!("{name}_{}", data_encoding::HEXLOWER.encode(&random))
 }
 
-/// Where a Lease is kept.
+/// The storage of a Lease.
 pub(super) trait Leases: Debug + Send + Sync {
     /// The Lease; `None` if there is none.
     fn get(&self) -> BoxFuture<'_, Result<Option<Lease>, CallError>>;
 
-    /// Makes the Lease, or replaces it if it is still the version given.
+    /// Creates the Lease, or replaces it if its version is still the given one.
     fn put(&self, lease: Lease) -> BoxFuture<'_, Result<Lease, CallError>>;
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Candidate<L> {
     clock: fn() -> SystemTime,
 }
 
-/// The time that a candidate leads.
+/// A term: the time in which a candidate holds the Lease.
 #[derive(Debug)]
 pub(super) struct Term<'a, L> {
     candidate: &'a Candidate<L>,
@@ -147,7 +147,7 @@ impl<L: Leases> Candidate<L> {
             self.ask_for(lease).await?;
             return Ok(None);
         }
-        // Asked before the write: the Lease is ours from some time after it.
+        // Taken before the write: the Lease is ours from some moment after this.
         let renewed = Instant::now();
         let lease = self.leases.put(self.taken(current)).await?;
         self.holders.saw(&self.name, &self.identity);
@@ -242,7 +242,7 @@ impl<L: Leases> Term<'_, L> {
                     tracing::warn!(lease = self.candidate.name, "another replica leads");
                     return TermEnd::Lost;
                 }
-                // Others may lead soon after: nothing is waited for any longer.
+                // Another replica may lead soon.
                 Err(_) => {
                     let error = "not renewed in time";
                     tracing::warn!(lease = self.candidate.name, error, "no longer leading");
@@ -290,7 +290,7 @@ impl<L: Leases> Term<'_, L> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
         self.candidate.renew(next.spec.get_or_insert_default());
-        // Who has it is not asked again; a request of which nothing came is one of a replica that has enough now.
+        // An annotation that is still there is of a replica that holds enough Leases by now.
         if self.successor.is_none() {
             forget_asker(&mut next);
         }
@@ -302,7 +302,7 @@ impl<L: Leases> Term<'_, L> {
             }
             Err(error) => error,
         };
-        // Somebody else wrote it; or we did, and had no answer.
+        // Another replica wrote it, or the answer to our own write was lost.
         if let Some(lease) = self.candidate.leases.get().await?
             && holder(&lease) == self.candidate.identity
         {
@@ -330,12 +330,12 @@ impl<L: Leases> Term<'_, L> {
     }
 }
 
-/// Another's Lease, and since when it is as it is. Its metadata do not count: who asks for it writes them.
+/// The last observed spec of another replica's Lease, and the time of its last change. An annotation is no renewal.
 #[derive(Debug, Default)]
 struct Observed(Option<(Option<LeaseSpec>, Instant)>);
 
 impl Observed {
-    /// Whether somebody else holds it.
+    /// Whether another replica holds it.
     fn is_held(&mut self, lease: &Lease, identity: &str) -> bool {
         let now = Instant::now();
         let since = match &self.0 {
@@ -374,7 +374,7 @@ fn duration(lease: &Lease) -> Duration {
         .min(MAX_LEASE_DURATION)
 }
 
-/// The Lease of this name in the namespace that a client takes for its own.
+/// The Lease of this name in the client's default namespace.
 #[derive(Debug, Clone)]
 pub(super) struct KubeLeases {
     api: Api<Lease>,

@@ -1,4 +1,4 @@
-//! Why a cluster's requests are not answered, and what a person can do about it.
+//! The reasons for which a cluster is not served, and what a person can do about each.
 
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::conditions::reason;
@@ -8,11 +8,11 @@ use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 
 use super::VerifierUnavailable;
 
-/// What stands in the way of one cluster.
+/// The reason for which a cluster is not served.
 ///
-/// Its `Display` is for a condition: it repeats no secret.
+/// Its `Display` is the message of a condition, without secrets.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Obstacle {
+pub(super) enum NotReady {
     #[error("there is no Cluster {0}")]
     ClusterNotFound(String),
     #[error("the Cluster is paused")]
@@ -39,7 +39,7 @@ pub(super) enum Obstacle {
     SharedCa(ObjectKey),
     #[error(transparent)]
     VerifierUnavailable(VerifierUnavailable),
-    #[error("spec.audiences: {0:?} is no audience")]
+    #[error("spec.audiences: {0:?} is not an audience")]
     Audience(String),
     #[error(
         "Secret {0} has no tls.key, so requests can only be approved, for Kubernetes' own signer; \
@@ -48,7 +48,7 @@ pub(super) enum Obstacle {
     ApproveOnlyNeedsRemove(String),
 }
 
-impl Obstacle {
+impl NotReady {
     /// The reason of the condition.
     pub(super) fn reason(&self) -> &'static str {
         match self {

@@ -26,7 +26,7 @@ use nodes::{MAX_WITHOUT, nodes_named};
 use super::Shared;
 use super::cluster_status::{ApiReachability, AutoApprove, Health, HeldBack, RecordCounts};
 use super::desired_state::Service;
-use super::record_events::Teller;
+use super::record_events::RecordEvents;
 use super::spec_mapping;
 use crate::capi::CapiInventory;
 use crate::client::ClusterAccess;
@@ -36,19 +36,19 @@ use crate::hardening::tokens::{self, Tokens};
 use crate::hardening::{HardeningError, admission, revocation};
 use crate::preflight;
 
-/// For one part of it: some small calls, each with a deadline of its own.
+/// Deadline of one part: a few small calls, each with a deadline of its own.
 const PART_DEADLINE: Duration = Duration::from_mins(1);
 
-/// The longest part of an error that is shown: an API server can send any text.
+/// The length at which errors are cut: an API server can send any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
-/// The Nodes that a message names.
+/// The number of Nodes that a message names.
 const MAX_NAMED: usize = 5;
 
-/// HTTP statuses of who is not known, or may not.
-const NOT_LET_IN: [u16; 2] = [401, 403];
+/// HTTP statuses of a refused user: unauthorized and forbidden.
+const REFUSED: [u16; 2] = [401, 403];
 
-/// The care of one cluster.
+/// The periodic work for one cluster.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     access: ClusterAccess,
@@ -60,9 +60,9 @@ pub(super) struct Upkeep {
     enforcement: Enforcement,
     sync_period: Duration,
     inspection: Option<Inspection>,
-    /// The names of Nodes that nobody holds, as far as they were listed and the ledger has not looked at them.
+    /// The names of listed Nodes without a record that garbage collection has not handled yet.
     listed: BTreeSet<String>,
-    /// When all rights were there.
+    /// The last time that all rights were granted.
     rights: Option<Instant>,
     /// Whether a watch of requests failed or came back since the last inspection.
     watches: Arc<AtomicBool>,
@@ -73,7 +73,7 @@ pub(super) struct Upkeep {
     /// Whether certificates carry a UID, by which they can be revoked.
     marked: bool,
     revoked: Option<BTreeMap<RecordUid, RevokedGenerations>>,
-    teller: Teller,
+    record_events: RecordEvents,
     clock: fn() -> SystemTime,
 }
 
@@ -83,7 +83,7 @@ impl Upkeep {
         service: &Service,
         context: &Context,
         inventory: CapiInventory,
-        teller: Teller,
+        record_events: RecordEvents,
         shared: &Shared,
     ) -> Self {
         let signs = service.ca.signer().is_some();
@@ -105,23 +105,23 @@ impl Upkeep {
             ledger: context.ledger.clone(),
             marked: signs,
             revoked: None,
-            teller,
+            record_events,
             clock: shared.clock,
         }
     }
 
-    /// Hears whether a watch of requests fails or comes back.
+    /// The flag that a watch of requests sets when it fails or recovers.
     pub(super) fn watches(&self) -> Arc<AtomicBool> {
         self.watches.clone()
     }
 
-    /// Does what costs no call where nothing has changed; and inspects the cluster, if it is time for that.
+    /// One round. It costs no call if nothing has changed and no inspection is due.
     pub(super) async fn round(&mut self) -> Health {
         if self.is_inspection_due().await {
             let counted = self.counted().await.ok();
             let found = self.inspect().boxed().await;
             if !found.undone.is_empty() {
-                // It may be a right that was taken away.
+                // A right may have been revoked.
                 self.rights = None;
             }
             self.inspection = Some(Inspection {
@@ -150,13 +150,13 @@ impl Upkeep {
                 gone,
                 live: swept.live,
             });
-            self.teller.tell(swept.done, (self.clock)()).await;
+            self.record_events.write(swept.done, (self.clock)()).await;
         }
         self.keep_tokens(&mut health).await;
         health
     }
 
-    /// Whether a watch of requests failed or came back: then the cluster is inspected at once.
+    /// Whether a watch of requests failed or recovered, so that the cluster is inspected at once.
     pub(super) fn is_inspection_urgent(&self) -> bool {
         self.watches.load(Ordering::Relaxed)
     }
@@ -181,13 +181,13 @@ impl Upkeep {
         })
     }
 
-    /// Finds out how the cluster is, and sets right what somebody may have changed.
+    /// Inspects the cluster, and restores what was changed there.
     async fn inspect(&mut self) -> Health {
         let mut health = self.examined().await;
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
-        // The list of what is revoked is written anew: somebody may have changed it.
+        // Somebody may have changed the list of revoked certificates: it is written again.
         self.revoked = None;
         if self.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes()
@@ -223,13 +223,13 @@ impl Upkeep {
         health
     }
 
-    /// Keeps the tokens of the machines that there are, and ends those of machines that are gone.
+    /// Extends the tokens of existing machines, and expires those of machines that are gone.
     async fn keep_tokens(&mut self, health: &mut Health) {
         match self.bootstrap_tokens {
             BootstrapTokens::Manage => {}
             BootstrapTokens::Ignore => return,
         }
-        // While its machines are not known, no token of a cluster is ended.
+        // Before the Machines are known, no token is expired.
         let Some(wanted) = self.inventory.tokens() else {
             return;
         };
@@ -240,13 +240,13 @@ impl Upkeep {
         if let Some(kept) = health.note("bootstrap tokens", kept) {
             for token in kept.extended {
                 let token = token.as_str();
-                tracing::debug!(token, "the bootstrap token lives on");
+                tracing::debug!(token, "the bootstrap token was extended");
             }
             for token in kept.ended {
                 let token = token.as_str();
                 tracing::debug!(
                     token,
-                    "the bootstrap token of a machine that is gone has ended"
+                    "the bootstrap token of a machine that is gone was expired"
                 );
             }
         }
@@ -257,13 +257,13 @@ impl Upkeep {
         );
     }
 
-    /// Publishes the certificates that were revoked since the last time.
+    /// Publishes newly revoked certificates.
     pub(super) async fn revoke_what_is_new(&mut self) {
         if self.revoked.is_none() {
             return;
         }
         if let Err(error) = self.revoke().boxed().await {
-            tracing::warn!(error, "revoked certificates are not refused yet");
+            tracing::warn!(error, "newly revoked certificates are not published yet");
         }
     }
 
@@ -297,7 +297,7 @@ impl Upkeep {
     }
 
     async fn examined(&mut self) -> Health {
-        // Rights are as they were, or a call is refused.
+        // A right that was revoked since shows when a call is refused.
         let had_rights = self
             .rights
             .is_some_and(|at| at.elapsed() < self.sync_period * 2);
@@ -332,13 +332,13 @@ impl Upkeep {
         }
     }
 
-    /// Finds out whether attestation is enforced from now on; otherwise what is said of the Nodes without
-    /// a record. Once it is, it stays so while the operator wants it: who could make a Node without a
-    /// record would else open every way again.
+    /// Decides whether attestation is enforced from now on; if not, returns the message about the Nodes without a
+    /// record. Once enforced it stays so while the operator wants it: otherwise whoever can create a Node without
+    /// a record could open every way again.
     ///
     /// # Errors
     ///
-    /// It cannot be found out whether it was enforced before; then it is left as it is.
+    /// It is unknown whether attestation was enforced before. Then nothing changes.
     async fn enforce(
         &mut self,
         without: Result<BTreeSet<String>, String>,
@@ -377,7 +377,7 @@ impl Upkeep {
         }))
     }
 
-    /// Whether it was enforced before; also by the controller that was here before this one.
+    /// Whether attestation was enforced before, also by a former controller.
     async fn is_enforced(&self) -> Result<bool, String> {
         if self.enforcement.is_on() {
             return Ok(true);
@@ -409,10 +409,10 @@ impl Upkeep {
         Ok((found, said.collect::<Vec<_>>().join("; ")))
     }
 
-    /// The Nodes that nobody holds the name of, but for those that renew without a record; also where it
-    /// is only known from a Machine that there is one, or from one of the control plane that there will be.
+    /// The names of Nodes without a live record, except those that may renew without one. A Node that only a Machine
+    /// reports counts too, and the future Node of a control-plane Machine.
     ///
-    /// `all` of them, or [`MAX_WITHOUT`] at least.
+    /// All of them if `all` is set, or else at least [`MAX_WITHOUT`].
     async fn without_record(&self, all: bool) -> Result<BTreeSet<String>, String> {
         let records = self.ledger.records().all().await;
         let records = records.map_err(|error| cut(error_chain(&error)))?;
@@ -433,11 +433,10 @@ impl Upkeep {
     }
 }
 
-/// Takes back what would stand in the way of those who look after a cluster after us: what tokens
-/// and nodes may ask for.
+/// Removes the admission policy for requests, which would stop nodes that join without us.
 ///
-/// What was revoked stays refused: it concerns nobody else, and a certificate that was stolen is
-/// not to be good again because an object was deleted.
+/// The policy on revoked certificates stays: a stolen certificate must not become valid again because an object was
+/// deleted.
 pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
     part(admission::remove(access.client())).await
 }
@@ -454,7 +453,7 @@ impl Health {
     }
 }
 
-/// One part, in time.
+/// Runs one part within the deadline.
 async fn part<T>(work: impl Future<Output = Result<T, HardeningError>>) -> Result<T, String> {
     match timeout(PART_DEADLINE, work).await {
         Ok(Ok(done)) => Ok(done),
@@ -478,7 +477,7 @@ fn cut(text: impl Display) -> String {
 fn refusal(error: &kube::Error) -> ApiReachability {
     let text = cut(error_chain(error));
     if let kube::Error::Api(status) = error
-        && NOT_LET_IN.contains(&status.code)
+        && REFUSED.contains(&status.code)
     {
         ApiReachability::Refused(text)
     } else {

@@ -1,4 +1,4 @@
-//! Events on records: what the sweep did, for people who look at one.
+//! Events on `NodeIdentity` objects: the actions of garbage collection.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -16,39 +16,38 @@ use crate::events::Events;
 /// For one small object.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// How much is told of a sweep: a cluster whose machines all go at once is seen without the rest,
-/// which is in the log.
+/// The limit of Events of one sweep. Of a cluster whose machines all go at once the log has the rest.
 const MAX_A_SWEEP: usize = 20;
 
-/// How much is remembered, so that a Node that is made again and again is told of once.
-const MAX_TOLD: usize = 10_000;
+/// The limit of remembered actions: a Node that is created again and again has one Event.
+const MAX_REMEMBERED: usize = 10_000;
 
-/// Tells of one cluster's records.
+/// The Events on the records of one cluster.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct RecordEvents {
     events: Events,
     api: Api<NodeIdentity>,
     cluster: ObjectKey,
-    told: BTreeSet<SweepAction>,
+    written: BTreeSet<SweepAction>,
 }
 
-impl Teller {
+impl RecordEvents {
     pub(super) fn new(events: Events, management: &Client, cluster: &ObjectKey) -> Self {
         Self {
             events,
             api: Api::namespaced(management.clone(), &cluster.namespace),
             cluster: cluster.clone(),
-            told: BTreeSet::new(),
+            written: BTreeSet::new(),
         }
     }
 
-    /// Writes one event for each, and none for what was told of before.
-    pub(super) async fn tell(&mut self, done: Vec<SweepAction>, now: SystemTime) {
-        if self.told.len() > MAX_TOLD {
-            self.told.clear();
+    /// Writes an Event for each action, but for those that were written before.
+    pub(super) async fn write(&mut self, done: Vec<SweepAction>, now: SystemTime) {
+        if self.written.len() > MAX_REMEMBERED {
+            self.written.clear();
         }
         for done in done.into_iter().take(MAX_A_SWEEP) {
-            if self.told.insert(done.clone()) {
+            if self.written.insert(done.clone()) {
                 let regarding = self.record(&done).await;
                 let is_warning = done.what == Swept::Contradicted;
                 let (reason, note) = words(&done);
@@ -57,7 +56,7 @@ impl Teller {
         }
     }
 
-    /// The record; without its UID where it cannot be read, which loses it for `kubectl describe`.
+    /// The record; without its UID if it cannot be read, so that `kubectl describe` does not show the Event.
     async fn record(&self, done: &SweepAction) -> ObjectReference {
         let name = crd::object_name(&self.cluster.name, done.node_name.as_str());
         let read = in_time(DEADLINE, self.api.get_metadata(&name)).await;
@@ -72,7 +71,7 @@ impl Teller {
     }
 }
 
-/// The reason and the note.
+/// The reason and the note of the Event.
 fn words(done: &SweepAction) -> (&'static str, String) {
     let SweepAction {
         node_name,

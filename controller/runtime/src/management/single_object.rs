@@ -1,4 +1,4 @@
-//! One object of the management cluster, as it is now.
+//! A watch of one object of the management cluster.
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -38,11 +38,10 @@ impl<K> From<Option<K>> for Observed<K> {
     }
 }
 
-/// The object of this name whenever it changes, and `None` while there is none; for ever.
+/// Yields the object of this name whenever it changes, and `None` while it does not exist; never ends.
 ///
-/// The last known state stays while the API server is unavailable.
-///
-/// One that cannot be read is as one of which nothing new is known.
+/// Unlike `kube::runtime::watch_object`, it skips an object that cannot be read, lists in pages, and logs as all
+/// watches do. The last known state holds while the API server is unavailable.
 pub(super) fn follow<K>(
     api: Api<Lenient<K>>,
     name: &str,

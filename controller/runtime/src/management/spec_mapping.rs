@@ -1,4 +1,4 @@
-//! What a `KubeletAuthentication`'s words mean to those who decide: no input or output.
+//! The policies that the `spec` of a `KubeletAuthentication` stands for: no input or output.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::client::ClusterAccess;
 use crate::hardening::admission::{self, Signing};
 use crate::nodes::{KubeNodeAddresses, KubeNodes};
 
-/// One cluster, and the parts by which its requests are answered.
-pub(crate) struct Wiring<'a> {
+/// The parts of the context of one cluster.
+pub(crate) struct ContextBuilder<'a> {
     pub(crate) spec: &'a KubeletAuthenticationSpec,
     pub(crate) cluster: &'a Cluster,
     pub(crate) access: &'a ClusterAccess,
@@ -37,8 +37,8 @@ pub(crate) struct Wiring<'a> {
     pub(crate) enforced: bool,
 }
 
-impl Wiring<'_> {
-    /// What a decision about one of the cluster's requests needs to know.
+impl ContextBuilder<'_> {
+    /// The context of decisions about the cluster's requests.
     pub(crate) fn context(self) -> Context {
         let Self { spec, access, .. } = self;
         let signs = self.signer.is_some();
@@ -59,7 +59,7 @@ impl Wiring<'_> {
     }
 }
 
-/// The longest validity that is granted.
+/// The longest lifetimes of certificates.
 fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     Lifetimes {
@@ -68,7 +68,7 @@ fn lifetimes(spec: &KubeletAuthenticationSpec) -> Lifetimes {
     }
 }
 
-/// The requests that the controller answers beside those to the client signers of the verifiers.
+/// The requests that the controller answers, apart from those to the client signers of the verifiers.
 fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
     Duties {
         serving: true,
@@ -84,7 +84,7 @@ fn duties(spec: &KubeletAuthenticationSpec, signs: bool) -> Duties {
     }
 }
 
-/// Whether the operator wants the ways round attestation closed, once that stops no node.
+/// Whether the operator wants attestation enforced, once that stops no node.
 pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     match spec.auto_approve_bindings {
         AutoApproveBindings::Report => false,
@@ -92,7 +92,7 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     }
 }
 
-/// What the ledger allows.
+/// The policy of the ledger.
 fn ledger_policy(
     spec: &KubeletAuthenticationSpec,
     verifiers: &Verifiers,
@@ -119,7 +119,7 @@ fn ledger_policy(
     }
 }
 
-/// What serving certificates may be for.
+/// The policy for serving certificates.
 fn serving_policy(
     spec: &KubeletAuthenticationSpec,
     cluster: &Cluster,
@@ -136,7 +136,7 @@ fn serving_policy(
     let endpoint = endpoint.map(|endpoint| endpoint.host.to_lowercase());
     ServingPolicy {
         endpoint_hosts: endpoint.into_iter().chain(access.server_host()).collect(),
-        // What is no range has no address in it.
+        // An invalid range contains no address.
         service_ranges: cluster
             .service_ranges
             .iter()
@@ -146,7 +146,7 @@ fn serving_policy(
     }
 }
 
-/// The requests that a workload cluster takes from tokens and nodes, once that is enforced.
+/// The requests that the admission policy admits from tokens and nodes, once it is enforced.
 pub(super) fn admission_settings(verifiers: &Verifiers, signs: bool) -> admission::Settings {
     admission::Settings {
         attestors: verifiers.providers().cloned().collect(),

@@ -1,4 +1,4 @@
-//! Writes the status of a `KubeletAuthentication`, where it has changed.
+//! Writes the status of a `KubeletAuthentication` when it has changed.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::Shared;
 use crate::capi::ObjectKey;
 use crate::client::in_time;
 
-/// For one write.
+/// Deadline of one write.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Between two writes: what changes faster is said once.
+/// The time between two writes, however fast the status changes.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The longest wait after a write that failed.
@@ -23,13 +23,13 @@ const LAST_RETRY: Duration = Duration::from_mins(1);
 
 /// The writer of one `KubeletAuthentication`'s status.
 #[derive(Debug)]
-pub(super) struct Reporter {
+pub(super) struct StatusWriter {
     api: Api<KubeletAuthentication>,
     not_before: Instant,
     failures: u32,
 }
 
-impl Reporter {
+impl StatusWriter {
     pub(super) fn new(shared: &Shared, key: &ObjectKey) -> Self {
         Self {
             api: Api::namespaced(shared.management.clone(), &key.namespace),
@@ -38,8 +38,7 @@ impl Reporter {
         }
     }
 
-    /// Writes `status` where it is another than the object has; where that cannot be done now, when
-    /// to try again.
+    /// Writes `status` if the object has another one. Returns the time of the next attempt if it is not written.
     pub(super) async fn write(
         &mut self,
         known: &KubeletAuthentication,

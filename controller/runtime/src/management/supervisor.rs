@@ -1,4 +1,4 @@
-//! One cluster: reads its configuration, and answers its requests while that is possible.
+//! One cluster: observes its configuration, and runs its tasks while that is possible.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::ca_key_registry::CaKeyHolder;
-use super::cluster_registry::ClusterEvent;
+use super::cluster_registry::Authentication;
 use super::cluster_tasks::{Broken, Running};
 use super::conditions::{self, ClusterPhase};
-use super::desired_state::{Plan, Service, Sources};
+use super::desired_state::{DesiredState, Service, Sources};
 use super::infra_cluster::InfraCluster;
-use super::not_ready::Obstacle;
+use super::not_ready::NotReady;
 use super::shard::Shard;
 use super::single_object::{Observed, follow};
-use super::status_writer::Reporter;
+use super::status_writer::StatusWriter;
 use super::{Shared, periodic};
 use crate::capi::{Cluster, ObjectKey, Objects};
 use crate::watch::Lenient;
@@ -37,12 +37,12 @@ const FIRST_RESTART: Duration = Duration::from_secs(5);
 /// The longest such wait.
 const LAST_RESTART: Duration = Duration::from_mins(5);
 
-/// Looks after one cluster until its `KubeletAuthentication` is gone, while it belongs to the shard.
+/// Serves one cluster until its `KubeletAuthentication` is gone, while it belongs to the shard.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
     shard: Shard,
     key: ObjectKey,
-    mut authentication: watch::Receiver<ClusterEvent>,
+    mut authentication: watch::Receiver<Authentication>,
 ) {
     while let Some(cluster) = joined(&shared, shard, &key, &mut authentication).await {
         let supervisor = Supervisor::new(
@@ -62,16 +62,14 @@ async fn joined(
     shared: &Shared,
     shard: Shard,
     key: &ObjectKey,
-    authentication: &mut watch::Receiver<ClusterEvent>,
+    authentication: &mut watch::Receiver<Authentication>,
 ) -> Option<Observed<Cluster>> {
     let mut objects = shared.objects.changes_of(key);
     let mut cluster = Observed::Unknown;
     loop {
-        // Nobody is to look after the cluster any more, or another replica is.
+        // The channel is closed when this replica serves the shard no more.
         authentication.has_changed().ok()?;
-        let ClusterEvent::Is(current) = authentication.borrow_and_update().clone() else {
-            return None;
-        };
+        let current = authentication.borrow_and_update().clone()?;
         if shard.has(&cluster, &current) {
             return Some(cluster);
         }
@@ -86,14 +84,14 @@ struct Supervisor {
     shared: Arc<Shared>,
     shard: Shard,
     key: ObjectKey,
-    authentication: watch::Receiver<ClusterEvent>,
+    authentication: watch::Receiver<Authentication>,
     sources: Sources,
     ca_key: CaKeyHolder,
     records: Arc<dyn Records>,
     absences: Absences,
     running: Option<Running>,
     panics: Panics,
-    reporter: Reporter,
+    status_writer: StatusWriter,
     infra_cluster: InfraCluster,
 }
 
@@ -107,7 +105,7 @@ impl Supervisor {
         shared: Arc<Shared>,
         shard: Shard,
         key: ObjectKey,
-        authentication: watch::Receiver<ClusterEvent>,
+        authentication: watch::Receiver<Authentication>,
         cluster: Observed<Cluster>,
     ) -> Self {
         let sources = Sources {
@@ -123,7 +121,7 @@ impl Supervisor {
             absences: Absences::new(shared.missing_machine_timeout),
             running: None,
             panics: Panics::default(),
-            reporter: Reporter::new(&shared, &key),
+            status_writer: StatusWriter::new(&shared, &key),
             infra_cluster: InfraCluster::default(),
             key,
             shared,
@@ -135,19 +133,17 @@ impl Supervisor {
         let mut changes = self.changes();
         let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
-            let word = self.authentication.borrow_and_update().clone();
-            let authentication = match word {
-                ClusterEvent::Is(authentication) => authentication,
-                ClusterEvent::Deleted => return Box::pin(self.release()).await,
+            let Some(authentication) = self.authentication.borrow_and_update().clone() else {
+                return Box::pin(self.release()).await;
             };
             if !self.shard.has(&self.sources.cluster, &authentication) {
                 break;
             }
-            let verdict = self.settle(&authentication).await;
-            let mut status = conditions::status(&authentication, &verdict, (self.shared.clock)());
+            let phase = self.reconcile(&authentication).await;
+            let mut status = conditions::status(&authentication, &phase, (self.shared.clock)());
             status.ca_key = self.ca_key.publication(status.ca_key);
-            self.tell_infra_cluster(&verdict, &status).await;
-            let write_again = self.reporter.write(&authentication, status).await;
+            self.write_infra_cluster(&phase, &status).await;
+            let write_again = self.status_writer.write(&authentication, status).await;
             let look_again = Instant::now() + LOOK_AGAIN;
             let again = write_again.map_or(look_again, |at| at.min(look_again));
             tokio::select! {
@@ -169,14 +165,14 @@ impl Supervisor {
         self.ca_key.leave();
     }
 
-    async fn tell_infra_cluster(
+    async fn write_infra_cluster(
         &mut self,
-        verdict: &ClusterPhase,
+        phase: &ClusterPhase,
         status: &KubeletAuthenticationStatus,
     ) {
         let cluster = self.sources.cluster.present();
         let reference = cluster.and_then(|cluster| cluster.infrastructure.as_ref());
-        if let (ClusterPhase::Serving { .. }, Some(reference)) = (verdict, reference) {
+        if let (ClusterPhase::Serving { .. }, Some(reference)) = (phase, reference) {
             let Shared {
                 management,
                 objects,
@@ -204,9 +200,9 @@ impl Supervisor {
     }
 
     /// Reconciles the cluster, and returns its phase.
-    async fn settle(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
+    async fn reconcile(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
         self.absences.allow(allowed_retirements(authentication));
-        let plan = Plan::of(
+        let plan = DesiredState::of(
             authentication,
             &self.sources,
             &mut self.ca_key,
@@ -214,12 +210,12 @@ impl Supervisor {
             self.shared.verifiers.as_ref(),
         );
         match plan {
-            Plan::Wait => ClusterPhase::Waiting,
-            Plan::Stop(obstacle) => {
+            DesiredState::Wait => ClusterPhase::Waiting,
+            DesiredState::Stop(why) => {
                 self.stop().await;
-                ClusterPhase::Stopped(obstacle)
+                ClusterPhase::Stopped(why)
             }
-            Plan::Serve(service) => self.serve(*service).await,
+            DesiredState::Serve(service) => self.serve(*service).await,
         }
     }
 
@@ -241,7 +237,7 @@ impl Supervisor {
                 Ok(running) => self.running = Some(running),
                 Err(source) => {
                     let name = format!("{}-kubeconfig", self.key.name);
-                    return ClusterPhase::Stopped(Obstacle::KubeconfigRefused { name, source });
+                    return ClusterPhase::Stopped(NotReady::KubeconfigRefused { name, source });
                 }
             }
             tracing::info!(cluster, "serving");
@@ -262,7 +258,7 @@ impl Supervisor {
         let access = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
         let Some(access) = access else {
-            // It is not to be touched, or cannot be.
+            // Its API server was not used, or cannot be reached.
             return;
         };
         let cluster = self.key.to_string();
@@ -295,7 +291,7 @@ impl Supervisor {
     }
 }
 
-/// How many records a person allows one round to retire; what is no number allows none.
+/// The number of records that a person allows one round to retire; 0 if the annotation is no number.
 fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
     let annotations = authentication.metadata.annotations.as_ref();
     annotations
@@ -303,7 +299,7 @@ fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
         .unwrap_or_default()
 }
 
-/// Waits until the Cluster is another than it was.
+/// Waits until the Cluster differs from `known`.
 async fn other_cluster(
     objects: &Objects,
     key: &ObjectKey,
@@ -342,7 +338,7 @@ impl Sources {
     }
 }
 
-/// How often a cluster's tasks panicked, and how long they rest for it.
+/// The panics of a cluster's tasks, and the wait before they run again.
 #[derive(Debug, Default)]
 struct Panics {
     count: u32,

@@ -23,7 +23,7 @@ use crate::client::ClusterAccess;
 use crate::csr_writer::KubeStore;
 use crate::hardening::admission;
 use crate::management::VerifierUnavailable;
-use crate::management::spec_mapping::{Wiring, is_to_be_enforced};
+use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced};
 use crate::records::KubeRecords;
 
 /// For all that is read before the first request is answered: some lists of small objects.
@@ -118,7 +118,7 @@ impl Standalone {
                 .await
                 .unwrap_or(false);
         let records = KubeRecords::start(client.clone(), &key.namespace, &key.name);
-        let wiring = Wiring {
+        let builder = ContextBuilder {
             spec,
             cluster: &said.cluster,
             access: &access,
@@ -130,7 +130,7 @@ impl Standalone {
             signer: Some(signer),
             enforced,
         };
-        let context = wiring.context();
+        let context = builder.context();
         let cluster = key.to_string();
         tracing::info!(cluster, "by the machines and records of this Cluster");
         if said.cluster.paused {

@@ -95,14 +95,14 @@ fn world() -> World {
 }
 
 impl World {
-    fn plan(&mut self) -> Plan {
+    fn plan(&mut self) -> DesiredState {
         let found = self.verifiers.clone();
         let verifiers = move |_: &KubeletAuthentication, _: &str| {
             let insecure: Arc<dyn node_attestation_core::verifier::Verifier> =
                 Arc::new(InsecureVerifier);
             found.clone().map(|()| Verifiers::from_iter([insecure]))
         };
-        Plan::of(
+        DesiredState::of(
             &self.authentication,
             &self.sources,
             &mut self.holder,
@@ -112,18 +112,18 @@ impl World {
     }
 
     #[track_caller]
-    fn obstacle(&mut self) -> Obstacle {
+    fn why(&mut self) -> NotReady {
         match self.plan() {
-            Plan::Stop(obstacle) => obstacle,
-            plan @ (Plan::Wait | Plan::Serve(_)) => panic!("{plan:?}"),
+            DesiredState::Stop(why) => why,
+            plan @ (DesiredState::Wait | DesiredState::Serve(_)) => panic!("{plan:?}"),
         }
     }
 
     #[track_caller]
     fn fingerprint(&mut self) -> Fingerprint {
         match self.plan() {
-            Plan::Serve(service) => service.fingerprint,
-            plan @ (Plan::Wait | Plan::Stop(_)) => panic!("{plan:?}"),
+            DesiredState::Serve(service) => service.fingerprint,
+            plan @ (DesiredState::Wait | DesiredState::Stop(_)) => panic!("{plan:?}"),
         }
     }
 
@@ -146,7 +146,7 @@ impl World {
 fn a_cluster_of_which_all_is_right_is_served() {
     let mut world = world();
 
-    let Plan::Serve(service) = world.plan() else {
+    let DesiredState::Serve(service) = world.plan() else {
         panic!("{:?}", world.plan());
     };
 
@@ -165,14 +165,14 @@ fn nothing_is_said_of_a_cluster_before_all_was_read() {
         let mut world = world();
         change(&mut world.sources);
 
-        assert!(matches!(world.plan(), Plan::Wait));
+        assert!(matches!(world.plan(), DesiredState::Wait));
     }
 }
 
 /// Puts something in a cluster's way.
 type Change = fn(&mut World);
 
-/// Each obstacle is put in the way of a cluster that has all those after it already: the one that
+/// Each why is put in the way of a cluster that has all those after it already: the one that
 /// a person has to act on first is the one that is said.
 #[test]
 fn of_many_obstacles_the_first_is_said() {
@@ -215,7 +215,7 @@ fn of_many_obstacles_the_first_is_said() {
     for (reason, obstruct) in reasons {
         obstruct(&mut world);
 
-        assert_eq!(world.obstacle().reason(), reason);
+        assert_eq!(world.why().reason(), reason);
     }
 }
 
@@ -224,10 +224,10 @@ fn an_audience_that_is_none_is_named() {
     let mut world = world();
     world.authentication.spec.audiences = vec!["no audience\n".to_owned()];
 
-    let obstacle = world.obstacle();
+    let why = world.why();
 
-    assert!(matches!(&obstacle, Obstacle::Audience(text) if text == "no audience\n"));
-    assert_eq!(obstacle.reason(), "AudienceInvalid");
+    assert!(matches!(&why, NotReady::Audience(text) if text == "no audience\n"));
+    assert_eq!(why.reason(), "AudienceInvalid");
 }
 
 #[test]
@@ -237,20 +237,20 @@ fn a_key_of_another_ca_has_a_reason_of_its_own() {
     let (_, key) = ca();
     world.sources.ca = ca_secret(&(certificate, key));
 
-    let obstacle = world.obstacle();
+    let why = world.why();
 
-    let Obstacle::CaRefused { source, .. } = &obstacle else {
-        panic!("{obstacle:?}");
+    let NotReady::CaRefused { source, .. } = &why else {
+        panic!("{why:?}");
     };
     assert_eq!(source, &CaRefused::Invalid(InvalidCa::KeyMismatch));
-    assert_eq!(obstacle.reason(), "CAKeyMismatch");
+    assert_eq!(why.reason(), "CAKeyMismatch");
 }
 
 #[test]
 fn a_cluster_that_is_paused_holds_its_ca_key_all_the_same() {
     let mut world = world();
     world.pause();
-    assert_eq!(world.obstacle().reason(), "Paused");
+    assert_eq!(world.why().reason(), "Paused");
     let ca = ClusterCa::from_secret(world.sources.ca.present().unwrap()).unwrap();
 
     let mut other = world.keys.holder(key_of("prod-2"));
@@ -265,7 +265,7 @@ fn without_the_ca_key_requests_are_approved_only_where_nobody_else_approves_them
     world.sources.ca = secret(&[("tls.crt", certificate)]);
     world.authentication.spec.auto_approve_bindings = AutoApproveBindings::Remove;
 
-    let Plan::Serve(service) = world.plan() else {
+    let DesiredState::Serve(service) = world.plan() else {
         panic!("{:?}", world.plan());
     };
 
@@ -277,12 +277,12 @@ fn no_obstacle_repeats_a_secret() {
     let mut world = world();
     world.sources.kubeconfig = secret(&[(KUBECONFIG_KEY, "users: [{secret-text".to_owned())]);
 
-    let obstacle = world.obstacle();
+    let why = world.why();
 
-    let refused = matches!(&obstacle, Obstacle::KubeconfigRefused { source, .. }
+    let refused = matches!(&why, NotReady::KubeconfigRefused { source, .. }
         if !matches!(source, KubeconfigRefused::TooLong));
-    assert!(refused, "{obstacle:?}");
-    assert!(!obstacle.to_string().contains("secret-text"), "{obstacle}");
+    assert!(refused, "{why:?}");
+    assert!(!why.to_string().contains("secret-text"), "{why}");
 }
 
 #[test]

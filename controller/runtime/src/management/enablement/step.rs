@@ -1,4 +1,4 @@
-//! One step for one Cluster: its decision, and its writes.
+//! One step for one Cluster: the decision and the writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,25 +35,25 @@ const REFUSALS: [u16; 3] = [400, 403, 422];
 /// A step for a Cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A `KubeletAuthentication` is to be made.
+    /// Create a `KubeletAuthentication`.
     Create { attestors: Vec<String> },
-    /// The one that was made here, in this version, is to have these.
+    /// Change the attestors of the one that was created here, in this version.
     Change {
         resource_version: Option<String>,
         attestors: Vec<String>,
     },
-    /// Nothing can be done, for this reason.
-    Tell(Obstacle),
+    /// Report the error in an Event.
+    Report(EnableError),
 }
 
-/// The reason that the Cluster's word is not followed.
+/// The Cluster's attestors are not authorized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Obstacle {
+pub(super) enum EnableError {
     #[error(transparent)]
     Invalid(#[from] InvalidOwnAttestors),
     #[error(
-        "the KubeletAuthentication was made by a person and authorizes others: change it, or take \
-         the Cluster's word back"
+        "the KubeletAuthentication was created by a person and authorizes other attestors: change it, or \
+         remove the annotation or variable of the Cluster"
     )]
     MadeByPerson,
     /// The API server's words.
@@ -61,24 +61,24 @@ pub(super) enum Obstacle {
     Refused(String),
 }
 
-/// The end of a step.
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Written,
-    /// There was no answer, or the object is another than was known.
+    /// The API server did not answer, or the object has changed meanwhile.
     Unavailable,
-    /// It was refused, and an Event tells so.
+    /// It was refused, which an Event reports.
     Refused,
 }
 
-/// The step that the Cluster needs now, if any.
+/// The next step for the Cluster, if any.
 pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Option<Step> {
     if cluster.paused || cluster.deleting {
         return None;
     }
     let attestors = match &cluster.attestors {
         OwnAttestors::Unset => return None,
-        OwnAttestors::Invalid(invalid) => return Some(Step::Tell((*invalid).into())),
+        OwnAttestors::Invalid(invalid) => return Some(Step::Report((*invalid).into())),
         OwnAttestors::Named(attestors) => attestors.clone(),
     };
     let Some(known) = known else {
@@ -98,11 +98,11 @@ pub(super) fn step(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> 
             attestors,
         }
     } else {
-        Step::Tell(Obstacle::MadeByPerson)
+        Step::Report(EnableError::MadeByPerson)
     })
 }
 
-/// Takes the step, and tells of what is refused.
+/// Takes the step, and reports a refusal.
 pub(super) async fn take(
     shared: Arc<Shared>,
     key: ObjectKey,
@@ -134,15 +134,15 @@ async fn taken(
         ..OwnerReference::default()
     };
     let api = Api::namespaced(shared.management.clone(), &key.namespace);
-    let obstacle = match write(&api, &cluster, step).await {
+    let error = match write(&api, &cluster, step).await {
         Ok(Ok(())) => return Ok(Outcome::Written),
-        Ok(Err(obstacle)) => obstacle,
+        Ok(Err(error)) => error,
         Err(kube::Error::Api(status)) if REFUSALS.contains(&status.code) => {
-            Obstacle::Refused(status.message)
+            EnableError::Refused(status.message)
         }
         Err(error) => return Err(error),
     };
-    let note = obstacle.to_string();
+    let note = error.to_string();
     tracing::warn!(cluster = %key, note, "the Cluster's attestors are not authorized");
     let regarding = ObjectReference {
         api_version: Some(cluster.api_version),
@@ -152,7 +152,7 @@ async fn taken(
         uid: Some(cluster.uid),
         ..ObjectReference::default()
     };
-    let words = ("Warning", "Enable", obstacle.reason(), note);
+    let words = ("Warning", "Enable", error.reason(), note);
     events::write_one(
         shared.management.clone(),
         regarding,
@@ -163,14 +163,13 @@ async fn taken(
     Ok(Outcome::Refused)
 }
 
-/// Not by server-side apply, in which a list of this type has only the items taken out that the same
-/// manager put in: after `clusterctl move` those are another's. And an object that a person made
-/// meanwhile is not written to.
+/// Not by server-side apply: of a list of this type it removes only the items of the same field manager, and after
+/// `clusterctl move` they are another one's. It would also write to an object that a person created meanwhile.
 async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,
     step: Step,
-) -> Result<Result<(), Obstacle>, kube::Error> {
+) -> Result<Result<(), EnableError>, kube::Error> {
     let name = &cluster.name;
     match step {
         Step::Create { attestors } => {
@@ -198,12 +197,12 @@ async fn write(
             api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
             tracing::info!(cluster = name, ?attestors, "KubeletAuthentication changed");
         }
-        Step::Tell(obstacle) => return Ok(Err(obstacle)),
+        Step::Report(error) => return Ok(Err(error)),
     }
     Ok(Ok(()))
 }
 
-impl Obstacle {
+impl EnableError {
     /// The reason of its Event.
     fn reason(&self) -> &'static str {
         match self {
@@ -280,7 +279,7 @@ mod tests {
 
         let told = step(&cluster, Some(&known));
 
-        assert_eq!(told, Some(Step::Tell(Obstacle::MadeByPerson)));
+        assert_eq!(told, Some(Step::Report(EnableError::MadeByPerson)));
         known.spec.authorized_attestors = vec!["aws".to_owned()];
         assert_eq!(step(&cluster, Some(&known)), None);
     }
@@ -325,9 +324,9 @@ mod tests {
             let cluster = cluster(OwnAttestors::Invalid(invalid));
             for known in [None, Some(made_here(&["tpm"]))] {
                 let told = step(&cluster, known.as_ref());
-                let obstacle = Obstacle::Invalid(invalid);
-                assert_eq!(obstacle.reason(), reason);
-                assert_eq!(told, Some(Step::Tell(obstacle)));
+                let error = EnableError::Invalid(invalid);
+                assert_eq!(error.reason(), reason);
+                assert_eq!(told, Some(Step::Report(error)));
             }
         }
     }

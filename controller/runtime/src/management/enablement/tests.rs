@@ -1,4 +1,4 @@
-use super::step::Obstacle;
+use super::step::EnableError;
 use super::*;
 
 fn wanted(attestor: &str) -> Wanted {
@@ -45,7 +45,7 @@ async fn another_step_for_the_same_word_need_not_wait_for_long() {
     let at = Instant::now();
     let last = Last {
         wanted: Wanted {
-            step: discriminant(&Step::Tell(Obstacle::MadeByPerson)),
+            step: discriminant(&Step::Report(EnableError::MadeByPerson)),
             ..wanted("aws")
         },
         tries: 9,

@@ -1,4 +1,4 @@
-//! When a workload cluster is inspected again.
+//! The time between two inspections of a workload cluster.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::management::cluster_status::{ApiReachability, AutoApprove, Health};
 
-/// The time between two inspections of a cluster where something is wrong that its operator will mend.
+/// The time between two inspections of a cluster with a fault that its operator can mend.
 const WRONG_AGAIN: Duration = Duration::from_mins(1);
 
-/// The same where requests are approved by other means, which may be as intended.
+/// The same where requests are approved by other means, perhaps on purpose.
 const OPEN_AGAIN: Duration = Duration::from_mins(5);
 
 /// The last inspection.
@@ -33,7 +33,7 @@ pub(super) struct Counted {
 }
 
 impl Inspection {
-    /// Whether it is time for another one.
+    /// Whether the next one is due.
     pub(super) fn is_over(&self, sync_period: Duration) -> bool {
         // Rounds are not on time to the second.
         let period = period(&self.found, sync_period).mul_f64(0.95);
@@ -41,7 +41,7 @@ impl Inspection {
     }
 }
 
-/// The time between two inspections of a cluster that was found so.
+/// The time until the next inspection.
 fn period(found: &Health, sync_period: Duration) -> Duration {
     let is_reachable = matches!(found.answers, ApiReachability::Yes(_));
     let is_wrong = !is_reachable || !found.missing.is_empty() || !found.undone.is_empty();

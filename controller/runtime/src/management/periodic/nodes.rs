@@ -10,17 +10,17 @@ use tokio::time::timeout;
 
 use super::{PART_DEADLINE, cut, late};
 
-/// The Nodes on a page of a list: a few kilobytes each.
+/// The page size of lists of Nodes, of a few kilobytes each.
 const NODES_A_PAGE: u32 = 100;
 
-/// A list of more pages is not read to its end: a server that always has another one would keep the
-/// cluster's upkeep for ever. As many Nodes as a cluster of ten times the supported size has.
+/// The limit of pages, ten times the Nodes of the largest supported cluster. A server that always has another
+/// page would hold up the periodic work for ever.
 const MAX_PAGES: usize = 500;
 
-/// One is enough to wait for, and some to name.
+/// The number of Nodes without a record at which the list ends: one decides, and a message names a few.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
-/// The Nodes with such a name: all of them, or `enough` at least.
+/// The names of Nodes that `wanted` accepts: all of them, or at least `enough`.
 pub(super) async fn nodes_named(
     client: &Client,
     enough: usize,
