@@ -173,7 +173,6 @@ impl Management {
             }
             "clusters" => of(clusters, |_, number| cluster(number)),
             "machines" => of(machines, Self::machine),
-            "kubeadmconfigs" => of(machines, Self::config),
             "secrets" => {
                 let fields = call.query.get("fieldSelector").map(String::as_str);
                 let name = fields.and_then(|fields| fields.strip_prefix("metadata.name="));

@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
 use serde::de::Error as _;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::api_discovery::referred;
 use super::objects::{
@@ -35,7 +35,11 @@ struct Inner {
     cluster_changes: watch::Sender<u64>,
     /// By Cluster, for those who wait for it.
     of_cluster: Mutex<HashMap<ObjectKey, watch::Sender<()>>>,
+    slow_reads: Semaphore,
 }
+
+/// The limit of clusters whose [slow reads](Objects::read_slowly) run at a time.
+const SLOW_READS: usize = 4;
 
 /// A group, a version where the reference has one, and a kind.
 type Kind = (String, Option<String>, String);
@@ -48,12 +52,7 @@ struct State {
 }
 
 /// The kinds without which nothing is answered.
-const KINDS: [&str; 4] = [
-    Cluster::KIND,
-    Machine::KIND,
-    MachinePool::KIND,
-    BootstrapConfig::KIND,
-];
+const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
     /// The objects that `selection` has on the management cluster that `client` speaks to.
@@ -65,6 +64,7 @@ impl Objects {
             changes: watch::Sender::new(0),
             cluster_changes: watch::Sender::new(0),
             of_cluster: Mutex::default(),
+            slow_reads: Semaphore::new(SLOW_READS),
         }));
         let watches = Watches::new(objects.clone(), selection);
         (objects, watches)
@@ -134,6 +134,18 @@ impl Objects {
     /// What `look` finds; `None` before [`Objects::is_ready`].
     pub(super) fn store<T>(&self, look: impl FnOnce(&Store) -> T) -> Option<T> {
         self.read(|state| state.is_ready().then(|| look(&state.store)))
+    }
+
+    /// Keeps a `KubeadmConfig` that was read for this cluster.
+    pub(super) fn keep_config(&self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
+        self.write(|store| store.keep_config(cluster, name, config));
+    }
+
+    /// Waits for reads that are in no hurry; those of few clusters run at a time.
+    pub(super) async fn read_slowly<T>(&self, reads: impl Future<Output = T>) -> T {
+        // It is never closed.
+        let _permit = self.0.slow_reads.acquire().await;
+        reads.await
     }
 
     pub(super) fn client(&self) -> &Client {

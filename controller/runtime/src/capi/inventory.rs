@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::future::{FutureExt as _, ready};
+use futures::future::FutureExt as _;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
@@ -17,7 +18,7 @@ use super::objects::{self, BootstrapConfig, InfraMachine, InfraMachinePool, Obje
 mod names;
 mod view;
 
-use view::{Found, View, waiting};
+use view::{Found, Needed, View, waiting};
 
 /// The machines of one Cluster, as Cluster API has them.
 ///
@@ -31,10 +32,27 @@ pub struct CapiInventory {
     cluster: ObjectKey,
     /// Whether pools have Machines made, and when that was found out.
     asked: Arc<Mutex<HashMap<Reference, (Instant, bool)>>>,
+    /// The times at which `KubeadmConfig`s were read that are to be read again, of pools or missing ones.
+    read_at: Arc<Mutex<HashMap<Reference, Instant>>>,
+    /// Held while `KubeadmConfig`s are read, so that requests that need the same ones wait for one read.
+    reading: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// How long it holds what an `InfraMachinePool` says of its members.
 const ASKED_AGAIN: Duration = Duration::from_secs(30);
+
+/// The time before the `KubeadmConfig` of a pool, or one that was missing, is read again.
+const READ_AGAIN: Duration = Duration::from_secs(30);
+
+/// The limit of concurrent reads for one cluster.
+const READS: usize = 8;
+
+/// The limit of reads for [`CapiInventory::tokens`] at a time, which are in no hurry.
+const READS_FOR_TOKENS: usize = 50;
+
+/// The limit of looks at the objects for one answer: each reads what the one before was missing, and a Machine may
+/// appear meanwhile.
+const MAX_LOOKS: usize = 4;
 
 /// Nothing can be said of a cluster's machines now.
 #[derive(Debug, thiserror::Error)]
@@ -63,13 +81,35 @@ impl CapiInventory {
             objects,
             cluster,
             asked: Arc::default(),
+            read_at: Arc::default(),
+            reading: Arc::default(),
         }
     }
 
     /// The bootstrap tokens of the machines that are there to stay; `None` while nothing can be said
-    /// of them. Not those of pools: the bootstrap provider replaces a pool's token once it has less
-    /// than half of its time left, and would not where it is extended.
-    pub fn tokens(&self) -> Option<BTreeSet<TokenId>> {
+    /// of them, or until enough calls have read the `KubeadmConfig`s of all machines, a few each. Not those of
+    /// pools: the bootstrap provider replaces a pool's token once it has less than half of its time left, and would
+    /// not where it is extended.
+    pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
+        let needed = Needed::default();
+        self.look(&needed, |view| {
+            view.need_all();
+            Ok(())
+        })
+        .ok()?;
+        let mut unread = self.unread(needed);
+        let is_complete = unread.len() <= READS_FOR_TOKENS;
+        unread.truncate(READS_FOR_TOKENS);
+        let reads = async {
+            for config in unread {
+                self.read(vec![config]).await?;
+            }
+            Ok::<(), InventoryError>(())
+        };
+        self.objects.read_slowly(reads).await.ok()?;
+        if !is_complete {
+            return None;
+        }
         let of = |view: View<'_>| {
             let machines = view.members.machines.values();
             let machines = machines.filter(|machine| !machine.deleting);
@@ -81,24 +121,27 @@ impl CapiInventory {
             });
             Ok(tokens.collect())
         };
-        self.look(of).ok()
+        self.look(&Needed::default(), of).ok()
     }
 
     /// The names of the Nodes of the control plane; `None` while nothing can be said of them.
-    pub fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
+    pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
         let of = |view: View<'_>| {
             let machines = view.members.machines.iter();
             let control_plane = machines.filter(|(_, machine)| machine.control_plane);
             let names = control_plane.filter_map(|(name, machine)| view.node(name, machine));
             Ok(names.collect())
         };
-        self.look(of).ok()
+        self.find(of).await.ok()
     }
 
     /// The Nodes of which Machines tell, where `is_without` is true of every name that the Node may have;
     /// `None` while nothing can be said of them. A Machine tells of the Node that Cluster API has found for
     /// it, and one of the control plane also of the one that it will have.
-    pub fn nodes_without(&self, is_without: impl Fn(&str) -> bool) -> Option<BTreeSet<String>> {
+    pub async fn nodes_without(
+        &self,
+        is_without: impl Fn(&str) -> bool,
+    ) -> Option<BTreeSet<String>> {
         let of = |view: View<'_>| {
             let machines = view.members.machines.iter();
             let nodes = machines.filter_map(|(name, machine)| {
@@ -113,12 +156,66 @@ impl CapiInventory {
             });
             Ok(nodes.collect())
         };
-        self.look(of).ok()
+        self.find(of).await.ok()
     }
 
-    /// What `look` finds, if anything may be said.
+    /// What `look` finds once the `KubeadmConfig`s were read that it needs.
+    async fn find<T>(
+        &self,
+        look: impl Fn(View<'_>) -> Result<T, InventoryError>,
+    ) -> Result<T, InventoryError> {
+        for _ in 0..MAX_LOOKS {
+            let needed = Needed::default();
+            let found = self.look(&needed, &look)?;
+            let unread = self.unread(needed);
+            if unread.is_empty() {
+                return Ok(found);
+            }
+            self.read(unread).await?;
+        }
+        self.look(&Needed::default(), look)
+    }
+
+    fn read_at(&self) -> MutexGuard<'_, HashMap<Reference, Instant>> {
+        // Every change is one insertion or removal, so a panic elsewhere leaves the map whole.
+        self.read_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of the needed `KubeadmConfig`s that were not read just now.
+    fn unread(&self, needed: Needed) -> Vec<Reference> {
+        let mut read_at = self.read_at();
+        read_at.retain(|_, at| at.elapsed() < READ_AGAIN);
+        let needed = needed.into_inner().into_iter();
+        needed
+            .filter(|config| !read_at.contains_key(config))
+            .collect()
+    }
+
+    /// Reads these `KubeadmConfig`s, but for those that somebody else has read meanwhile.
+    async fn read(&self, configs: Vec<Reference>) -> Result<(), InventoryError> {
+        let begun = Instant::now();
+        let _reading = self.reading.lock().await;
+        let configs = {
+            let read_at = self.read_at();
+            let is_fresh = |config: &Reference| read_at.get(config).is_some_and(|at| *at >= begun);
+            let unread = configs.into_iter().filter(|config| !is_fresh(config));
+            unread.collect::<Vec<_>>()
+        };
+        let reads = stream::iter(configs).map(|config| async move {
+            let found: Option<BootstrapConfig> = self.fetch(&config).await?;
+            if let Some(found) = found {
+                self.objects.keep_config(&self.cluster, &config.name, found);
+            }
+            self.read_at().insert(config, Instant::now());
+            Ok(())
+        });
+        reads.buffer_unordered(READS).try_collect().await
+    }
+
+    /// What `look` finds now, if anything may be said; `needed` gets the `KubeadmConfig`s that it was missing.
     fn look<T>(
         &self,
+        needed: &Needed,
         look: impl FnOnce(View<'_>) -> Result<T, InventoryError>,
     ) -> Result<T, InventoryError> {
         let found = self.objects.store(|store| {
@@ -129,7 +226,7 @@ impl CapiInventory {
             if facts.paused {
                 return Err(InventoryError::Paused(cluster.clone()));
             }
-            look(View::new(store, cluster))
+            look(View::new(store, cluster, needed))
         });
         found.unwrap_or(Err(InventoryError::NotListed))
     }
@@ -137,7 +234,7 @@ impl CapiInventory {
     /// The machine with this ID; of a pool that has Machines, one that is not ready before its own
     /// is there. It is not gone: a pool gets Machines when its provider learns to make them.
     async fn machine(&self, id: &ProviderId) -> Result<Option<Machine>, InventoryError> {
-        let (mut machine, infrastructure) = match self.look(|view| view.by_provider_id(id))? {
+        let (mut machine, infrastructure) = match self.find(|view| view.by_provider_id(id)).await? {
             None => return Ok(None),
             Some(Found::Machine(machine)) => return Ok(Some(machine)),
             Some(Found::Listed {
@@ -174,7 +271,24 @@ impl CapiInventory {
     /// The token's owner; a machine that has no provider ID yet, with the one that its
     /// `InfraMachine` has already.
     async fn owner(&self, token: &TokenId) -> Result<Option<TokenOwner>, InventoryError> {
-        let Some((mut owner, infrastructure)) = self.look(|view| Ok(view.owner(token)))? else {
+        let owner = |need: fn(View<'_>)| {
+            self.find(move |view| {
+                let owner = view.owner(token);
+                if owner.is_none() {
+                    need(view);
+                }
+                Ok(owner)
+            })
+        };
+        // Most tokens are of a machine that joins. One that was reset may be of any, and a pool's may be new.
+        let mut found = owner(|view| view.need_joining()).await?;
+        if found.is_none() {
+            found = owner(|view| view.need_all()).await?;
+        }
+        if found.is_none() {
+            found = owner(|view| view.need_pools()).await?;
+        }
+        let Some((mut owner, infrastructure)) = found else {
             return Ok(None);
         };
         if let TokenOwner::Machine(machine) = &mut owner
@@ -188,7 +302,7 @@ impl CapiInventory {
             }) = found
             {
                 if let Some(id) = &provider_id {
-                    self.look(|view| view.is_free(id, machine))?;
+                    self.look(&Needed::default(), |view| view.is_free(id, machine))?;
                 }
                 machine.provider_id = provider_id;
                 machine.unnamed = unnamed;
@@ -223,26 +337,26 @@ impl Inventory for CapiInventory {
     }
 
     fn by_address(&self, address: IpAddr) -> Answer<'_, Vec<Machine>> {
-        let found = self.look(|view| Ok(view.by_address(address)));
-        ready(found.map_err(Unavailable::new)).boxed()
+        let found = self.find(move |view| Ok(view.by_address(address)));
+        async move { found.await.map_err(Unavailable::new) }.boxed()
     }
 
     fn by_name<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Machine>> {
-        let found = self.look(|view| Ok(view.by_name(name)));
-        ready(found.map_err(Unavailable::new)).boxed()
+        let found = self.find(|view| Ok(view.by_name(name)));
+        async move { found.await.map_err(Unavailable::new) }.boxed()
     }
 
     fn by_machine_name<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Machine>> {
-        let found = self.look(|view| {
+        let found = self.find(|view| {
             let found = view.members.machines.get(name);
             Ok(found.map(|machine| view.machine(name, machine)))
         });
-        ready(found.map_err(Unavailable::new)).boxed()
+        async move { found.await.map_err(Unavailable::new) }.boxed()
     }
 
     fn naming<'a>(&'a self, machine: &'a Machine, asked: &'a NodeName) -> Answer<'a, Naming> {
-        let found = self.look(|view| Ok(view.naming(machine, asked)));
-        ready(found.map_err(Unavailable::new)).boxed()
+        let found = self.find(|view| Ok(view.naming(machine, asked)));
+        async move { found.await.map_err(Unavailable::new) }.boxed()
     }
 }
 

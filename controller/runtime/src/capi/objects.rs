@@ -149,7 +149,7 @@ impl<W: Kept> Raw<W> {
 }
 
 /// An object in the same namespace that a spec names.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
     /// Its group.
     pub group: String,

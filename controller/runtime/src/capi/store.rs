@@ -1,7 +1,7 @@
 //! What was watched, by cluster, and found by what identifies a machine.
 //!
-//! No input or output. Objects may come in any order: a Machine before its Cluster, a
-//! `KubeadmConfig` before its Machine.
+//! No input or output. Objects may come in any order: a Machine before its Cluster. A `KubeadmConfig` is read when
+//! something depends on it, and kept as long as a Machine or a pool refers to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
@@ -36,12 +36,18 @@ pub(super) struct Members {
     provider_ids: HashMap<ProviderId, Holders>,
     /// How many Machines say that they are of a pool: by what they call it.
     pool_machines: HashMap<String, usize>,
+    /// The Machines with bootstrap data whose `KubeadmConfig` was not read yet; those without a Node, which may be
+    /// joining, are the first.
+    unread: BTreeSet<(HasNode, String)>,
     configs: HashMap<String, Holders>,
     /// The digest of each name that a Machine gives its Node but for its own name, with the Machine. A
     /// digest is enough: whoever looks a name up compares the names.
     known_by: BTreeSet<(u64, String)>,
     digest: RandomState,
 }
+
+/// Whether Cluster API has found the Node of a Machine.
+type HasNode = bool;
 
 /// The Machines and pools that share a value.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -85,6 +91,61 @@ impl Store {
     pub(super) fn config(&self, namespace: &str, config: &Reference) -> Option<&BootstrapConfig> {
         self.configs
             .get(&ObjectKey::new(namespace, config.name.as_str()))
+    }
+
+    /// Keeps a `KubeadmConfig` that was read for this cluster, in the place of the one that was there.
+    pub(super) fn keep_config(&mut self, cluster: &ObjectKey, name: &str, config: BootstrapConfig) {
+        let key = ObjectKey::new(cluster.namespace.as_str(), name);
+        self.forget_config(&key);
+        if let Some(token) = &config.token {
+            let holder = (key.namespace.clone(), token.clone());
+            let holders = self.tokens.entry(holder).or_default();
+            holders.insert(key.name.clone());
+        }
+        if let Some(name) = &config.node_name {
+            self.written_names.insert(written_name(&key, name));
+        }
+        if let Some(members) = self.members.get_mut(cluster)
+            && let Some(holders) = members.configs.get(&key.name)
+        {
+            for machine in &holders.machines {
+                for has_node in [false, true] {
+                    members.unread.remove(&(has_node, machine.clone()));
+                }
+            }
+        }
+        self.configs.insert(key, config);
+    }
+
+    fn forget_config(&mut self, key: &ObjectKey) {
+        let Some(config) = self.configs.remove(key) else {
+            return;
+        };
+        if let Some(name) = &config.node_name {
+            self.written_names.remove(&written_name(key, name));
+        }
+        let Some(token) = config.token else {
+            return;
+        };
+        let holder = (key.namespace.clone(), token);
+        if let Some(holders) = self.tokens.get_mut(&holder) {
+            holders.remove(&key.name);
+            if holders.is_empty() {
+                self.tokens.remove(&holder);
+            }
+        }
+    }
+
+    /// Forgets a `KubeadmConfig` to which the cluster no longer refers. If another cluster does, it is read again.
+    fn release_config(&mut self, cluster: &ObjectKey, config: Option<&String>) {
+        let is_used = |config: &String| {
+            let members = self.members.get(cluster);
+            members.is_some_and(|members| members.configs.contains_key(config))
+        };
+        if let Some(config) = config.filter(|config| !is_used(config)) {
+            let key = ObjectKey::new(cluster.namespace.as_str(), config.as_str());
+            self.forget_config(&key);
+        }
     }
 
     /// All Machines whose Nodes may have this name, and perhaps others. The cost does not grow with the
@@ -136,6 +197,13 @@ impl Members {
         self.provider_ids.get(id)
     }
 
+    /// The Machines with bootstrap data whose `KubeadmConfig` was not read yet, those without a Node first.
+    pub(super) fn unread(&self) -> impl Iterator<Item = (HasNode, &Machine)> {
+        let machine =
+            |(has_node, name): &(HasNode, String)| Some((*has_node, self.machines.get(name)?));
+        self.unread.iter().filter_map(machine)
+    }
+
     /// Whether any Machine calls its pool this.
     pub(super) fn has_machines_of(&self, pool: &str) -> bool {
         self.pool_machines.contains_key(pool)
@@ -169,7 +237,7 @@ impl Stored for Cluster {
 
 impl Stored for Machine {
     fn put(self, key: ObjectKey, store: &mut Store) {
-        Self::forget(&key, store);
+        let before = remove_machine(&key, store);
         let cluster = ObjectKey::new(key.namespace.as_str(), self.cluster.as_str());
         let members = store.members.entry(cluster.clone()).or_default();
         if let Some(id) = &self.provider_id {
@@ -179,6 +247,12 @@ impl Stored for Machine {
         if let Some(config) = config_name(self.config.as_ref()) {
             let holders = members.configs.entry(config.clone()).or_default();
             holders.machines.insert(key.name.clone());
+            let config = ObjectKey::new(key.namespace.as_str(), config.as_str());
+            if self.has_bootstrap_data && !store.configs.contains_key(&config) {
+                members
+                    .unread
+                    .insert((self.node.is_some(), key.name.clone()));
+            }
         }
         for name in self.names().filter(|name| *name != key.name) {
             let digest = members.digest.hash_one(name);
@@ -190,39 +264,14 @@ impl Stored for Machine {
         }
         members.machines.insert(key.name.clone(), self);
         store.machine_clusters.insert(key, cluster);
+        if let Some((cluster, machine)) = before {
+            store.release_config(&cluster, config_name(machine.config.as_ref()));
+        }
     }
 
     fn forget(key: &ObjectKey, store: &mut Store) {
-        let Some(cluster) = store.machine_clusters.remove(key) else {
-            return;
-        };
-        let Some(members) = store.members.get_mut(&cluster) else {
-            return;
-        };
-        if let Some(machine) = members.machines.remove(&key.name) {
-            for name in machine.names() {
-                let digest = members.digest.hash_one(name);
-                members.known_by.remove(&(digest, key.name.clone()));
-            }
-            if let Some(pool) = &machine.pool
-                && let Some(count) = members.pool_machines.get_mut(pool)
-            {
-                *count = count.saturating_sub(1);
-                if *count == 0 {
-                    members.pool_machines.remove(pool);
-                }
-            }
-            if let Some(id) = &machine.provider_id {
-                let without = |holders: &mut Holders| holders.machines.remove(&key.name);
-                leave(&mut members.provider_ids, id, without);
-            }
-            if let Some(config) = config_name(machine.config.as_ref()) {
-                let without = |holders: &mut Holders| holders.machines.remove(&key.name);
-                leave(&mut members.configs, config, without);
-            }
-        }
-        if members.is_empty() {
-            store.members.remove(&cluster);
+        if let Some((cluster, machine)) = remove_machine(key, store) {
+            store.release_config(&cluster, config_name(machine.config.as_ref()));
         }
     }
 
@@ -231,9 +280,42 @@ impl Stored for Machine {
     }
 }
 
+/// Removes a Machine, and returns it with its cluster. Its `KubeadmConfig` stays.
+fn remove_machine(key: &ObjectKey, store: &mut Store) -> Option<(ObjectKey, Machine)> {
+    let cluster = store.machine_clusters.remove(key)?;
+    let members = store.members.get_mut(&cluster)?;
+    let machine = members.machines.remove(&key.name)?;
+    for name in machine.names() {
+        let digest = members.digest.hash_one(name);
+        members.known_by.remove(&(digest, key.name.clone()));
+    }
+    for has_node in [false, true] {
+        members.unread.remove(&(has_node, key.name.clone()));
+    }
+    if let Some(pool) = &machine.pool
+        && let Some(count) = members.pool_machines.get_mut(pool)
+    {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            members.pool_machines.remove(pool);
+        }
+    }
+    let without = |holders: &mut Holders| holders.machines.remove(&key.name);
+    if let Some(id) = &machine.provider_id {
+        leave(&mut members.provider_ids, id, without);
+    }
+    if let Some(config) = config_name(machine.config.as_ref()) {
+        leave(&mut members.configs, config, without);
+    }
+    if members.is_empty() {
+        store.members.remove(&cluster);
+    }
+    Some((cluster, machine))
+}
+
 impl Stored for MachinePool {
     fn put(self, key: ObjectKey, store: &mut Store) {
-        Self::forget(&key, store);
+        let before = remove_pool(&key, store);
         let cluster = ObjectKey::new(key.namespace.as_str(), self.cluster.as_str());
         let members = store.members.entry(cluster.clone()).or_default();
         for id in &self.provider_ids {
@@ -246,32 +328,38 @@ impl Stored for MachinePool {
         }
         members.pools.insert(key.name.clone(), self);
         store.pool_clusters.insert(key, cluster);
+        if let Some((cluster, pool)) = before {
+            store.release_config(&cluster, config_name(pool.config.as_ref()));
+        }
     }
 
     fn forget(key: &ObjectKey, store: &mut Store) {
-        let Some(cluster) = store.pool_clusters.remove(key) else {
-            return;
-        };
-        let Some(members) = store.members.get_mut(&cluster) else {
-            return;
-        };
-        if let Some(pool) = members.pools.remove(&key.name) {
-            let without = |holders: &mut Holders| holders.pools.remove(&key.name);
-            for id in &pool.provider_ids {
-                leave(&mut members.provider_ids, id, without);
-            }
-            if let Some(config) = config_name(pool.config.as_ref()) {
-                leave(&mut members.configs, config, without);
-            }
-        }
-        if members.is_empty() {
-            store.members.remove(&cluster);
+        if let Some((cluster, pool)) = remove_pool(key, store) {
+            store.release_config(&cluster, config_name(pool.config.as_ref()));
         }
     }
 
     fn keys(store: &Store) -> BTreeSet<ObjectKey> {
         store.pool_clusters.keys().cloned().collect()
     }
+}
+
+/// Removes a pool, and returns it with its cluster. Its `KubeadmConfig` stays.
+fn remove_pool(key: &ObjectKey, store: &mut Store) -> Option<(ObjectKey, MachinePool)> {
+    let cluster = store.pool_clusters.remove(key)?;
+    let members = store.members.get_mut(&cluster)?;
+    let pool = members.pools.remove(&key.name)?;
+    let without = |holders: &mut Holders| holders.pools.remove(&key.name);
+    for id in &pool.provider_ids {
+        leave(&mut members.provider_ids, id, without);
+    }
+    if let Some(config) = config_name(pool.config.as_ref()) {
+        leave(&mut members.configs, config, without);
+    }
+    if members.is_empty() {
+        store.members.remove(&cluster);
+    }
+    Some((cluster, pool))
 }
 
 /// Has one holder leave what it held, and forgets what nobody holds.
@@ -285,44 +373,6 @@ fn leave<K: Eq + std::hash::Hash>(
         if holders.is_empty() {
             held.remove(what);
         }
-    }
-}
-
-impl Stored for BootstrapConfig {
-    fn put(self, key: ObjectKey, store: &mut Store) {
-        Self::forget(&key, store);
-        if let Some(token) = &self.token {
-            let holder = (key.namespace.clone(), token.clone());
-            let holders = store.tokens.entry(holder).or_default();
-            holders.insert(key.name.clone());
-        }
-        if let Some(name) = &self.node_name {
-            store.written_names.insert(written_name(&key, name));
-        }
-        store.configs.insert(key, self);
-    }
-
-    fn forget(key: &ObjectKey, store: &mut Store) {
-        let Some(config) = store.configs.remove(key) else {
-            return;
-        };
-        if let Some(name) = &config.node_name {
-            store.written_names.remove(&written_name(key, name));
-        }
-        let Some(token) = config.token else {
-            return;
-        };
-        let holder = (key.namespace.clone(), token);
-        if let Some(holders) = store.tokens.get_mut(&holder) {
-            holders.remove(&key.name);
-            if holders.is_empty() {
-                store.tokens.remove(&holder);
-            }
-        }
-    }
-
-    fn keys(store: &Store) -> BTreeSet<ObjectKey> {
-        store.configs.keys().cloned().collect()
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::api_discovery::served;
 use super::cache::Objects;
-use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
+use super::objects::{Cluster, Machine, MachinePool, ObjectKey, Raw, Watched};
 use super::store::Stored;
 use crate::watch::{ExponentialBackoff, Skipped, WatchLog, on_management, watch_config};
 
@@ -53,12 +53,11 @@ impl Watches {
                 self.watch::<Cluster>(),
                 self.watch::<Machine>(),
                 self.watch::<MachinePool>(),
-                self.watch::<BootstrapConfig>(),
             )
         };
         tokio::select! {
             () = stop => {}
-            ((), (), (), ()) = all => {}
+            ((), (), ()) = all => {}
         }
     }
 

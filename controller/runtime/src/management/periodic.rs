@@ -177,7 +177,11 @@ impl Upkeep {
         Ok(Counted {
             live,
             has_tombstones: records.len() > live,
-            of_machines: self.inventory.nodes_without(|_| true).unwrap_or_default(),
+            of_machines: self
+                .inventory
+                .nodes_without(|_| true)
+                .await
+                .unwrap_or_default(),
         })
     }
 
@@ -190,7 +194,7 @@ impl Upkeep {
         // Somebody may have changed the list of revoked certificates: it is written again.
         self.revoked = None;
         if self.built_in_renewal == BuiltInRenewal::ControlPlane
-            && let Some(nodes) = self.inventory.control_plane_nodes()
+            && let Some(nodes) = self.inventory.control_plane_nodes().await
         {
             self.admission.built_in_renewal = nodes;
         }
@@ -230,7 +234,7 @@ impl Upkeep {
             BootstrapTokens::Ignore => return,
         }
         // Before the Machines are known, no token is expired.
-        let Some(wanted) = self.inventory.tokens() else {
+        let Some(wanted) = self.inventory.tokens().await else {
             return;
         };
         let now = (self.clock)();
@@ -373,7 +377,7 @@ impl Upkeep {
                     named.join(", ")
                 )
             }
-            Err(error) => format!("the Nodes cannot be told: {error}"),
+            Err(error) => format!("the Nodes without a record are unknown: {error}"),
         }))
     }
 
@@ -425,7 +429,7 @@ impl Upkeep {
             .collect();
         let unaccounted = |name: &str| !accounted_for.contains(name);
         // A Node may be missing for a moment: when a cluster begins, and where its instance is stopped.
-        let of_machines = self.inventory.nodes_without(unaccounted);
+        let of_machines = self.inventory.nodes_without(unaccounted).await;
         let mut without = of_machines.ok_or("the Machines are not known")?;
         let enough = if all { usize::MAX } else { MAX_WITHOUT };
         without.extend(nodes_named(self.access.client(), enough, unaccounted).await?);

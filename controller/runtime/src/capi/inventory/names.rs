@@ -35,6 +35,8 @@ impl<'a> View<'a> {
         if !self.knows_config(machine) {
             return Naming::Unknown;
         }
+        // Any of them may write this name out.
+        self.need_joining();
         let Some(candidate) = self.candidate(name, machine, asked.as_str()) else {
             let is_anothers = || self.strongest_but(name, asked).is_some();
             // More names may come to be reported.
@@ -73,7 +75,7 @@ impl<'a> View<'a> {
         knows.then(|| self.candidates(name, machine).next())?
     }
 
-    /// Whether what the `KubeadmConfig` says is known, where there is to be one.
+    /// Whether the `KubeadmConfig` was read, if the Machine has one.
     fn knows_config(self, machine: &objects::Machine) -> bool {
         let reference = machine.config.as_ref();
         !reference.is_some_and(BootstrapConfig::is_one) || self.config(machine).is_some()

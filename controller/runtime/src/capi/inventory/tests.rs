@@ -5,25 +5,29 @@ use futures::executor::block_on;
 use node_attestation_core::inventory::MachineState;
 use serde_json::{Value, json};
 
-use super::super::fixtures::{BOTH, Contract, NAMESPACE, answered_by, objects, seen, with};
+use super::super::fixtures::{BOTH, Contract, NAMESPACE, answered_by, kept, objects, seen, with};
 use super::super::objects::{Cluster, MachinePool, Watched};
+use super::super::store::Holders;
 use super::view::label_value;
 use super::*;
 
+mod configs;
 mod members;
 mod names;
 
 const V2: Contract = Contract::V1Beta2;
 
 fn listed(objects: &Objects) {
-    for kind in [
-        Cluster::KIND,
-        objects::Machine::KIND,
-        MachinePool::KIND,
-        BootstrapConfig::KIND,
-    ] {
+    for kind in [Cluster::KIND, objects::Machine::KIND, MachinePool::KIND] {
         objects.listed(kind);
     }
+}
+
+/// Keeps a `KubeadmConfig` as if it was read.
+fn configured(objects: &Objects, config: Value) {
+    let name = config["metadata"]["name"].as_str().unwrap().to_owned();
+    let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+    objects.keep_config(&cluster, &name, kept(config).unwrap());
 }
 
 fn inventory_of(objects: &Objects) -> CapiInventory {
@@ -36,16 +40,40 @@ fn cluster(contract: Contract) -> (Objects, CapiInventory) {
     seen::<Cluster>(&objects, contract.cluster());
     for (machine, token) in [("m1", "token1"), ("m2", "token2")] {
         seen::<objects::Machine>(&objects, contract.machine(machine));
-        seen::<BootstrapConfig>(&objects, contract.config(machine, token));
+        configured(&objects, contract.config(machine, token));
     }
     listed(&objects);
     let inventory = inventory_of(&objects);
     (objects, inventory)
 }
 
-/// Cluster `prod-1` with Machine `m1`, whose `KubeadmConfig` is not known.
+/// The answers of an API server that serves `KubeadmConfig`s, of which there are none.
+fn bootstrap_api(path: &str) -> Value {
+    const GROUP: &str = "bootstrap.cluster.x-k8s.io";
+    let group_version = format!("{GROUP}/v1beta2");
+    match path {
+        "/apis" => json!({
+            "kind": "APIGroupList",
+            "groups": [{
+                "name": GROUP, "versions": [{"groupVersion": group_version, "version": "v1beta2"}],
+            }],
+        }),
+        "/apis/bootstrap.cluster.x-k8s.io/v1beta2" => json!({
+            "kind": "APIResourceList", "groupVersion": group_version,
+            "resources": [{
+                "name": "kubeadmconfigs", "kind": "KubeadmConfig", "namespaced": true,
+                "singularName": "", "verbs": ["get"],
+            }],
+        }),
+        _ => json!({
+            "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "",
+        }),
+    }
+}
+
+/// Cluster `prod-1` with Machine `m1`, whose `KubeadmConfig` is missing.
 fn unconfigured() -> (Objects, CapiInventory) {
-    let objects = objects();
+    let objects = answered_by(bootstrap_api);
     seen::<Cluster>(&objects, V2.cluster());
     seen::<objects::Machine>(&objects, V2.machine("m1"));
     listed(&objects);
@@ -122,15 +150,15 @@ fn nothing_is_said_before_everything_was_listed() {
     let inventory = inventory_of(&objects);
     seen::<Cluster>(&objects, V2.cluster());
     seen::<objects::Machine>(&objects, V2.machine("m1"));
-    let kinds = [Cluster::KIND, objects::Machine::KIND, MachinePool::KIND];
-    for kind in kinds {
+    configured(&objects, V2.config("m1", "token1"));
+    for kind in [Cluster::KIND, objects::Machine::KIND] {
         objects.listed(kind);
         assert!(not_now(&inventory, "generic:///rack/m1").contains("not been listed"));
         assert!(objects.clusters().is_empty());
         assert!(block_on(inventory.by_token(&token("token1"))).is_err());
     }
 
-    objects.listed(BootstrapConfig::KIND);
+    objects.listed(MachinePool::KIND);
 
     assert!(objects.is_ready());
     assert!(by_id(&inventory, "generic:///rack/m1").is_some());
@@ -172,7 +200,7 @@ fn a_machine_of_another_cluster_is_not_found() {
     let (objects, inventory) = cluster(V2);
     let other = with(V2.machine("m3"), "/spec/clusterName", json!("prod-2"));
     seen::<objects::Machine>(&objects, other);
-    seen::<BootstrapConfig>(&objects, V2.config("m3", "token3"));
+    configured(&objects, V2.config("m3", "token3"));
 
     assert_eq!(by_id(&inventory, "generic:///rack/m3"), None);
     assert_eq!(by_token(&inventory, "token3"), None);
@@ -228,7 +256,7 @@ fn a_node_has_the_name_of_its_configuration_else_the_infrastructures_else_the_ma
     let pointer = "/spec/joinConfiguration/nodeRegistration/name";
     for (written, expected) in [("n1", "n1"), ("{{ v1.local_hostname }}", "m1-infra")] {
         let config = with(V2.config("m1", "token1"), pointer, json!(written));
-        seen::<BootstrapConfig>(&objects, config);
+        configured(&objects, config);
         assert_eq!(named(&objects).as_deref(), Some(expected));
         let found = block_on(inventory.by_name(expected)).unwrap();
         assert_eq!(found.len(), 1);
@@ -254,10 +282,11 @@ fn a_machines_node_is_the_one_that_cluster_api_found_and_the_infrastructure_repo
             );
             seen::<objects::Machine>(&objects, with_label(machine));
 
-            let names = inventory.control_plane_nodes().unwrap();
+            let names = block_on(inventory.control_plane_nodes()).unwrap();
             let names: Vec<_> = names.iter().map(NodeName::as_str).collect();
             assert_eq!(names, [expected]);
-            let without = |accounted: &str| inventory.nodes_without(|name| name != accounted);
+            let without =
+                |accounted: &str| block_on(inventory.nodes_without(|name| name != accounted));
             assert_eq!(without(""), Some(BTreeSet::from([found.to_owned()])));
             for accounted in [found, expected] {
                 assert_eq!(without(accounted), Some(BTreeSet::new()));
@@ -299,11 +328,11 @@ fn a_node_has_no_name_while_its_configuration_is_not_known() {
 #[test]
 fn a_token_of_several_is_nobodys_own() {
     let (objects, inventory) = cluster(V2);
-    seen::<BootstrapConfig>(&objects, V2.config("m2", "token1"));
+    configured(&objects, V2.config("m2", "token1"));
 
     assert_eq!(by_token(&inventory, "token1"), None);
 
-    seen::<BootstrapConfig>(&objects, V2.config("m2", "token2"));
+    configured(&objects, V2.config("m2", "token2"));
     assert!(by_token(&inventory, "token1").is_some());
 }
 
@@ -311,7 +340,7 @@ fn a_token_of_several_is_nobodys_own() {
 fn a_token_that_was_replaced_is_nobodys() {
     let (objects, inventory) = cluster(V2);
 
-    seen::<BootstrapConfig>(&objects, V2.config("m1", "token9"));
+    configured(&objects, V2.config("m1", "token9"));
 
     assert_eq!(by_token(&inventory, "token1"), None);
     assert!(by_token(&inventory, "token9").is_some());
@@ -329,7 +358,7 @@ fn a_control_plane_machine_is_one_by_its_label_or_its_configuration() {
         "/spec/joinConfiguration/controlPlane",
         json!({}),
     );
-    seen::<BootstrapConfig>(&objects, joins);
+    configured(&objects, joins);
 
     for name in ["m1", "m2"] {
         let machine = by_id(&inventory, &format!("generic:///rack/{name}")).unwrap();

@@ -1,5 +1,7 @@
 //! The objects of one Cluster at one moment.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use data_encoding::BASE64URL_NOPAD;
@@ -18,7 +20,11 @@ pub(super) struct View<'a> {
     pub(super) store: &'a Store,
     pub(super) cluster: &'a ObjectKey,
     pub(super) members: &'a Members,
+    needed: &'a Needed,
 }
+
+/// The `KubeadmConfig`s that an answer depends on and that were not read yet.
+pub(super) type Needed = RefCell<BTreeSet<Reference>>;
 
 /// The owner of a provider ID.
 pub(super) enum Found {
@@ -32,19 +38,61 @@ pub(super) enum Found {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey) -> Self {
+    pub(super) fn new(store: &'a Store, cluster: &'a ObjectKey, needed: &'a Needed) -> Self {
         Self {
             store,
             cluster,
             members: store.members(cluster).unwrap_or(&NO_MEMBERS),
+            needed,
         }
     }
 
+    /// The `KubeadmConfig` of the Machine. Before its bootstrap data were made it may change, and is not read.
     pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
-        let reference = machine.config.as_ref()?;
-        let store = self.store;
-        BootstrapConfig::is_one(reference)
-            .then(|| store.config(&self.cluster.namespace, reference))?
+        let reference = machine
+            .config
+            .as_ref()
+            .filter(|one| BootstrapConfig::is_one(one))?;
+        let found = self.store.config(&self.cluster.namespace, reference);
+        if found.is_none() && self.has_bootstrap_data(machine) {
+            self.needed.borrow_mut().insert(reference.clone());
+        }
+        found
+    }
+
+    fn has_bootstrap_data(self, machine: &objects::Machine) -> bool {
+        let pool = self.pool_name(machine);
+        let pool = pool.and_then(|name| self.members.pools.get(&name));
+        machine.has_bootstrap_data || pool.is_some_and(|pool| pool.has_bootstrap_data)
+    }
+
+    /// Has the `KubeadmConfig`s read of the Machines that may be joining: an answer may depend on any of them.
+    pub(super) fn need_joining(self) {
+        self.need_unread(|has_node| !has_node);
+    }
+
+    /// Has the `KubeadmConfig`s of all Machines read.
+    pub(super) fn need_all(self) {
+        self.need_unread(|_| true);
+    }
+
+    fn need_unread(self, wanted: impl Fn(bool) -> bool) {
+        let unread = self.members.unread();
+        let wanted = unread.take_while(|(has_node, _)| wanted(*has_node));
+        for (_, machine) in wanted {
+            self.config(machine);
+        }
+    }
+
+    /// Has the `KubeadmConfig`s of the pools read again: their tokens are replaced from time to time.
+    pub(super) fn need_pools(self) {
+        let configs = self
+            .members
+            .pools
+            .values()
+            .filter_map(|pool| pool.config.as_ref());
+        let configs = configs.filter(|config| BootstrapConfig::is_one(config));
+        self.needed.borrow_mut().extend(configs.cloned());
     }
 
     /// The members of pools that no Machine stands for, and whose Node must have this name.
@@ -171,14 +219,9 @@ impl<'a> View<'a> {
     pub(super) fn machine(self, name: &str, machine: &objects::Machine) -> Machine {
         let config = self.config(machine);
         let pool = self.pool_name(machine);
-        let pool_has_data = pool
-            .as_ref()
-            .and_then(|name| self.members.pools.get(name))
-            .is_some_and(|pool| pool.has_bootstrap_data);
-        let has_data = machine.has_bootstrap_data || pool_has_data;
         Machine {
             object: Some(self.reference("Machine", name, &machine.uid)),
-            state: state(machine.deleting, has_data),
+            state: state(machine.deleting, self.has_bootstrap_data(machine)),
             provider_id: machine.provider_id.clone(),
             node_name: self.node_name(name, machine),
             node: self.node(name, machine),

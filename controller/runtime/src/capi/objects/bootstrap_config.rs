@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use zeroize::Zeroizing;
 
-use super::{Kept, Nothing, Reference, Watched};
+use super::{Kept, Nothing, Reference};
 
 /// A `KubeadmConfig`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,14 +61,8 @@ impl BootstrapConfig {
     /// Whether this reference is to a `KubeadmConfig`: another bootstrap provider's configuration
     /// is not read.
     pub(in crate::capi) fn is_one(reference: &Reference) -> bool {
-        reference.group == Self::GROUP && reference.kind == Self::KIND
+        reference.group == "bootstrap.cluster.x-k8s.io" && reference.kind == "KubeadmConfig"
     }
-}
-
-impl Watched for BootstrapConfig {
-    const GROUP: &'static str = "bootstrap.cluster.x-k8s.io";
-    const KIND: &'static str = "KubeadmConfig";
-    const MAY_BE_ABSENT: bool = true;
 }
 
 impl Kept for BootstrapConfig {

@@ -8,7 +8,7 @@ const MEMBERS: [&str; 2] = ["generic:///pool/a", "generic:///pool/b"];
 fn with_pool(contract: Contract) -> (Objects, CapiInventory) {
     let (objects, inventory) = cluster(contract);
     seen::<MachinePool>(&objects, contract.pool("p1", &MEMBERS));
-    seen::<BootstrapConfig>(&objects, contract.config("p1", "poolp1"));
+    configured(&objects, contract.config("p1", "poolp1"));
     (objects, inventory)
 }
 
@@ -164,8 +164,8 @@ fn unprovisioned(contract: Contract, objects: &Objects) -> CapiInventory {
     let machine = with(contract.machine("m1"), "/spec/providerID", Value::Null);
     seen::<objects::Machine>(objects, machine);
     seen::<objects::Machine>(objects, contract.machine("m2"));
-    seen::<BootstrapConfig>(objects, contract.config("m1", "token1"));
-    seen::<BootstrapConfig>(objects, contract.config("m2", "token2"));
+    configured(objects, contract.config("m1", "token1"));
+    configured(objects, contract.config("m2", "token2"));
     listed(objects);
     inventory_of(objects)
 }

@@ -63,7 +63,7 @@ fn a_nodes_name_is_its_infra_machines_its_machines_or_one_that_is_reported_of_it
 fn a_name_that_is_written_out_is_the_only_one() {
     let (objects, inventory) = cluster(V2);
     let config = with(V2.config("m1", "token1"), WRITTEN, json!("n1"));
-    seen::<BootstrapConfig>(&objects, config);
+    configured(&objects, config);
 
     assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);
     for other in ["m1-infra", "m1", "m1.example.com"] {
@@ -71,7 +71,7 @@ fn a_name_that_is_written_out_is_the_only_one() {
     }
     // Who has it is in the ledger.
     let config = with(V2.config("m2", "token2"), WRITTEN, json!("n1"));
-    seen::<BootstrapConfig>(&objects, config);
+    configured(&objects, config);
     assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);
 }
 
@@ -79,7 +79,7 @@ fn a_name_that_is_written_out_is_the_only_one() {
 fn a_name_that_no_object_gives_a_machine_any_longer_is_anothers() {
     let (objects, inventory) = cluster(V2);
     let written = |machine: &str, token: &str, name: Value| {
-        seen::<BootstrapConfig>(&objects, with(V2.config(machine, token), WRITTEN, name));
+        configured(&objects, with(V2.config(machine, token), WRITTEN, name));
     };
     let reported = |name: &str| {
         seen::<objects::Machine>(&objects, reporting("m2", "Hostname", name));
@@ -152,7 +152,7 @@ fn a_reported_name_is_not_taken_from_the_machine_whose_objects_have_it() {
         assert_eq!(naming(&inventory, "m2", name), shared_with("m1"), "{name}");
     }
     let config = with(V2.config("m1", "token1"), WRITTEN, json!("n1"));
-    seen::<BootstrapConfig>(&objects, config);
+    configured(&objects, config);
     seen::<objects::Machine>(&objects, reporting("m2", "Hostname", "n1"));
     assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);
     assert_eq!(naming(&inventory, "m2", "n1"), shared_with("m1"));

@@ -1,0 +1,176 @@
+//! `KubeadmConfig`s are read one by one, when an answer depends on them.
+
+use std::sync::Mutex;
+
+use super::*;
+
+/// An API server with the `KubeadmConfig` of each Machine, and the names of those that were read.
+fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
+    let read = Arc::new(Mutex::new(Vec::new()));
+    let reads = read.clone();
+    let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
+        Some((_, name)) => {
+            reads.lock().unwrap().push(name.to_owned());
+            let machine = name.strip_suffix("-config").unwrap();
+            V2.config(machine, &format!("{machine:0>6}"))
+        }
+        None => bootstrap_api(path),
+    });
+    seen::<Cluster>(&objects, V2.cluster());
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    (objects, inventory, read)
+}
+
+/// The configurations that were read since the last call, in order.
+fn taken(read: &Mutex<Vec<String>>) -> Vec<String> {
+    let mut names = std::mem::take(&mut *read.lock().unwrap());
+    names.sort();
+    names
+}
+
+/// The Machine once Cluster API has found its Node.
+fn joined(name: &str) -> Value {
+    with(V2.machine(name), "/status/nodeRef", json!({"name": name}))
+}
+
+#[test]
+fn the_configuration_of_a_machine_is_read_once_when_something_is_asked_of_it() {
+    let (objects, inventory, read) = counted();
+    for name in ["m1", "m2"] {
+        seen::<objects::Machine>(&objects, V2.machine(name));
+    }
+    assert!(taken(&read).is_empty());
+
+    for _ in 0..2 {
+        let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+        assert_eq!(machine.token_id, Some(token("0000m1")));
+    }
+
+    assert_eq!(taken(&read), ["m1-config"]);
+}
+
+#[test]
+fn the_configuration_of_a_machine_without_bootstrap_data_is_not_read() {
+    let (objects, inventory, read) = counted();
+    let pending = with(V2.machine("m1"), "/status", json!({}));
+    let pending = with(pending, "/spec/bootstrap/dataSecretName", Value::Null);
+    seen::<objects::Machine>(&objects, pending);
+
+    let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+
+    assert_eq!((machine.token_id, machine.node_name), (None, None));
+    assert!(taken(&read).is_empty());
+}
+
+#[test]
+fn the_owner_of_a_token_is_looked_for_first_among_the_machines_that_may_be_joining() {
+    let (objects, inventory, read) = counted();
+    seen::<objects::Machine>(&objects, joined("m1"));
+    seen::<objects::Machine>(&objects, V2.machine("m2"));
+
+    let owner = by_token(&inventory, "0000m2");
+    assert!(matches!(owner, Some(TokenOwner::Machine(machine)) if machine.name == "m2"));
+    assert_eq!(taken(&read), ["m2-config"]);
+
+    let owner = by_token(&inventory, "0000m1");
+    assert!(matches!(owner, Some(TokenOwner::Machine(machine)) if machine.name == "m1"));
+    assert_eq!(taken(&read), ["m1-config"]);
+}
+
+#[test]
+fn an_unknown_token_has_every_configuration_read_once() {
+    let (objects, inventory, read) = counted();
+    seen::<objects::Machine>(&objects, joined("m1"));
+    seen::<MachinePool>(&objects, V2.pool("p1", &[]));
+
+    for _ in 0..3 {
+        assert_eq!(by_token(&inventory, "zzzzzz"), None);
+    }
+
+    assert_eq!(taken(&read), ["m1-config", "p1-config"]);
+}
+
+#[test]
+fn a_name_is_compared_with_those_that_joining_machines_have_written_out() {
+    let (objects, inventory, read) = counted();
+    for name in ["m1", "m2"] {
+        seen::<objects::Machine>(&objects, V2.machine(name));
+    }
+    seen::<objects::Machine>(&objects, joined("m3"));
+    let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
+
+    let name = NodeName::parse("m1-infra").unwrap();
+    let naming = block_on(inventory.naming(&machine, &name)).unwrap();
+
+    assert_eq!(naming, Naming::Own);
+    assert_eq!(taken(&read), ["m1-config", "m2-config"]);
+}
+
+#[test]
+fn a_configuration_is_forgotten_with_its_machine_and_not_when_the_machine_changes() {
+    let (objects, inventory, read) = counted();
+    let machine = || V2.machine("m1");
+    seen::<objects::Machine>(&objects, machine());
+    by_id(&inventory, "generic:///rack/m1").unwrap();
+    seen::<objects::Machine>(&objects, joined("m1"));
+    by_id(&inventory, "generic:///rack/m1").unwrap();
+    assert_eq!(taken(&read), ["m1-config"]);
+
+    let nobodys = with(machine(), "/spec/clusterName", Value::Null);
+    let nobodys = with(nobodys, "/metadata/labels", json!({}));
+    seen::<objects::Machine>(&objects, nobodys);
+    assert_eq!(
+        objects.kept(
+            |store| store.token_holders(&ObjectKey::new(NAMESPACE, "prod-1"), &token("0000m1"))
+        ),
+        Holders::default()
+    );
+    let config = Reference {
+        group: "bootstrap.cluster.x-k8s.io".to_owned(),
+        version: None,
+        kind: "KubeadmConfig".to_owned(),
+        name: "m1-config".to_owned(),
+    };
+    assert_eq!(
+        objects.kept(|store| store.config(NAMESPACE, &config).cloned()),
+        None
+    );
+}
+
+#[test]
+fn tokens_are_known_once_some_calls_have_read_all_configurations() {
+    let (objects, inventory, read) = counted();
+    for number in 0..120 {
+        seen::<objects::Machine>(&objects, joined(&format!("m{number:03}")));
+    }
+
+    let mut reads = Vec::new();
+    let tokens = loop {
+        let tokens = block_on(inventory.tokens());
+        reads.push(taken(&read).len());
+        if let Some(tokens) = tokens {
+            break tokens;
+        }
+    };
+
+    assert_eq!(reads, [50, 50, 20]);
+    assert_eq!(tokens.len(), 120);
+    assert_eq!(block_on(inventory.tokens()).unwrap().len(), 120);
+    assert!(taken(&read).is_empty());
+}
+
+#[test]
+fn requests_that_need_one_configuration_at_once_have_it_read_once() {
+    let (objects, inventory, read) = counted();
+    seen::<objects::Machine>(&objects, V2.machine("m1"));
+    let id = id("generic:///rack/m1");
+
+    block_on(futures::future::join_all(
+        (0..8).map(|_| inventory.by_provider_id(&id)),
+    ))
+    .into_iter()
+    .for_each(|found| assert!(found.unwrap().is_some()));
+
+    assert_eq!(taken(&read), ["m1-config"]);
+}
