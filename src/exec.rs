@@ -10,9 +10,11 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
+use crate::failure::{Code, Failure};
 use crate::secret::Secret;
 
 /// The environment variable with client-go's input.
@@ -63,7 +65,7 @@ pub struct ExecInfo<'a> {
 /// `spec.cluster`: the cluster that client-go is about to use. Nothing in it is verified.
 ///
 /// `Debug` omits the fields that may hold a secret: the proxy's URL and the extension.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
 pub struct ExecCluster<'a> {
     /// The API server's URL.
@@ -82,8 +84,8 @@ pub struct ExecCluster<'a> {
     #[serde(borrow, default)]
     pub proxy_url: Option<Cow<'a, str>>,
     /// The cluster's `client.authentication.k8s.io/exec` extension, unparsed.
-    #[serde(borrow, default, with = "raw")]
-    pub config: Option<&'a str>,
+    #[serde(borrow, default)]
+    pub config: Option<&'a RawValue>,
 }
 
 impl fmt::Debug for ExecCluster<'_> {
@@ -92,18 +94,6 @@ impl fmt::Debug for ExecCluster<'_> {
             .field("server", &self.server)
             .field("tls_server_name", &self.tls_server_name)
             .finish_non_exhaustive()
-    }
-}
-
-/// The JSON text of the extension. `null` counts as no extension.
-mod raw {
-    use super::{Deserialize, RawValue};
-
-    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<&'de str>, D::Error> {
-        let value = <&'de RawValue>::deserialize(deserializer)?;
-        Ok(Some(value.get()).filter(|text| *text != "null"))
     }
 }
 
@@ -125,80 +115,40 @@ struct WireSpec<'a> {
     cluster: Option<ExecCluster<'a>>,
 }
 
-/// The input from client-go is invalid. Errors repeat none of its values except kind and version: a
-/// cluster's extension may hold anything.
-#[derive(Debug, thiserror::Error)]
-pub enum ExecInfoError {
-    /// The variable is set and empty.
-    #[error("{EXEC_INFO} is empty; client-go sets it, so unset it to run this by hand")]
-    Empty,
-    /// It is longer than the kernel allows.
-    #[error("{EXEC_INFO} has {len} bytes, and at most {MAX_EXEC_INFO_LEN} are read")]
-    TooLarge {
-        /// Its length.
-        len: usize,
-    },
-    /// It is not UTF-8.
-    #[error("{EXEC_INFO} is not UTF-8")]
-    NotText,
-    /// It is truncated.
-    #[error("{EXEC_INFO} is cut off after {len} bytes")]
-    Truncated {
-        /// Its length.
-        len: usize,
-    },
-    /// It is not JSON.
-    #[error("{EXEC_INFO} is not JSON from column {column} on")]
-    NotJson {
-        /// The column of the error, in bytes from 1.
-        column: usize,
-    },
-    /// A field does not have the type that the API defines.
-    #[error("{EXEC_INFO}: field {path} is not what the {KIND} API says")]
-    Field {
-        /// The path of the field.
-        path: String,
-    },
-    /// It is an object of another kind.
-    #[error("{EXEC_INFO}: field kind is {found:?}, not {KIND:?}")]
-    Kind {
-        /// Its kind.
-        found: String,
-    },
-    /// The plugin does not support this API version.
-    #[error(
-        "{EXEC_INFO}: field apiVersion is {found:?}; set the kubeconfig's user.exec.apiVersion to {v1:?} or {v1beta1:?}",
-        v1 = ApiVersion::V1.as_str(),
-        v1beta1 = ApiVersion::V1Beta1.as_str()
-    )]
-    Version {
-        /// The version.
-        found: String,
-    },
-}
-
 impl<'a> ExecInfo<'a> {
     /// Parses the value of [`EXEC_INFO`]. Ignores unknown fields, because the API only ever adds
     /// fields.
-    pub fn parse(value: &'a OsStr) -> Result<Self, ExecInfoError> {
-        if value.len() > MAX_EXEC_INFO_LEN {
-            return Err(ExecInfoError::TooLarge { len: value.len() });
+    ///
+    /// # Errors
+    ///
+    /// Errors repeat no value except kind and version: a cluster's extension may hold anything.
+    pub fn parse(value: &'a OsStr) -> Result<Self, Failure> {
+        let len = value.len();
+        if len > MAX_EXEC_INFO_LEN {
+            return Err(invalid(&format!(
+                " has {len} bytes, and at most {MAX_EXEC_INFO_LEN} are read"
+            )));
         }
-        let text = value.to_str().ok_or(ExecInfoError::NotText)?;
+        let text = value.to_str().ok_or_else(|| invalid(" is not UTF-8"))?;
         if text.trim().is_empty() {
-            return Err(ExecInfoError::Empty);
+            return Err(invalid(
+                " is empty; client-go sets it, so unset it to run this by hand",
+            ));
         }
         let info: WireInfo<'a> =
             serde_json::from_str(text).map_err(|error| reason(text, &error))?;
         if info.kind != KIND {
-            return Err(ExecInfoError::Kind {
-                found: shortened(&info.kind),
-            });
+            let found = shortened(&info.kind);
+            return Err(invalid(&format!(": field kind is {found:?}, not {KIND:?}")));
         }
-        let version =
-            ApiVersion::parse(&info.api_version).ok_or_else(|| ExecInfoError::Version {
-                found: shortened(&info.api_version),
-            })?;
+        let version = ApiVersion::parse(&info.api_version).ok_or_else(|| {
+            let found = shortened(&info.api_version);
+            let [v1, v1beta1] = [ApiVersion::V1, ApiVersion::V1Beta1].map(ApiVersion::as_str);
+            invalid(&format!(
+                ": field apiVersion is {found:?}; set the kubeconfig's user.exec.apiVersion to \
+                 {v1:?} or {v1beta1:?}"
+            ))
+        })?;
         Ok(Self {
             version,
             cluster: info.spec.cluster,
@@ -206,18 +156,25 @@ impl<'a> ExecInfo<'a> {
     }
 }
 
-fn reason(text: &str, error: &serde_json::Error) -> ExecInfoError {
-    match error.classify() {
-        serde_json::error::Category::Eof => ExecInfoError::Truncated { len: text.len() },
-        serde_json::error::Category::Syntax | serde_json::error::Category::Io => {
-            ExecInfoError::NotJson {
-                column: error.column(),
-            }
+fn invalid(how: &str) -> Failure {
+    Failure::new(
+        Code::Configuration,
+        format!("{EXEC_INFO}{how}"),
+        "see that client-go runs this plugin with API version v1 or v1beta1",
+    )
+}
+
+fn reason(text: &str, error: &serde_json::Error) -> Failure {
+    invalid(&match error.classify() {
+        Category::Eof => format!(" is cut off after {} bytes", text.len()),
+        Category::Syntax | Category::Io => {
+            format!(" is not JSON from column {} on", error.column())
         }
-        serde_json::error::Category::Data => ExecInfoError::Field {
-            path: failing_path(text),
-        },
-    }
+        Category::Data => format!(
+            ": field {} is not what the {KIND} API says",
+            failing_path(text)
+        ),
+    })
 }
 
 /// Parses the text again to find the invalid field. The first pass saves the cost of tracking

@@ -83,12 +83,7 @@ impl Rescue {
     /// Makes a panic print `credential`, which is valid. client-go runs the plugin again at
     /// `expiration`.
     pub(crate) fn prepare(&self, credential: &Credential, expiration: SystemTime) {
-        let answer = ExecCredential {
-            version: self.version,
-            expiration,
-            certificate_pem: credential.certificate_pem(),
-            key_pem: credential.key_pem(),
-        };
+        let answer = self.answer(credential, expiration);
         if let Ok(json) = answer.to_json() {
             self.change(State::Ready(json));
         }
@@ -97,13 +92,16 @@ impl Rescue {
     /// Prints `answer` on standard output. From here on, a panic of another thread has no effect.
     pub(crate) fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(ThreadMark::current()));
-        let credential = ExecCredential {
+        self.answer(&answer.credential, answer.expiration).print()
+    }
+
+    fn answer<'a>(&self, credential: &'a Credential, expiration: SystemTime) -> ExecCredential<'a> {
+        ExecCredential {
             version: self.version,
-            expiration: answer.expiration,
-            certificate_pem: answer.credential.certificate_pem(),
-            key_pem: answer.credential.key_pem(),
-        };
-        credential.print()
+            expiration,
+            certificate_pem: credential.certificate_pem(),
+            key_pem: credential.key_pem(),
+        }
     }
 
     fn change(&self, state: State) {

@@ -221,9 +221,7 @@ impl Setup {
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, bootstrap.as_bytes(), &held)?;
         // The recorded failure is about another credential.
-        if let (Some(store), _) = authenticator.stored()? {
-            drop(store.remove(StoreFile::Failure, &held));
-        }
+        drop(held.remove(StoreFile::Failure));
         told(Step::BootstrapKubeconfigWritten);
         if adopts {
             drop(held);
@@ -261,7 +259,7 @@ impl Setup {
 
     fn write_environment(&self, lock: &StoreLock) -> Result<(), Failure> {
         let text = wiring::environment(&self.kubelet_kubeconfig);
-        replace_file(&self.environment_file, text.as_bytes(), lock).map_err(Failure::from)
+        replace_file(&self.environment_file, text.as_bytes(), lock)
     }
 
     /// Leaves the kubelet with kubeadm's arguments.
@@ -333,12 +331,9 @@ impl Setup {
 }
 
 fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
-    Store::create(&authenticator.settings.state_directory)
-        .and_then(|store| {
-            let deadline = Deadline::after(WAIT_FOR_OTHERS);
-            store.lock(deadline, &authenticator::program(), clock::now())
-        })
-        .map_err(Failure::from)
+    let store = Store::create(&authenticator.settings.state_directory)?;
+    let deadline = Deadline::after(WAIT_FOR_OTHERS);
+    store.lock(deadline, &authenticator::program(), clock::now())
 }
 
 /// Empties the store if the machine joins another cluster: a person has reset the machine, and
@@ -347,8 +342,8 @@ fn forget_other_cluster(
     authenticator: &Authenticator<'_>,
     endpoint: &ClusterEndpoint,
 ) -> Result<(), Failure> {
-    let (store, stored) = authenticator.stored()?;
-    let (Some(store), Some(origin)) = (store, stored.origin) else {
+    let (_, stored) = authenticator.stored()?;
+    let Some(origin) = stored.origin else {
         return Ok(());
     };
     let known = ClusterEndpoint::from_fields(origin.endpoint, StoreFile::Origin.name());
@@ -361,11 +356,7 @@ fn forget_other_cluster(
         authenticator.settings.state_directory.display(),
         endpoint.server()
     ));
-    let held = lock(authenticator)?;
-    let mut files = StoreFile::ALL.into_iter();
-    files
-        .try_for_each(|file| store.forget(file, &held))
-        .map_err(Failure::from)
+    lock(authenticator)?.forget_all()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::{Authenticator, program};
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError, ApiFault};
+use crate::kube::{ApiClient, ApiError};
 use crate::origin::Origin;
 use crate::secret::Secret;
 use crate::store::{Store, StoreFile};
@@ -45,7 +45,7 @@ impl Authenticator<'_> {
         }
         let deadline = Deadline::after(TRYING);
         self.try_certificate(origin, credential, deadline)
-            .filter(is_refusal)
+            .filter(ApiError::is_about_the_requester)
     }
 
     /// Checks the certificate now. `None` if the API server accepts it, the stored origin is
@@ -74,14 +74,6 @@ impl Authenticator<'_> {
         let client = ApiClient::connect(&endpoint, &login, &environment).ok()?;
         client.try_lease(&origin.node_name, deadline).err()
     }
-}
-
-/// Whether the API server refuses the certificate itself.
-pub(super) const fn is_refusal(error: &ApiError) -> bool {
-    matches!(
-        error.fault,
-        ApiFault::Forbidden(_) | ApiFault::Unauthorized(_)
-    )
 }
 
 fn was_tried_lately(store: &Store, now: SystemTime) -> bool {

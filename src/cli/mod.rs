@@ -14,6 +14,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+
 use crate::attester::Attester;
 use crate::authenticator::{Authenticator, Caller};
 use crate::exec::ExecInfo;
@@ -21,7 +23,7 @@ use crate::failure::{Code, Failure};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::rescue::{Rescue, keep_memory};
-use crate::settings::{ProviderSchema, Settings, SettingsError, Sources, Variables};
+use crate::settings::{ProviderSchema, Settings, Sources, Variables};
 
 pub use crate::authenticator::{Observer, Step};
 use arguments::Arguments;
@@ -107,12 +109,13 @@ impl Session {
     }
 
     fn speak_to_client_go(&self, info: &OsString, sources: Sources<'_>) -> Result<(), Failure> {
-        let info = ExecInfo::parse(info).map_err(|error| {
-            let remedy = "see that client-go runs this plugin with API version v1 or v1beta1";
-            Failure::of(Code::Configuration, &error, remedy)
-        })?;
+        let info = ExecInfo::parse(info)?;
         let sources = Sources {
-            extension: info.cluster.as_ref().and_then(|cluster| cluster.config),
+            extension: info
+                .cluster
+                .as_ref()
+                .and_then(|cluster| cluster.config)
+                .map(RawValue::get),
             ..sources
         };
         let authenticator = Authenticator {
@@ -137,11 +140,9 @@ impl Session {
                 "the variable {name:?} is no setting and is passed over"
             ));
         }
-        let settings =
-            Settings::load(sources, &self.schema).map_err(|error| settings_failure(&error))?;
         Ok(Authenticator {
             attester: Arc::clone(&self.attester),
-            settings,
+            settings: Settings::load(sources, &self.schema)?,
             cluster: None,
             machine: self.machine.clone(),
             caller,
@@ -159,12 +160,4 @@ fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
         let what = format!("cannot write the credential: {}", error_chain(&error));
         Failure::new(Code::Internal, what, "read standard output to its end")
     })
-}
-
-fn settings_failure(error: &SettingsError) -> Failure {
-    if error.is_usage() {
-        Failure::of(Code::Usage, error, "see --help")
-    } else {
-        Failure::of(Code::Configuration, error, "correct that setting")
-    }
 }

@@ -206,8 +206,7 @@ fn pending(store: &Store) -> Option<PendingStatus> {
 }
 
 fn last_failure(store: &Store) -> Option<FailureStatus> {
-    let text = store.read(StoreFile::Failure).ok().flatten()?;
-    let record = FailureRecord::parse(&text)?;
+    let record = FailureRecord::read(store)?;
     Some(FailureStatus {
         exit_code: record.code,
         message: record.message,

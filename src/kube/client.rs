@@ -1,6 +1,5 @@
 //! The client of the API server.
 
-use std::io;
 use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +12,11 @@ use reqwest::{Method, Proxy, StatusCode, Url, redirect};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::error::{ApiError, ApiFault};
+use super::error::{ApiError, ApiErrorKind};
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
-use super::transport::{Answer, Lines, Question, Transport, failure};
+use super::transport::{Answer, Question, Stream, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireCsr, WireList};
 use super::watch::Watch;
 use crate::clock::Deadline;
@@ -71,12 +70,14 @@ impl ApiClient {
         environment: Environment<'_>,
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
-        let unusable = |(field, why)| ApiFault::Unusable { field, why }.of(server);
+        let unusable = |(field, why): (&str, Refused)| {
+            ApiErrorKind::Unusable.error(format!("cannot talk to {server}: {field}: {why}"))
+        };
         let (identity, headers) = present(login).map_err(unusable)?;
         let roots = tls::roots(endpoint.ca())
             .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
-        let tls = tls::configure(roots, identity)
-            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
+        let tls =
+            tls::configure(roots, identity).map_err(|error| ApiError::of_client(server, &error))?;
         let route = Route::to(endpoint, environment).map_err(unusable)?;
         let base = route.base;
         let name = base.host_str().unwrap_or_default().to_owned();
@@ -90,7 +91,7 @@ impl ApiClient {
             .referer(false)
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
-            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
+            .map_err(|error| ApiError::of_client(server, &error))?;
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
             requests: beneath(base.clone(), COLLECTION),
@@ -124,12 +125,8 @@ impl ApiClient {
 
     /// Reads a request. `None` if it does not exist.
     pub fn get(&self, name: &str, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
-        let question = Question {
-            method: Method::GET,
-            url: beneath(self.requests.clone(), [name]),
-            body: None,
-            what: "reading the request",
-        };
+        let url = beneath(self.requests.clone(), [name]);
+        let question = Question::read(url, "reading the request");
         let answer = self.transport.exchange(&question, deadline)?;
         if answer.status == StatusCode::OK {
             return self.object(&answer.body).map(Some);
@@ -185,7 +182,7 @@ impl ApiClient {
         name: &str,
         after: &str,
         deadline: Deadline,
-    ) -> Result<Result<Lines, Answer>, ApiError> {
+    ) -> Result<Stream<'_>, ApiError> {
         let mut url = self.named(name);
         url.query_pairs_mut()
             .append_pair("watch", "true")
@@ -194,13 +191,8 @@ impl ApiClient {
                 "timeoutSeconds",
                 &(deadline.remaining().as_secs() + 1).to_string(),
             );
-        let question = Question {
-            method: Method::GET,
-            url,
-            body: None,
-            what: "watching the request",
-        };
-        self.transport.stream(&question, deadline)
+        let question = Question::read(url, "watching the request");
+        self.transport.send(&question, deadline)
     }
 
     /// Reads the request of this name, if it exists, and the resource version of the list.
@@ -209,19 +201,13 @@ impl ApiClient {
         name: &str,
         deadline: Deadline,
     ) -> Result<(Option<CsrObject>, String), ApiError> {
-        let (method, url) = (Method::GET, self.named(name));
-        let question = Question {
-            method,
-            url,
-            body: None,
-            what: "listing the request",
-        };
+        let question = Question::read(self.named(name), "listing the request");
         let answer = self.transport.exchange(&question, deadline)?;
         if answer.status != StatusCode::OK {
             return Err(self.transport.refusal(&answer));
         }
         let list: WireList =
-            serde_json::from_slice(&answer.body).map_err(|source| self.not_an_object(source))?;
+            serde_json::from_slice(&answer.body).map_err(|why| self.not_an_object(&why))?;
         let object = list
             .items
             .into_iter()
@@ -244,17 +230,22 @@ impl ApiClient {
 
     /// Parses an object.
     pub(super) fn object(&self, json: &[u8]) -> Result<CsrObject, ApiError> {
-        let wire = serde_json::from_slice(json).map_err(|source| self.not_an_object(source))?;
+        let wire = serde_json::from_slice(json).map_err(|why| self.not_an_object(&why))?;
         self.understand(wire)
     }
 
     fn understand(&self, wire: WireCsr) -> Result<CsrObject, ApiError> {
-        CsrObject::try_from(wire)
-            .map_err(|source| ApiFault::Malformed(source).of(self.transport.server()))
+        CsrObject::try_from(wire).map_err(|why| {
+            let server = self.transport.server();
+            let what = format!("the answer of {server} cannot be understood: {why}");
+            ApiErrorKind::NotAnApiServer.error(what)
+        })
     }
 
-    pub(super) fn not_an_object(&self, source: serde_json::Error) -> ApiError {
-        ApiFault::NotAnObject(source).of(self.transport.server())
+    pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
+        let server = self.transport.server();
+        let what = format!("the answer of {server} is not the object that was asked for: {why}");
+        ApiErrorKind::NotAnApiServer.error(what)
     }
 }
 

@@ -13,6 +13,7 @@ mod types;
 mod watch;
 
 pub use client::ApiClient;
-pub use error::{ApiError, ApiFault};
+pub use error::ApiError;
+pub(crate) use error::ApiErrorKind;
 pub(crate) use tls::configure as tls_configuration;
-pub use types::{CsrObject, CsrState, Malformed, NewCsr};
+pub use types::{CsrObject, CsrState, NewCsr};

@@ -29,7 +29,7 @@ impl KeyReadableByOthers {
     pub(super) fn of(opened: &File, file: StoreFile, mode: u32) -> Option<Self> {
         let holds_key = match file {
             StoreFile::Credential | StoreFile::Pending => true,
-            StoreFile::Origin | StoreFile::Failure | StoreFile::EndorsementKey => false,
+            StoreFile::Origin | StoreFile::Failure | StoreFile::Remembered => false,
         };
         if !holds_key || mode & OTHERS_READ == 0 {
             return None;

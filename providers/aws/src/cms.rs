@@ -20,17 +20,8 @@ const EXPLICIT: u8 = 0xa0;
 /// AWS's messages nest indefinite lengths five deep.
 const MAX_DEPTH: u32 = 8;
 
-/// The message is not the BER of a CMS message that contains its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no CMS message with its content in it")]
-pub(crate) struct NoContent;
-
-/// The signed content of a CMS message.
-pub(crate) fn content(message: &[u8]) -> Result<Vec<u8>, NoContent> {
-    signed_content(message).ok_or(NoContent)
-}
-
-fn signed_content(message: &[u8]) -> Option<Vec<u8>> {
+/// The signed content of a CMS message. `None` for anything else.
+pub(crate) fn content(message: &[u8]) -> Option<Vec<u8>> {
     let mut info = inside(message, SEQUENCE)?;
     take(&mut info, OBJECT_IDENTIFIER)?;
     let mut signed_data = inside(take(&mut info, EXPLICIT)?, SEQUENCE)?;
@@ -171,7 +162,7 @@ pub(crate) mod tests {
         let end = message.windows(8).position(|bytes| bytes == b"document");
 
         for length in 0..end.unwrap() + 8 {
-            assert_eq!(content(&message[..length]), Err(NoContent), "{length}");
+            assert_eq!(content(&message[..length]), None, "{length}");
         }
     }
 
@@ -188,7 +179,7 @@ pub(crate) mod tests {
             b"\x1f\x80".to_vec(),
             nested(10_000),
         ] {
-            assert_eq!(content(&bytes), Err(NoContent), "{bytes:?}");
+            assert_eq!(content(&bytes), None, "{bytes:?}");
         }
     }
 }

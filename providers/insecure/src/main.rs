@@ -10,8 +10,9 @@
 use std::process::ExitCode;
 
 use kubelet_attestation::names::{Provider, ProviderId};
-use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources, Renewal};
+use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources, Renewal};
 use kubelet_authenticator::cli;
+use kubelet_authenticator::failure::Failure;
 
 /// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
@@ -36,11 +37,11 @@ impl Attester for Insecure {
         YEAR
     }
 
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
         sources.configured()
     }
 
-    fn evidence(&self, _claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+    fn evidence(&self, _claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         Ok(None)
     }
 }

@@ -9,8 +9,9 @@ use std::process::ExitCode;
 
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Provider, ProviderId};
-use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
+use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources};
 use kubelet_authenticator::cli;
+use kubelet_authenticator::failure::Failure;
 
 #[derive(Debug)]
 struct Null;
@@ -20,11 +21,11 @@ impl Attester for Null {
         Provider::NULL
     }
 
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
         sources.configured()
     }
 
-    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let header = Header {
             version: claim.version.clone(),
             audience: claim.audience.clone(),

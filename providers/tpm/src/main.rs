@@ -14,12 +14,12 @@
 
 mod attester;
 mod certificate;
+mod device_error;
 mod device_file;
 mod instance;
 mod program;
 mod protocol;
 mod settings;
-mod trouble;
 
 use std::process::ExitCode;
 

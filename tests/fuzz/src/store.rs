@@ -225,10 +225,7 @@ pub fn failure_record(input: &[u8]) -> Outcome {
     };
     let written = String::from_utf8(record.to_json()).unwrap();
     assert_eq!(FailureRecord::parse(&written).as_ref(), Some(&record));
-    let here = FailureScope {
-        boot_id: record.boot_id.clone(),
-        settings: record.settings.clone(),
-    };
+    let here = record.scope.clone();
     let start = SystemTime::UNIX_EPOCH;
     let times = [record.at, record.in_full, record.not_before].map(Duration::from_secs);
     let times = times.into_iter().filter_map(|time| start.checked_add(time));
@@ -250,7 +247,7 @@ pub fn failure_record_seeds() -> Vec<Vec<u8>> {
     let failure = Failure::new(Code::Denied, "denied", "look at the reason");
     let first = FailureRecord::after(None, &failure, &scope(), now);
     let mut next = FailureRecord::after(Some(&first), &failure, &scope(), now);
-    next.boot_id = None;
+    next.scope.boot_id = None;
     vec![first.to_json(), next.to_json()]
 }
 
