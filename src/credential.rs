@@ -15,6 +15,7 @@ pub use issued::Expected;
 
 use crate::failure::Invalid;
 use crate::key::PrivateKey;
+use crate::kube::kubeconfig::Login;
 use crate::rotation::{Fraction, Validity};
 use crate::secret::Secret;
 
@@ -127,6 +128,14 @@ impl Credential {
     /// The key in PEM.
     pub fn key_pem(&self) -> &Secret<String> {
         self.key.pem()
+    }
+
+    /// The login with this credential.
+    pub(crate) fn login(&self) -> Login {
+        Login::ClientCertificate {
+            chain_pem: self.certificate_pem.clone(),
+            key_pem: Secret::new(self.key_pem().expose().clone()),
+        }
     }
 
     /// The public key, as in the bit string of a `SubjectPublicKeyInfo`.

@@ -6,7 +6,7 @@ use kubelet_attestation::names::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Invalid};
-use crate::kube::kubeconfig::EndpointFields;
+use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, KubeconfigError};
 use crate::machine::MachineDigest;
 use crate::store::{Store, StoreFile, StoreLock};
 
@@ -42,6 +42,11 @@ impl Origin {
     /// Reads the origin of the store, if there is a valid one.
     pub(crate) fn read(store: &Store) -> Option<Self> {
         Self::parse(&store.read(StoreFile::Origin).ok().flatten()?).ok()
+    }
+
+    /// The cluster.
+    pub(crate) fn cluster(&self) -> Result<ClusterEndpoint, KubeconfigError> {
+        ClusterEndpoint::from_fields(self.endpoint.clone(), StoreFile::Origin.name())
     }
 
     /// Writes it into the store.

@@ -91,12 +91,10 @@ pub(crate) enum Done {
 
 /// The source of a kubelet's credential.
 enum Current {
-    /// It has no kubeconfig.
-    Missing,
-    /// Its kubeconfig is invalid.
-    Unusable,
+    /// Its kubeconfig is missing or invalid.
+    Unknown,
     /// One of our plugins.
-    Ours { command: String },
+    Ours(String),
     /// Another plugin.
     Plugin(String),
     /// The kubeconfig itself, as a rule with a certificate of its own.
@@ -124,7 +122,7 @@ impl Setup {
     /// Leaves the kubelet with kubeadm's arguments, if it is not set up and the files can be
     /// written.
     pub(crate) fn give_up(&self) {
-        if !matches!(self.current(), Current::Ours { .. }) {
+        if !matches!(self.current(), Current::Ours(_)) {
             // The cause of the failure may prevent this too, and is the error to report.
             drop(remove_file(&self.environment_file));
         }
@@ -134,7 +132,7 @@ impl Setup {
         let (from, kubeconfig) = (self.from.display(), self.kubelet_kubeconfig.display());
         let adopts = self.from == self.kubelet_kubeconfig;
         match self.current() {
-            Current::Ours { command } => return self.keep(authenticator, &command, adopts),
+            Current::Ours(command) => return self.keep(authenticator, &command, adopts),
             Current::Plugin(command) => {
                 return self.leave(format!("the kubelet has another plugin: {command}"));
             }
@@ -144,7 +142,7 @@ impl Setup {
                      {kubeconfig}` takes over from that"
                 ));
             }
-            Current::Missing | Current::Unusable | Current::Own => {}
+            Current::Unknown | Current::Own => {}
         }
         match Kubeconfig::read(&self.from) {
             Ok(given) => self.join(authenticator, &given, adopts),
@@ -277,8 +275,8 @@ impl Setup {
     pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
         match self.current() {
-            Current::Ours { .. } => {}
-            Current::Missing | Current::Unusable | Current::Plugin(_) | Current::Own => {
+            Current::Ours(_) => {}
+            Current::Unknown | Current::Plugin(_) | Current::Own => {
                 return self.leave(format!(
                     "the kubelet does not run this plugin: see {kubeconfig}"
                 ));
@@ -314,11 +312,10 @@ impl Setup {
 
     fn current(&self) -> Current {
         match Kubeconfig::read_exec_command(&self.kubelet_kubeconfig) {
-            Ok(Some(command)) if self.is_ours(&command) => Current::Ours { command },
+            Ok(Some(command)) if self.is_ours(&command) => Current::Ours(command),
             Ok(Some(command)) => Current::Plugin(command),
             Ok(None) => Current::Own,
-            Err(error) if error.is_not_found() => Current::Missing,
-            Err(_) => Current::Unusable,
+            Err(_) => Current::Unknown,
         }
     }
 
@@ -346,9 +343,8 @@ fn forget_other_cluster(
     let Some(origin) = stored.origin else {
         return Ok(());
     };
-    let known = ClusterEndpoint::from_fields(origin.endpoint, StoreFile::Origin.name());
-    let is_same = known.is_ok_and(|known| known.is_of_same_cluster(endpoint));
-    if is_same {
+    let known = origin.cluster();
+    if known.is_ok_and(|known| known.is_of_same_cluster(endpoint)) {
         return Ok(());
     }
     authenticator.log.warn(&format!(

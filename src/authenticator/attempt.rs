@@ -220,8 +220,7 @@ impl Attempt {
     fn load(&self, store: &StoreLock) -> Result<StoreContents, Failure> {
         let mut stored = StoreContents::load(store, &self.machine)?;
         if let Some(origin) = &stored.origin
-            && let Err(error) =
-                ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
+            && let Err(error) = origin.cluster()
         {
             stored.distrust_origin(&error_chain(&error));
         }

@@ -200,19 +200,8 @@ impl Attempt {
             self.steps.done(Step::RequestSaved);
             return Ok(open);
         }
-        let draft = Draft::new(&pending.key, subject)?;
-        let evidence = match self
-            .attester
-            .evidence(&self.claim(&draft, subject, version))
-        {
-            Ok(evidence) => evidence,
-            Err(error) => {
-                if error.code() == Code::EvidenceInvalid && pending.request.is_some() {
-                    pending.drop_request(store)?;
-                }
-                return Err(error.into());
-            }
-        };
+        let attest = |claim: &Claim<'_>| self.attester.evidence(claim);
+        let (draft, evidence) = self.attest(store, pending, subject, version, attest)?;
         self.steps.done(Step::Attested);
         let open = self.sealed(draft, subject, evidence, now);
         save(store, pending, &open)?;
@@ -232,23 +221,14 @@ impl Attempt {
     ) -> Result<Option<OpenRequest>, Failure> {
         let envelope = Envelope::parse(&challenged.bytes).map_err(|error| Failure::bug(&error))?;
         let subject = &challenged.subject;
-        let draft = Draft::new(&pending.key, subject)?;
         let asked = Challenged {
             evidence: &envelope.evidence.unwrap_or_default(),
             challenge,
         };
-        let answer = self
-            .attester
-            .respond(&self.claim(&draft, subject, version), &asked);
-        let evidence = match answer {
-            Ok(Some(evidence)) => evidence,
-            Ok(None) => return Ok(None),
-            Err(error) => {
-                if error.code() == Code::EvidenceInvalid {
-                    pending.drop_request(store)?;
-                }
-                return Err(error.into());
-            }
+        let respond = |claim: &Claim<'_>| self.attester.respond(claim, &asked);
+        let (draft, Some(evidence)) = self.attest(store, pending, subject, version, respond)?
+        else {
+            return Ok(None);
         };
         self.steps.done(Step::Answered);
         let mut open = self.sealed(draft, subject, Some(evidence), clock::now());
@@ -256,6 +236,28 @@ impl Attempt {
         save(store, pending, &open)?;
         self.steps.done(Step::AnswerSaved);
         Ok(Some(open))
+    }
+
+    /// The evidence of `attest`, and the request that it is for. If the machine cannot support the
+    /// claim, the open request is dropped, so that the next run starts again.
+    fn attest(
+        &self,
+        store: &StoreLock,
+        pending: &mut Pending,
+        subject: &Subject,
+        version: &EvidenceVersion,
+        attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,
+    ) -> Result<(Draft, Option<Vec<u8>>), Failure> {
+        let draft = Draft::new(&pending.key, subject)?;
+        match attest(&self.claim(&draft, subject, version)) {
+            Ok(evidence) => Ok((draft, evidence)),
+            Err(failure) => {
+                if failure.code() == Code::EvidenceInvalid && pending.request.is_some() {
+                    pending.drop_request(store)?;
+                }
+                Err(failure)
+            }
+        }
     }
 
     /// The subject and the bytes of `spec.request`, with a throwaway key.

@@ -52,37 +52,35 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     let mut variables = Variables::read(env::vars_os(), &schema);
     let exec_info = variables.exec_info.take();
     // client-go calls the plugin every hour on every node. These calls skip the argument parser.
-    if let (Some(info), 0..=1) = (&exec_info, env::args_os().len()) {
-        let session = Session {
-            attester,
-            schema,
-            variables: Variables::default(),
-            machine,
-            rescue: Rescue::install(Log::default()),
-            log: Log::default(),
-            observer,
-        };
+    let is_client_go = exec_info.is_some() && env::args_os().len() <= 1;
+    let arguments = if is_client_go {
+        None
+    } else {
+        match Arguments::parse(&schema) {
+            Ok(arguments) => Some(arguments),
+            Err(status) => return status,
+        }
+    };
+    let log = arguments.as_ref().map_or_else(Log::default, Arguments::log);
+    let mut session = Session {
+        attester,
+        schema,
+        variables,
+        machine,
+        rescue: Rescue::install(log),
+        log,
+        observer,
+    };
+    let done = if let Some(arguments) = arguments {
+        session.command(&arguments, exec_info.as_ref())
+    } else {
         let sources = Sources {
-            variables,
+            variables: mem::take(&mut session.variables),
             ..Sources::default()
         };
-        return session.finish(session.speak_to_client_go(info, sources));
-    }
-    match Arguments::parse(&schema) {
-        Ok(arguments) => {
-            let session = Session {
-                attester,
-                schema,
-                variables,
-                machine,
-                rescue: Rescue::install(arguments.log()),
-                log: arguments.log(),
-                observer,
-            };
-            session.finish(session.command(&arguments, exec_info.as_ref()))
-        }
-        Err(status) => status,
-    }
+        session.speak_to_client_go(&exec_info.unwrap_or_default(), sources)
+    };
+    session.finish(done)
 }
 
 /// The inputs of every command.
