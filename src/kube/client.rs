@@ -78,11 +78,9 @@ impl ApiClient {
             .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
         let tls =
             tls::configure(roots, identity).map_err(|error| ApiError::of_client(server, &error))?;
-        let route = Route::to(endpoint, environment).map_err(unusable)?;
-        let base = route.base;
+        let (builder, base) = route(endpoint, environment).map_err(unusable)?;
         let name = base.host_str().unwrap_or_default().to_owned();
-        let client = route
-            .builder
+        let client = builder
             .tls_backend_preconfigured(tls)
             .default_headers(headers)
             .user_agent(USER_AGENT)
@@ -112,29 +110,31 @@ impl ApiClient {
             body: Some(csr.to_json()),
             what: "creating the request",
         };
-        let answer = self.transport.exchange(&question, deadline)?;
-        if answer.status.is_success() {
-            return self.object(&answer.body).map(Some);
-        }
-        if answer.status == StatusCode::CONFLICT && failure(&answer.body).reason == "AlreadyExists"
-        {
-            return Ok(None);
-        }
-        Err(self.transport.refusal(&answer))
+        self.object_unless(&question, (StatusCode::CONFLICT, "AlreadyExists"), deadline)
     }
 
     /// Reads a request. `None` if it does not exist.
     pub fn get(&self, name: &str, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
         let url = beneath(self.requests.clone(), [name]);
         let question = Question::read(url, "reading the request");
-        let answer = self.transport.exchange(&question, deadline)?;
-        if answer.status == StatusCode::OK {
-            return self.object(&answer.body).map(Some);
+        self.object_unless(&question, (StatusCode::NOT_FOUND, "NotFound"), deadline)
+    }
+
+    /// The object in the answer. `None` for an error with this status and reason.
+    fn object_unless(
+        &self,
+        question: &Question,
+        (status, reason): (StatusCode, &str),
+        deadline: Deadline,
+    ) -> Result<Option<CsrObject>, ApiError> {
+        let answer = self.transport.exchange(question, deadline)?;
+        if answer.status.is_success() {
+            self.object(&answer.body).map(Some)
+        } else if answer.status == status && failure(&answer.body).reason == reason {
+            Ok(None)
+        } else {
+            Err(self.transport.refusal(&answer))
         }
-        if answer.status == StatusCode::NOT_FOUND && failure(&answer.body).reason == "NotFound" {
-            return Ok(None);
-        }
-        Err(self.transport.refusal(&answer))
     }
 
     /// Tests the write that a kubelet makes every ten seconds. Applies the node's Lease without any
@@ -267,61 +267,47 @@ fn present(login: &Login) -> Result<(Option<Identity>, HeaderMap), (&'static str
     }
 }
 
-/// The way to the server, and the base URL of requests.
-struct Route {
-    builder: ClientBuilder,
-    base: Url,
+/// The way to the server, and the base URL of requests. An error names the invalid field.
+fn route(
+    endpoint: &ClusterEndpoint,
+    environment: Environment<'_>,
+) -> Result<(ClientBuilder, Url), (&'static str, Refused)> {
+    let server = endpoint.url();
+    let inherited = match endpoint.proxy() {
+        Some(_) => None,
+        None => proxy::from_environment(server, environment),
+    };
+    let builder = ClientBuilder::new();
+    let proxy = endpoint.proxy().or(inherited.as_ref());
+    match (proxy, endpoint.tls_server_name()) {
+        // A proxy resolves the URL's host itself, so the URL cannot have the certificate's name.
+        (Some(_), Some(_)) => Err(("tls-server-name", Refused::ProxyWithServerName)),
+        (Some(proxy), None) => {
+            let proxy = Proxy::all(proxy.expose()).map_err(|_| ("proxy-url", Refused::NotAUrl))?;
+            Ok((builder.proxy(proxy), server.clone()))
+        }
+        (None, None) => Ok((builder.no_proxy(), server.clone())),
+        (None, Some(name)) => under_another_name(builder.no_proxy(), server, name)
+            .ok_or(("tls-server-name", Refused::NotAServerName)),
+    }
 }
 
-impl Route {
-    fn to(
-        endpoint: &ClusterEndpoint,
-        environment: Environment<'_>,
-    ) -> Result<Self, (&'static str, Refused)> {
-        let server = endpoint.url();
-        let inherited = match endpoint.proxy() {
-            Some(_) => None,
-            None => proxy::from_environment(server, environment),
-        };
-        let builder = ClientBuilder::new();
-        let proxy = endpoint.proxy().or(inherited.as_ref());
-        match (proxy, endpoint.tls_server_name()) {
-            // A proxy resolves the URL's host itself, so the URL cannot have the certificate's
-            // name.
-            (Some(_), Some(_)) => Err(("tls-server-name", Refused::ProxyWithServerName)),
-            (Some(proxy), None) => {
-                let proxy =
-                    Proxy::all(proxy.expose()).map_err(|_| ("proxy-url", Refused::NotAUrl))?;
-                Ok(Self {
-                    builder: builder.proxy(proxy),
-                    base: server.clone(),
-                })
-            }
-            (None, None) => Ok(Self {
-                builder: builder.no_proxy(),
-                base: server.clone(),
-            }),
-            (None, Some(name)) => Self::under_another_name(builder.no_proxy(), server, name)
-                .ok_or(("tls-server-name", Refused::NotAServerName)),
-        }
-    }
-
-    /// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver
-    /// leads to the real host, and the `Host` header has its name.
-    fn under_another_name(builder: ClientBuilder, server: &Url, name: &str) -> Option<Self> {
-        let mut base = server.clone();
-        base.set_host(Some(name)).ok()?;
-        let host = server
-            .host_str()?
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        let authority = HeaderValue::from_str(server.authority()).ok()?;
-        let builder = builder
-            .dns_resolver(Arc::new(Elsewhere { host }))
-            .default_headers(HeaderMap::from_iter([(HOST, authority)]));
-        Some(Self { builder, base })
-    }
+/// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver leads
+/// to the real host, and the `Host` header has its name.
+fn under_another_name(
+    builder: ClientBuilder,
+    server: &Url,
+    name: &str,
+) -> Option<(ClientBuilder, Url)> {
+    let mut base = server.clone();
+    base.set_host(Some(name)).ok()?;
+    let host = server.host_str()?.trim_start_matches('[');
+    let host = host.trim_end_matches(']').to_owned();
+    let authority = HeaderValue::from_str(server.authority()).ok()?;
+    let builder = builder
+        .dns_resolver(Arc::new(Elsewhere { host }))
+        .default_headers(HeaderMap::from_iter([(HOST, authority)]));
+    Some((builder, base))
 }
 
 /// A resolver that returns the addresses of one host, whatever the name.
