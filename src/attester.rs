@@ -8,8 +8,8 @@ use kubelet_attestation::version::EvidenceVersion;
 
 use crate::clock::Deadline;
 use crate::failure::{Code, Failure};
-use crate::kubelet::KubeletArguments;
-use crate::machine::Machine;
+pub use crate::kubelet::KubeletArguments;
+pub use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
 use crate::settings::{Entry, Settings};
 

@@ -46,7 +46,7 @@ pub struct Credential {
 
 /// A credential to print, and the time of client-go's next call.
 #[derive(Debug)]
-pub struct ExecResult {
+pub(crate) struct ExecResult {
     /// The credential.
     pub credential: Credential,
     /// When client-go has to run the plugin again.

@@ -18,7 +18,7 @@ use crate::failure::{Code, Failure};
 use crate::secret::Secret;
 
 /// The environment variable with client-go's input.
-pub const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
+pub(crate) const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 
 /// Twice what Linux lets one environment variable hold (`MAX_ARG_STRLEN`, 128 KiB).
 const MAX_EXEC_INFO_LEN: usize = 256 * 1024;
@@ -194,7 +194,7 @@ fn shortened(text: &str) -> String {
 
 /// The output for client-go: a client certificate with its key.
 #[derive(Debug, Clone, Copy)]
-pub struct ExecCredential<'a> {
+pub(crate) struct ExecCredential<'a> {
     /// The version of the input.
     pub version: ApiVersion,
     /// When client-go has to run the plugin again.
@@ -223,7 +223,7 @@ struct WireStatus<'a> {
 
 impl ExecCredential<'_> {
     /// Prints the credential on standard output, in one write.
-    pub fn print(&self) -> io::Result<()> {
+    pub(crate) fn print(&self) -> io::Result<()> {
         self.write_to(&mut io::stdout().lock())
     }
 

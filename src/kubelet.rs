@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 /// The file that kubeadm writes the kubelet's arguments to.
-pub const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
+pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
 /// Far more than a kubelet's arguments. Linux allows a process 2 MiB of them.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
@@ -136,7 +136,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
 }
 
 /// The machine's host name, from the kernel.
-pub fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname()
         .nodename()
         .to_string_lossy()

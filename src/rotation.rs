@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 const BACKDATED: Duration = Duration::from_mins(5);
 
 /// How far this machine's clock may be behind the signer's.
-pub const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
+pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
 
 /// Below this share of its lifetime, a credential is renewed whatever its age.
 ///

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use crate::attester::Attester;
-use crate::authenticator::{Authenticator, Caller};
+use crate::authenticator::{Authenticator, Caller, Observer};
 use crate::exec::ExecInfo;
 use crate::failure::{Code, Failure};
 use crate::log::Log;
@@ -25,7 +25,6 @@ use crate::machine::Machine;
 use crate::rescue::{Rescue, keep_memory};
 use crate::settings::{ProviderSchema, Settings, Sources, Variables};
 
-pub use crate::authenticator::{Observer, Step};
 use arguments::Arguments;
 use kubelet_attestation::errors::error_chain;
 

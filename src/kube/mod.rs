@@ -3,10 +3,10 @@
 
 mod client;
 mod error;
-pub mod kubeconfig;
+pub(crate) mod kubeconfig;
 mod proxy;
 #[cfg(feature = "testing")]
-pub mod testing;
+pub(crate) mod testing;
 mod tls;
 mod transport;
 mod types;

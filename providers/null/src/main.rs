@@ -3,14 +3,13 @@
 //! Its evidence names the cluster and proves nothing. No package contains this program, and no
 //! released controller knows its signer.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
 
 use std::process::ExitCode;
 
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources};
-use kubelet_authenticator::cli;
 use kubelet_authenticator::failure::Failure;
 
 #[derive(Debug)]
@@ -35,5 +34,5 @@ impl Attester for Null {
 }
 
 fn main() -> ExitCode {
-    cli::run(Null)
+    kubelet_authenticator::run(Null)
 }

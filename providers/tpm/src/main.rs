@@ -10,7 +10,7 @@
 //! which needs libtss2, a dynamic library. A run that prints the stored credential uses neither.
 //! The other program is searched for beside this one, and then in `/usr/lib/kubelet-authenticator`.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
 
 mod attester;
 mod certificate;
@@ -23,12 +23,10 @@ mod settings;
 
 use std::process::ExitCode;
 
-use kubelet_authenticator::cli;
-
 /// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    cli::run(attester::Tpm::default())
+    kubelet_authenticator::run(attester::Tpm::default())
 }

@@ -10,13 +10,11 @@ use std::sync::LazyLock;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
-use kubelet_authenticator::exec::ExecInfo;
+use kubelet_authenticator::attester::KubeletArguments;
 use kubelet_authenticator::failure::{Code, Failure};
-use kubelet_authenticator::kube::kubeconfig::{
-    ClusterEndpoint, Kubeconfig, KubeconfigError, Login,
-};
-use kubelet_authenticator::kubelet::KubeletArguments;
 use kubelet_authenticator::settings::{ProviderSchema, Settings, Sources, Variables};
+use kubelet_authenticator::testing::ExecInfo;
+use kubelet_authenticator::testing::{ClusterEndpoint, Kubeconfig, KubeconfigError, Login};
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -5,15 +5,15 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
-use kubelet_authenticator::backoff::{FailureRecord, FailureScope};
-use kubelet_authenticator::credential::{Credential, Expected};
 use kubelet_authenticator::failure::{Code, Failure};
-use kubelet_authenticator::key::PrivateKey;
-use kubelet_authenticator::kube::kubeconfig::{ClusterEndpoint, EndpointFields};
-use kubelet_authenticator::machine::MachineDigest;
-use kubelet_authenticator::origin::Origin;
-use kubelet_authenticator::pending::{OpenRequest, Pending, Subject as Asked};
 use kubelet_authenticator::secret::Secret;
+use kubelet_authenticator::testing::MachineDigest;
+use kubelet_authenticator::testing::Origin;
+use kubelet_authenticator::testing::PrivateKey;
+use kubelet_authenticator::testing::{ClusterEndpoint, EndpointFields};
+use kubelet_authenticator::testing::{Credential, Expected};
+use kubelet_authenticator::testing::{FailureRecord, FailureScope};
+use kubelet_authenticator::testing::{OpenRequest, Pending, Subject as Asked};
 use kubelet_authenticator_test_support::pki::{
     CertificateAuthority, Contents, KeyAndCertificate, Subject,
 };

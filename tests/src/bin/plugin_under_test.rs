@@ -18,10 +18,10 @@ use std::time::Duration;
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use kubelet_authenticator::attester::{Attester, Challenged, Claim, ProviderIdSources, Renewal};
-use kubelet_authenticator::cli;
+use kubelet_authenticator::attester::{
+    Attester, Challenged, Claim, Machine, ProviderIdSources, Renewal,
+};
 use kubelet_authenticator::failure::{Code, Failure};
-use kubelet_authenticator::machine::Machine;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// What a panic says, which nobody may see.
@@ -90,12 +90,16 @@ impl Attester for Null {
 fn main() -> ExitCode {
     let step = std::env::var("KILL_AT").unwrap_or_default();
     let panics = std::env::var("PANIC_AT").unwrap_or_default();
-    let observer = move |done: cli::Step| {
+    let observer = move |done: kubelet_authenticator::testing::Step| {
         assert!(format!("{done:?}") != panics, "{SECRET}");
         if format!("{done:?}") == step {
             kill_process(getpid(), Signal::KILL).expect("a process may end itself");
         }
     };
     let machine = std::env::var_os("MACHINE_ROOT").map(|root| Machine::rooted(Path::new(&root)));
-    cli::run_on(machine.unwrap_or_default(), Null, Some(Arc::new(observer)))
+    kubelet_authenticator::testing::run_on(
+        machine.unwrap_or_default(),
+        Null,
+        Some(Arc::new(observer)),
+    )
 }
