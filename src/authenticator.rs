@@ -243,7 +243,7 @@ impl Authenticator<'_> {
         };
         let stored = StoreContents::load(store, &self.machine)?;
         if let Some(readable_by_others) = &stored.readable_by_others {
-            self.log.warn(&readable_by_others.to_string());
+            self.log.warn(readable_by_others);
         }
         Ok(stored)
     }

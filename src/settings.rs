@@ -185,7 +185,7 @@ impl Values {
     }
 
     fn get<T: Value>(&self, setting: &Setting<T>) -> Option<T> {
-        let text = self.0.get(setting.key().name)?;
+        let text = self.0.get(setting.entry().key.name)?;
         T::read(text).ok()
     }
 }

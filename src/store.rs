@@ -17,7 +17,6 @@ use crate::failure::Failure;
 
 use error::StoreFault;
 pub(crate) use lock::StoreLock;
-pub(crate) use readable_by_others::KeyReadableByOthers;
 
 /// Far more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -26,7 +25,7 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a file with a key, and whether others could read it.
-pub(crate) type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
+pub(crate) type KeyFile = (Zeroizing<String>, Option<String>);
 
 /// A file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,7 +248,10 @@ fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile,
         // A text that no parser accepts.
         "\0".to_owned()
     }));
-    Ok((text, KeyReadableByOthers::of(&file, name, metadata.mode())))
+    Ok((
+        text,
+        readable_by_others::close(&file, name, metadata.mode()),
+    ))
 }
 
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Failure> {

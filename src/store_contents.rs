@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
 use crate::rotation::Rotation;
-use crate::store::{KeyReadableByOthers, Store, StoreFile};
+use crate::store::{Store, StoreFile};
 
 /// Why a credential or key is rejected that is valid in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
@@ -34,7 +34,7 @@ pub(crate) struct StoreContents {
     /// The files to quarantine.
     pub(crate) rejected: Vec<Rejected>,
     /// A warning, if others could read the credential's key.
-    pub(crate) readable_by_others: Option<KeyReadableByOthers>,
+    pub(crate) readable_by_others: Option<String>,
     /// The ID of this boot.
     pub(crate) boot_id: Option<String>,
     /// A digest of this machine, if this run compared it with the origin: once a boot.

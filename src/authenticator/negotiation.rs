@@ -89,15 +89,6 @@ struct Budget {
     challenges: u32,
 }
 
-/// The next request after a failed one.
-enum Next {
-    /// The same request with new evidence.
-    Enrolment,
-    /// The same request with the answer to a challenge.
-    Answer(Challenge),
-    Nothing,
-}
-
 impl Attempt {
     /// Sends requests for `subject` and returns the issued chain.
     ///
@@ -128,10 +119,7 @@ impl Attempt {
                     return Err(Failure::new(refused.code(), refused.what(), remedy));
                 };
                 server.change_to(bootstrap);
-                // The denied object's name is a digest of these bytes, so they cannot be submitted
-                // again.
-                pending.drop_request(store)?;
-                open = self.open_request(store, pending, subject, &version)?;
+                open = self.again(store, pending, subject, &version)?;
                 continue;
             }
             let Some(CsrState::Failed {
@@ -143,7 +131,7 @@ impl Attempt {
             else {
                 return conclude(store, pending, decision);
             };
-            let next = match reason.as_str() {
+            let another = match reason.as_str() {
                 UNSUPPORTED_VERSION => {
                     // Once: a controller that rejects a version that it lists itself must not cause
                     // a loop.
@@ -155,34 +143,51 @@ impl Attempt {
                         return Err(unsupported(&version, supported, message));
                     };
                     version = another;
-                    Next::Enrolment
+                    Some(self.again(store, pending, subject, &version)?)
                 }
-                CHALLENGE_ISSUED => match challenge.as_deref().map(Challenge::parse) {
-                    None => Next::Nothing,
-                    Some(Ok(challenge)) => self.next(challenge, &open, &mut budget),
-                    Some(Err(error)) => {
-                        pending.drop_request(store)?;
-                        return Err(unreadable_challenge(&open, &error));
+                CHALLENGE_ISSUED if budget.challenges > 0 => {
+                    budget.challenges -= 1;
+                    match challenge.as_deref().map(Challenge::parse) {
+                        None => None,
+                        // A challenge of an earlier run may have expired. For a challenge of this
+                        // run only the controller's clock counts.
+                        Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
+                            self.log.step("the challenge has ended: asking for another");
+                            Some(self.again(store, pending, subject, &version)?)
+                        }
+                        Some(Ok(challenge)) => {
+                            self.steps.done(Step::Challenged);
+                            self.answer(store, pending, &open, &version, &challenge)?
+                        }
+                        Some(Err(error)) => {
+                            pending.drop_request(store)?;
+                            return Err(unreadable_challenge(&open, &error));
+                        }
                     }
-                },
-                EVIDENCE_EXPIRED if open.answers && budget.challenges > 0 => Next::Enrolment,
-                _ => Next::Nothing,
-            };
-            let another = match next {
-                Next::Enrolment => {
-                    pending.drop_request(store)?;
-                    Some(self.open_request(store, pending, subject, &version)?)
                 }
-                Next::Answer(challenge) => {
-                    self.answer(store, pending, &open, &version, &challenge)?
+                EVIDENCE_EXPIRED if open.answers && budget.challenges > 0 => {
+                    Some(self.again(store, pending, subject, &version)?)
                 }
-                Next::Nothing => None,
+                _ => None,
             };
             match another {
                 Some(another) => open = another,
                 None => return conclude(store, pending, decision),
             }
         }
+    }
+
+    /// A request with new evidence. The object of the last one has a name made from its bytes, so
+    /// they cannot be submitted again.
+    fn again(
+        &self,
+        store: &StoreLock,
+        pending: &mut Pending,
+        subject: &Subject,
+        version: &EvidenceVersion,
+    ) -> Result<OpenRequest, Failure> {
+        pending.drop_request(store)?;
+        self.open_request(store, pending, subject, version)
     }
 
     fn another_version(
@@ -194,22 +199,6 @@ impl Attempt {
             .versions()
             .into_iter()
             .find(|ours| supported.contains(ours) && ours != refused)
-    }
-
-    /// The next request after `open` ended in `challenge`.
-    fn next(&self, challenge: Challenge, open: &OpenRequest, budget: &mut Budget) -> Next {
-        let Some(left) = budget.challenges.checked_sub(1) else {
-            return Next::Nothing;
-        };
-        budget.challenges = left;
-        // A challenge of an earlier run may have expired. For a challenge of this run only the
-        // controller's clock counts.
-        if open.acknowledged && has_ended(&challenge) {
-            self.log.step("the challenge has ended: asking for another");
-            return Next::Enrolment;
-        }
-        self.steps.done(Step::Challenged);
-        Next::Answer(challenge)
     }
 
     fn submit_and_wait(

@@ -163,7 +163,7 @@ impl Attempt {
             return Ok(None);
         };
         if let Some(exposed) = exposed {
-            self.log.warn(&exposed.to_string());
+            self.log.warn(&exposed);
         }
         let why = match Pending::parse(&text) {
             // An exact match, unlike for the origin. A mismatch costs a request; one key on two

@@ -88,9 +88,7 @@ impl Key {
 /// A setting whose value is a `T`.
 #[derive(Debug)]
 pub struct Setting<T> {
-    key: Key,
-    value_name: &'static str,
-    help: &'static str,
+    entry: Entry,
     value: PhantomData<fn() -> T>,
 }
 
@@ -103,27 +101,20 @@ impl<T: Value> Setting<T> {
         help: &'static str,
     ) -> Self {
         Self {
-            key: Key { name, flag },
-            value_name,
-            help,
+            entry: Entry {
+                key: Key { name, flag },
+                value_name,
+                help,
+                form: T::FORM,
+                check: check::<T>,
+            },
             value: PhantomData,
         }
     }
 
-    /// The names of the setting.
-    pub const fn key(&self) -> Key {
-        self.key
-    }
-
     /// The entry of the table.
     pub const fn entry(&self) -> Entry {
-        Entry {
-            key: self.key,
-            value_name: self.value_name,
-            help: self.help,
-            form: T::FORM,
-            check: check::<T>,
-        }
+        self.entry
     }
 }
 

@@ -161,7 +161,7 @@ impl Attester for Tpm {
             [0x00, 0x23, 0x00, 0x0c] => EndorsementKey::EccP384,
             _ => return None,
         };
-        Some(key.as_str())
+        settings::endorsement_key_name(key)
     }
 }
 

@@ -62,7 +62,7 @@ impl TpmSettings {
             tcti: settings.value(&TCTI),
             endorsement_key: choice
                 .and_then(|EndorsementKeyChoice(key)| key)
-                .or_else(|| EndorsementKey::named(enrolled?)),
+                .or_else(|| endorsement_key(enrolled?)),
             pcrs: settings
                 .value(&PCRS)
                 .map_or_else(|| DEFAULT_PCRS.to_vec(), |PcrSelection(pcrs)| pcrs),
@@ -71,22 +71,23 @@ impl TpmSettings {
     }
 }
 
-impl EndorsementKey {
-    /// Its name in the settings.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Rsa2048 => "rsa-2048",
-            Self::EccP256 => "ecc-p256",
-            Self::EccP384 => "ecc-p384",
-        }
-    }
+/// The endorsement keys by their names in the settings.
+const ENDORSEMENT_KEYS: [(&str, EndorsementKey); 3] = [
+    ("rsa-2048", EndorsementKey::Rsa2048),
+    ("ecc-p256", EndorsementKey::EccP256),
+    ("ecc-p384", EndorsementKey::EccP384),
+];
 
-    /// The key of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        [Self::Rsa2048, Self::EccP256, Self::EccP384]
-            .into_iter()
-            .find(|key| key.as_str() == name)
-    }
+/// The endorsement key of this name.
+fn endorsement_key(name: &str) -> Option<EndorsementKey> {
+    let mut keys = ENDORSEMENT_KEYS.into_iter();
+    keys.find(|(known, _)| *known == name).map(|(_, key)| key)
+}
+
+/// The name of this endorsement key.
+pub(crate) fn endorsement_key_name(key: EndorsementKey) -> Option<&'static str> {
+    let mut keys = ENDORSEMENT_KEYS.into_iter();
+    keys.find(|(_, known)| *known == key).map(|(name, _)| name)
 }
 
 /// The endorsement key of the settings. `None` is `auto`: the strongest that the TPM has prepared.
@@ -98,7 +99,7 @@ impl Value for EndorsementKeyChoice {
         if text == "auto" {
             return Ok(Self(None));
         }
-        match EndorsementKey::named(text) {
+        match endorsement_key(text) {
             None => Err(Invalid::needed("one of auto, rsa-2048, ecc-p256, ecc-p384")),
             key => Ok(Self(key)),
         }

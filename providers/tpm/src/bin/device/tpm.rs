@@ -106,7 +106,8 @@ impl Device {
             None => Vec::new(),
         };
         let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
-        let attestation = self.with_ak(|_, _, public| Ok(public.to_vec()))?;
+        let attestation =
+            self.with_primary(&attestation_template(), |_, _, public| Ok(public.to_vec()))?;
         let spki = kind.spki(&endorsement)?;
         Ok(Keys {
             endorsement: Bytes(endorsement),
@@ -156,7 +157,7 @@ impl Device {
             if public != endorsement {
                 return Err(DeviceError::OtherKey.into());
             }
-            device.with_ak(|device, ak, attestation| {
+            device.with_primary(&attestation_template(), |device, ak, attestation| {
                 let opened = device.with_policy(kind, ek, |device, policy| {
                     let sessions = (Some(AuthSession::Password), Some(policy), None);
                     device
@@ -263,13 +264,6 @@ impl Device {
             Some((key, public)) => use_it(self, key, &public),
             None => self.with_primary(&kind.template(), use_it),
         }
-    }
-
-    fn with_ak<T>(
-        &mut self,
-        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        self.with_primary(&attestation_template(), use_it)
     }
 
     fn with_primary<T>(
