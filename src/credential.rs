@@ -66,6 +66,7 @@ pub struct Leaf {
     pub serial: Vec<u8>,
 }
 
+const UNREADABLE: &str = "the certificate cannot be read";
 const NO_CERTIFICATE: &str = "the file does not begin with a certificate";
 
 impl Credential {
@@ -82,16 +83,16 @@ impl Credential {
             .rfind(BEGIN)
             .and_then(|start| text.split_at_checked(start))
             .ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
-        let key = PrivateKey::from_pem(Secret::new(key_pem.to_owned())).map_err(|error| {
-            Invalid::new("the file does not end in a private key").because(&error)
-        })?;
+        let key = PrivateKey::from_pem(Secret::new(key_pem.to_owned()))
+            .map_err(|error| error.within("the file does not end in a private key"))?;
         let der = first_certificate(certificate_pem).ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
-        let certificate = parse(&der, Extensions::Opaque).map_err(unreadable)?;
+        let certificate =
+            parse(&der, Extensions::Opaque).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
             return Err(Invalid::new("the private key is not the certificate's"));
         }
         Ok(Self {
-            leaf: Leaf::of(&certificate).map_err(unreadable)?,
+            leaf: Leaf::of(&certificate).map_err(|error| error.within(UNREADABLE))?,
             certificate_pem: certificate_pem.to_owned(),
             key,
         })
@@ -104,7 +105,7 @@ impl Credential {
             key: self
                 .key
                 .checked()
-                .map_err(|error| Invalid::new("the private key is damaged").because(&error))?,
+                .map_err(|error| error.within("the private key is damaged"))?,
             ..self
         })
     }
@@ -194,10 +195,6 @@ fn first_certificate(pem: &str) -> Option<Vec<u8>> {
         STANDARD.decode_vec(line, &mut der).ok()?;
     }
     Some(der)
-}
-
-fn unreadable(error: Invalid) -> Invalid {
-    Invalid::new("the certificate cannot be read").because(&error)
 }
 
 /// How a certificate's extensions are read.

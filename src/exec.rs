@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ struct WireSpec<'a> {
 }
 
 impl<'a> ExecInfo<'a> {
-    /// Parses the value of [`EXEC_INFO`]. Ignores unknown fields, because the API only ever adds
+    /// Parses the value of `KUBERNETES_EXEC_INFO`. Ignores unknown fields, because the API only ever adds
     /// fields.
     ///
     /// # Errors
@@ -192,19 +192,6 @@ fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-/// The output for client-go: a client certificate with its key.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ExecCredential<'a> {
-    /// The version of the input.
-    pub version: ApiVersion,
-    /// When client-go has to run the plugin again.
-    pub expiration: SystemTime,
-    /// The certificate and its chain, leaf first, in PEM.
-    pub certificate_pem: &'a str,
-    /// The certificate's key, in PEM.
-    pub key_pem: &'a Secret<String>,
-}
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct WireCredential<'a> {
@@ -221,37 +208,30 @@ struct WireStatus<'a> {
     client_key_data: &'a str,
 }
 
-impl ExecCredential<'_> {
-    /// Prints the credential on standard output, in one write.
-    pub(crate) fn print(&self) -> io::Result<()> {
-        self.write_to(&mut io::stdout().lock())
-    }
-
-    fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
-        out.write_all(&self.to_json()?)?;
-        out.flush()
-    }
-
-    /// The output as one line of JSON.
-    pub(crate) fn to_json(self) -> io::Result<Zeroizing<Vec<u8>>> {
-        let timestamp = rfc3339(self.expiration);
-        let credential = WireCredential {
-            api_version: self.version.as_str(),
-            kind: KIND,
-            status: WireStatus {
-                expiration_timestamp: &timestamp,
-                client_certificate_data: self.certificate_pem,
-                client_key_data: self.key_pem.expose(),
-            },
-        };
-        // A tenth more than the PEM, for escaped line ends. A buffer that grows would leave copies
-        // of the key in memory.
-        let pem_len = self.certificate_pem.len() + self.key_pem.expose().len();
-        let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
-        serde_json::to_writer(&mut *json, &credential)?;
-        json.push(b'\n');
-        Ok(json)
-    }
+/// The output for client-go, as one line of JSON: a client certificate with its chain, leaf first,
+/// and its key, and when client-go has to run the plugin again.
+pub(crate) fn exec_credential(
+    version: ApiVersion,
+    expiration: SystemTime,
+    certificate_pem: &str,
+    key_pem: &Secret<String>,
+) -> io::Result<Zeroizing<Vec<u8>>> {
+    let credential = WireCredential {
+        api_version: version.as_str(),
+        kind: KIND,
+        status: WireStatus {
+            expiration_timestamp: &rfc3339(expiration),
+            client_certificate_data: certificate_pem,
+            client_key_data: key_pem.expose(),
+        },
+    };
+    // A tenth more than the PEM, for escaped line ends. A buffer that grows would leave copies of
+    // the key in memory.
+    let pem_len = certificate_pem.len() + key_pem.expose().len();
+    let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
+    serde_json::to_writer(&mut *json, &credential)?;
+    json.push(b'\n');
+    Ok(json)
 }
 
 /// Whole seconds, rounded down: never later than `time`.

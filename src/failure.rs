@@ -187,6 +187,12 @@ impl Invalid {
     pub(crate) fn because(self, cause: &dyn Error) -> Self {
         Self(format!("{self}: {}", error_chain(cause)))
     }
+
+    /// Says what is invalid for this reason.
+    #[must_use]
+    pub(crate) fn within(self, what: &str) -> Self {
+        Self(format!("{what}: {self}"))
+    }
 }
 
 /// The error and its causes, outermost first. The source of an I/O error is not the wrapped error,

@@ -52,7 +52,7 @@ impl PrivateKey {
         let public = match embedded_public_key(kind, &der) {
             Some(public) => public.to_vec(),
             None => KeyPair::from_pem(pem.expose())
-                .map_err(unreadable)?
+                .map_err(|error| unreadable(&error))?
                 .der_bytes()
                 .to_vec(),
         };
@@ -71,16 +71,16 @@ impl PrivateKey {
 
     /// The key pair, for rcgen to sign with.
     pub fn pair(&self) -> Result<KeyPair, Invalid> {
-        KeyPair::from_pem(self.pem.expose()).map_err(unreadable)
+        KeyPair::from_pem(self.pem.expose()).map_err(|error| unreadable(&error))
     }
 }
 
 /// Hides the error of the PEM parser: it quotes the invalid line, which may be a line of the key.
-fn unreadable(error: rcgen::Error) -> Invalid {
+fn unreadable(error: &rcgen::Error) -> Invalid {
     if matches!(error, rcgen::Error::PemError(_)) {
         Invalid::new(NOT_ONE_KEY)
     } else {
-        Invalid::new("the private key cannot be read").because(&error)
+        Invalid::new("the private key cannot be read").because(error)
     }
 }
 

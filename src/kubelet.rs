@@ -59,7 +59,7 @@ impl KubeletArguments {
         Some(Self::collect(arguments))
     }
 
-    /// The arguments in kubeadm's `file` (normally [`KUBEADM_FLAGS`]), if it exists.
+    /// The arguments in kubeadm's `file` (normally `KUBEADM_FLAGS`), if it exists.
     pub fn of_kubeadm(file: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
         Ok(read(file)?
             .map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))

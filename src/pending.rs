@@ -147,7 +147,7 @@ impl Pending {
         Ok(Self {
             key: PrivateKey::from_pem(key)
                 .and_then(PrivateKey::checked)
-                .map_err(|error| Invalid::new("its key cannot be read").because(&error))?,
+                .map_err(|error| error.within("its key cannot be read"))?,
             machine: wire
                 .machine
                 .ok_or_else(|| Invalid::new("it does not say which machine it is for"))?,

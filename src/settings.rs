@@ -100,7 +100,7 @@ impl ProviderSchema {
 /// The environment variables of this program: client-go's, and those with our prefix.
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
-    /// [`EXEC_INFO`].
+    /// `KUBERNETES_EXEC_INFO`.
     pub exec_info: Option<OsString>,
     config: Option<PathBuf>,
     values: Vec<(Entry, OsString)>,

@@ -222,7 +222,7 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Va
 /// The patches that add `value` to the specification of the machines: to the lists and maps that
 /// exist, or else with the first `absent` one.
 fn add(path: &str, value: &Value, absent: &[&str], patches: &mut Vec<Value>) {
-    let mut patch = |path: &str, value: &Value| {
+    let mut push = |path: &str, value: &Value| {
         let path = format!("/spec/template/spec/{path}");
         patches.push(json!({ "op": "add", "path": path, "value": value }));
     };
@@ -233,15 +233,15 @@ fn add(path: &str, value: &Value, absent: &[&str], patches: &mut Vec<Value>) {
             }
         }
         Value::Array(items) if !absent.contains(&path) => {
-            items
-                .iter()
-                .for_each(|item| patch(&format!("{path}/-"), item));
+            for item in items {
+                push(&format!("{path}/-"), item);
+            }
         }
         Value::Null
         | Value::Bool(_)
         | Value::Number(_)
         | Value::String(_)
         | Value::Array(_)
-        | Value::Object(_) => patch(path, value),
+        | Value::Object(_) => push(path, value),
     }
 }

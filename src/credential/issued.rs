@@ -25,6 +25,7 @@ pub struct Expected<'a> {
     pub provider_id: &'a ProviderId,
 }
 
+const UNREADABLE: &str = "a certificate of the issued chain cannot be read";
 const NOT_A_CHAIN: &str = "the issued certificate is not 1 to 8 CERTIFICATE blocks in PEM";
 
 impl Credential {
@@ -44,16 +45,17 @@ impl Credential {
     ) -> Result<Self, Invalid> {
         let chain = chain(issued)?;
         for certificate in chain.iter().skip(1) {
-            parse(certificate, Extensions::Opaque).map_err(unreadable)?;
+            parse(certificate, Extensions::Opaque).map_err(|error| error.within(UNREADABLE))?;
         }
         let leaf = chain.first().ok_or_else(|| Invalid::new(NOT_A_CHAIN))?;
-        let certificate = parse(leaf, Extensions::Parsed).map_err(unreadable)?;
+        let certificate =
+            parse(leaf, Extensions::Parsed).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
             return Err(Invalid::new("the issued certificate is for another key"));
         }
         check_subject(&certificate, expected.node_name)?;
         check_extensions(certificate.extensions(), expected.provider_id)?;
-        let leaf = Leaf::of(&certificate).map_err(unreadable)?;
+        let leaf = Leaf::of(&certificate).map_err(|error| error.within(UNREADABLE))?;
         let not_after = leaf.validity.not_after;
         if now >= not_after {
             let end = humantime::format_rfc3339_seconds(not_after);
@@ -166,8 +168,4 @@ fn check_extensions(
 
 fn is(found: &str, oid: ObjectIdentifier) -> bool {
     found == oid.to_string()
-}
-
-fn unreadable(error: Invalid) -> Invalid {
-    Invalid::new("a certificate of the issued chain cannot be read").because(&error)
 }

@@ -101,10 +101,10 @@ impl Question<'_> {
 
     fn explain(&self, error: &(dyn Error + 'static), waited: Duration) -> ImdsError {
         let (endpoint, path) = (self.endpoint, self.path);
-        let kind = match kind(error) {
-            ErrorKind::TimedOut if self.method == Method::PUT => ErrorKind::TokenTimedOut,
-            kind => kind,
-        };
+        let mut kind = kind(error);
+        if kind == ErrorKind::TimedOut && self.method == Method::PUT {
+            kind = ErrorKind::TokenTimedOut;
+        }
         let what = match kind {
             ErrorKind::Unreachable => format!("{endpoint}: {}", innermost(error)),
             ErrorKind::TokenTimedOut => format!(

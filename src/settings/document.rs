@@ -65,7 +65,7 @@ struct Level<'a, 'b> {
     content: &'b mut Content<'a>,
 }
 
-impl<'a> Level<'a, '_> {
+impl Level<'_, '_> {
     /// Reads the value of `key`.
     fn read<'de, A: MapAccess<'de>>(&mut self, map: &mut A, key: &str) -> Result<(), A::Error> {
         let (schema, section) = (self.schema, self.section);

@@ -9,7 +9,7 @@ use kubelet_authenticator::secret::Secret;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use crate::instance::NOT_AWS;
+use crate::identity::NOT_AWS;
 use crate::settings::AwsPrincipal;
 
 /// The credentials of the instance identity role, which no policy of an account can take away.

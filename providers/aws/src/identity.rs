@@ -10,7 +10,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::cms;
-use crate::instance::NOT_AWS;
+
+/// What to do about an answer that is not from AWS.
+pub(crate) const NOT_AWS: &str =
+    "see what answers in the place of the instance metadata service: a proxy or an emulator";
 
 /// The identity of the instance, and the signed message that states it.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use kubelet_authenticator::imds::{Imds, METADATA_ENDPOINT};
 use kubelet_authenticator::settings::{Entry, Settings};
 
 use crate::credentials::Credentials;
-use crate::identity::Identity;
+use crate::identity::{Identity, NOT_AWS};
 use crate::name;
 use crate::proof::{Sts, prove};
 use crate::settings::{self, NODE_NAME, PRINCIPAL, STS_ENDPOINT};
@@ -175,7 +175,3 @@ impl Session {
         Ok(format!("sts.{}.{domain}", self.identity.region))
     }
 }
-
-/// What to do about an answer that is not from AWS.
-pub(crate) const NOT_AWS: &str =
-    "see what answers in the place of the instance metadata service: a proxy or an emulator";
