@@ -62,12 +62,11 @@ impl Attester for Tpm {
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = match known.take() {
-            Some(keys) => keys,
-            None => {
-                let settings = TpmSettings::of(claim.settings, claim.remembered);
-                read_keys(&settings, claim.deadline)?
-            }
+        let keys = if let Some(keys) = known.take() {
+            keys
+        } else {
+            let settings = TpmSettings::of(claim.settings, claim.remembered);
+            read_keys(&settings, claim.deadline)?
         };
         drop(known);
         // The provider ID of an open request was not read from this TPM, so it is compared now.
