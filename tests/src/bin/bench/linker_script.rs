@@ -34,7 +34,7 @@ pub fn of(programs: &Path) -> String {
         .iter()
         .map(|pattern| format!("    *(.text.{pattern} .text.unlikely.{pattern})\n"));
     format!(
-        "/* The functions of a cached run, next to each other: see tests/musl, which also says how to write this. */\n\
+        "/* The functions of a cached run, next to each other: see providers/build.rs. */\n\
          SECTIONS\n{{\n  .text.cached :\n  {{\n{}  }}\n}}\nINSERT BEFORE .text;\n",
         sections.collect::<String>()
     )
