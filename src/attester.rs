@@ -1,6 +1,5 @@
 //! The interface that a provider implements to prove the machine's identity.
 
-use std::error::Error;
 use std::fmt;
 
 use kubelet_attestation::evidence::tpm::Challenge;
@@ -8,9 +7,9 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::clock::Deadline;
-use crate::failure::Code;
-use crate::kubelet::KubeletArguments;
-use crate::machine::Machine;
+use crate::failure::{Code, Failure};
+pub use crate::kubelet::KubeletArguments;
+pub use crate::machine::Machine;
 use crate::node_name::kubelets_provider_id;
 use crate::settings::{Entry, Settings};
 
@@ -59,7 +58,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ///
     /// Called at the start of each run that needs another credential, even if the run only has to
     /// fetch an issued certificate. [`known`](ProviderIdSources::known) saves a slow query.
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError>;
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure>;
 
     /// Evidence that supports `claim` and no other claim. `None` for a provider without evidence.
     ///
@@ -67,7 +66,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     ///
     /// [`Code::EvidenceInvalid`] means that this machine cannot support this claim. The run then
     /// drops the open request, so that the next run starts again.
-    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError>;
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure>;
 
     /// The members of the JSON evidence that only the controller may see. Commands show a request
     /// without their values.
@@ -86,14 +85,14 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         &self,
         claim: &Claim<'_>,
         challenged: &Challenged<'_>,
-    ) -> Result<Option<Vec<u8>>, AttesterError> {
+    ) -> Result<Option<Vec<u8>>, Failure> {
         let (_, _) = (claim, challenged);
         Ok(None)
     }
 
-    /// The name of the endorsement key in `evidence`, which this provider made. Later runs use the
-    /// same key until the store is reset. `None` for evidence without a TPM.
-    fn endorsement_key(&self, evidence: &[u8]) -> Option<&'static str> {
+    /// A text to remember about `evidence`, which this provider made and the controller accepted.
+    /// Later runs get it until the store is reset.
+    fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
     }
@@ -125,9 +124,8 @@ pub struct Claim<'a> {
     pub spki: &'a [u8],
     /// The settings, including the provider's own.
     pub settings: &'a Settings,
-    /// The name of the endorsement key that the machine enrolled with, from
-    /// [`Attester::endorsement_key`].
-    pub endorsement_key: Option<&'a str>,
+    /// The text of [`Attester::to_remember`] for the evidence that the machine enrolled with.
+    pub remembered: Option<&'a str>,
     /// The deadline for the evidence.
     pub deadline: Deadline,
 }
@@ -138,9 +136,8 @@ pub struct Claim<'a> {
 pub struct ProviderIdSources<'a> {
     /// The settings: `providerID` and the provider's own.
     pub settings: &'a Settings,
-    /// The name of the endorsement key that the machine enrolled with, from
-    /// [`Attester::endorsement_key`].
-    pub endorsement_key: Option<&'a str>,
+    /// The text of [`Attester::to_remember`] for the evidence that the machine enrolled with.
+    pub remembered: Option<&'a str>,
     /// The arguments of the kubelet that started this process.
     pub kubelet: Option<&'a KubeletArguments>,
     /// The kubelet's arguments in kubeadm's file.
@@ -160,9 +157,9 @@ impl ProviderIdSources<'_> {
     /// # Errors
     ///
     /// No provider ID is configured, or the kubelet's is invalid.
-    pub fn configured(&self) -> Result<ProviderId, AttesterError> {
+    pub fn configured(&self) -> Result<ProviderId, Failure> {
         self.try_configured()?.ok_or_else(|| {
-            AttesterError::new(
+            Failure::new(
                 Code::Configuration,
                 "this machine's provider ID is not known",
                 "set providerID in the settings, or give the kubelet --provider-id",
@@ -176,58 +173,19 @@ impl ProviderIdSources<'_> {
     /// # Errors
     ///
     /// The kubelet's provider ID is invalid.
-    pub fn try_configured(&self) -> Result<Option<ProviderId>, AttesterError> {
+    pub fn try_configured(&self) -> Result<Option<ProviderId>, Failure> {
         if let Some(id) = &self.settings.provider_id {
             return Ok(Some(id.clone()));
         }
         kubelets_provider_id(self.kubelet, self.kubeadm)
             .transpose()
             .map_err(|error| {
-                AttesterError::new(
+                Failure::new(
                     Code::Configuration,
                     "the kubelet's --provider-id cannot be used",
                     "correct the kubelet's --provider-id, or set providerID in the settings",
                 )
-                .because(error)
+                .because(&error)
             })
-    }
-}
-
-/// The provider cannot identify this machine, or cannot prove its identity.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub struct AttesterError {
-    code: Code,
-    what: String,
-    remedy: String,
-    source: Option<Box<dyn Error + Send + Sync>>,
-}
-
-impl AttesterError {
-    /// An error with an exit code, a description and a remedy.
-    pub fn new(code: Code, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            code,
-            what: what.into(),
-            remedy: remedy.into(),
-            source: None,
-        }
-    }
-
-    /// Adds the cause.
-    #[must_use]
-    pub fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        self.source = Some(cause.into());
-        self
-    }
-
-    /// The exit code of the process.
-    pub fn code(&self) -> Code {
-        self.code
-    }
-
-    /// What to do about the error.
-    pub fn remedy(&self) -> &str {
-        &self.remedy
     }
 }

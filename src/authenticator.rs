@@ -4,10 +4,10 @@ mod acceptance;
 mod allowed;
 mod attempt;
 mod cluster;
-mod endorsement_key;
 mod exit_code;
 mod negotiation;
 mod outcome;
+mod remembered;
 mod request;
 mod step;
 
@@ -34,12 +34,11 @@ use crate::pending::Subject;
 use crate::rescue::Rescue;
 use crate::rotation::Rotation;
 use crate::settings::Settings;
-use crate::store::{Store, StoreFile, StoreLock};
+use crate::store::{Store, StoreLock};
 use crate::store_contents::StoreContents;
 
-use acceptance::is_refusal;
 use allowed::Allowed;
-use attempt::{Attempt, Demand, Locked, Memory, RenewalError};
+use attempt::{Attempt, Demand, Memory, RenewalError};
 use cluster::ca_changed;
 use kubelet_attestation::errors::error_chain;
 pub use step::{Observer, Step};
@@ -147,7 +146,7 @@ impl Authenticator<'_> {
         // expire.
         let in_full = old.validity().runs_out(now)
             && self.attester.renewal() == Renewal::Attested
-            && !failure_record(store).is_some_and(|record| record.had_full_time(now));
+            && !FailureRecord::read(store).is_some_and(|record| record.had_full_time(now));
         let allowed = if in_full {
             Allowed::InFull(self.timeout())
         } else {
@@ -181,7 +180,7 @@ impl Authenticator<'_> {
         {
             let deadline = Deadline::after(self.timeout().min(FOR_A_PERSON));
             match self.try_certificate(origin, &credential, deadline) {
-                Some(refused) if is_refusal(&refused) => self.warn_of_refusal(&refused),
+                Some(refused) if refused.is_about_the_requester() => self.warn_of_refusal(&refused),
                 failed => {
                     if let Some(error) = failed {
                         self.log.warn(&format!(
@@ -203,7 +202,7 @@ impl Authenticator<'_> {
         let (store, stored) = self.stored()?;
         let mut attempt = self.attempt(Allowed::Without(self.timeout()), Demand::IfDue)?;
         if let Some(store) = &store {
-            attempt.recall_endorsement_key(store, &stored);
+            attempt.recall(store, &stored);
         }
         attempt.dry_run(&stored)
     }
@@ -214,14 +213,7 @@ impl Authenticator<'_> {
             return Ok(());
         };
         let deadline = Deadline::after(self.timeout());
-        store
-            .lock(deadline, &program(), clock::now())
-            .and_then(|lock| {
-                StoreFile::ALL
-                    .into_iter()
-                    .try_for_each(|file| store.forget(file, &lock))
-            })
-            .map_err(Failure::from)
+        store.lock(deadline, &program(), clock::now())?.forget_all()
     }
 
     /// The contents of the store. Changes nothing.
@@ -242,7 +234,7 @@ impl Authenticator<'_> {
     }
 
     fn open_store(&self) -> Result<Option<Store>, Failure> {
-        Store::open(&self.settings.state_directory).map_err(Failure::from)
+        Store::open(&self.settings.state_directory)
     }
 
     fn load(&self, store: Option<&Store>) -> Result<StoreContents, Failure> {
@@ -251,7 +243,7 @@ impl Authenticator<'_> {
         };
         let stored = StoreContents::load(store, &self.machine)?;
         if let Some(readable_by_others) = &stored.readable_by_others {
-            self.log.warn(&readable_by_others.to_string());
+            self.log.warn(readable_by_others);
         }
         Ok(stored)
     }
@@ -270,7 +262,7 @@ impl Authenticator<'_> {
             kubelet: kubelet.as_ref(),
             ..NameSources::default()
         };
-        sources.decide().map(drop).map_err(Failure::from)
+        sources.decide().map(drop)
     }
 
     fn kept(&self, credential: Credential, now: SystemTime) -> ExecResult {
@@ -319,15 +311,14 @@ impl Authenticator<'_> {
         let (Some(_), Some(origin)) = (&stored.machine, &stored.origin) else {
             return;
         };
-        let Ok(lock) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
+        let Ok(store) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
             return;
         };
         // Another run may have replaced the origin in the meantime.
-        let text = store.read(StoreFile::Origin).ok().flatten();
-        if text.and_then(|text| Origin::parse(&text).ok()).as_ref() == Some(origin) {
+        if Origin::read(&store).as_ref() == Some(origin) {
             let mut origin = origin.clone();
             origin.boot_id.clone_from(&stored.boot_id);
-            drop(store.replace(StoreFile::Origin, &origin.to_json(), &lock));
+            drop(origin.save(&store));
         }
     }
 
@@ -367,7 +358,7 @@ impl Authenticator<'_> {
             Err(RecvTimeoutError::Timeout) => {
                 let failure = steps.stuck(&self.settings.state_directory);
                 let lock = steps.lock();
-                Err(self.remember(lock, memory, failure, allowed.margin()))
+                Err(Self::remember(lock, memory, failure, allowed.margin()))
             }
             Err(RecvTimeoutError::Disconnected) => Err(RenewalError::from(Failure::new(
                 Code::Internal,
@@ -380,7 +371,6 @@ impl Authenticator<'_> {
     /// Records the failure of an abandoned run, under the lock that the run holds. The disk may be
     /// the cause of the hang, so the wait is limited to `patience`.
     fn remember(
-        &self,
         lock: Option<Arc<StoreLock>>,
         memory: Memory,
         failure: Failure,
@@ -390,18 +380,8 @@ impl Authenticator<'_> {
         let Some(lock) = lock else {
             return error;
         };
-        let directory = self.settings.state_directory.clone();
         let (sender, receiver) = mpsc::sync_channel(1);
-        let write = move || {
-            let Ok(Some(store)) = Store::open(&directory) else {
-                return;
-            };
-            let locked = Locked {
-                store: &store,
-                lock: &lock,
-            };
-            drop(sender.send(memory.write(&locked, failure)));
-        };
+        let write = move || drop(sender.send(memory.write(&lock, failure)));
         match thread::Builder::new().spawn(write) {
             Ok(_) => receiver.recv_timeout(patience).unwrap_or(error),
             Err(_) => error,
@@ -412,7 +392,7 @@ impl Authenticator<'_> {
         if self.caller == Caller::Person {
             return None;
         }
-        RenewalError::of_memory(&failure_record(store)?, &self.scope(), now)
+        RenewalError::of_memory(&FailureRecord::read(store)?, &self.scope(), now)
     }
 
     fn scope(&self) -> FailureScope {
@@ -440,7 +420,7 @@ impl Authenticator<'_> {
         Ok(Attempt {
             attester: Arc::clone(&self.attester),
             settings: self.settings.clone(),
-            endorsement_key: None,
+            remembered: None,
             endpoint,
             machine: self.machine.clone(),
             memory: Memory {
@@ -455,11 +435,6 @@ impl Authenticator<'_> {
             steps: step::Steps::new(self.observer.clone()),
         })
     }
-}
-
-fn failure_record(store: &Store) -> Option<FailureRecord> {
-    let text = store.read(StoreFile::Failure).ok().flatten()?;
-    FailureRecord::parse(&text)
 }
 
 /// The file name in `argv[0]`.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Code, Failure};
+use crate::store::{Store, StoreFile};
 
 /// The first pause after a failure, doubled each time.
 const FIRST: Duration = Duration::from_secs(1);
@@ -56,14 +57,14 @@ pub struct FailureRecord {
     pub at: u64,
     /// The end of the back-off, in seconds since 1970.
     pub not_before: u64,
-    /// The boot of the failure.
-    pub boot_id: Option<String>,
-    /// A digest of the settings of the failure.
-    pub settings: String,
+    /// The boot and the settings of the failure.
+    #[serde(flatten)]
+    pub scope: FailureScope,
 }
 
 /// The boot and the settings that a recorded failure applies to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct FailureScope {
     /// The ID of the boot.
     pub boot_id: Option<String>,
@@ -72,6 +73,11 @@ pub struct FailureScope {
 }
 
 impl FailureRecord {
+    /// Reads the record of the store, if there is one.
+    pub(crate) fn read(store: &Store) -> Option<Self> {
+        Self::parse(&store.read(StoreFile::Failure).ok().flatten()?)
+    }
+
     /// Parses the file. Invalid content counts as no record.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
@@ -92,9 +98,9 @@ impl FailureRecord {
         now: SystemTime,
     ) -> Self {
         let code = failure.code().number();
-        let same = previous.filter(|record| record.code == code && record.is_of(scope));
+        let same = previous.filter(|record| record.code == code && record.scope == *scope);
         let count = same.map_or(1, |record| record.count.saturating_add(1));
-        let before = previous.filter(|record| record.is_of(scope));
+        let before = previous.filter(|record| record.scope == *scope);
         let in_vain = before
             .map_or(0, |record| record.in_vain)
             .saturating_add(u32::from(failure.code().leaves_request()));
@@ -111,8 +117,7 @@ impl FailureRecord {
             in_full: previous.map_or(0, |record| record.in_full),
             at: seconds(now),
             not_before: seconds(now + pause(failure.code(), count, in_vain)),
-            boot_id: scope.boot_id.clone(),
-            settings: scope.settings.clone(),
+            scope: scope.clone(),
         }
     }
 
@@ -126,7 +131,7 @@ impl FailureRecord {
         let to_come = until.duration_since(now).unwrap_or_default();
         let pause = Duration::from_secs(self.not_before.saturating_sub(self.at));
         let active = Code::from_number(self.code).is_some_and(Code::is_remembered)
-            && self.is_of(scope)
+            && self.scope == *scope
             && !to_come.is_zero()
             // Both times are rounded up to a second.
             && to_come <= pause.min(LONGEST_DENIED) + Duration::from_secs(1);
@@ -138,10 +143,6 @@ impl FailureRecord {
     pub fn had_full_time(&self, now: SystemTime) -> bool {
         let now = seconds(now);
         self.in_full <= now && now - self.in_full < IN_FULL_AGAIN.as_secs()
-    }
-
-    fn is_of(&self, scope: &FailureScope) -> bool {
-        self.boot_id == scope.boot_id && self.settings == scope.settings
     }
 }
 
@@ -256,7 +257,7 @@ mod tests {
             &[Code::Failed, Code::Version],
             &[Code::Pending, Code::Failed],
             &[Code::Unreachable, Code::Failed],
-            &[Code::Version, Code::Denied, Code::TpmUnavailable],
+            &[Code::Version, Code::Denied, Code::DeviceUnavailable],
         ] {
             for requests in [1, 2, 4] {
                 let most = most_in_an_hour(codes, requests);
@@ -284,10 +285,10 @@ mod tests {
     fn a_run_has_the_full_time_once_an_hour() {
         let record = FailureRecord {
             in_full: seconds(now()),
-            ..streak(Code::TpmUnavailable, 1)
+            ..streak(Code::DeviceUnavailable, 1)
         };
 
-        assert!(!streak(Code::TpmUnavailable, 1).had_full_time(now()));
+        assert!(!streak(Code::DeviceUnavailable, 1).had_full_time(now()));
         assert!(record.had_full_time(now() + Duration::from_mins(59)));
         assert!(!record.had_full_time(now() + Duration::from_hours(1)));
         assert!(!record.had_full_time(now() - Duration::from_mins(1)));

@@ -11,9 +11,11 @@ use x509_parser::nom::Parser as _;
 use x509_parser::prelude::{X509Certificate, X509CertificateParser};
 use zeroize::Zeroizing;
 
-pub use issued::{Expected, IssuedError};
+pub use issued::Expected;
 
-use crate::key::{KeyError, PrivateKey};
+use crate::failure::Invalid;
+use crate::key::PrivateKey;
+use crate::kube::kubeconfig::Login;
 use crate::rotation::{Fraction, Validity};
 use crate::secret::Secret;
 
@@ -44,7 +46,7 @@ pub struct Credential {
 
 /// A credential to print, and the time of client-go's next call.
 #[derive(Debug)]
-pub struct ExecResult {
+pub(crate) struct ExecResult {
     /// The credential.
     pub credential: Credential,
     /// When client-go has to run the plugin again.
@@ -64,39 +66,8 @@ pub struct Leaf {
     pub serial: Vec<u8>,
 }
 
-/// The stored credential is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialError {
-    /// The file is empty.
-    #[error("the file is empty")]
-    Empty,
-    /// The file does not end in a key.
-    #[error("the file does not end in a private key")]
-    Key(#[source] KeyError),
-    /// The private half of the key does not match the public half: the file is damaged.
-    #[error("the private key is damaged")]
-    Rotten(#[source] KeyError),
-    /// The file does not begin with a certificate.
-    #[error("the file does not begin with a certificate")]
-    NoCertificate,
-    /// The certificate cannot be read.
-    #[error("the certificate cannot be read")]
-    Certificate(#[source] InvalidCertificate),
-    /// The key is not the certificate's.
-    #[error("the private key is not the certificate's")]
-    Mismatch,
-}
-
-/// A certificate is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidCertificate {
-    /// It is not X.509.
-    #[error("it is not an X.509 certificate in DER")]
-    Der,
-    /// A date in it is before 1970.
-    #[error("it has dates before 1970")]
-    Date,
-}
+const UNREADABLE: &str = "the certificate cannot be read";
+const NO_CERTIFICATE: &str = "the file does not begin with a certificate";
 
 impl Credential {
     /// Parses the output of [`Credential::to_pem`].
@@ -104,23 +75,24 @@ impl Credential {
     /// # Guarantees
     ///
     /// The public half of the key is the leaf's. Validity period and node name are not checked.
-    pub fn from_store(text: &str) -> Result<Self, CredentialError> {
+    pub fn from_store(text: &str) -> Result<Self, Invalid> {
         if text.trim().is_empty() {
-            return Err(CredentialError::Empty);
+            return Err(Invalid::new("the file is empty"));
         }
         let (certificate_pem, key_pem) = text
             .rfind(BEGIN)
             .and_then(|start| text.split_at_checked(start))
-            .ok_or(CredentialError::NoCertificate)?;
-        let key =
-            PrivateKey::from_pem(Secret::new(key_pem.to_owned())).map_err(CredentialError::Key)?;
-        let der = first_certificate(certificate_pem).ok_or(CredentialError::NoCertificate)?;
-        let certificate = parse(&der, Extensions::Opaque).map_err(CredentialError::Certificate)?;
+            .ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
+        let key = PrivateKey::from_pem(Secret::new(key_pem.to_owned()))
+            .map_err(|error| error.within("the file does not end in a private key"))?;
+        let der = first_certificate(certificate_pem).ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
+        let certificate =
+            parse(&der, Extensions::Opaque).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
-            return Err(CredentialError::Mismatch);
+            return Err(Invalid::new("the private key is not the certificate's"));
         }
         Ok(Self {
-            leaf: Leaf::of(&certificate).map_err(CredentialError::Certificate)?,
+            leaf: Leaf::of(&certificate).map_err(|error| error.within(UNREADABLE))?,
             certificate_pem: certificate_pem.to_owned(),
             key,
         })
@@ -128,9 +100,12 @@ impl Credential {
 
     /// This credential, if the private half of its key matches the public half. Takes arithmetic on
     /// the curve.
-    pub(crate) fn checked(self) -> Result<Self, CredentialError> {
+    pub(crate) fn checked(self) -> Result<Self, Invalid> {
         Ok(Self {
-            key: self.key.checked().map_err(CredentialError::Rotten)?,
+            key: self
+                .key
+                .checked()
+                .map_err(|error| error.within("the private key is damaged"))?,
             ..self
         })
     }
@@ -156,6 +131,14 @@ impl Credential {
         self.key.pem()
     }
 
+    /// The login with this credential.
+    pub(crate) fn login(&self) -> Login {
+        Login::ClientCertificate {
+            chain_pem: self.certificate_pem.clone(),
+            key_pem: Secret::new(self.key_pem().expose().clone()),
+        }
+    }
+
     /// The public key, as in the bit string of a `SubjectPublicKeyInfo`.
     pub fn public_bits(&self) -> &[u8] {
         self.key.public_bits()
@@ -178,7 +161,7 @@ impl Credential {
 }
 
 impl Leaf {
-    fn of(certificate: &X509Certificate<'_>) -> Result<Self, InvalidCertificate> {
+    fn of(certificate: &X509Certificate<'_>) -> Result<Self, Invalid> {
         let mut common_names = certificate.subject().iter_common_name();
         let node_name = match (common_names.next(), common_names.next()) {
             (Some(name), None) => name.as_str().ok().and_then(NodeName::from_user_name),
@@ -221,12 +204,12 @@ enum Extensions {
     Parsed,
 }
 
-fn parse(der: &[u8], extensions: Extensions) -> Result<X509Certificate<'_>, InvalidCertificate> {
+fn parse(der: &[u8], extensions: Extensions) -> Result<X509Certificate<'_>, Invalid> {
     let mut parser =
         X509CertificateParser::new().with_deep_parse_extensions(extensions == Extensions::Parsed);
     match parser.parse(der) {
         Ok(([], certificate)) => Ok(certificate),
-        _ => Err(InvalidCertificate::Der),
+        _ => Err(Invalid::new("it is not an X.509 certificate in DER")),
     }
 }
 
@@ -234,11 +217,11 @@ fn has_key(certificate: &X509Certificate<'_>, key: &PrivateKey) -> bool {
     certificate.public_key().subject_public_key.data.as_ref() == key.public_bits()
 }
 
-fn validity(certificate: &X509Certificate<'_>) -> Result<Validity, InvalidCertificate> {
+fn validity(certificate: &X509Certificate<'_>) -> Result<Validity, Invalid> {
     let time = |seconds: i64| {
         u64::try_from(seconds)
             .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
-            .map_err(|_| InvalidCertificate::Date)
+            .map_err(|_| Invalid::new("it has dates before 1970"))
     };
     let validity = certificate.validity();
     Ok(Validity {

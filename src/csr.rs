@@ -6,16 +6,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPa
 use x509_cert::der::Encode as _;
 use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
 
-/// The request cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CsrError {
-    /// The provider ID does not fit into its extension.
-    #[error("cannot encode the provider ID extension")]
-    Extension(#[source] x509_cert::der::Error),
-    /// The request cannot be encoded or signed.
-    #[error("cannot sign the certificate signing request")]
-    Sign(#[source] rcgen::Error),
-}
+use crate::failure::Invalid;
 
 /// DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
 ///
@@ -26,13 +17,13 @@ pub(crate) fn client_request(
     key: &KeyPair,
     node_name: &NodeName,
     provider_id: &ProviderId,
-) -> Result<Vec<u8>, CsrError> {
+) -> Result<Vec<u8>, Invalid> {
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, NODES_GROUP);
     subject.push(DnType::CommonName, node_name.user_name());
     let value = Utf8StringRef::new(provider_id.as_str())
         .and_then(|text| text.to_der())
-        .map_err(CsrError::Extension)?;
+        .map_err(|error| Invalid::new("cannot encode the provider ID extension").because(&error))?;
 
     let mut params = CertificateParams::default();
     params.distinguished_name = subject;
@@ -40,7 +31,9 @@ pub(crate) fn client_request(
         &arcs(oid::PROVIDER_ID),
         value,
     )];
-    let request = params.serialize_request(key).map_err(CsrError::Sign)?;
+    let request = params.serialize_request(key).map_err(|error| {
+        Invalid::new("cannot sign the certificate signing request").because(&error)
+    })?;
     Ok(request.der().to_vec())
 }
 

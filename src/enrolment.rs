@@ -3,20 +3,6 @@
 use crate::clock::Deadline;
 use crate::kube::{ApiClient, ApiError, CsrState, NewCsr};
 
-/// A request could not be sent or followed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum EnrolmentError {
-    /// The API server could not be reached, or returned an error.
-    #[error(transparent)]
-    Api(#[from] ApiError),
-    /// An object with this name exists, and it asks for something else.
-    #[error("the request {name} exists and is not ours")]
-    NameConflict {
-        /// Its name.
-        name: String,
-    },
-}
-
 /// Creates `csr`, unless an earlier run did and it was `acknowledged`, and waits for the decision.
 /// The result is `Pending` if there was none before the deadline, and `None` if the request was
 /// deleted.
@@ -30,7 +16,7 @@ pub(crate) fn submit_and_wait(
     acknowledged: bool,
     on_acknowledged: impl FnOnce(),
     deadline: Deadline,
-) -> Result<Option<CsrState>, EnrolmentError> {
+) -> Result<Option<CsrState>, ApiError> {
     let mut found = None;
     if acknowledged {
         found = client.get(csr.name, deadline)?;
@@ -45,9 +31,7 @@ pub(crate) fn submit_and_wait(
         return Ok(None);
     };
     if !csr.is_what_was_stored(&object) {
-        return Err(EnrolmentError::NameConflict {
-            name: csr.name.to_owned(),
-        });
+        return Err(ApiError::name_conflict(csr.name));
     }
     on_acknowledged();
     if object.state != CsrState::Pending {

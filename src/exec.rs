@@ -6,17 +6,19 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
+use crate::failure::{Code, Failure};
 use crate::secret::Secret;
 
 /// The environment variable with client-go's input.
-pub const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
+pub(crate) const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 
 /// Twice what Linux lets one environment variable hold (`MAX_ARG_STRLEN`, 128 KiB).
 const MAX_EXEC_INFO_LEN: usize = 256 * 1024;
@@ -63,7 +65,7 @@ pub struct ExecInfo<'a> {
 /// `spec.cluster`: the cluster that client-go is about to use. Nothing in it is verified.
 ///
 /// `Debug` omits the fields that may hold a secret: the proxy's URL and the extension.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
 pub struct ExecCluster<'a> {
     /// The API server's URL.
@@ -82,8 +84,8 @@ pub struct ExecCluster<'a> {
     #[serde(borrow, default)]
     pub proxy_url: Option<Cow<'a, str>>,
     /// The cluster's `client.authentication.k8s.io/exec` extension, unparsed.
-    #[serde(borrow, default, with = "raw")]
-    pub config: Option<&'a str>,
+    #[serde(borrow, default)]
+    pub config: Option<&'a RawValue>,
 }
 
 impl fmt::Debug for ExecCluster<'_> {
@@ -92,18 +94,6 @@ impl fmt::Debug for ExecCluster<'_> {
             .field("server", &self.server)
             .field("tls_server_name", &self.tls_server_name)
             .finish_non_exhaustive()
-    }
-}
-
-/// The JSON text of the extension. `null` counts as no extension.
-mod raw {
-    use super::{Deserialize, RawValue};
-
-    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<&'de str>, D::Error> {
-        let value = <&'de RawValue>::deserialize(deserializer)?;
-        Ok(Some(value.get()).filter(|text| *text != "null"))
     }
 }
 
@@ -125,80 +115,40 @@ struct WireSpec<'a> {
     cluster: Option<ExecCluster<'a>>,
 }
 
-/// The input from client-go is invalid. Errors repeat none of its values except kind and version: a
-/// cluster's extension may hold anything.
-#[derive(Debug, thiserror::Error)]
-pub enum ExecInfoError {
-    /// The variable is set and empty.
-    #[error("{EXEC_INFO} is empty; client-go sets it, so unset it to run this by hand")]
-    Empty,
-    /// It is longer than the kernel allows.
-    #[error("{EXEC_INFO} has {len} bytes, and at most {MAX_EXEC_INFO_LEN} are read")]
-    TooLarge {
-        /// Its length.
-        len: usize,
-    },
-    /// It is not UTF-8.
-    #[error("{EXEC_INFO} is not UTF-8")]
-    NotText,
-    /// It is truncated.
-    #[error("{EXEC_INFO} is cut off after {len} bytes")]
-    Truncated {
-        /// Its length.
-        len: usize,
-    },
-    /// It is not JSON.
-    #[error("{EXEC_INFO} is not JSON from column {column} on")]
-    NotJson {
-        /// The column of the error, in bytes from 1.
-        column: usize,
-    },
-    /// A field does not have the type that the API defines.
-    #[error("{EXEC_INFO}: field {path} is not what the {KIND} API says")]
-    Field {
-        /// The path of the field.
-        path: String,
-    },
-    /// It is an object of another kind.
-    #[error("{EXEC_INFO}: field kind is {found:?}, not {KIND:?}")]
-    Kind {
-        /// Its kind.
-        found: String,
-    },
-    /// The plugin does not support this API version.
-    #[error(
-        "{EXEC_INFO}: field apiVersion is {found:?}; set the kubeconfig's user.exec.apiVersion to {v1:?} or {v1beta1:?}",
-        v1 = ApiVersion::V1.as_str(),
-        v1beta1 = ApiVersion::V1Beta1.as_str()
-    )]
-    Version {
-        /// The version.
-        found: String,
-    },
-}
-
 impl<'a> ExecInfo<'a> {
-    /// Parses the value of [`EXEC_INFO`]. Ignores unknown fields, because the API only ever adds
+    /// Parses the value of `KUBERNETES_EXEC_INFO`. Ignores unknown fields, because the API only ever adds
     /// fields.
-    pub fn parse(value: &'a OsStr) -> Result<Self, ExecInfoError> {
-        if value.len() > MAX_EXEC_INFO_LEN {
-            return Err(ExecInfoError::TooLarge { len: value.len() });
+    ///
+    /// # Errors
+    ///
+    /// Errors repeat no value except kind and version: a cluster's extension may hold anything.
+    pub fn parse(value: &'a OsStr) -> Result<Self, Failure> {
+        let len = value.len();
+        if len > MAX_EXEC_INFO_LEN {
+            return Err(invalid(&format!(
+                " has {len} bytes, and at most {MAX_EXEC_INFO_LEN} are read"
+            )));
         }
-        let text = value.to_str().ok_or(ExecInfoError::NotText)?;
+        let text = value.to_str().ok_or_else(|| invalid(" is not UTF-8"))?;
         if text.trim().is_empty() {
-            return Err(ExecInfoError::Empty);
+            return Err(invalid(
+                " is empty; client-go sets it, so unset it to run this by hand",
+            ));
         }
         let info: WireInfo<'a> =
             serde_json::from_str(text).map_err(|error| reason(text, &error))?;
         if info.kind != KIND {
-            return Err(ExecInfoError::Kind {
-                found: shortened(&info.kind),
-            });
+            let found = shortened(&info.kind);
+            return Err(invalid(&format!(": field kind is {found:?}, not {KIND:?}")));
         }
-        let version =
-            ApiVersion::parse(&info.api_version).ok_or_else(|| ExecInfoError::Version {
-                found: shortened(&info.api_version),
-            })?;
+        let version = ApiVersion::parse(&info.api_version).ok_or_else(|| {
+            let found = shortened(&info.api_version);
+            let [v1, v1beta1] = [ApiVersion::V1, ApiVersion::V1Beta1].map(ApiVersion::as_str);
+            invalid(&format!(
+                ": field apiVersion is {found:?}; set the kubeconfig's user.exec.apiVersion to \
+                 {v1:?} or {v1beta1:?}"
+            ))
+        })?;
         Ok(Self {
             version,
             cluster: info.spec.cluster,
@@ -206,18 +156,25 @@ impl<'a> ExecInfo<'a> {
     }
 }
 
-fn reason(text: &str, error: &serde_json::Error) -> ExecInfoError {
-    match error.classify() {
-        serde_json::error::Category::Eof => ExecInfoError::Truncated { len: text.len() },
-        serde_json::error::Category::Syntax | serde_json::error::Category::Io => {
-            ExecInfoError::NotJson {
-                column: error.column(),
-            }
+fn invalid(how: &str) -> Failure {
+    Failure::new(
+        Code::Configuration,
+        format!("{EXEC_INFO}{how}"),
+        "see that client-go runs this plugin with API version v1 or v1beta1",
+    )
+}
+
+fn reason(text: &str, error: &serde_json::Error) -> Failure {
+    invalid(&match error.classify() {
+        Category::Eof => format!(" is cut off after {} bytes", text.len()),
+        Category::Syntax | Category::Io => {
+            format!(" is not JSON from column {} on", error.column())
         }
-        serde_json::error::Category::Data => ExecInfoError::Field {
-            path: failing_path(text),
-        },
-    }
+        Category::Data => format!(
+            ": field {} is not what the {KIND} API says",
+            failing_path(text)
+        ),
+    })
 }
 
 /// Parses the text again to find the invalid field. The first pass saves the cost of tracking
@@ -233,19 +190,6 @@ fn failing_path(text: &str) -> String {
 /// The beginning of a foreign text, enough to recognise it.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
-}
-
-/// The output for client-go: a client certificate with its key.
-#[derive(Debug, Clone, Copy)]
-pub struct ExecCredential<'a> {
-    /// The version of the input.
-    pub version: ApiVersion,
-    /// When client-go has to run the plugin again.
-    pub expiration: SystemTime,
-    /// The certificate and its chain, leaf first, in PEM.
-    pub certificate_pem: &'a str,
-    /// The certificate's key, in PEM.
-    pub key_pem: &'a Secret<String>,
 }
 
 #[derive(Serialize)]
@@ -264,37 +208,30 @@ struct WireStatus<'a> {
     client_key_data: &'a str,
 }
 
-impl ExecCredential<'_> {
-    /// Prints the credential on standard output, in one write.
-    pub fn print(&self) -> io::Result<()> {
-        self.write_to(&mut io::stdout().lock())
-    }
-
-    fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
-        out.write_all(&self.to_json()?)?;
-        out.flush()
-    }
-
-    /// The output as one line of JSON.
-    pub(crate) fn to_json(self) -> io::Result<Zeroizing<Vec<u8>>> {
-        let timestamp = rfc3339(self.expiration);
-        let credential = WireCredential {
-            api_version: self.version.as_str(),
-            kind: KIND,
-            status: WireStatus {
-                expiration_timestamp: &timestamp,
-                client_certificate_data: self.certificate_pem,
-                client_key_data: self.key_pem.expose(),
-            },
-        };
-        // A tenth more than the PEM, for escaped line ends. A buffer that grows would leave copies
-        // of the key in memory.
-        let pem_len = self.certificate_pem.len() + self.key_pem.expose().len();
-        let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
-        serde_json::to_writer(&mut *json, &credential)?;
-        json.push(b'\n');
-        Ok(json)
-    }
+/// The output for client-go, as one line of JSON: a client certificate with its chain, leaf first,
+/// and its key, and when client-go has to run the plugin again.
+pub(crate) fn exec_credential(
+    version: ApiVersion,
+    expiration: SystemTime,
+    certificate_pem: &str,
+    key_pem: &Secret<String>,
+) -> io::Result<Zeroizing<Vec<u8>>> {
+    let credential = WireCredential {
+        api_version: version.as_str(),
+        kind: KIND,
+        status: WireStatus {
+            expiration_timestamp: &rfc3339(expiration),
+            client_certificate_data: certificate_pem,
+            client_key_data: key_pem.expose(),
+        },
+    };
+    // A tenth more than the PEM, for escaped line ends. A buffer that grows would leave copies of
+    // the key in memory.
+    let pem_len = certificate_pem.len() + key_pem.expose().len();
+    let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
+    serde_json::to_writer(&mut *json, &credential)?;
+    json.push(b'\n');
+    Ok(json)
 }
 
 /// Whole seconds, rounded down: never later than `time`.

@@ -1,6 +1,7 @@
 //! The failure of a run, as people, the kubelet's metric and the next run see it.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::{io, iter};
 
 use kubelet_attestation::errors::error_chain;
@@ -48,8 +49,8 @@ codes! {
         Store = 4,
         /// The source of evidence does not answer.
         EvidenceUnavailable = 5,
-        /// The TPM cannot be used.
-        TpmUnavailable = 6,
+        /// The device that proves the machine's identity cannot be used.
+        DeviceUnavailable = 6,
         /// No verifier would accept the evidence.
         EvidenceInvalid = 7,
         /// The API server cannot be reached, or cannot prove its identity.
@@ -79,24 +80,7 @@ impl Code {
     /// Whether the run leaves a request on the API server that no later run continues. A denial
     /// also does, but its pauses are long from the start.
     pub fn leaves_request(self) -> bool {
-        match self {
-            Self::Failed | Self::Version => true,
-            Self::Internal
-            | Self::Usage
-            | Self::Configuration
-            | Self::Store
-            | Self::EvidenceUnavailable
-            | Self::TpmUnavailable
-            | Self::EvidenceInvalid
-            | Self::Unreachable
-            | Self::Unauthorized
-            | Self::Refused
-            | Self::Pending
-            | Self::Denied
-            | Self::ClockSkew
-            | Self::NodeName
-            | Self::BackOff => false,
-        }
+        matches!(self, Self::Failed | Self::Version)
     }
 
     /// Whether the failure starts a back-off.
@@ -104,30 +88,21 @@ impl Code {
     /// A failure found on this machine starts none: finding it again costs nobody else anything.
     /// Nor does a pending request: the next run waits for it.
     pub fn is_remembered(self) -> bool {
-        match self {
+        !matches!(
+            self,
             Self::Internal
-            | Self::Usage
-            | Self::Configuration
-            | Self::Store
-            | Self::Pending
-            | Self::NodeName
-            | Self::BackOff => false,
-            Self::EvidenceUnavailable
-            | Self::TpmUnavailable
-            | Self::EvidenceInvalid
-            | Self::Unreachable
-            | Self::Unauthorized
-            | Self::Refused
-            | Self::Denied
-            | Self::Failed
-            | Self::ClockSkew
-            | Self::Version => true,
-        }
+                | Self::Usage
+                | Self::Configuration
+                | Self::Store
+                | Self::Pending
+                | Self::NodeName
+                | Self::BackOff
+        )
     }
 }
 
 /// The failure of a run. `Display` is one line: the error and its causes.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Failure {
     code: Code,
@@ -150,6 +125,24 @@ impl Failure {
         Self::new(code, error_chain(error), remedy)
     }
 
+    /// Adds a cause, which `Display` appends with its own causes.
+    #[must_use]
+    pub fn because(self, cause: &dyn Error) -> Self {
+        let what = format!("{}: {}", self.what, error_chain(cause));
+        Self::new(self.code, what, self.remedy)
+    }
+
+    /// Says what failed for this reason.
+    #[must_use]
+    pub fn within(self, what: &str) -> Self {
+        Self::new(self.code, format!("{what}: {self}"), self.remedy)
+    }
+
+    /// A failure that only a bug can cause.
+    pub(crate) fn bug(error: &dyn Error) -> Self {
+        Self::of(Code::Internal, error, "report this as a bug")
+    }
+
     /// The exit code of the process.
     pub fn code(&self) -> Code {
         self.code
@@ -163,6 +156,42 @@ impl Failure {
     /// What to do about it.
     pub fn remedy(&self) -> &str {
         &self.remedy
+    }
+}
+
+/// Why a text is invalid. It contains no part of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(String);
+
+impl Invalid {
+    /// Says what is wrong.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+
+    /// Says what is needed in its place.
+    pub fn needed(what: impl Display) -> Self {
+        Self(format!("{what} is needed"))
+    }
+
+    /// The error of a file with another version of the format.
+    pub(crate) fn format(found: u32, ours: u32) -> Self {
+        Self(format!(
+            "it has format {found}, and this release reads {ours}"
+        ))
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub(crate) fn because(self, cause: &dyn Error) -> Self {
+        Self(format!("{self}: {}", error_chain(cause)))
+    }
+
+    /// Says what is invalid for this reason.
+    #[must_use]
+    pub(crate) fn within(self, what: &str) -> Self {
+        Self(format!("{what}: {self}"))
     }
 }
 

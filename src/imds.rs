@@ -14,10 +14,11 @@ use reqwest::Method;
 use zeroize::Zeroizing;
 
 use crate::clock::Deadline;
+use crate::failure::Failure;
 use crate::secret::Secret;
 
 pub use endpoint::{METADATA_ENDPOINT, MetadataEndpoint};
-pub use error::ImdsError;
+use error::{ErrorKind, ImdsError};
 use exchange::{Client, Question};
 
 /// The addresses of the service: the first on every instance, the second on IPv6.
@@ -67,7 +68,7 @@ pub struct Imds {
 
 impl Imds {
     /// Requests a token, from `endpoint` if one is set. Retries within the deadline.
-    pub fn open(endpoint: Option<MetadataEndpoint>, deadline: Deadline) -> Result<Self, ImdsError> {
+    pub fn open(endpoint: Option<MetadataEndpoint>, deadline: Deadline) -> Result<Self, Failure> {
         let client = Client::new()?;
         let endpoints = match endpoint {
             Some(endpoint) => vec![endpoint.to_string()],
@@ -89,7 +90,19 @@ impl Imds {
     }
 
     /// Reads `path`, below `/latest/`. Retries within the deadline.
-    pub fn read(&self, path: &str, deadline: Deadline) -> Result<Text, ImdsError> {
+    pub fn read(&self, path: &str, deadline: Deadline) -> Result<Text, Failure> {
+        Ok(self.text(path, deadline)?)
+    }
+
+    /// Like [`read`](Self::read); `None` if there is no such path.
+    pub fn find(&self, path: &str, deadline: Deadline) -> Result<Option<Text>, Failure> {
+        match self.text(path, deadline) {
+            Err(error) if error.kind == ErrorKind::Status(404) => Ok(None),
+            read => Ok(Some(read?)),
+        }
+    }
+
+    fn text(&self, path: &str, deadline: Deadline) -> Result<Text, ImdsError> {
         let question = Question {
             method: Method::GET,
             endpoint: &self.endpoint,
@@ -97,12 +110,9 @@ impl Imds {
             header: (TOKEN, self.token.expose()),
         };
         let body = with_retries(deadline, || self.client.ask(&question, deadline))?;
-        match std::str::from_utf8(&body) {
-            Ok(text) => Ok(Zeroizing::new(text.to_owned())),
-            Err(_) => Err(ImdsError::NotText {
-                path: question.path.to_owned(),
-            }),
-        }
+        std::str::from_utf8(&body)
+            .map(|text| Zeroizing::new(text.to_owned()))
+            .map_err(|_| question.invalid("with what is no text"))
     }
 }
 
@@ -135,18 +145,14 @@ fn first_token(
         };
         match client.ask(&question, deadline) {
             Ok(body) => return Ok((endpoint.clone(), token(&body, endpoint)?)),
-            Err(ImdsError::Unreachable { tried }) => unreachable.push(tried),
-            Err(ImdsError::TimedOut {
-                endpoint, waited, ..
-            }) => {
-                return Err(ImdsError::TokenTimedOut { endpoint, waited });
-            }
+            Err(error) if error.kind == ErrorKind::Unreachable => unreachable.push(error.what),
             Err(error) => return Err(error),
         }
     }
-    Err(ImdsError::Unreachable {
-        tried: unreachable.join("; "),
-    })
+    Err(ImdsError::new(
+        ErrorKind::Unreachable,
+        unreachable.join("; "),
+    ))
 }
 
 /// A token must be printable ASCII, for a header.
@@ -156,8 +162,12 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
         .filter(|text| (1..=MAX_TOKEN_LEN).contains(&text.len()))
         .filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))
         .map(|text| Secret::new(text.to_owned()))
-        .ok_or_else(|| ImdsError::NoToken {
-            endpoint: endpoint.to_owned(),
+        .ok_or_else(|| {
+            let what = "gives no token of the instance metadata service";
+            ImdsError::new(
+                ErrorKind::Invalid,
+                format!("what answers at {endpoint} {what}"),
+            )
         })
 }
 
@@ -168,7 +178,7 @@ fn with_retries<T>(
 ) -> Result<T, ImdsError> {
     for pause in PAUSES {
         match attempt() {
-            Err(error) if error.may_pass() && pause + LEAST_TRY < deadline.remaining() => {
+            Err(error) if error.kind.may_pass() && pause + LEAST_TRY < deadline.remaining() => {
                 thread::sleep(pause);
             }
             result => return result,

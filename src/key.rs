@@ -5,6 +5,7 @@ use rustls_pki_types::pem::{PemObject as _, SectionKind};
 use x509_parser::asn1_rs::{Any, Class, FromDer as _, Tag};
 use zeroize::Zeroizing;
 
+use crate::failure::Invalid;
 use crate::secret::Secret;
 
 /// A private key in PEM, and its public half.
@@ -14,27 +15,13 @@ pub struct PrivateKey {
     public: Vec<u8>,
 }
 
-/// A key cannot be generated or parsed. Errors contain nothing of the key.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyError {
-    /// The system generated no key.
-    #[error("cannot generate a P-256 key")]
-    Generate(#[source] rcgen::Error),
-    /// There is not exactly one private key in PEM.
-    #[error("there is not exactly one private key in PEM")]
-    NotOneKey,
-    /// The private half does not match the public half.
-    #[error("the private key does not fit its public key")]
-    Halves,
-    /// The PEM block contains no valid key.
-    #[error("the private key cannot be read")]
-    Unreadable(#[source] rcgen::Error),
-}
+const NOT_ONE_KEY: &str = "there is not exactly one private key in PEM";
 
 impl PrivateKey {
     /// Generates a key.
-    pub fn generate() -> Result<Self, KeyError> {
-        let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(KeyError::Generate)?;
+    pub fn generate() -> Result<Self, Invalid> {
+        let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+            .map_err(|error| Invalid::new("cannot generate a P-256 key").because(&error))?;
         let key = Self {
             public: pair.der_bytes().to_vec(),
             pem: Secret::new(pair.serialize_pem()),
@@ -44,11 +31,11 @@ impl PrivateKey {
 
     /// This key, if its private half matches its public half. [`PrivateKey::from_pem`] trusts the
     /// file, and disks decay. Takes arithmetic on the curve.
-    pub fn checked(self) -> Result<Self, KeyError> {
+    pub fn checked(self) -> Result<Self, Invalid> {
         if self.pair()?.der_bytes() == self.public {
             Ok(self)
         } else {
-            Err(KeyError::Halves)
+            Err(Invalid::new("the private key does not fit its public key"))
         }
     }
 
@@ -56,16 +43,16 @@ impl PrivateKey {
     ///
     /// Takes the public half from the file if it is there (RFC 5915 section 3), and computes it
     /// otherwise. This saves every start of the plugin the arithmetic on the curve.
-    pub fn from_pem(pem: Secret<String>) -> Result<Self, KeyError> {
+    pub fn from_pem(pem: Secret<String>) -> Result<Self, Invalid> {
         let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
         let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {
-            return Err(KeyError::NotOneKey);
+            return Err(Invalid::new(NOT_ONE_KEY));
         };
         let der = Zeroizing::new(der);
         let public = match embedded_public_key(kind, &der) {
             Some(public) => public.to_vec(),
             None => KeyPair::from_pem(pem.expose())
-                .map_err(unreadable)?
+                .map_err(|error| unreadable(&error))?
                 .der_bytes()
                 .to_vec(),
         };
@@ -83,17 +70,17 @@ impl PrivateKey {
     }
 
     /// The key pair, for rcgen to sign with.
-    pub fn pair(&self) -> Result<KeyPair, KeyError> {
-        KeyPair::from_pem(self.pem.expose()).map_err(unreadable)
+    pub fn pair(&self) -> Result<KeyPair, Invalid> {
+        KeyPair::from_pem(self.pem.expose()).map_err(|error| unreadable(&error))
     }
 }
 
 /// Hides the error of the PEM parser: it quotes the invalid line, which may be a line of the key.
-fn unreadable(error: rcgen::Error) -> KeyError {
+fn unreadable(error: &rcgen::Error) -> Invalid {
     if matches!(error, rcgen::Error::PemError(_)) {
-        KeyError::NotOneKey
+        Invalid::new(NOT_ONE_KEY)
     } else {
-        KeyError::Unreadable(error)
+        Invalid::new("the private key cannot be read").because(error)
     }
 }
 
@@ -172,13 +159,11 @@ mod tests {
 
         for text in ["", "key", &twice] {
             let error = PrivateKey::from_pem(Secret::new(text.to_owned())).unwrap_err();
-            assert!(matches!(error, KeyError::NotOneKey), "{error}");
+            assert_eq!(error, Invalid::new(NOT_ONE_KEY));
         }
         let hollow = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        assert!(matches!(
-            PrivateKey::from_pem(Secret::new(hollow.to_owned())),
-            Err(KeyError::Unreadable(_))
-        ));
+        let error = PrivateKey::from_pem(Secret::new(hollow.to_owned())).unwrap_err();
+        assert!(error.to_string().contains("cannot be read"), "{error}");
     }
 
     #[test]
@@ -194,7 +179,7 @@ mod tests {
 
             let text = error_chain(&error);
             assert!(!text.contains(first), "{text}");
-            assert!(matches!(error, KeyError::NotOneKey), "{text}");
+            assert_eq!(error, Invalid::new(NOT_ONE_KEY));
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 /// The file that kubeadm writes the kubelet's arguments to.
-pub const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
+pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
 /// Far more than a kubelet's arguments. Linux allows a process 2 MiB of them.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
@@ -59,7 +59,7 @@ impl KubeletArguments {
         Some(Self::collect(arguments))
     }
 
-    /// The arguments in kubeadm's `file` (normally [`KUBEADM_FLAGS`]), if it exists.
+    /// The arguments in kubeadm's `file` (normally `KUBEADM_FLAGS`), if it exists.
     pub fn of_kubeadm(file: &Path) -> Result<Option<Self>, KubeletArgumentsError> {
         Ok(read(file)?
             .map(|contents| Self::from_environment_file(&String::from_utf8_lossy(&contents))))
@@ -136,7 +136,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, KubeletArgumentsError> {
 }
 
 /// The machine's host name, from the kernel.
-pub fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname()
         .nodename()
         .to_string_lossy()

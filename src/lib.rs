@@ -2,7 +2,7 @@
 //! runs on.
 //!
 //! A provider is a small program: it implements [`attester::Attester`] and passes it to
-//! [`cli::run`]. This library does the rest for every provider: it keeps the kubelet's client
+//! [`run`]. This library does the rest for every provider: it keeps the kubelet's client
 //! certificate fresh. The module `authenticator` is the flow.
 //!
 //! # Guarantees
@@ -22,29 +22,41 @@
 //!   writes no core file.
 //! - Errors, log lines and `Debug` output contain no secrets.
 
+#![cfg_attr(
+    not(feature = "testing"),
+    expect(
+        unreachable_pub,
+        reason = "what tests use is public with the feature alone"
+    )
+)]
+
 pub mod attester;
 mod authenticator;
-pub mod backoff;
-pub mod cli;
+mod backoff;
+mod cli;
 pub mod clock;
-pub mod credential;
+mod credential;
 mod csr;
 mod enrolment;
-pub mod exec;
+mod exec;
 pub mod failure;
 pub mod imds;
-pub mod key;
-pub mod kube;
-pub mod kubelet;
+mod key;
+mod kube;
+mod kubelet;
 mod log;
-pub mod machine;
+mod machine;
 mod node_name;
-pub mod origin;
-pub mod pending;
+mod origin;
+mod pending;
 mod rescue;
-pub mod rotation;
+mod rotation;
 pub mod secret;
 pub mod settings;
 mod setup;
 mod store;
 mod store_contents;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use cli::run;

@@ -65,6 +65,7 @@ impl Default for Machine {
 
 impl Machine {
     /// The machine that the files under `root` describe.
+    #[cfg(any(test, feature = "testing"))]
     pub fn rooted(root: &Path) -> Self {
         let under = |path: &str| root.join(path.trim_start_matches('/'));
         Self {

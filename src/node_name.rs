@@ -3,69 +3,20 @@
 //! The kubelet chooses the name of its Node, and the certificate must have the same one. So this
 //! module follows the kubelet: `GetHostname` in Kubernetes' `component-helpers/node/util`.
 
-use std::fmt;
-
 use kubelet_attestation::names::{NodeName, ProviderId};
 
+use crate::failure::{Code, Failure};
 use crate::kubelet::KubeletArguments;
 
 /// The maximum length of a label value: the kubelet labels its Node
 /// `kubernetes.io/hostname=<name>`.
 const MAX_LABEL_LEN: usize = 63;
 
-/// The source of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NameSource {
-    /// `nodeName` in the settings.
-    Settings,
-    /// `--hostname-override` of the kubelet that started this process.
-    Kubelet,
-    /// `--hostname-override` in the file that kubeadm writes.
-    KubeadmFlags,
-    /// The machine's host name.
-    HostName,
-}
-
-impl fmt::Display for NameSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Settings => "nodeName in the settings",
-            Self::Kubelet => "the kubelet's --hostname-override",
-            Self::KubeadmFlags => "--hostname-override in /var/lib/kubelet/kubeadm-flags.env",
-            Self::HostName => "the host name",
-        })
-    }
-}
-
-/// The node has no valid name.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum NodeNameError {
-    /// The name is invalid for a Node: a configuration error.
-    #[error("{source_of} is {found:?}, which no Node can be called: {why}; {remedy}")]
-    Unusable {
-        /// The source of the name.
-        source_of: NameSource,
-        /// The name, shortened.
-        found: String,
-        /// What is invalid.
-        why: &'static str,
-        /// What to do about it.
-        remedy: &'static str,
-    },
-    /// The store was enrolled under another name than the requested one.
-    #[error(
-        "{source_of} is {asked}, but this node was enrolled as {stored}; \
-         name it {stored} again, or run `reset` to enrol it as {asked}"
-    )]
-    Mismatch {
-        /// The source of the requested name.
-        source_of: NameSource,
-        /// The requested name.
-        asked: NodeName,
-        /// The name in the store.
-        stored: NodeName,
-    },
-}
+/// The sources of a name, in errors.
+const SETTINGS: &str = "nodeName in the settings";
+const KUBELET: &str = "the kubelet's --hostname-override";
+const KUBEADM_FLAGS: &str = "--hostname-override in /var/lib/kubelet/kubeadm-flags.env";
+const HOST_NAME: &str = "the host name";
 
 /// The sources of the node's name.
 #[derive(Debug, Clone, Copy, Default)]
@@ -87,27 +38,22 @@ impl NameSources<'_> {
     ///
     /// The settings win over the kubelet that started this process, kubeadm's file and the host
     /// name, in this order. A stored name wins over the last two, and never yields silently: if the
-    /// settings or the kubelet ask for another name, the result is [`NodeNameError::Mismatch`],
+    /// settings or the kubelet ask for another name, the result is [`Code::NodeName`],
     /// because the certificate would not fit the Node.
-    pub(crate) fn decide(&self) -> Result<NodeName, NodeNameError> {
-        let asked = match (
-            self.settings,
-            self.kubelet.and_then(KubeletArguments::hostname_override),
-        ) {
-            (Some(name), _) => Some((
-                NameSource::Settings,
-                label(NameSource::Settings, name.as_str())?,
-            )),
-            (None, Some(name)) => Some((NameSource::Kubelet, folded(NameSource::Kubelet, name)?)),
+    pub(crate) fn decide(&self) -> Result<NodeName, Failure> {
+        let kubelet = self.kubelet.and_then(KubeletArguments::hostname_override);
+        let asked = match (self.settings, kubelet) {
+            (Some(name), _) => Some((SETTINGS, label(SETTINGS, name.as_str())?)),
+            (None, Some(name)) => Some((KUBELET, folded(KUBELET, name)?)),
             (None, None) => None,
         };
         match (asked, self.stored) {
-            (Some((source_of, asked)), Some(stored)) if asked != *stored => {
-                Err(NodeNameError::Mismatch {
-                    source_of,
-                    asked,
-                    stored: stored.clone(),
-                })
+            (Some((source, asked)), Some(stored)) if asked != *stored => {
+                let what = format!(
+                    "{source} is {asked}, but this node was enrolled as {stored}; name it {stored} \
+                     again, or run `reset` to enrol it as {asked}"
+                );
+                Err(Failure::new(Code::NodeName, what, ""))
             }
             (_, Some(stored)) => Ok(stored.clone()),
             (Some((_, asked)), None) => Ok(asked),
@@ -124,14 +70,14 @@ impl NameSources<'_> {
         if kubelet.hostname_override().is_some() {
             return None;
         }
-        let host_name = folded(NameSource::HostName, self.host_name).ok()?;
+        let host_name = folded(HOST_NAME, self.host_name).ok()?;
         (host_name != *stored).then_some(host_name)
     }
 
-    fn on_machine(&self) -> Result<NodeName, NodeNameError> {
+    fn on_machine(&self) -> Result<NodeName, Failure> {
         match self.kubeadm.and_then(KubeletArguments::hostname_override) {
-            Some(name) => folded(NameSource::KubeadmFlags, name),
-            None => folded(NameSource::HostName, self.host_name),
+            Some(name) => folded(KUBEADM_FLAGS, name),
+            None => folded(HOST_NAME, self.host_name),
         }
     }
 }
@@ -149,19 +95,15 @@ pub(crate) fn kubelets_provider_id(
 }
 
 /// Normalizes a name as the kubelet does: no surrounding space, lower case.
-fn folded(source_of: NameSource, name: &str) -> Result<NodeName, NodeNameError> {
-    label(source_of, &name.trim().to_lowercase())
+fn folded(source: &str, name: &str) -> Result<NodeName, Failure> {
+    label(source, &name.trim().to_lowercase())
 }
 
-fn label(source_of: NameSource, name: &str) -> Result<NodeName, NodeNameError> {
+fn label(source: &str, name: &str) -> Result<NodeName, Failure> {
     let refuse = |why, remedy| {
-        let found = name.chars().take(MAX_LABEL_LEN + 1).collect();
-        Err(NodeNameError::Unusable {
-            source_of,
-            found,
-            why,
-            remedy,
-        })
+        let found: String = name.chars().take(MAX_LABEL_LEN + 1).collect();
+        let what = format!("{source} is {found:?}, which no Node can be called: {why}; {remedy}");
+        Err(Failure::new(Code::Configuration, what, ""))
     };
     if name.is_empty() {
         return refuse("it is empty", REMEDY);

@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use kubelet_attestation::names::NodeName;
 use serde::{Deserialize, Serialize};
 
-use crate::kube::kubeconfig::EndpointFields;
+use crate::failure::{Failure, Invalid};
+use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, KubeconfigError};
 use crate::machine::MachineDigest;
+use crate::store::{Store, StoreFile, StoreLock};
 
 /// The version of the file format.
 const VERSION: u32 = 1;
@@ -24,20 +26,6 @@ pub struct Origin {
     pub boot_id: Option<String>,
 }
 
-/// `origin.json` is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum OriginError {
-    /// It is not the JSON that this release writes.
-    #[error("it is not the JSON that this release writes")]
-    Json(#[source] serde_json::Error),
-    /// Another release wrote it.
-    #[error("it has format {0}, and this release reads {VERSION}")]
-    Version(u32),
-    /// It has no valid node name.
-    #[error("it names no node")]
-    NodeName,
-}
-
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Wire<'a> {
@@ -51,14 +39,32 @@ struct Wire<'a> {
 }
 
 impl Origin {
+    /// Reads the origin of the store, if there is a valid one.
+    pub(crate) fn read(store: &Store) -> Option<Self> {
+        Self::parse(&store.read(StoreFile::Origin).ok().flatten()?).ok()
+    }
+
+    /// The cluster.
+    pub(crate) fn cluster(&self) -> Result<ClusterEndpoint, KubeconfigError> {
+        ClusterEndpoint::from_fields(self.endpoint.clone(), StoreFile::Origin.name())
+    }
+
+    /// Writes it into the store.
+    pub(crate) fn save(&self, store: &StoreLock) -> Result<(), Failure> {
+        store.replace(StoreFile::Origin, &self.to_json())
+    }
+
     /// Reads the file's content.
-    pub fn parse(text: &str) -> Result<Self, OriginError> {
-        let wire: Wire<'_> = serde_json::from_str(text).map_err(OriginError::Json)?;
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| {
+            Invalid::new("it is not the JSON that this release writes").because(&error)
+        })?;
         if wire.version != VERSION {
-            return Err(OriginError::Version(wire.version));
+            return Err(Invalid::format(wire.version, VERSION));
         }
         Ok(Self {
-            node_name: NodeName::parse(&wire.node_name).map_err(|_| OriginError::NodeName)?,
+            node_name: NodeName::parse(&wire.node_name)
+                .map_err(|_| Invalid::new("it names no node"))?,
             endpoint: wire.endpoint,
             machine: wire.machine,
             boot_id: wire.boot_id,
@@ -123,14 +129,16 @@ mod tests {
         let json = String::from_utf8(origin().to_json()).unwrap();
         let changed = |from: &str, to: &str| Origin::parse(&json.replace(from, to)).unwrap_err();
 
-        assert!(matches!(
-            changed("\"version\":1", "\"version\":2"),
-            OriginError::Version(2)
-        ));
-        assert!(matches!(changed("\"n1\"", "\"N1\""), OriginError::NodeName));
-        for (from, to) in [("{", ""), ("bootId", "bootID"), ("\"server\"", "\"sever\"")] {
-            assert!(matches!(changed(from, to), OriginError::Json(_)), "{to}");
+        for (from, to, words) in [
+            ("\"version\":1", "\"version\":2", "it has format 2"),
+            ("\"n1\"", "\"N1\"", "it names no node"),
+            ("{", "", "it is not the JSON"),
+            ("bootId", "bootID", "it is not the JSON"),
+            ("\"server\"", "\"sever\"", "it is not the JSON"),
+        ] {
+            let error = changed(from, to).to_string();
+            assert!(error.starts_with(words), "{error}");
         }
-        assert!(matches!(Origin::parse(""), Err(OriginError::Json(_))));
+        assert!(Origin::parse("").is_err());
     }
 }

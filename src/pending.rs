@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::backoff::FailureScope;
-use crate::key::{KeyError, PrivateKey};
+use crate::failure::{Failure, Invalid};
+use crate::key::PrivateKey;
 use crate::machine::MachineDigest;
 use crate::rotation::CLOCK_LEEWAY;
 use crate::secret::Secret;
+use crate::store::{StoreFile, StoreLock};
 
 const VERSION: u32 = 1;
 
@@ -72,32 +74,6 @@ pub struct Subject {
     pub audience: Audience,
 }
 
-/// `pending.json` is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum PendingError {
-    /// It is not the JSON that this release writes. The parser's error is omitted: it could show a
-    /// part of the key.
-    #[error("it is not the JSON that this release writes (line {line}, column {column})")]
-    Json {
-        /// The line of the error.
-        line: usize,
-        /// The column of the error.
-        column: usize,
-    },
-    /// Another release wrote it.
-    #[error("it has format {0}, and this release reads {VERSION}")]
-    Version(u32),
-    /// The key is invalid.
-    #[error("its key cannot be read")]
-    Key(#[source] KeyError),
-    /// It does not name the machine: an earlier release wrote it.
-    #[error("it does not say which machine it is for")]
-    Machine,
-    /// A field of the request is invalid.
-    #[error("its field {0} is not what this release writes")]
-    Field(&'static str),
-}
-
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Wire {
@@ -144,21 +120,37 @@ impl Pending {
         }
     }
 
+    /// Writes it into the store.
+    pub(crate) fn save(&self, store: &StoreLock) -> Result<(), Failure> {
+        store.replace(StoreFile::Pending, &self.to_json())
+    }
+
+    /// Keeps the key, but not the request.
+    pub(crate) fn drop_request(&mut self, store: &StoreLock) -> Result<(), Failure> {
+        self.request = None;
+        self.save(store)
+    }
+
     /// Reads the file's content.
-    pub fn parse(text: &str) -> Result<Self, PendingError> {
-        let mut wire: Wire = serde_json::from_str(text).map_err(|error| PendingError::Json {
-            line: error.line(),
-            column: error.column(),
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let mut wire: Wire = serde_json::from_str(text).map_err(|error| {
+            // The parser's error is omitted: it could show a part of the key.
+            let (line, column) = (error.line(), error.column());
+            Invalid::new(format!(
+                "it is not the JSON that this release writes (line {line}, column {column})"
+            ))
         })?;
         if wire.version != VERSION {
-            return Err(PendingError::Version(wire.version));
+            return Err(Invalid::format(wire.version, VERSION));
         }
         let key = Secret::new(std::mem::take(&mut *wire.key));
         Ok(Self {
             key: PrivateKey::from_pem(key)
                 .and_then(PrivateKey::checked)
-                .map_err(PendingError::Key)?,
-            machine: wire.machine.ok_or(PendingError::Machine)?,
+                .map_err(|error| error.within("its key cannot be read"))?,
+            machine: wire
+                .machine
+                .ok_or_else(|| Invalid::new("it does not say which machine it is for"))?,
             ca: wire.ca,
             request: wire.request.map(OpenRequest::try_from).transpose()?,
         })
@@ -237,10 +229,11 @@ impl OpenRequest {
 }
 
 impl TryFrom<WireRequest> for OpenRequest {
-    type Error = PendingError;
+    type Error = Invalid;
 
-    fn try_from(wire: WireRequest) -> Result<Self, PendingError> {
-        let field = PendingError::Field;
+    fn try_from(wire: WireRequest) -> Result<Self, Invalid> {
+        let field =
+            |name| Invalid::new(format!("its field {name} is not what this release writes"));
         Ok(Self {
             bytes: STANDARD.decode(&wire.bytes).map_err(|_| field("bytes"))?,
             subject: Subject {
@@ -391,7 +384,8 @@ mod tests {
         let pending = new_pending();
         let json = json(&pending).replace("\"machine\":{},", "");
 
-        assert!(matches!(Pending::parse(&json), Err(PendingError::Machine)));
+        let error = Pending::parse(&json).unwrap_err().to_string();
+        assert_eq!(error, "it does not say which machine it is for");
     }
 
     #[test]
@@ -401,17 +395,15 @@ mod tests {
         let json = json(&pending);
         let changed = |from: &str, to: &str| Pending::parse(&json.replace(from, to)).unwrap_err();
 
-        assert!(matches!(
-            changed("\"version\":1", "\"version\":7"),
-            PendingError::Version(7)
-        ));
-        assert!(matches!(changed("BEGIN", "BEGUN"), PendingError::Key(_)));
-        assert!(matches!(
-            changed("\"n1\"", "\"N1\""),
-            PendingError::Field("nodeName")
-        ));
-        let error = changed("\"key\":\"", "\"key\":7,\"x\":\"");
-        assert!(matches!(error, PendingError::Json { .. }), "{error}");
-        assert!(!error.to_string().contains("PRIVATE"));
+        for (from, to, words) in [
+            ("\"version\":1", "\"version\":7", "it has format 7"),
+            ("BEGIN", "BEGUN", "its key cannot be read"),
+            ("\"n1\"", "\"N1\"", "its field nodeName is not"),
+            ("\"key\":\"", "\"key\":7,\"x\":\"", "it is not the JSON"),
+        ] {
+            let error = changed(from, to).to_string();
+            assert!(error.starts_with(words), "{error}");
+            assert!(!error.contains("PRIVATE"), "{error}");
+        }
     }
 }

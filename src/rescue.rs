@@ -17,7 +17,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use zeroize::Zeroizing;
 
 use crate::credential::{Credential, ExecResult};
-use crate::exec::{ApiVersion, ExecCredential};
+use crate::exec::{ApiVersion, exec_credential};
 use crate::failure::{Code, Failure};
 use crate::log::Log;
 
@@ -83,13 +83,7 @@ impl Rescue {
     /// Makes a panic print `credential`, which is valid. client-go runs the plugin again at
     /// `expiration`.
     pub(crate) fn prepare(&self, credential: &Credential, expiration: SystemTime) {
-        let answer = ExecCredential {
-            version: self.version,
-            expiration,
-            certificate_pem: credential.certificate_pem(),
-            key_pem: credential.key_pem(),
-        };
-        if let Ok(json) = answer.to_json() {
+        if let Ok(json) = self.answer(credential, expiration) {
             self.change(State::Ready(json));
         }
     }
@@ -97,13 +91,19 @@ impl Rescue {
     /// Prints `answer` on standard output. From here on, a panic of another thread has no effect.
     pub(crate) fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(ThreadMark::current()));
-        let credential = ExecCredential {
-            version: self.version,
-            expiration: answer.expiration,
-            certificate_pem: answer.credential.certificate_pem(),
-            key_pem: answer.credential.key_pem(),
-        };
-        credential.print()
+        let json = self.answer(&answer.credential, answer.expiration)?;
+        let mut out = io::stdout().lock();
+        out.write_all(&json)?;
+        out.flush()
+    }
+
+    fn answer(
+        &self,
+        credential: &Credential,
+        expiration: SystemTime,
+    ) -> io::Result<Zeroizing<Vec<u8>>> {
+        let (certificate, key) = (credential.certificate_pem(), credential.key_pem());
+        exec_credential(self.version, expiration, certificate, key)
     }
 
     fn change(&self, state: State) {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 const BACKDATED: Duration = Duration::from_mins(5);
 
 /// How far this machine's clock may be behind the signer's.
-pub const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
+pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
 
 /// Below this share of its lifetime, a credential is renewed whatever its age.
 ///
@@ -105,7 +105,7 @@ impl Validity {
 
     /// Whether the certificate is valid at `now`, as an API server sees it.
     ///
-    /// With a clock that is behind by up to [`CLOCK_LEEWAY`], a fresh certificate still counts as
+    /// With a clock that is behind by up to `CLOCK_LEEWAY`, a fresh certificate still counts as
     /// valid.
     pub fn holds_at(&self, now: SystemTime) -> bool {
         now < self.not_after && now + CLOCK_LEEWAY >= self.not_before

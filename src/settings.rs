@@ -7,7 +7,6 @@
 //! [`Variables::unknown`].
 
 mod document;
-mod error;
 mod file;
 mod table;
 
@@ -22,8 +21,8 @@ use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use sha2::{Digest, Sha256};
 
 use crate::exec::EXEC_INFO;
+use crate::failure::{Code, Failure, Invalid};
 
-pub use error::{SettingsError, ValueError};
 pub use table::{AbsolutePath, Entry, Form, Key, Setting, Value};
 
 /// The default path of the settings file.
@@ -101,7 +100,7 @@ impl ProviderSchema {
 /// The environment variables of this program: client-go's, and those with our prefix.
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
-    /// [`EXEC_INFO`].
+    /// `KUBERNETES_EXEC_INFO`.
     pub exec_info: Option<OsString>,
     config: Option<PathBuf>,
     values: Vec<(Entry, OsString)>,
@@ -174,8 +173,10 @@ pub struct Sources<'a> {
 struct Values(BTreeMap<&'static str, String>);
 
 impl Values {
-    fn set(&mut self, entry: Entry, value: OsString) -> Result<(), ValueError> {
-        let value = value.into_string().map_err(|_| ValueError::NotText)?;
+    fn set(&mut self, entry: Entry, value: OsString) -> Result<(), Invalid> {
+        let value = value
+            .into_string()
+            .map_err(|_| Invalid::new("it is not UTF-8"))?;
         if !value.is_empty() {
             (entry.check)(&value)?;
             self.0.insert(entry.key.name, value);
@@ -184,7 +185,7 @@ impl Values {
     }
 
     fn get<T: Value>(&self, setting: &Setting<T>) -> Option<T> {
-        let text = self.0.get(setting.key().name)?;
+        let text = self.0.get(setting.entry().key.name)?;
         T::read(text).ok()
     }
 }
@@ -225,7 +226,7 @@ impl Settings {
     ///
     /// An unknown key or an invalid value in any source, even if a stronger source overrides it.
     /// The error is about the weakest such source.
-    pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, SettingsError> {
+    pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, Failure> {
         let mut values = match sources.extension {
             Some(json) => file::read_extension(json, schema)?,
             None => Values::default(),
@@ -234,15 +235,12 @@ impl Settings {
         file::read(named, Path::new(CONFIG_FILE), schema, &mut values)?;
         for (entry, value) in sources.variables.values {
             let set = values.set(entry, value);
-            set.map_err(|why| SettingsError::Value {
-                origin: entry.key.variable(),
-                why: why.to_string(),
-            })?;
+            set.map_err(|why| file::invalid(format!("{}: {why}", entry.key.variable())))?;
         }
         for (entry, value) in sources.flags {
             let flag = entry.key.flag;
             let set = values.set(entry, value);
-            set.map_err(|why| SettingsError::Flag { flag, why })?;
+            set.map_err(|why| Failure::new(Code::Usage, format!("--{flag}: {why}"), "see --help"))?;
         }
         Ok(Self::of(values, schema))
     }

@@ -91,12 +91,10 @@ pub(crate) enum Done {
 
 /// The source of a kubelet's credential.
 enum Current {
-    /// It has no kubeconfig.
-    Missing,
-    /// Its kubeconfig is invalid.
-    Unusable,
+    /// Its kubeconfig is missing or invalid.
+    Unknown,
     /// One of our plugins.
-    Ours { command: String },
+    Ours(String),
     /// Another plugin.
     Plugin(String),
     /// The kubeconfig itself, as a rule with a certificate of its own.
@@ -124,7 +122,7 @@ impl Setup {
     /// Leaves the kubelet with kubeadm's arguments, if it is not set up and the files can be
     /// written.
     pub(crate) fn give_up(&self) {
-        if !matches!(self.current(), Current::Ours { .. }) {
+        if !matches!(self.current(), Current::Ours(_)) {
             // The cause of the failure may prevent this too, and is the error to report.
             drop(remove_file(&self.environment_file));
         }
@@ -134,7 +132,7 @@ impl Setup {
         let (from, kubeconfig) = (self.from.display(), self.kubelet_kubeconfig.display());
         let adopts = self.from == self.kubelet_kubeconfig;
         match self.current() {
-            Current::Ours { command } => return self.keep(authenticator, &command, adopts),
+            Current::Ours(command) => return self.keep(authenticator, &command, adopts),
             Current::Plugin(command) => {
                 return self.leave(format!("the kubelet has another plugin: {command}"));
             }
@@ -144,7 +142,7 @@ impl Setup {
                      {kubeconfig}` takes over from that"
                 ));
             }
-            Current::Missing | Current::Unusable | Current::Own => {}
+            Current::Unknown | Current::Own => {}
         }
         match Kubeconfig::read(&self.from) {
             Ok(given) => self.join(authenticator, &given, adopts),
@@ -221,9 +219,7 @@ impl Setup {
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, bootstrap.as_bytes(), &held)?;
         // The recorded failure is about another credential.
-        if let (Some(store), _) = authenticator.stored()? {
-            drop(store.remove(StoreFile::Failure, &held));
-        }
+        drop(held.remove(StoreFile::Failure));
         told(Step::BootstrapKubeconfigWritten);
         if adopts {
             drop(held);
@@ -261,7 +257,7 @@ impl Setup {
 
     fn write_environment(&self, lock: &StoreLock) -> Result<(), Failure> {
         let text = wiring::environment(&self.kubelet_kubeconfig);
-        replace_file(&self.environment_file, text.as_bytes(), lock).map_err(Failure::from)
+        replace_file(&self.environment_file, text.as_bytes(), lock)
     }
 
     /// Leaves the kubelet with kubeadm's arguments.
@@ -279,8 +275,8 @@ impl Setup {
     pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<Done, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
         match self.current() {
-            Current::Ours { .. } => {}
-            Current::Missing | Current::Unusable | Current::Plugin(_) | Current::Own => {
+            Current::Ours(_) => {}
+            Current::Unknown | Current::Plugin(_) | Current::Own => {
                 return self.leave(format!(
                     "the kubelet does not run this plugin: see {kubeconfig}"
                 ));
@@ -316,11 +312,10 @@ impl Setup {
 
     fn current(&self) -> Current {
         match Kubeconfig::read_exec_command(&self.kubelet_kubeconfig) {
-            Ok(Some(command)) if self.is_ours(&command) => Current::Ours { command },
+            Ok(Some(command)) if self.is_ours(&command) => Current::Ours(command),
             Ok(Some(command)) => Current::Plugin(command),
             Ok(None) => Current::Own,
-            Err(error) if error.is_not_found() => Current::Missing,
-            Err(_) => Current::Unusable,
+            Err(_) => Current::Unknown,
         }
     }
 
@@ -333,12 +328,9 @@ impl Setup {
 }
 
 fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
-    Store::create(&authenticator.settings.state_directory)
-        .and_then(|store| {
-            let deadline = Deadline::after(WAIT_FOR_OTHERS);
-            store.lock(deadline, &authenticator::program(), clock::now())
-        })
-        .map_err(Failure::from)
+    let store = Store::create(&authenticator.settings.state_directory)?;
+    let deadline = Deadline::after(WAIT_FOR_OTHERS);
+    store.lock(deadline, &authenticator::program(), clock::now())
 }
 
 /// Empties the store if the machine joins another cluster: a person has reset the machine, and
@@ -347,13 +339,12 @@ fn forget_other_cluster(
     authenticator: &Authenticator<'_>,
     endpoint: &ClusterEndpoint,
 ) -> Result<(), Failure> {
-    let (store, stored) = authenticator.stored()?;
-    let (Some(store), Some(origin)) = (store, stored.origin) else {
+    let (_, stored) = authenticator.stored()?;
+    let Some(origin) = stored.origin else {
         return Ok(());
     };
-    let known = ClusterEndpoint::from_fields(origin.endpoint, StoreFile::Origin.name());
-    let is_same = known.is_ok_and(|known| known.is_of_same_cluster(endpoint));
-    if is_same {
+    let known = origin.cluster();
+    if known.is_ok_and(|known| known.is_of_same_cluster(endpoint)) {
         return Ok(());
     }
     authenticator.log.warn(&format!(
@@ -361,11 +352,7 @@ fn forget_other_cluster(
         authenticator.settings.state_directory.display(),
         endpoint.server()
     ));
-    let held = lock(authenticator)?;
-    let mut files = StoreFile::ALL.into_iter();
-    files
-        .try_for_each(|file| store.forget(file, &held))
-        .map_err(Failure::from)
+    lock(authenticator)?.forget_all()
 }
 
 #[cfg(test)]

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
-pub(crate) use error::StoreError;
+use crate::failure::Failure;
+
 use error::StoreFault;
 pub(crate) use lock::StoreLock;
-pub(crate) use readable_by_others::KeyReadableByOthers;
 
 /// Far more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -25,7 +25,7 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a file with a key, and whether others could read it.
-pub(crate) type KeyFile = (Zeroizing<String>, Option<KeyReadableByOthers>);
+pub(crate) type KeyFile = (Zeroizing<String>, Option<String>);
 
 /// A file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,8 @@ pub(crate) enum StoreFile {
     Pending,
     /// The last failure.
     Failure,
-    /// The name of the endorsement key that the machine enrolled with.
-    EndorsementKey,
+    /// What the provider remembers of its evidence.
+    Remembered,
 }
 
 impl StoreFile {
@@ -51,7 +51,7 @@ impl StoreFile {
         Self::Pending,
         Self::Credential,
         Self::Failure,
-        Self::EndorsementKey,
+        Self::Remembered,
         Self::Origin,
     ];
 
@@ -62,7 +62,8 @@ impl StoreFile {
             Self::Origin => "origin.json",
             Self::Pending => "pending.json",
             Self::Failure => "failure.json",
-            Self::EndorsementKey => "endorsement-key",
+            // The one provider that remembers anything has given the file its name.
+            Self::Remembered => "endorsement-key",
         }
     }
 }
@@ -81,13 +82,11 @@ pub(crate) struct Store {
 
 impl Store {
     /// Opens the directory. `None` if it does not exist.
-    pub(crate) fn open(dir: &Path) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn open(dir: &Path) -> Result<Option<Self>, Failure> {
         let metadata = match fs::symlink_metadata(dir) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => {
-                return Err(StoreFault::Read(source).at(dir));
-            }
+            Err(error) => return Err(StoreFault::Read(error).at(dir)),
         };
         if metadata.is_symlink() {
             return Err(StoreFault::Symlink.at(dir));
@@ -102,7 +101,7 @@ impl Store {
     }
 
     /// Opens the directory, and creates it if it does not exist.
-    pub(crate) fn create(dir: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn create(dir: &Path) -> Result<Self, Failure> {
         if let Some(store) = Self::open(dir)? {
             return Ok(store);
         }
@@ -135,7 +134,7 @@ impl Store {
     /// A file that others may write, a link, and anything that is no regular file are errors:
     /// another user may have put it there. Bytes that are not UTF-8 are read as a text that no
     /// parser accepts, because the parsers judge the content.
-    pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, StoreError> {
+    pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, Failure> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
@@ -144,7 +143,7 @@ impl Store {
     ///
     /// The key is used anyway. Others may know it already, and a node without a credential is no
     /// safer.
-    pub(crate) fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, StoreError> {
+    pub(crate) fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, Failure> {
         let path = self.path(file);
         // Non-blocking: a named pipe in the place of the file would block this for ever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -152,21 +151,16 @@ impl Store {
             Ok(opened) => File::from(opened),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             Err(rustix::io::Errno::LOOP) => return Err(StoreFault::Symlink.at(path)),
-            Err(error) => {
-                return Err(StoreFault::Read(error.into()).at(path));
-            }
+            Err(error) => return Err(StoreFault::Read(error.into()).at(path)),
         };
         read_checked(&path, file, opened).map(Some)
     }
+}
 
+impl StoreLock {
     /// Replaces `file`. A reader sees the old content or the new, never a mixture, even after a
     /// power failure.
-    pub(crate) fn replace(
-        &self,
-        file: StoreFile,
-        content: &[u8],
-        _lock: &StoreLock,
-    ) -> Result<(), StoreError> {
+    pub(crate) fn replace(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
         let path = self.path(file);
         // A file that is too large to read would stop every later run.
         if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
@@ -177,25 +171,23 @@ impl Store {
     }
 
     /// Removes `file`, if it exists.
-    pub(crate) fn remove(&self, file: StoreFile, _lock: &StoreLock) -> Result<(), StoreError> {
-        remove(self.path(file))
+    pub(crate) fn remove(&self, file: StoreFile) -> Result<(), Failure> {
+        remove_file(&self.path(file))
     }
 
-    /// Removes `file` and its quarantined copies, which may contain keys.
-    pub(crate) fn forget(&self, file: StoreFile, lock: &StoreLock) -> Result<(), StoreError> {
-        self.remove(file, lock)?;
-        replace::left_of(&self.path(file)).try_for_each(remove)
+    /// Removes every file, and the quarantined copies, which may contain keys.
+    pub(crate) fn forget_all(&self) -> Result<(), Failure> {
+        StoreFile::ALL.into_iter().try_for_each(|file| {
+            self.remove(file)?;
+            replace::left_of(&self.path(file)).try_for_each(|path| remove_file(&path))
+        })
     }
 
     /// Takes `file` out of use, but keeps it for inspection. Only the last few copies of each file
     /// are kept.
     ///
     /// Returns the new path, or `None` if the file did not exist.
-    pub(crate) fn quarantine(
-        &self,
-        file: StoreFile,
-        _lock: &StoreLock,
-    ) -> Result<Option<PathBuf>, StoreError> {
+    pub(crate) fn quarantine(&self, file: StoreFile) -> Result<Option<PathBuf>, Failure> {
         let path = self.path(file);
         match replace::quarantine(&self.dir, &path) {
             Ok(kept) => Ok(Some(kept)),
@@ -207,27 +199,16 @@ impl Store {
 
 /// Replaces a file outside the store, which only its owner may read. Creates its folder if
 /// necessary. A reader sees the old content or the new. The lock excludes other runs.
-pub(crate) fn replace_file(
-    path: &Path,
-    content: &[u8],
-    _lock: &StoreLock,
-) -> Result<(), StoreError> {
+pub(crate) fn replace_file(path: &Path, content: &[u8], _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::replace(dir, path, content))
 }
 
 /// Like [`replace_file`], with a symbolic link to `target`.
-pub(crate) fn replace_link(
-    path: &Path,
-    target: &Path,
-    _lock: &StoreLock,
-) -> Result<(), StoreError> {
+pub(crate) fn replace_link(path: &Path, target: &Path, _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::link(dir, path, target))
 }
 
-fn in_its_folder(
-    path: &Path,
-    write: impl FnOnce(&Path) -> io::Result<()>,
-) -> Result<(), StoreError> {
+fn in_its_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), Failure> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     let made = fs::DirBuilder::new()
         .recursive(true)
@@ -238,19 +219,15 @@ fn in_its_folder(
 }
 
 /// Removes a file, if it exists.
-pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
-    remove(path.to_owned())
-}
-
-fn remove(path: PathBuf) -> Result<(), StoreError> {
-    match fs::remove_file(&path) {
+pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
+    match fs::remove_file(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(source) => Err(StoreFault::Write(source).at(path)),
     }
 }
 
-fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, StoreError> {
+fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile, Failure> {
     let failed = |source| StoreFault::Read(source).at(path);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
@@ -271,10 +248,13 @@ fn read_checked(path: &Path, name: StoreFile, mut file: File) -> Result<KeyFile,
         // A text that no parser accepts.
         "\0".to_owned()
     }));
-    Ok((text, KeyReadableByOthers::of(&file, name, metadata.mode())))
+    Ok((
+        text,
+        readable_by_others::close(&file, name, metadata.mode()),
+    ))
 }
 
-fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
+fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Failure> {
     let owner = metadata.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         return Err(StoreFault::ForeignOwner(owner).at(path));

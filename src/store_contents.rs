@@ -6,10 +6,11 @@ use kubelet_attestation::errors::error_chain;
 
 use crate::attester::Renewal;
 use crate::credential::Credential;
+use crate::failure::Failure;
 use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
 use crate::rotation::Rotation;
-use crate::store::{KeyReadableByOthers, Store, StoreError, StoreFile};
+use crate::store::{Store, StoreFile};
 
 /// Why a credential or key is rejected that is valid in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
@@ -33,7 +34,7 @@ pub(crate) struct StoreContents {
     /// The files to quarantine.
     pub(crate) rejected: Vec<Rejected>,
     /// A warning, if others could read the credential's key.
-    pub(crate) readable_by_others: Option<KeyReadableByOthers>,
+    pub(crate) readable_by_others: Option<String>,
     /// The ID of this boot.
     pub(crate) boot_id: Option<String>,
     /// A digest of this machine, if this run compared it with the origin: once a boot.
@@ -49,7 +50,7 @@ impl StoreContents {
     /// # Errors
     ///
     /// Only a store that is unsafe or unreadable as a whole is an error.
-    pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, StoreError> {
+    pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, Failure> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
             ..Self::default()
@@ -65,7 +66,7 @@ impl StoreContents {
         Ok(stored)
     }
 
-    fn load_origin(&mut self, store: &Store, machine: &Machine) -> Result<(), StoreError> {
+    fn load_origin(&mut self, store: &Store, machine: &Machine) -> Result<(), Failure> {
         let Some(text) = store.read(StoreFile::Origin)? else {
             return Ok(());
         };

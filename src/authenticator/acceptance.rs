@@ -8,11 +8,10 @@ use std::time::{Duration, SystemTime};
 use super::{Authenticator, program};
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
-use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, ApiError, ApiFault};
+use crate::kube::kubeconfig::ClusterEndpoint;
+use crate::kube::{ApiClient, ApiError};
 use crate::origin::Origin;
-use crate::secret::Secret;
-use crate::store::{Store, StoreFile};
+use crate::store::Store;
 
 /// The interval between two checks, counted from the last lock by any run. It is a little less than
 /// an hour: client-go's hourly runs check, and few others do.
@@ -45,7 +44,7 @@ impl Authenticator<'_> {
         }
         let deadline = Deadline::after(TRYING);
         self.try_certificate(origin, credential, deadline)
-            .filter(is_refusal)
+            .filter(ApiError::is_about_the_requester)
     }
 
     /// Checks the certificate now. `None` if the API server accepts it, the stored origin is
@@ -59,29 +58,16 @@ impl Authenticator<'_> {
         credential: &Credential,
         deadline: Deadline,
     ) -> Option<ApiError> {
-        let document = StoreFile::Origin.name();
-        let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), document).ok()?;
+        let known = origin.cluster().ok()?;
         let asked = self.cluster.map(ClusterEndpoint::from_exec_info);
         let asked = asked.and_then(Result::ok);
         let endpoint = asked
             .filter(|asked| asked.is_of_same_cluster(&known))
             .unwrap_or(known);
-        let login = Login::ClientCertificate {
-            chain_pem: credential.certificate_pem().to_owned(),
-            key_pem: Secret::new(credential.key_pem().expose().clone()),
-        };
         let environment = |name: &str| std::env::var_os(name);
-        let client = ApiClient::connect(&endpoint, &login, &environment).ok()?;
+        let client = ApiClient::connect(&endpoint, &credential.login(), &environment).ok()?;
         client.try_lease(&origin.node_name, deadline).err()
     }
-}
-
-/// Whether the API server refuses the certificate itself.
-pub(super) const fn is_refusal(error: &ApiError) -> bool {
-    matches!(
-        error.fault,
-        ApiFault::Forbidden(_) | ApiFault::Unauthorized(_)
-    )
 }
 
 fn was_tried_lately(store: &Store, now: SystemTime) -> bool {

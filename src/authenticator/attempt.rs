@@ -5,23 +5,25 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 
+use super::exit_code::invalid_certificate;
 use super::negotiation::{Connection, Requester};
 use super::request::digest;
 use super::step::{Step, Steps};
 use crate::attester::Attester;
 use crate::backoff::{FailureRecord, FailureScope};
 use crate::clock::{self, Deadline};
-use crate::credential::{Credential, Expected, IssuedError};
-use crate::failure::{Code, Failure};
+use crate::credential::{Credential, Expected};
+use crate::failure::{Code, Failure, Invalid};
+use crate::key::PrivateKey;
 use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::origin::Origin;
-use crate::pending::Pending;
-use crate::rotation::Rotation;
+use crate::pending::{Pending, Subject};
+use crate::rotation::{CLOCK_LEEWAY, Rotation};
 use crate::secret::Secret;
 use crate::settings::Settings;
-use crate::store::{Store, StoreError, StoreFile, StoreLock};
+use crate::store::{Store, StoreFile, StoreLock};
 use crate::store_contents::StoreContents;
 
 /// The delay before the next attempt, after a failure without a back-off.
@@ -110,24 +112,20 @@ pub(super) struct Memory {
 impl Memory {
     /// Records `failure` if it starts a back-off, if the request is pending (for `status`), or if
     /// the run had the full time (to limit such runs).
-    pub(super) fn write(&self, locked: &Locked<'_>, failure: Failure) -> RenewalError {
+    pub(super) fn write(&self, store: &StoreLock, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         if !is_written && !self.in_full {
             return failure.into();
         }
         let now = clock::now();
-        let previous = locked.failure_record();
+        let previous = FailureRecord::read(store);
         let mut record = FailureRecord::after(previous.as_ref(), &failure, &self.scope, now);
         if self.in_full {
             record.in_full = record.at;
         }
         // If the write fails, there is no back-off. The caller needs `failure`, not the write
         // error.
-        drop(
-            locked
-                .store
-                .replace(StoreFile::Failure, &record.to_json(), locked.lock),
-        );
+        drop(store.replace(StoreFile::Failure, &record.to_json()));
         let next_attempt = record.holds(&self.scope, now).unwrap_or(now + SOON);
         RenewalError {
             failure,
@@ -140,8 +138,8 @@ impl Memory {
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
-    /// The name of the endorsement key that the machine enrolled with.
-    pub(super) endorsement_key: Option<String>,
+    /// What the provider remembers of its last evidence.
+    pub(super) remembered: Option<String>,
     pub(super) endpoint: Option<ClusterEndpoint>,
     pub(super) machine: Machine,
     pub(super) memory: Memory,
@@ -153,29 +151,20 @@ pub(super) struct Attempt {
     pub(super) steps: Steps,
 }
 
-/// The store with its lock, which allows writes.
-pub(super) struct Locked<'a> {
-    pub(super) store: &'a Store,
-    pub(super) lock: &'a StoreLock,
-}
-
 impl Attempt {
     /// Gets a new credential, or returns the one that another run stored in the meantime.
     pub(super) fn run(mut self) -> Result<Credential, RenewalError> {
-        let store = Store::create(&self.settings.state_directory).map_err(Failure::from)?;
-        let lock = store
+        let store = Store::create(&self.settings.state_directory)?;
+        let store = store
             .lock(self.lock_deadline, &super::program(), clock::now())
-            .map_err(|error| Self::lock_failure(&store, error))?;
-        let lock = Arc::new(lock);
-        self.steps.locked(&lock);
-        let locked = Locked {
-            store: &store,
-            lock: &lock,
-        };
-        let mut stored = self.load(&locked)?;
-        self.finish(&locked, &mut stored)?;
-        Self::forget_foreign_endorsement_key(&locked, &stored)?;
-        self.recall_endorsement_key(&store, &stored);
+            .map_err(|failure| Self::lock_failure(&store, failure))?;
+        let store = Arc::new(store);
+        self.steps.locked(&store);
+        let store = &*store;
+        let mut stored = self.load(store)?;
+        self.finish(store, &mut stored)?;
+        Self::forget_foreign(store, &stored)?;
+        self.recall(store, &stored);
         let rotation = self.rotation(&stored);
         let stored = match stored.credential {
             Some(credential)
@@ -188,20 +177,20 @@ impl Attempt {
                 ..stored
             },
         };
-        let record = locked.failure_record();
-        if let (Some(record), false) = (&record, self.ignore_backoff)
-            && let Some(active) = RenewalError::of_memory(record, self.scope(), clock::now())
+        if !self.ignore_backoff
+            && let Some(record) = FailureRecord::read(store)
+            && let Some(active) = RenewalError::of_memory(&record, self.scope(), clock::now())
         {
             return Err(active);
         }
         self.steps.done(Step::Loaded);
-        match self.enrol(&locked, &stored) {
+        match self.enrol(store, &stored) {
             Ok(credential) => {
-                drop(store.remove(StoreFile::Failure, &lock));
+                drop(store.remove(StoreFile::Failure));
                 self.steps.done(Step::Cleared);
                 Ok(credential)
             }
-            Err(failure) => Err(self.memory.write(&locked, failure)),
+            Err(failure) => Err(self.memory.write(store, failure)),
         }
     }
 
@@ -217,10 +206,8 @@ impl Attempt {
         stored.rotation(self.attester.renewal(), changed, clock::now())
     }
 
-    fn lock_failure(store: &Store, error: StoreError) -> Failure {
-        let failure = Failure::from(error);
-        let record = store.read(StoreFile::Failure).ok().flatten();
-        match record.and_then(|text| FailureRecord::parse(&text)) {
+    fn lock_failure(store: &Store, failure: Failure) -> Failure {
+        match FailureRecord::read(store) {
             Some(record) => Failure::new(
                 failure.code(),
                 format!("{failure}, whose last failure was: {}", record.message),
@@ -230,35 +217,39 @@ impl Attempt {
         }
     }
 
-    fn load(&self, locked: &Locked<'_>) -> Result<StoreContents, Failure> {
-        let mut stored = StoreContents::load(locked.store, &self.machine)?;
+    fn load(&self, store: &StoreLock) -> Result<StoreContents, Failure> {
+        let mut stored = StoreContents::load(store, &self.machine)?;
         if let Some(origin) = &stored.origin
-            && let Err(error) =
-                ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())
+            && let Err(error) = origin.cluster()
         {
             stored.distrust_origin(&error_chain(&error));
         }
-        let in_order = StoreFile::ALL.into_iter();
-        let rejected = in_order.flat_map(|file| {
-            let rejected = stored.rejected.iter();
-            rejected.filter(move |rejected| rejected.file == file)
-        });
-        for rejected in rejected {
-            let kept = locked.store.quarantine(rejected.file, locked.lock)?;
-            if let Some(kept) = kept {
-                self.log.warn(&format!(
-                    "{} is set aside as {}: {}",
-                    rejected.file.name(),
-                    kept.display(),
-                    rejected.why
-                ));
+        // In the order that leaves no key without its origin.
+        for file in StoreFile::ALL {
+            if let Some(rejected) = stored.rejected.iter().find(|found| found.file == file) {
+                self.set_aside(store, file, &rejected.why)?;
             }
         }
         Ok(stored)
     }
 
-    fn enrol(&self, locked: &Locked<'_>, stored: &StoreContents) -> Result<Credential, Failure> {
-        let saved = self.saved_pending(locked, stored)?;
+    /// Takes a file out of use.
+    pub(super) fn set_aside(
+        &self,
+        store: &StoreLock,
+        file: StoreFile,
+        why: &str,
+    ) -> Result<(), Failure> {
+        if let Some(kept) = store.quarantine(file)? {
+            let (name, kept) = (file.name(), kept.display());
+            self.log
+                .warn(&format!("{name} is set aside as {kept}: {why}"));
+        }
+        Ok(())
+    }
+
+    fn enrol(&self, store: &StoreLock, stored: &StoreContents) -> Result<Credential, Failure> {
+        let saved = self.saved_pending(store, stored)?;
         let names = self.names(stored, self.known_provider_id(saved.as_ref()))?;
         self.steps.done(Step::Named);
         let (login, bootstrap) = self.login(stored)?;
@@ -283,32 +274,32 @@ impl Attempt {
                      /etc/machine-id; a copy of its disk would be taken for it",
                 );
             }
-            locked.write(StoreFile::Origin, &origin.to_json())?;
+            origin.save(store)?;
         }
         self.steps.done(Step::OriginSaved);
 
         let audience = self.settings.audience.clone();
         let subject = self.subject(names, audience.unwrap_or_else(|| endpoint.audience()));
-        let mut pending = self.pending(locked, saved)?;
+        let mut pending = self.pending(store, saved)?;
         // `finish` needs this digest if the run is killed between the writes of credential and
         // origin.
         let ca = Some(digest(endpoint.ca_pem()));
         if pending.ca != ca {
             pending.ca = ca;
             if pending.request.is_some() {
-                locked.write(StoreFile::Pending, &pending.to_json())?;
+                pending.save(store)?;
             }
         }
         let mut server = Connection::new(endpoint, login, requester);
-        let issued = self.negotiate(locked, &mut server, &mut pending, &subject)?;
-        self.accept(locked, pending, &subject, &origin, &issued)
+        let issued = self.negotiate(store, &mut server, &mut pending, &subject)?;
+        self.accept(store, pending, &subject, &origin, &issued)
     }
 
     fn accept(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         mut pending: Pending,
-        subject: &crate::pending::Subject,
+        subject: &Subject,
         origin: &Origin,
         issued: &str,
     ) -> Result<Credential, Failure> {
@@ -316,25 +307,30 @@ impl Attempt {
             node_name: &subject.node_name,
             provider_id: &subject.provider_id,
         };
-        let key = crate::key::PrivateKey::from_pem(Secret::new(pending.key.pem().expose().clone()))
-            .map_err(|error| Failure::of(Code::Internal, &error, "report this as a bug"))?;
-        let credential = Credential::from_issued(issued.as_bytes(), key, &expected, clock::now());
-        let credential = match credential {
+        let key = PrivateKey::from_pem(Secret::new(pending.key.pem().expose().clone()))
+            .map_err(|error| Failure::bug(&error))?;
+        let now = clock::now();
+        let credential = match Credential::from_issued(issued.as_bytes(), key, &expected, now) {
             Ok(credential) => credential,
-            // The certificate becomes valid with time, and the next run fetches it again.
-            Err(error @ IssuedError::NotYetValid { .. }) => return Err(error.into()),
             Err(error) => {
-                locked.drop_request(&mut pending)?;
-                return Err(error.into());
+                pending.drop_request(store)?;
+                return Err(invalid_certificate(&error));
             }
         };
-        // Before the certificate: a renewal with another endorsement key would look like another
-        // machine.
-        self.remember_endorsement_key(locked, pending.request.as_ref())?;
-        locked.write(StoreFile::Credential, credential.to_pem().as_bytes())?;
+        let not_before = credential.validity().not_before;
+        if now + CLOCK_LEEWAY < not_before {
+            // The certificate becomes valid with time, and the next run fetches it again.
+            return Err(invalid_certificate(&Invalid::new(format!(
+                "the issued certificate is not valid before {}",
+                humantime::format_rfc3339_seconds(not_before)
+            ))));
+        }
+        // Before the certificate: without it, a renewal might look like another machine's.
+        self.remember(store, pending.request.as_ref())?;
+        store.replace(StoreFile::Credential, credential.to_pem().as_bytes())?;
         self.steps.done(Step::CredentialStored);
-        if locked.origin().as_ref() != Some(origin)
-            && let Err(failure) = locked.write(StoreFile::Origin, &origin.to_json())
+        if Origin::read(store).as_ref() != Some(origin)
+            && let Err(failure) = origin.save(store)
         {
             // The next run finds the request with this key, and updates the origin.
             let what = "the new credential is stored, and origin.json cannot be written";
@@ -342,31 +338,7 @@ impl Attempt {
             return Ok(credential);
         }
         // If this fails, the next run recognises the leftover by its key.
-        drop(locked.store.remove(StoreFile::Pending, locked.lock));
+        drop(store.remove(StoreFile::Pending));
         Ok(credential)
-    }
-}
-
-impl Locked<'_> {
-    pub(super) fn write(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
-        self.store
-            .replace(file, content, self.lock)
-            .map_err(Failure::from)
-    }
-
-    /// Removes the request and keeps its key.
-    pub(super) fn drop_request(&self, pending: &mut Pending) -> Result<(), Failure> {
-        pending.request = None;
-        self.write(StoreFile::Pending, &pending.to_json())
-    }
-
-    fn origin(&self) -> Option<Origin> {
-        let text = self.store.read(StoreFile::Origin).ok().flatten()?;
-        Origin::parse(&text).ok()
-    }
-
-    pub(super) fn failure_record(&self) -> Option<FailureRecord> {
-        let text = self.store.read(StoreFile::Failure).ok().flatten()?;
-        FailureRecord::parse(&text)
     }
 }

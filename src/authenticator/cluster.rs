@@ -11,9 +11,7 @@ use crate::exec::ExecCluster;
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login};
 use crate::origin::Origin;
-use crate::secret::Secret;
 use crate::settings::Settings;
-use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
 impl Attempt {
@@ -26,11 +24,7 @@ impl Attempt {
             .valid(clock::now())
             .filter(|_| self.attester.renewal() == Renewal::Attested);
         if let Some(credential) = valid {
-            let login = Login::ClientCertificate {
-                chain_pem: credential.certificate_pem().to_owned(),
-                key_pem: Secret::new(credential.key_pem().expose().clone()),
-            };
-            return Ok((login, None));
+            return Ok((credential.login(), None));
         }
         let path = &self.settings.bootstrap_kubeconfig;
         let bootstrap = Kubeconfig::read(path).map_err(|error| bootstrap_failure(&error, path))?;
@@ -66,11 +60,7 @@ impl Attempt {
             )?);
         }
         if let Some(origin) = &stored.origin {
-            let document = StoreFile::Origin.name();
-            return Ok(ClusterEndpoint::from_fields(
-                origin.endpoint.clone(),
-                document,
-            )?);
+            return Ok(origin.cluster()?);
         }
         match (&self.settings.kubeconfig, bootstrap) {
             (Some(path), _) => Ok(Kubeconfig::read_endpoint(path)?),
@@ -90,7 +80,7 @@ fn refuse_other_cluster(
     origin: &Origin,
     settings: &Settings,
 ) -> Result<(), Failure> {
-    let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), StoreFile::Origin.name())?;
+    let known = origin.cluster()?;
     if known.is_of_same_cluster(endpoint) {
         return Ok(());
     }

@@ -7,18 +7,17 @@ use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
 
-use super::acceptance::is_refusal;
-use super::attempt::{Attempt, Locked};
+use super::attempt::Attempt;
 use super::exit_code::{certificate_failure, refused_certificate};
 use super::outcome::{conclude, denied, no_version, unreadable_challenge, unsupported};
 use super::step::Step;
 use crate::clock;
-use crate::enrolment::{self, EnrolmentError};
+use crate::enrolment;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
-use crate::kube::{ApiClient, CsrState, NewCsr};
+use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState, NewCsr};
 use crate::pending::{OpenRequest, Pending, Subject};
-use crate::store::StoreFile;
+use crate::store::StoreLock;
 
 /// The reason of a failed request whose evidence version the controller does not accept.
 const UNSUPPORTED_VERSION: &str = "UnsupportedAttestationVersion";
@@ -90,15 +89,6 @@ struct Budget {
     challenges: u32,
 }
 
-/// The next request after a failed one.
-enum Next {
-    /// The same request with new evidence.
-    Enrolment,
-    /// The same request with the answer to a challenge.
-    Answer(Challenge),
-    Nothing,
-}
-
 impl Attempt {
     /// Sends requests for `subject` and returns the issued chain.
     ///
@@ -107,7 +97,7 @@ impl Attempt {
     /// server still has.
     pub(super) fn negotiate(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         server: &mut Connection,
         pending: &mut Pending,
         subject: &Subject,
@@ -118,21 +108,18 @@ impl Attempt {
             another_version: true,
             challenges: MAX_CHALLENGES,
         };
-        let mut open = self.open_request(locked, pending, subject, &version)?;
+        let mut open = self.open_request(store, pending, subject, &version)?;
         loop {
-            let decision = self.submit_and_wait(locked, server, pending, &open)?;
+            let decision = self.submit_and_wait(store, server, pending, &open)?;
             if let Some(refused) = not_the_records(decision.as_ref(), server.requester, &open) {
                 let path = &self.settings.bootstrap_kubeconfig;
                 let Some(bootstrap) = self.bootstrap_login(&refused) else {
-                    locked.drop_request(pending)?;
+                    pending.drop_request(store)?;
                     let remedy = refused_certificate(path);
                     return Err(Failure::new(refused.code(), refused.what(), remedy));
                 };
                 server.change_to(bootstrap);
-                // The denied object's name is a digest of these bytes, so they cannot be submitted
-                // again.
-                locked.drop_request(pending)?;
-                open = self.open_request(locked, pending, subject, &version)?;
+                open = self.again(store, pending, subject, &version)?;
                 continue;
             }
             let Some(CsrState::Failed {
@@ -142,9 +129,9 @@ impl Attempt {
                 challenge,
             }) = &decision
             else {
-                return conclude(locked, pending, decision);
+                return conclude(store, pending, decision);
             };
-            let next = match reason.as_str() {
+            let another = match reason.as_str() {
                 UNSUPPORTED_VERSION => {
                     // Once: a controller that rejects a version that it lists itself must not cause
                     // a loop.
@@ -152,38 +139,55 @@ impl Attempt {
                         .another_version(supported, &version)
                         .filter(|_| std::mem::take(&mut budget.another_version));
                     let Some(another) = another else {
-                        locked.drop_request(pending)?;
+                        pending.drop_request(store)?;
                         return Err(unsupported(&version, supported, message));
                     };
                     version = another;
-                    Next::Enrolment
+                    Some(self.again(store, pending, subject, &version)?)
                 }
-                CHALLENGE_ISSUED => match challenge.as_deref().map(Challenge::parse) {
-                    None => Next::Nothing,
-                    Some(Ok(challenge)) => self.next(challenge, &open, &mut budget),
-                    Some(Err(error)) => {
-                        locked.drop_request(pending)?;
-                        return Err(unreadable_challenge(&open, &error));
+                CHALLENGE_ISSUED if budget.challenges > 0 => {
+                    budget.challenges -= 1;
+                    match challenge.as_deref().map(Challenge::parse) {
+                        None => None,
+                        // A challenge of an earlier run may have expired. For a challenge of this
+                        // run only the controller's clock counts.
+                        Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
+                            self.log.step("the challenge has ended: asking for another");
+                            Some(self.again(store, pending, subject, &version)?)
+                        }
+                        Some(Ok(challenge)) => {
+                            self.steps.done(Step::Challenged);
+                            self.answer(store, pending, &open, &version, &challenge)?
+                        }
+                        Some(Err(error)) => {
+                            pending.drop_request(store)?;
+                            return Err(unreadable_challenge(&open, &error));
+                        }
                     }
-                },
-                EVIDENCE_EXPIRED if open.answers && budget.challenges > 0 => Next::Enrolment,
-                _ => Next::Nothing,
-            };
-            let another = match next {
-                Next::Enrolment => {
-                    locked.drop_request(pending)?;
-                    Some(self.open_request(locked, pending, subject, &version)?)
                 }
-                Next::Answer(challenge) => {
-                    self.answer(locked, pending, &open, &version, &challenge)?
+                EVIDENCE_EXPIRED if open.answers && budget.challenges > 0 => {
+                    Some(self.again(store, pending, subject, &version)?)
                 }
-                Next::Nothing => None,
+                _ => None,
             };
             match another {
                 Some(another) => open = another,
-                None => return conclude(locked, pending, decision),
+                None => return conclude(store, pending, decision),
             }
         }
+    }
+
+    /// A request with new evidence. The object of the last one has a name made from its bytes, so
+    /// they cannot be submitted again.
+    fn again(
+        &self,
+        store: &StoreLock,
+        pending: &mut Pending,
+        subject: &Subject,
+        version: &EvidenceVersion,
+    ) -> Result<OpenRequest, Failure> {
+        pending.drop_request(store)?;
+        self.open_request(store, pending, subject, version)
     }
 
     fn another_version(
@@ -197,40 +201,23 @@ impl Attempt {
             .find(|ours| supported.contains(ours) && ours != refused)
     }
 
-    /// The next request after `open` ended in `challenge`.
-    fn next(&self, challenge: Challenge, open: &OpenRequest, budget: &mut Budget) -> Next {
-        let Some(left) = budget.challenges.checked_sub(1) else {
-            return Next::Nothing;
-        };
-        budget.challenges = left;
-        // A challenge of an earlier run may have expired. For a challenge of this run only the
-        // controller's clock counts.
-        if open.acknowledged && has_ended(&challenge) {
-            self.log.step("the challenge has ended: asking for another");
-            return Next::Enrolment;
-        }
-        self.steps.done(Step::Challenged);
-        Next::Answer(challenge)
-    }
-
     fn submit_and_wait(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         server: &mut Connection,
         pending: &mut Pending,
         open: &OpenRequest,
     ) -> Result<Option<CsrState>, Failure> {
         loop {
-            let error = match self.ask(locked, server.client()?, pending, open)? {
+            let error = match self.ask(store, server.client()?, pending, open)? {
                 Ok(decision) => return Ok(decision),
                 Err(error) => error,
             };
             if server.requester == Requester::Bootstrap {
                 return Err(error.into());
             }
-            let about_the_requester = is_about_the_requester(&error);
-            let refused = certificate_failure(error, &self.settings.bootstrap_kubeconfig);
-            if !about_the_requester {
+            let refused = certificate_failure(&error, &self.settings.bootstrap_kubeconfig);
+            if !error.is_about_the_requester() {
                 return Err(refused);
             }
             let bootstrap = self.bootstrap_login(&refused).ok_or(refused)?;
@@ -240,11 +227,11 @@ impl Attempt {
 
     fn ask(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         client: &ApiClient,
         pending: &mut Pending,
         open: &OpenRequest,
-    ) -> Result<Result<Option<CsrState>, EnrolmentError>, Failure> {
+    ) -> Result<Result<Option<CsrState>, ApiError>, Failure> {
         let csr = NewCsr {
             name: &open.name,
             signer_name: &open.subject.signer_name,
@@ -262,7 +249,7 @@ impl Attempt {
                 if let (Some(request), false) = (&mut pending.request, acknowledged) {
                     request.acknowledged = true;
                     // If this fails, the next run finds its own request by its name.
-                    drop(locked.write(StoreFile::Pending, &pending.to_json()));
+                    drop(pending.save(store));
                 }
                 self.steps.done(if open.answers {
                     Step::AnswerAcknowledged
@@ -273,19 +260,16 @@ impl Attempt {
             self.deadline,
         );
         // Another request has this name. New bytes give the next run's request another name.
-        if let Err(EnrolmentError::NameConflict { .. }) = &decision {
-            locked.drop_request(pending)?;
+        if let Err(error) = &decision
+            && error.kind == ApiErrorKind::NameConflict
+        {
+            pending.drop_request(store)?;
         }
         if !matches!(decision, Err(_) | Ok(Some(CsrState::Pending))) {
             self.steps.done(Step::Decided);
         }
         Ok(decision)
     }
-}
-
-/// Whether the API server refuses the credential of the request. It may accept another.
-fn is_about_the_requester(error: &EnrolmentError) -> bool {
-    matches!(error, EnrolmentError::Api(error) if is_refusal(error))
 }
 
 /// The failure of `open`, if its denial is about the requesting certificate.

@@ -3,14 +3,14 @@
 use kubelet_attestation::evidence::tpm::InvalidChallenge;
 use kubelet_attestation::version::EvidenceVersion;
 
-use super::attempt::Locked;
 use crate::failure::{Code, Failure};
 use crate::kube::CsrState;
 use crate::pending::{OpenRequest, Pending};
+use crate::store::StoreLock;
 
 /// The issued chain, or the failure.
 pub(super) fn conclude(
-    locked: &Locked<'_>,
+    store: &StoreLock,
     pending: &mut Pending,
     decision: Option<CsrState>,
 ) -> Result<String, Failure> {
@@ -42,7 +42,7 @@ pub(super) fn conclude(
             "the next run makes another request",
         ),
     };
-    locked.drop_request(pending)?;
+    pending.drop_request(store)?;
     Err(failure)
 }
 

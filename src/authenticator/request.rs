@@ -13,10 +13,9 @@ use kubelet_attestation::names::{Audience, NodeName, ProviderId, csr_name};
 use kubelet_attestation::version::EvidenceVersion;
 use sha2::{Digest as _, Sha256};
 
-use super::attempt::{Attempt, Locked};
+use super::attempt::Attempt;
 use super::step::Step;
 use crate::attester::{Challenged, Claim, ProviderIdSources, Renewal};
-use crate::backoff::FailureScope;
 use crate::clock;
 use crate::credential::Credential;
 use crate::csr::client_request;
@@ -25,11 +24,8 @@ use crate::key::PrivateKey;
 use crate::kubelet::{self, KubeletArguments};
 use crate::node_name::NameSources;
 use crate::pending::{OpenRequest, Pending, Subject};
-use crate::store::StoreFile;
+use crate::store::{StoreFile, StoreLock};
 use crate::store_contents::StoreContents;
-
-/// The prefix of provider IDs that come from a TPM.
-const OF_TPMS: &str = "tpm://";
 
 /// The names of this node and machine.
 pub(super) struct Names {
@@ -68,7 +64,7 @@ impl Attempt {
         }
         let sources = ProviderIdSources {
             settings: &self.settings,
-            endorsement_key: self.endorsement_key.as_deref(),
+            remembered: self.remembered.as_deref(),
             kubelet: parent.as_ref(),
             kubeadm: kubeadm.as_ref(),
             machine: &self.machine,
@@ -104,7 +100,7 @@ impl Attempt {
     /// The key and request of an earlier run. Otherwise a new key, saved.
     pub(super) fn pending(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         saved: Option<Pending>,
     ) -> Result<Pending, Failure> {
         let pending = if let Some(saved) = saved {
@@ -113,7 +109,7 @@ impl Attempt {
             let key = PrivateKey::generate()
                 .map_err(|error| Failure::of(Code::Internal, &error, "run it again"))?;
             let pending = Pending::of_key(key, self.machine.digest());
-            locked.write(StoreFile::Pending, &pending.to_json())?;
+            pending.save(store)?;
             pending
         };
         self.steps.done(Step::KeySaved);
@@ -125,7 +121,7 @@ impl Attempt {
     /// come from the previous CA, and this run would request another.
     pub(super) fn finish(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         stored: &mut StoreContents,
     ) -> Result<(), Failure> {
         let (Some(credential), Some(origin), Some(endpoint)) =
@@ -136,14 +132,14 @@ impl Attempt {
         if origin.endpoint.ca_pem == endpoint.ca_pem() {
             return Ok(());
         }
-        let left = self.read_pending(locked)?.filter(|pending| {
+        let left = self.read_pending(store)?.filter(|pending| {
             let ca = digest(endpoint.ca_pem());
             pending.key.public_bits() == credential.public_bits() && pending.ca == Some(ca)
         });
         if left.is_some() {
             origin.endpoint = endpoint.to_fields();
-            locked.write(StoreFile::Origin, &origin.to_json())?;
-            drop(locked.store.remove(StoreFile::Pending, locked.lock));
+            origin.save(store)?;
+            drop(store.remove(StoreFile::Pending));
         }
         Ok(())
     }
@@ -151,23 +147,23 @@ impl Attempt {
     /// The key and request of an earlier run, if any.
     pub(super) fn saved_pending(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         stored: &StoreContents,
     ) -> Result<Option<Pending>, Failure> {
         let current = stored.credential.as_ref().map(Credential::public_bits);
-        let pending = self.read_pending(locked)?;
+        let pending = self.read_pending(store)?;
         // A saved key that equals the stored one is the leftover of a run that was killed after it
         // stored the certificate.
         Ok(pending.filter(|pending| current != Some(pending.key.public_bits())))
     }
 
-    fn read_pending(&self, locked: &Locked<'_>) -> Result<Option<Pending>, Failure> {
-        let read = locked.store.read_key(StoreFile::Pending)?;
+    fn read_pending(&self, store: &StoreLock) -> Result<Option<Pending>, Failure> {
+        let read = store.read_key(StoreFile::Pending)?;
         let Some((text, exposed)) = read else {
             return Ok(None);
         };
         if let Some(exposed) = exposed {
-            self.log.warn(&exposed.to_string());
+            self.log.warn(&exposed);
         }
         let why = match Pending::parse(&text) {
             // An exact match, unlike for the origin. A mismatch costs a request; one key on two
@@ -176,19 +172,14 @@ impl Attempt {
             Ok(_) => "it is another machine's".to_owned(),
             Err(error) => error_chain(&error),
         };
-        let kept = locked.store.quarantine(StoreFile::Pending, locked.lock)?;
-        self.log.warn(&format!(
-            "{} is set aside as {}: {why}",
-            StoreFile::Pending.name(),
-            kept.unwrap_or_default().display(),
-        ));
+        self.set_aside(store, StoreFile::Pending, &why)?;
         Ok(None)
     }
 
     /// The open request, if it can be continued. Otherwise a new request with the same key, saved.
     pub(super) fn open_request(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         pending: &mut Pending,
         subject: &Subject,
         version: &EvidenceVersion,
@@ -200,31 +191,20 @@ impl Attempt {
             .filter(|open| open.is_worth_taking_up(subject, now));
         if let Some(mut open) = taken_up {
             self.steps.done(Step::Attested);
-            let asked = self.asked(subject);
+            let asked = Some(self.scope().clone());
             if open.asked != asked {
                 // This run asked the machine for its provider ID, so the next run need not.
                 open.asked = asked;
-                save(locked, pending, &open)?;
+                save(store, pending, &open)?;
             }
             self.steps.done(Step::RequestSaved);
             return Ok(open);
         }
-        let draft = Draft::new(&pending.key, subject)?;
-        let evidence = match self
-            .attester
-            .evidence(&self.claim(&draft, subject, version))
-        {
-            Ok(evidence) => evidence,
-            Err(error) => {
-                if error.code() == Code::EvidenceInvalid && pending.request.is_some() {
-                    locked.drop_request(pending)?;
-                }
-                return Err(error.into());
-            }
-        };
+        let attest = |claim: &Claim<'_>| self.attester.evidence(claim);
+        let (draft, evidence) = self.attest(store, pending, subject, version, attest)?;
         self.steps.done(Step::Attested);
         let open = self.sealed(draft, subject, evidence, now);
-        save(locked, pending, &open)?;
+        save(store, pending, &open)?;
         self.steps.done(Step::RequestSaved);
         Ok(open)
     }
@@ -233,38 +213,51 @@ impl Attempt {
     /// provider answers no challenges.
     pub(super) fn answer(
         &self,
-        locked: &Locked<'_>,
+        store: &StoreLock,
         pending: &mut Pending,
         challenged: &OpenRequest,
         version: &EvidenceVersion,
         challenge: &Challenge,
     ) -> Result<Option<OpenRequest>, Failure> {
-        let envelope = Envelope::parse(&challenged.bytes).map_err(|error| internal(&error))?;
+        let envelope = Envelope::parse(&challenged.bytes).map_err(|error| Failure::bug(&error))?;
         let subject = &challenged.subject;
-        let draft = Draft::new(&pending.key, subject)?;
         let asked = Challenged {
             evidence: &envelope.evidence.unwrap_or_default(),
             challenge,
         };
-        let answer = self
-            .attester
-            .respond(&self.claim(&draft, subject, version), &asked);
-        let evidence = match answer {
-            Ok(Some(evidence)) => evidence,
-            Ok(None) => return Ok(None),
-            Err(error) => {
-                if error.code() == Code::EvidenceInvalid {
-                    locked.drop_request(pending)?;
-                }
-                return Err(error.into());
-            }
+        let respond = |claim: &Claim<'_>| self.attester.respond(claim, &asked);
+        let (draft, Some(evidence)) = self.attest(store, pending, subject, version, respond)?
+        else {
+            return Ok(None);
         };
         self.steps.done(Step::Answered);
         let mut open = self.sealed(draft, subject, Some(evidence), clock::now());
         open.answers = true;
-        save(locked, pending, &open)?;
+        save(store, pending, &open)?;
         self.steps.done(Step::AnswerSaved);
         Ok(Some(open))
+    }
+
+    /// The evidence of `attest`, and the request that it is for. If the machine cannot support the
+    /// claim, the open request is dropped, so that the next run starts again.
+    fn attest(
+        &self,
+        store: &StoreLock,
+        pending: &mut Pending,
+        subject: &Subject,
+        version: &EvidenceVersion,
+        attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,
+    ) -> Result<(Draft, Option<Vec<u8>>), Failure> {
+        let draft = Draft::new(&pending.key, subject)?;
+        match attest(&self.claim(&draft, subject, version)) {
+            Ok(evidence) => Ok((draft, evidence)),
+            Err(failure) => {
+                if failure.code() == Code::EvidenceInvalid && pending.request.is_some() {
+                    pending.drop_request(store)?;
+                }
+                Err(failure)
+            }
+        }
     }
 
     /// The subject and the bytes of `spec.request`, with a throwaway key.
@@ -305,7 +298,7 @@ impl Attempt {
             node_name: &subject.node_name,
             spki: draft.request.spki_der(),
             settings: &self.settings,
-            endorsement_key: self.endorsement_key.as_deref(),
+            remembered: self.remembered.as_deref(),
             deadline: self.deadline,
         }
     }
@@ -325,14 +318,8 @@ impl Attempt {
         let bytes = envelope.encode();
         let name = csr_name(&subject.signer_name, &CLIENT_USAGES, &bytes);
         let mut open = OpenRequest::new(name, bytes, subject.clone(), now);
-        open.asked = self.asked(subject);
+        open.asked = Some(self.scope().clone());
         open
-    }
-
-    /// The scope of this run, for a provider ID that only the machine itself knows.
-    fn asked(&self, subject: &Subject) -> Option<FailureScope> {
-        let of_machine = subject.provider_id.as_str().starts_with(OF_TPMS);
-        of_machine.then(|| self.scope().clone())
     }
 }
 
@@ -349,20 +336,16 @@ struct Draft {
 
 impl Draft {
     fn new(key: &PrivateKey, subject: &Subject) -> Result<Self, Failure> {
-        let pair = key.pair().map_err(|error| internal(&error))?;
+        let pair = key.pair().map_err(|error| Failure::bug(&error))?;
         let csr = client_request(&pair, &subject.node_name, &subject.provider_id)
-            .map_err(|error| internal(&error))?;
+            .map_err(|error| Failure::bug(&error))?;
         // The evidence is about the key as the controller reads it from these bytes.
-        let request = CertificationRequest::from_der(&csr).map_err(|error| internal(&error))?;
+        let request = CertificationRequest::from_der(&csr).map_err(|error| Failure::bug(&error))?;
         Ok(Self { csr, request })
     }
 }
 
-fn save(locked: &Locked<'_>, pending: &mut Pending, open: &OpenRequest) -> Result<(), Failure> {
+fn save(store: &StoreLock, pending: &mut Pending, open: &OpenRequest) -> Result<(), Failure> {
     pending.request = Some(open.clone());
-    locked.write(StoreFile::Pending, &pending.to_json())
-}
-
-fn internal(error: &dyn std::error::Error) -> Failure {
-    Failure::of(Code::Internal, error, "report this as a bug")
+    pending.save(store)
 }

@@ -181,6 +181,19 @@ pub(super) enum Absent {
     JoinConfiguration,
 }
 
+impl Absent {
+    /// The path of the field in the specification.
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::PreKubeadmCommands => "preKubeadmCommands",
+            Self::KubeletExtraArgs => "joinConfiguration/nodeRegistration/kubeletExtraArgs",
+            Self::NodeRegistration => "joinConfiguration/nodeRegistration",
+            Self::JoinConfiguration => "joinConfiguration",
+        }
+    }
+}
+
 /// A version of `bootstrap.cluster.x-k8s.io`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(super) enum BootstrapApi {

@@ -151,8 +151,7 @@ fn show_request(
 /// The request, without the values of these members of its evidence. Evidence that is not JSON is
 /// left out as a whole.
 fn without(secrets: &[&str], request: &[u8]) -> Result<Vec<u8>, Failure> {
-    let mut envelope = Envelope::parse(request)
-        .map_err(|error| Failure::of(Code::Internal, &error, "report this as a bug"))?;
+    let mut envelope = Envelope::parse(request).map_err(|error| Failure::bug(&error))?;
     envelope.evidence = envelope.evidence.map(|evidence| {
         let Ok(mut json) = serde_json::from_slice::<Value>(&evidence) else {
             return LEFT_OUT.into();

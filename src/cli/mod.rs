@@ -14,16 +14,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+
 use crate::attester::Attester;
-use crate::authenticator::{Authenticator, Caller};
+use crate::authenticator::{Authenticator, Caller, Observer};
 use crate::exec::ExecInfo;
 use crate::failure::{Code, Failure};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::rescue::{Rescue, keep_memory};
-use crate::settings::{ProviderSchema, Settings, SettingsError, Sources, Variables};
+use crate::settings::{ProviderSchema, Settings, Sources, Variables};
 
-pub use crate::authenticator::{Observer, Step};
 use arguments::Arguments;
 use kubelet_attestation::errors::error_chain;
 
@@ -50,37 +51,35 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     let mut variables = Variables::read(env::vars_os(), &schema);
     let exec_info = variables.exec_info.take();
     // client-go calls the plugin every hour on every node. These calls skip the argument parser.
-    if let (Some(info), 0..=1) = (&exec_info, env::args_os().len()) {
-        let session = Session {
-            attester,
-            schema,
-            variables: Variables::default(),
-            machine,
-            rescue: Rescue::install(Log::default()),
-            log: Log::default(),
-            observer,
-        };
+    let is_client_go = exec_info.is_some() && env::args_os().len() <= 1;
+    let arguments = if is_client_go {
+        None
+    } else {
+        match Arguments::parse(&schema) {
+            Ok(arguments) => Some(arguments),
+            Err(status) => return status,
+        }
+    };
+    let log = arguments.as_ref().map_or_else(Log::default, Arguments::log);
+    let mut session = Session {
+        attester,
+        schema,
+        variables,
+        machine,
+        rescue: Rescue::install(log),
+        log,
+        observer,
+    };
+    let done = if let Some(arguments) = arguments {
+        session.command(&arguments, exec_info.as_ref())
+    } else {
         let sources = Sources {
-            variables,
+            variables: mem::take(&mut session.variables),
             ..Sources::default()
         };
-        return session.finish(session.speak_to_client_go(info, sources));
-    }
-    match Arguments::parse(&schema) {
-        Ok(arguments) => {
-            let session = Session {
-                attester,
-                schema,
-                variables,
-                machine,
-                rescue: Rescue::install(arguments.log()),
-                log: arguments.log(),
-                observer,
-            };
-            session.finish(session.command(&arguments, exec_info.as_ref()))
-        }
-        Err(status) => status,
-    }
+        session.speak_to_client_go(&exec_info.unwrap_or_default(), sources)
+    };
+    session.finish(done)
 }
 
 /// The inputs of every command.
@@ -107,12 +106,13 @@ impl Session {
     }
 
     fn speak_to_client_go(&self, info: &OsString, sources: Sources<'_>) -> Result<(), Failure> {
-        let info = ExecInfo::parse(info).map_err(|error| {
-            let remedy = "see that client-go runs this plugin with API version v1 or v1beta1";
-            Failure::of(Code::Configuration, &error, remedy)
-        })?;
+        let info = ExecInfo::parse(info)?;
         let sources = Sources {
-            extension: info.cluster.as_ref().and_then(|cluster| cluster.config),
+            extension: info
+                .cluster
+                .as_ref()
+                .and_then(|cluster| cluster.config)
+                .map(RawValue::get),
             ..sources
         };
         let authenticator = Authenticator {
@@ -137,11 +137,9 @@ impl Session {
                 "the variable {name:?} is no setting and is passed over"
             ));
         }
-        let settings =
-            Settings::load(sources, &self.schema).map_err(|error| settings_failure(&error))?;
         Ok(Authenticator {
             attester: Arc::clone(&self.attester),
-            settings,
+            settings: Settings::load(sources, &self.schema)?,
             cluster: None,
             machine: self.machine.clone(),
             caller,
@@ -159,12 +157,4 @@ fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
         let what = format!("cannot write the credential: {}", error_chain(&error));
         Failure::new(Code::Internal, what, "read standard output to its end")
     })
-}
-
-fn settings_failure(error: &SettingsError) -> Failure {
-    if error.is_usage() {
-        Failure::of(Code::Usage, error, "see --help")
-    } else {
-        Failure::of(Code::Configuration, error, "correct that setting")
-    }
 }

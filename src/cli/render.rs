@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use kubelet_attestation::names::Provider;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{
-    Absent, Arguments, BootstrapApi, BootstrapFormat, ClusterClassOptions, KubeadmConfigOptions,
-    Rendered, Templates,
+    Arguments, BootstrapApi, BootstrapFormat, ClusterClassOptions, KubeadmConfigOptions, Rendered,
+    Templates,
 };
 use super::setup::{plain, this_program};
 use super::{Session, answer};
+use crate::attester::Renewal;
 use crate::failure::Failure;
 use crate::kube::kubeconfig::Kubeconfig;
 use crate::settings::CONFIG_FILE;
@@ -64,7 +64,7 @@ impl Session {
     /// Whether kubelets are to request their serving certificates. Without evidence they would get
     /// none, and a kubelet that waits for one serves nothing.
     fn serves(&self) -> bool {
-        self.attester.provider() != Provider::INSECURE
+        self.attester.renewal() == Renewal::Attested
     }
 }
 
@@ -74,26 +74,13 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<
         BootstrapFormat::CloudConfig => "cloud-config",
         BootstrapFormat::Ignition => "ignition",
     };
-    let files = files(&options.templates, drop_in);
-    let arguments = arguments(&options.templates, serves);
-    let mut registration = Map::new();
-    if let Some(name) = &options.templates.node_name_template {
-        registration.insert("name".to_owned(), json!(name));
-    }
-    if !arguments.is_empty() {
-        let arguments = kubelet_arguments(options.api_version, &arguments);
-        registration.insert("kubeletExtraArgs".to_owned(), arguments);
-    }
-    let mut spec = json!({
-        "format": format,
-        "files": files,
-        "preKubeadmCommands": [RELOAD],
-    });
-    // Cluster API rejects empty objects.
-    if let (false, Some(spec)) = (registration.is_empty(), spec.as_object_mut()) {
-        let join = json!({ "nodeRegistration": registration });
-        spec.insert("joinConfiguration".to_owned(), join);
-    }
+    let mut spec = Map::from_iter([("format".to_owned(), json!(format))]);
+    spec.extend(spec_of_machines(
+        &options.templates,
+        options.api_version,
+        serves,
+        drop_in,
+    ));
     json!({
         "apiVersion": bootstrap_api(options.api_version),
         "kind": "KubeadmConfigTemplate",
@@ -102,35 +89,49 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: DropIn<
     })
 }
 
-/// The files of a machine: the drop-in, and a settings file if there is a template of provider IDs.
-fn files(templates: &Templates, drop_in: DropIn<'_>) -> Vec<Value> {
-    let settings = templates.provider_id_template.as_deref().map(settings);
-    [file(drop_in)].into_iter().chain(settings).collect()
-}
-
-fn arguments(templates: &Templates, serves: bool) -> Vec<(&str, &str)> {
+/// The fields of a `KubeadmConfig` that make its machines run the plugin.
+fn spec_of_machines(
+    templates: &Templates,
+    api_version: BootstrapApi,
+    serves: bool,
+    drop_in: DropIn<'_>,
+) -> Map<String, Value> {
     let provider_id = templates.provider_id_template.as_deref();
+    let mut files = vec![file(DropIn::PATH, &drop_in.to_string())];
+    files.extend(provider_id.map(|id| file(CONFIG_FILE, &settings(id))));
+    let mut spec = Map::new();
+    spec.insert("files".to_owned(), files.into());
+    spec.insert("preKubeadmCommands".to_owned(), json!([RELOAD]));
+
+    let mut registration = Map::new();
+    if let Some(name) = &templates.node_name_template {
+        registration.insert("name".to_owned(), json!(name));
+    }
     let provider_id = provider_id.map(|id| ("provider-id", id));
-    serves
+    let arguments: Vec<_> = serves
         .then_some(FLAG)
         .into_iter()
         .chain(provider_id)
-        .collect()
+        .collect();
+    if !arguments.is_empty() {
+        let arguments = kubelet_arguments(api_version, &arguments);
+        registration.insert("kubeletExtraArgs".to_owned(), arguments);
+    }
+    // Cluster API rejects empty objects.
+    if !registration.is_empty() {
+        let join = json!({ "nodeRegistration": registration });
+        spec.insert("joinConfiguration".to_owned(), join);
+    }
+    spec
 }
 
 /// The settings file of the plugin.
-fn settings(provider_id: &str) -> Value {
-    let settings = json!({
+fn settings(provider_id: &str) -> String {
+    answer::yaml(&json!({
         "apiVersion": "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
         "kind": "KubeletAuthenticatorConfiguration",
         "providerID": provider_id,
-    });
-    json!({
-        "path": CONFIG_FILE,
-        "owner": "root:root",
-        "permissions": "0644",
-        "content": answer::yaml(&settings),
-    })
+    }))
 }
 
 fn bootstrap_api(version: BootstrapApi) -> &'static str {
@@ -140,16 +141,10 @@ fn bootstrap_api(version: BootstrapApi) -> &'static str {
     }
 }
 
-fn file(drop_in: DropIn<'_>) -> Value {
-    json!({
-        "path": DropIn::PATH,
-        "owner": "root:root",
-        "permissions": "0644",
-        "content": drop_in.to_string(),
-    })
+fn file(path: &str, content: &str) -> Value {
+    json!({ "path": path, "owner": "root:root", "permissions": "0644", "content": content })
 }
 
-/// `kubeletExtraArgs`: a map in v1beta1, a list in v1beta2.
 fn kubelet_arguments(version: BootstrapApi, arguments: &[(&str, &str)]) -> Value {
     let arguments = arguments.iter();
     match version {
@@ -203,18 +198,12 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Va
     } else {
         json!({ "machineDeploymentClass": every })
     };
-    let is_absent = |field| options.absent.contains(&field);
-    let mut patches = add_items(
-        "files",
-        is_absent(Absent::Files),
-        &files(&options.templates, drop_in),
-    );
-    patches.extend(add_items(
-        "preKubeadmCommands",
-        is_absent(Absent::PreKubeadmCommands),
-        &[json!(RELOAD)],
-    ));
-    patches.extend(add_registration(options, serves));
+    let absent: Vec<&str> = options.absent.iter().map(|field| field.path()).collect();
+    let mut patches = Vec::new();
+    let api_version = options.api_version;
+    for (field, value) in spec_of_machines(&options.templates, api_version, serves, drop_in) {
+        add(&field, &value, &absent, &mut patches);
+    }
     json!({
         "name": VARIABLE,
         "description": "Workers get their certificates through kubelet-authenticator.",
@@ -230,59 +219,29 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: DropIn<'_>) -> Va
     })
 }
 
-/// The patches that add these items to a list, or create the list.
-fn add_items(field: &str, is_absent: bool, items: &[Value]) -> Vec<Value> {
-    if is_absent {
-        return vec![add(field, &json!(items))];
+/// The patches that add `value` to the specification of the machines: to the lists and maps that
+/// exist, or else with the first `absent` one.
+fn add(path: &str, value: &Value, absent: &[&str], patches: &mut Vec<Value>) {
+    let mut push = |path: &str, value: &Value| {
+        let path = format!("/spec/template/spec/{path}");
+        patches.push(json!({ "op": "add", "path": path, "value": value }));
+    };
+    match value {
+        Value::Object(fields) if !absent.contains(&path) => {
+            for (field, value) in fields {
+                add(&format!("{path}/{field}"), value, absent, patches);
+            }
+        }
+        Value::Array(items) if !absent.contains(&path) => {
+            for item in items {
+                push(&format!("{path}/-"), item);
+            }
+        }
+        Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_) => push(path, value),
     }
-    let end = format!("{field}/-");
-    items.iter().map(|item| add(&end, item)).collect()
-}
-
-/// The patches that add the kubelet's arguments, and the node's name.
-fn add_registration(options: &ClusterClassOptions, serves: bool) -> Vec<Value> {
-    let arguments = arguments(&options.templates, serves);
-    let name = options.templates.node_name_template.as_deref();
-    let mut fields = Map::new();
-    fields.extend(name.map(|name| ("name".to_owned(), json!(name))));
-    if !arguments.is_empty() {
-        let all = kubelet_arguments(options.api_version, &arguments);
-        fields.insert("kubeletExtraArgs".to_owned(), all);
-    }
-    let is_absent = |field| options.absent.contains(&field);
-    let (join, node) = ("joinConfiguration", "joinConfiguration/nodeRegistration");
-    if fields.is_empty() {
-        return Vec::new();
-    } else if is_absent(Absent::JoinConfiguration) {
-        return vec![add(join, &json!({ "nodeRegistration": fields }))];
-    } else if is_absent(Absent::NodeRegistration) {
-        return vec![add(node, &fields.into())];
-    } else if is_absent(Absent::KubeletExtraArgs) {
-        let fields = fields.iter();
-        return fields
-            .map(|(field, value)| add(&format!("{node}/{field}"), value))
-            .collect();
-    }
-    let mut patches: Vec<_> = name
-        .map(|name| add(&format!("{node}/name"), &json!(name)))
-        .into_iter()
-        .collect();
-    let extra = format!("{node}/kubeletExtraArgs");
-    patches.extend(
-        arguments
-            .iter()
-            .map(|(flag, value)| match options.api_version {
-                BootstrapApi::V1beta1 => add(&format!("{extra}/{flag}"), &json!(value)),
-                BootstrapApi::V1beta2 => {
-                    let argument = json!({ "name": flag, "value": value });
-                    add(&format!("{extra}/-"), &argument)
-                }
-            }),
-    );
-    patches
-}
-
-/// A patch that adds `value` to the specification of the machines.
-fn add(path: &str, value: &Value) -> Value {
-    json!({ "op": "add", "path": format!("/spec/template/spec/{path}"), "value": value })
 }

@@ -71,18 +71,12 @@ impl Status {
             Rotation::Renew => "renewal",
             Rotation::Enrol => "enrolment",
         };
-        let rejected = stored.rejected.iter();
+        let (origin, rejected) = (stored.origin.as_ref(), stored.rejected.iter());
         Ok(Self {
             provider: authenticator.attester.provider().to_string(),
             state_directory: authenticator.settings.state_directory.display().to_string(),
-            node_name: stored
-                .origin
-                .as_ref()
-                .map(|origin| origin.node_name.to_string()),
-            server: stored
-                .origin
-                .as_ref()
-                .map(|origin| origin.endpoint.server.clone()),
+            node_name: origin.map(|origin| origin.node_name.to_string()),
+            server: origin.map(|origin| origin.endpoint.server.clone()),
             due,
             certificate: stored
                 .credential
@@ -104,69 +98,52 @@ impl Status {
             ("API server", or_none(self.server.as_deref())),
             ("Due", self.due.to_owned()),
         ];
-        match &self.certificate {
-            None => rows.push(("Certificate", "none".to_owned())),
-            Some(certificate) => rows.extend(certificate.rows()),
+        let none = "none".to_owned();
+        if let Some(certificate) = &self.certificate {
+            let (end, left) = (&certificate.not_after, certificate.percent_left);
+            let renewal = certificate.renew_at.clone();
+            rows.extend([
+                ("Certificate", certificate.serial.clone()),
+                ("  valid from", certificate.not_before.clone()),
+                ("  valid until", format!("{end} ({left} % left)")),
+                (
+                    "  renewed from",
+                    renewal.unwrap_or_else(|| "never: it cannot be renewed".to_owned()),
+                ),
+            ]);
+            rows.extend(certificate.warning.clone().map(|text| ("  warning", text)));
+        } else {
+            rows.push(("Certificate", none.clone()));
         }
-        match &self.pending_request {
-            None => rows.push(("Pending request", "none".to_owned())),
-            Some(pending) => {
-                rows.push(("Pending request", pending.name.clone()));
-                rows.push(("  made at", pending.created.clone()));
-            }
+        if let Some(pending) = &self.pending_request {
+            rows.push(("Pending request", pending.name.clone()));
+            rows.push(("  made at", pending.created.clone()));
+        } else {
+            rows.push(("Pending request", none.clone()));
         }
-        match &self.last_failure {
-            None => rows.push(("Last failure", "none".to_owned())),
-            Some(failure) => rows.extend(failure.rows()),
+        if let Some(failure) = &self.last_failure {
+            let (code, count) = (failure.exit_code, failure.count);
+            rows.extend([
+                (
+                    "Last failure",
+                    format!("exit code {code}, {count} in a row"),
+                ),
+                ("  at", failure.at.clone()),
+                ("  what", failure.message.clone()),
+                ("  to do", failure.remedy.clone()),
+                ("  not tried before", failure.not_tried_before.clone()),
+            ]);
+        } else {
+            rows.push(("Last failure", none));
         }
         for file in &self.set_aside_next {
             rows.push(("Of no use", file.clone()));
         }
-        let width = rows
-            .iter()
-            .map(|(name, _)| name.len())
-            .max()
-            .unwrap_or_default();
+        let width = rows.iter().map(|(name, _)| name.len()).max();
+        let width = width.unwrap_or_default();
         let lines = rows.iter();
         let lines = lines.map(|(name, value)| format!("{name:width$}  {value}\n"));
         lines.collect::<Vec<_>>().concat()
-    }
-}
-
-impl CertificateStatus {
-    fn rows(&self) -> Vec<(&'static str, String)> {
-        let renewal = self.renew_at.clone();
-        let mut rows = vec![
-            ("Certificate", self.serial.clone()),
-            ("  valid from", self.not_before.clone()),
-            (
-                "  valid until",
-                format!("{} ({} % left)", self.not_after, self.percent_left),
-            ),
-            (
-                "  renewed from",
-                renewal.unwrap_or_else(|| "never: it cannot be renewed".to_owned()),
-            ),
-        ];
-        if let Some(warning) = &self.warning {
-            rows.push(("  warning", warning.clone()));
-        }
-        rows
-    }
-}
-
-impl FailureStatus {
-    fn rows(&self) -> Vec<(&'static str, String)> {
-        vec![
-            (
-                "Last failure",
-                format!("exit code {}, {} in a row", self.exit_code, self.count),
-            ),
-            ("  at", self.at.clone()),
-            ("  what", self.message.clone()),
-            ("  to do", self.remedy.clone()),
-            ("  not tried before", self.not_tried_before.clone()),
-        ]
     }
 }
 
@@ -206,8 +183,7 @@ fn pending(store: &Store) -> Option<PendingStatus> {
 }
 
 fn last_failure(store: &Store) -> Option<FailureStatus> {
-    let text = store.read(StoreFile::Failure).ok().flatten()?;
-    let record = FailureRecord::parse(&text)?;
+    let record = FailureRecord::read(store)?;
     Some(FailureStatus {
         exit_code: record.code,
         message: record.message,

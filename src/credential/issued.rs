@@ -9,9 +9,9 @@ use x509_cert::der::Decode as _;
 use x509_cert::der::asn1::{ObjectIdentifier, Utf8StringRef};
 use x509_parser::prelude::{ParsedExtension, X509Certificate, X509Extension};
 
-use super::{Credential, Extensions, InvalidCertificate, Leaf, has_key, parse};
+use super::{Credential, Extensions, Leaf, has_key, parse};
+use crate::failure::Invalid;
 use crate::key::PrivateKey;
-use crate::rotation::CLOCK_LEEWAY;
 
 /// Longer than any real chain: a leaf and a few intermediates.
 const MAX_CERTIFICATES: usize = 8;
@@ -25,54 +25,8 @@ pub struct Expected<'a> {
     pub provider_id: &'a ProviderId,
 }
 
-/// The issued certificate is not the requested one.
-#[derive(Debug, thiserror::Error)]
-pub enum IssuedError {
-    /// It is not a chain of certificates in PEM.
-    #[error("the issued certificate is not 1 to {MAX_CERTIFICATES} CERTIFICATE blocks in PEM")]
-    NotAChain,
-    /// A certificate of the chain cannot be read.
-    #[error("a certificate of the issued chain cannot be read")]
-    Unreadable(#[source] InvalidCertificate),
-    /// It is for another key.
-    #[error("the issued certificate is for another key")]
-    Key,
-    /// It is for another subject.
-    #[error("the issued certificate is for {found:?}, not for {expected:?}")]
-    Subject {
-        /// The subject of the certificate.
-        found: String,
-        /// The requested subject.
-        expected: String,
-    },
-    /// It is a CA certificate.
-    #[error("the issued certificate is a CA's")]
-    Authority,
-    /// It is not exactly for digital signatures and client authentication.
-    #[error("the issued certificate is not for 'digital signature' and 'client auth' alone")]
-    Usages,
-    /// It names another provider ID.
-    #[error("the issued certificate names another provider ID than {expected}")]
-    ProviderId {
-        /// The requested provider ID.
-        expected: ProviderId,
-    },
-    /// It has expired.
-    #[error("the issued certificate expired at {}", humantime::format_rfc3339_seconds(*not_after))]
-    Expired {
-        /// The end of its validity period.
-        not_after: SystemTime,
-    },
-    /// It is not valid yet.
-    #[error(
-        "the issued certificate is not valid before {}",
-        humantime::format_rfc3339_seconds(*not_before)
-    )]
-    NotYetValid {
-        /// The start of its validity period.
-        not_before: SystemTime,
-    },
-}
+const UNREADABLE: &str = "a certificate of the issued chain cannot be read";
+const NOT_A_CHAIN: &str = "the issued certificate is not 1 to 8 CERTIFICATE blocks in PEM";
 
 impl Credential {
     /// Checks that `issued` is the requested certificate, and joins it with its key.
@@ -80,8 +34,7 @@ impl Credential {
     /// # Guarantees
     ///
     /// The leaf is for this key, has exactly this node as its subject, is for client authentication
-    /// only, is no CA certificate, and is valid at `now`, with leeway for a clock that is behind. A
-    /// provider ID in it is this machine's. The CA's signature is not checked: the certificate
+    /// only, is no CA certificate, and has not expired at `now`. A provider ID in it is this machine's. The CA's signature is not checked: the certificate
     /// comes from the API server over a verified connection, and the API server checks the
     /// signature itself.
     pub fn from_issued(
@@ -89,25 +42,26 @@ impl Credential {
         key: PrivateKey,
         expected: &Expected<'_>,
         now: SystemTime,
-    ) -> Result<Self, IssuedError> {
+    ) -> Result<Self, Invalid> {
         let chain = chain(issued)?;
         for certificate in chain.iter().skip(1) {
-            parse(certificate, Extensions::Opaque).map_err(IssuedError::Unreadable)?;
+            parse(certificate, Extensions::Opaque).map_err(|error| error.within(UNREADABLE))?;
         }
-        let leaf = chain.first().ok_or(IssuedError::NotAChain)?;
-        let certificate = parse(leaf, Extensions::Parsed).map_err(IssuedError::Unreadable)?;
+        let leaf = chain.first().ok_or_else(|| Invalid::new(NOT_A_CHAIN))?;
+        let certificate =
+            parse(leaf, Extensions::Parsed).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
-            return Err(IssuedError::Key);
+            return Err(Invalid::new("the issued certificate is for another key"));
         }
         check_subject(&certificate, expected.node_name)?;
         check_extensions(certificate.extensions(), expected.provider_id)?;
-        let leaf = Leaf::of(&certificate).map_err(IssuedError::Unreadable)?;
-        let (not_before, not_after) = (leaf.validity.not_before, leaf.validity.not_after);
+        let leaf = Leaf::of(&certificate).map_err(|error| error.within(UNREADABLE))?;
+        let not_after = leaf.validity.not_after;
         if now >= not_after {
-            return Err(IssuedError::Expired { not_after });
-        }
-        if now + CLOCK_LEEWAY < not_before {
-            return Err(IssuedError::NotYetValid { not_before });
+            let end = humantime::format_rfc3339_seconds(not_after);
+            return Err(Invalid::new(format!(
+                "the issued certificate expired at {end}"
+            )));
         }
         let blocks: Vec<_> = chain
             .into_iter()
@@ -126,25 +80,22 @@ impl Credential {
 }
 
 /// The certificates of the chain. The API server allows text around the blocks, which is dropped.
-fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, IssuedError> {
+fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, Invalid> {
     let chain = <(SectionKind, Vec<u8>)>::pem_slice_iter(issued)
         .take(MAX_CERTIFICATES + 1)
         .map(|section| match section {
             Ok((SectionKind::Certificate, der)) => Ok(der),
-            _ => Err(IssuedError::NotAChain),
+            _ => Err(Invalid::new(NOT_A_CHAIN)),
         })
         .collect::<Result<Vec<_>, _>>()?;
     if chain.is_empty() || chain.len() > MAX_CERTIFICATES {
-        return Err(IssuedError::NotAChain);
+        return Err(Invalid::new(NOT_A_CHAIN));
     }
     Ok(chain)
 }
 
 /// Requires one organization, one common name, and otherwise only the UID that Kubernetes reads.
-fn check_subject(
-    certificate: &X509Certificate<'_>,
-    node_name: &NodeName,
-) -> Result<(), IssuedError> {
+fn check_subject(certificate: &X509Certificate<'_>, node_name: &NodeName) -> Result<(), Invalid> {
     let common_name = node_name.user_name();
     let subject = certificate.subject();
     let mut seen = (0, 0);
@@ -163,23 +114,24 @@ fn check_subject(
     if seen == (1, 1) {
         return Ok(());
     }
-    Err(IssuedError::Subject {
-        found: subject.to_string(),
-        expected: format!("O={NODES_GROUP}, CN={common_name}"),
-    })
+    let expected = format!("O={NODES_GROUP}, CN={common_name}");
+    let found = subject.to_string();
+    Err(Invalid::new(format!(
+        "the issued certificate is for {found:?}, not for {expected:?}"
+    )))
 }
 
 fn check_extensions(
     extensions: &[X509Extension<'_>],
     provider_id: &ProviderId,
-) -> Result<(), IssuedError> {
+) -> Result<(), Invalid> {
     let (mut signs, mut client) = (false, false);
     for extension in extensions {
         let parsed = extension.parsed_extension();
         if let ParsedExtension::BasicConstraints(basic) = parsed
             && basic.ca
         {
-            return Err(IssuedError::Authority);
+            return Err(Invalid::new("the issued certificate is a CA's"));
         }
         if let ParsedExtension::KeyUsage(usage) = parsed {
             // Exactly `digitalSignature`: bit 0 of RFC 5280 section 4.2.1.3, the lowest bit of this
@@ -199,15 +151,18 @@ fn check_extensions(
         if is(&extension.oid.to_id_string(), oid::PROVIDER_ID) {
             let text = Utf8StringRef::from_der(extension.value);
             if !text.is_ok_and(|text| text.as_str() == provider_id.as_str()) {
-                let expected = provider_id.clone();
-                return Err(IssuedError::ProviderId { expected });
+                return Err(Invalid::new(format!(
+                    "the issued certificate names another provider ID than {provider_id}"
+                )));
             }
         }
     }
     if signs && client {
         Ok(())
     } else {
-        Err(IssuedError::Usages)
+        Err(Invalid::new(
+            "the issued certificate is not for 'digital signature' and 'client auth' alone",
+        ))
     }
 }
 

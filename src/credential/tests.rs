@@ -48,11 +48,11 @@ fn provider_id_extension(id: &str) -> CustomExtension {
     CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 11129, 2, 1, 21], der)
 }
 
-fn accept(issued: &str, key: PrivateKey) -> Result<Credential, IssuedError> {
+fn accept(issued: &str, key: PrivateKey) -> Result<Credential, Invalid> {
     accept_at(issued, key, now())
 }
 
-fn accept_at(issued: &str, key: PrivateKey, at: SystemTime) -> Result<Credential, IssuedError> {
+fn accept_at(issued: &str, key: PrivateKey, at: SystemTime) -> Result<Credential, Invalid> {
     let expected = Expected {
         node_name: &NodeName::parse("n1").unwrap(),
         provider_id: &ProviderId::parse("aws:///a/i-1").unwrap(),
@@ -60,7 +60,7 @@ fn accept_at(issued: &str, key: PrivateKey, at: SystemTime) -> Result<Credential
     Credential::from_issued(issued.as_bytes(), key, &expected, at)
 }
 
-fn refused(change: impl FnOnce(&mut CertificateParams)) -> IssuedError {
+fn refused(change: impl FnOnce(&mut CertificateParams)) -> Invalid {
     let key = PrivateKey::generate().unwrap();
     let certificate = issue(&key, change);
     accept(&certificate.pem(), key).unwrap_err()
@@ -131,7 +131,7 @@ fn a_certificate_for_another_key_is_refused() {
 
     let error = accept(&certificate.pem(), PrivateKey::generate().unwrap()).unwrap_err();
 
-    assert!(matches!(error, IssuedError::Key), "{error}");
+    assert!(error.to_string().ends_with("for another key"), "{error}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn another_subject_is_refused() {
         vec![nodes, name, (DnType::OrganizationalUnitName, "x")],
     ] {
         let error = refused(|params| params.distinguished_name = subject(&attributes));
-        assert!(matches!(error, IssuedError::Subject { .. }), "{error}");
+        assert!(error.to_string().contains(", not for \"O="), "{error}");
     }
 }
 
@@ -154,7 +154,7 @@ fn another_subject_is_refused() {
 fn a_ca_certificate_is_refused() {
     let error = refused(|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
 
-    assert!(matches!(error, IssuedError::Authority), "{error}");
+    assert!(error.to_string().ends_with("is a CA's"), "{error}");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn other_usages_are_refused() {
             params.key_usages = usages;
             params.extended_key_usages = purposes;
         });
-        assert!(matches!(error, IssuedError::Usages), "{error}");
+        assert!(error.to_string().ends_with("alone"), "{error}");
     }
 }
 
@@ -194,7 +194,7 @@ fn another_provider_id_is_refused() {
     let other = provider_id_extension("aws:///a/i-2");
     let error = refused(|params| params.custom_extensions = vec![other]);
 
-    assert!(matches!(error, IssuedError::ProviderId { .. }), "{error}");
+    assert!(error.to_string().contains("another provider ID"), "{error}");
 }
 
 #[test]
@@ -205,11 +205,9 @@ fn a_certificate_out_of_its_time_is_refused() {
     let again = || PrivateKey::from_pem(Secret::new(first.pem().expose().clone())).unwrap();
 
     let late = accept_at(&pem, again(), now() + 8 * DAY).unwrap_err();
-    let early = accept_at(&pem, again(), now() - DAY).unwrap_err();
     accept_at(&pem, again(), now() - Duration::from_secs(590)).unwrap();
 
-    assert!(matches!(late, IssuedError::Expired { .. }), "{late}");
-    assert!(matches!(early, IssuedError::NotYetValid { .. }), "{early}");
+    assert!(late.to_string().contains("expired at"), "{late}");
 }
 
 #[test]
@@ -220,11 +218,14 @@ fn what_is_no_chain_is_refused() {
 
     for issued in ["", "certificate", &with_key, &pem.repeat(9)] {
         let error = accept(issued, key()).unwrap_err();
-        assert!(matches!(error, IssuedError::NotAChain), "{error}");
+        assert!(
+            error.to_string().ends_with("CERTIFICATE blocks in PEM"),
+            "{error}"
+        );
     }
     let hollow = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let error = accept(hollow, key()).unwrap_err();
-    assert!(matches!(error, IssuedError::Unreadable(_)), "{error}");
+    assert!(error.to_string().contains("cannot be read"), "{error}");
 }
 
 #[test]
@@ -256,14 +257,10 @@ fn a_torn_file_is_no_credential() {
             "{length}"
         );
     }
-    assert!(matches!(
-        Credential::from_store("\n"),
-        Err(CredentialError::Empty)
-    ));
-    assert!(matches!(
-        Credential::from_store(text.get(key_start..).unwrap()),
-        Err(CredentialError::NoCertificate)
-    ));
+    let error = Credential::from_store("\n").unwrap_err();
+    assert_eq!(error, Invalid::new("the file is empty"));
+    let error = Credential::from_store(text.get(key_start..).unwrap()).unwrap_err();
+    assert_eq!(error, Invalid::new(NO_CERTIFICATE));
 }
 
 #[test]
@@ -271,10 +268,11 @@ fn a_pair_that_does_not_match_is_no_credential() {
     let (one, other) = (valid(), valid());
     let text = format!("{}{}", one.certificate_pem(), other.key_pem().expose());
 
-    assert!(matches!(
-        Credential::from_store(&text),
-        Err(CredentialError::Mismatch)
-    ));
+    let error = Credential::from_store(&text).unwrap_err();
+    assert!(
+        error.to_string().contains("is not the certificate\'s"),
+        "{error}"
+    );
 }
 
 #[test]

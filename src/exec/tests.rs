@@ -9,7 +9,7 @@ const FULL: &str = concat!(
     "\n"
 );
 
-fn parse(text: &str) -> Result<ExecInfo<'_>, ExecInfoError> {
+fn parse(text: &str) -> Result<ExecInfo<'_>, Failure> {
     ExecInfo::parse(OsStr::new(text))
 }
 
@@ -18,17 +18,14 @@ fn the_cluster_is_handed_on_as_it_came() {
     let info = parse(FULL).unwrap();
 
     assert_eq!(info.version, ApiVersion::V1);
-    assert_eq!(
-        info.cluster,
-        Some(ExecCluster {
-            server: "https://127.0.0.1:6443".into(),
-            tls_server_name: Some("kubernetes".into()),
-            insecure_skip_tls_verify: false,
-            certificate_authority_data: Some("Q0E=".into()),
-            proxy_url: Some("http://proxy:3128".into()),
-            config: Some(r#"{"nodeName":"n1"}"#),
-        })
-    );
+    let cluster = info.cluster.unwrap();
+    assert_eq!(cluster.server, "https://127.0.0.1:6443");
+    assert_eq!(cluster.tls_server_name.as_deref(), Some("kubernetes"));
+    assert!(!cluster.insecure_skip_tls_verify);
+    assert_eq!(cluster.certificate_authority_data.as_deref(), Some("Q0E="));
+    assert_eq!(cluster.proxy_url.as_deref(), Some("http://proxy:3128"));
+    let config = cluster.config.map(RawValue::get);
+    assert_eq!(config, Some(r#"{"nodeName":"n1"}"#));
 }
 
 #[test]
@@ -39,7 +36,8 @@ fn both_versions_are_spoken_with_and_without_a_cluster() {
                 r#"{{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/{name}","spec":{spec}}}"#
             );
             let info = parse(&text).unwrap();
-            assert_eq!((info.version, info.cluster), (version, None));
+            assert_eq!(info.version, version);
+            assert!(info.cluster.is_none());
         }
     }
 }
@@ -48,10 +46,11 @@ fn both_versions_are_spoken_with_and_without_a_cluster() {
 fn the_extension_may_be_any_json() {
     for config in [r#"{"a":[1,{"b":null}]}"#, "[1]", r#""text""#, "true"] {
         let text = FULL.replace(r#"{"nodeName":"n1"}"#, config);
-        assert_eq!(parse(&text).unwrap().cluster.unwrap().config, Some(config));
+        let cluster = parse(&text).unwrap().cluster.unwrap();
+        assert_eq!(cluster.config.map(RawValue::get), Some(config));
     }
     let text = FULL.replace(r#"{"nodeName":"n1"}"#, "null");
-    assert_eq!(parse(&text).unwrap().cluster.unwrap().config, None);
+    assert!(parse(&text).unwrap().cluster.unwrap().config.is_none());
 }
 
 #[test]
@@ -68,7 +67,6 @@ fn fields_that_a_later_client_go_adds_are_passed_over() {
 fn an_empty_variable_is_named() {
     for text in ["", "\n", "  "] {
         let error = parse(text).unwrap_err();
-        assert!(matches!(error, ExecInfoError::Empty), "{error:?}");
         assert!(
             error
                 .to_string()
@@ -80,34 +78,29 @@ fn an_empty_variable_is_named() {
 #[test]
 fn a_truncated_variable_is_told_from_a_broken_one() {
     let (text, _) = FULL.split_at(60);
-    assert!(matches!(
-        parse(text),
-        Err(ExecInfoError::Truncated { len: 60 })
-    ));
+    let error = parse(text).unwrap_err();
+    assert!(error.what().ends_with("cut off after 60 bytes"), "{error}");
 
     for text in ["kind: ExecCredential", "{\"kind\":}", &format!("{FULL}x")] {
         let error = parse(text).unwrap_err();
-        assert!(matches!(error, ExecInfoError::NotJson { .. }), "{error:?}");
+        assert!(error.what().contains("is not JSON from column"), "{error}");
     }
 }
 
 #[test]
 fn binary_is_no_text() {
     let error = ExecInfo::parse(OsStr::from_bytes(b"\x7fELF\xff\x00")).unwrap_err();
-    assert!(matches!(error, ExecInfoError::NotText), "{error:?}");
+    assert!(error.what().ends_with("is not UTF-8"), "{error}");
 
     let error = parse("\u{1}\u{2}").unwrap_err();
-    assert!(matches!(error, ExecInfoError::NotJson { .. }), "{error:?}");
+    assert!(error.what().contains("is not JSON from column"), "{error}");
 }
 
 #[test]
 fn ten_megabytes_are_not_parsed() {
     let error = parse(&" ".repeat(10 << 20)).unwrap_err();
 
-    assert!(
-        matches!(error, ExecInfoError::TooLarge { len: 10_485_760 }),
-        "{error:?}"
-    );
+    assert!(error.what().contains("has 10485760 bytes"), "{error}");
 }
 
 #[test]
@@ -121,13 +114,13 @@ fn another_kind_or_version_is_named() {
 
     let version = FULL.replace("k8s.io/v1", "k8s.io/v1alpha1");
     let error = parse(&version).unwrap_err();
-    assert!(matches!(&error, ExecInfoError::Version { found } if found.ends_with("/v1alpha1")));
+    assert!(error.what().contains("/v1alpha1\"; set the"), "{error}");
 
-    assert!(matches!(parse("{}"), Err(ExecInfoError::Kind { found }) if found.is_empty()));
+    let error = parse("{}").unwrap_err();
+    assert!(error.what().contains("field kind is \"\""), "{error}");
     let unversioned = r#"{"kind":"ExecCredential"}"#;
-    assert!(
-        matches!(parse(unversioned), Err(ExecInfoError::Version { found }) if found.is_empty())
-    );
+    let error = parse(unversioned).unwrap_err();
+    assert!(error.what().contains("apiVersion is \"\""), "{error}");
 }
 
 #[test]
@@ -139,27 +132,20 @@ fn a_field_of_another_type_is_named() {
     ] {
         let text = FULL.replacen(from, to, 1);
         let error = parse(&text).unwrap_err();
-        let ExecInfoError::Field { path } = &error else {
-            panic!("{error:?}")
-        };
-        assert_eq!(path, expected);
+        let expected = format!("field {expected} is not what");
+        assert!(error.what().contains(&expected), "{error}");
     }
 }
 
 #[test]
 fn one_line_of_json_is_the_answer() {
     let key = Secret::new("-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n".to_owned());
-    let credential = ExecCredential {
-        version: ApiVersion::V1Beta1,
-        expiration: SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_225_600_999),
-        certificate_pem: "-----BEGIN CERTIFICATE-----\nc\n-----END CERTIFICATE-----\n",
-        key_pem: &key,
-    };
-    let mut written = Vec::new();
-    credential.write_to(&mut written).unwrap();
+    let expiration = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_225_600_999);
+    let certificate = "-----BEGIN CERTIFICATE-----\nc\n-----END CERTIFICATE-----\n";
+    let written = exec_credential(ApiVersion::V1Beta1, expiration, certificate, &key).unwrap();
 
     assert_eq!(
-        String::from_utf8(written).unwrap(),
+        str::from_utf8(&written).unwrap(),
         concat!(
             r#"{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","status":"#,
             r#"{"expirationTimestamp":"2026-01-01T00:00:00Z","#,
@@ -168,7 +154,6 @@ fn one_line_of_json_is_the_answer() {
             "\n"
         )
     );
-    assert!(!format!("{credential:?}").contains("PRIVATE"));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::settings::{Setting, Value, ValueError};
+use crate::failure::Invalid;
+use crate::settings::{Setting, Value};
 
 /// The setting, for providers of machines in AWS.
 pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
@@ -12,8 +13,6 @@ pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
     "URL",
     "The instance metadata service, where it is not at its usual addresses",
 );
-
-const NEEDED: ValueError = ValueError::Needed("http:// and an IP address, with or without a port,");
 
 /// The endpoint of the instance metadata service. It is an IP address, so that no resolver stands
 /// between the machine and its identity.
@@ -33,8 +32,9 @@ impl fmt::Display for MetadataEndpoint {
 
 impl Value for MetadataEndpoint {
     /// Accepts `http://<address>`, with or without a port.
-    fn read(text: &str) -> Result<Self, ValueError> {
-        let address = text.strip_prefix("http://").ok_or(NEEDED)?;
+    fn read(text: &str) -> Result<Self, Invalid> {
+        let needed = || Invalid::needed("http:// and an IP address, with or without a port,");
+        let address = text.strip_prefix("http://").ok_or_else(needed)?;
         let address = address.strip_suffix('/').unwrap_or(address);
         let unbracketed = address.trim_start_matches('[').trim_end_matches(']');
         let without_port = || unbracketed.parse::<IpAddr>().map(|ip| (ip, 80).into());
@@ -42,7 +42,7 @@ impl Value for MetadataEndpoint {
             .parse::<SocketAddr>()
             .or_else(|_| without_port())
             .map(Self)
-            .map_err(|_| NEEDED)
+            .map_err(|_| needed())
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
             "http://user@127.0.0.1",
             "http://",
         ] {
-            assert_eq!(MetadataEndpoint::read(text), Err(NEEDED), "{text}");
+            assert!(MetadataEndpoint::read(text).is_err(), "{text}");
         }
     }
 }

@@ -4,11 +4,12 @@ use std::error::Error;
 use std::io::{self, Read as _};
 use std::time::{Duration, Instant};
 
+use kubelet_attestation::errors::error_chain;
 use reqwest::{Method, StatusCode, redirect};
 use rustls::RootCertStore;
 use zeroize::Zeroizing;
 
-use super::error::ImdsError;
+use super::error::{ErrorKind, ImdsError};
 use crate::clock::Deadline;
 use crate::failure::{causes, innermost};
 use crate::kube::tls_configuration;
@@ -39,10 +40,13 @@ pub(super) struct Question<'a> {
 
 impl Client {
     pub(super) fn new() -> Result<Self, ImdsError> {
-        let failed = |source| ImdsError::Client { source };
+        let failed = |error: &dyn Error| {
+            let what = "cannot set up a client for the instance metadata service";
+            ImdsError::new(ErrorKind::Client, format!("{what}: {}", error_chain(error)))
+        };
         // Never used, because there is no TLS here. Without one the library looks for a default.
-        let tls = tls_configuration(RootCertStore::empty(), None)
-            .map_err(|error| failed(io::Error::other(error)))?;
+        let tls =
+            tls_configuration(RootCertStore::empty(), None).map_err(|error| failed(&error))?;
         reqwest::blocking::Client::builder()
             .tls_backend_preconfigured(tls)
             .no_proxy()
@@ -51,7 +55,7 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
             .map(Self)
-            .map_err(|error| failed(io::Error::other(error)))
+            .map_err(|error| failed(&error))
     }
 
     /// Sends the request and returns the body of a 200 answer.
@@ -71,7 +75,10 @@ impl Client {
             .timeout(deadline.remaining().min(EXCHANGE_TIMEOUT))
             .send()
             .map_err(|error| failed(&error))?;
-        question.check(response.status())?;
+        if response.status() != StatusCode::OK {
+            let status = response.status().as_u16();
+            return Err(ImdsError::of_status(status, question.path));
+        }
         // Allocated in advance: a buffer that grows would leave copies of a secret in memory.
         let mut body = Zeroizing::new(Vec::with_capacity(USUAL_ANSWER_LEN));
         response
@@ -81,67 +88,57 @@ impl Client {
         if u64::try_from(body.len()).is_ok_and(|len| len <= MAX_ANSWER_LEN) {
             return Ok(body);
         }
-        Err(ImdsError::TooLarge {
-            path: question.path.to_owned(),
-            limit: MAX_ANSWER_LEN,
-        })
+        Err(question.invalid(&format!("with more than {MAX_ANSWER_LEN} bytes")))
     }
 }
 
 impl Question<'_> {
-    fn check(&self, status: StatusCode) -> Result<(), ImdsError> {
-        match status.as_u16() {
-            200 => Ok(()),
-            status => Err(ImdsError::Status {
-                path: self.path.to_owned(),
-                status,
-            }),
-        }
+    /// The error of an answer that cannot be used.
+    pub(super) fn invalid(&self, how: &str) -> ImdsError {
+        let what = format!("the instance metadata service answers {} {how}", self.path);
+        ImdsError::new(ErrorKind::Invalid, what)
     }
 
     fn explain(&self, error: &(dyn Error + 'static), waited: Duration) -> ImdsError {
-        let endpoint = self.endpoint.to_owned();
-        let path = self.path.to_owned();
-        match Fault::of(error) {
-            Fault::Connect => ImdsError::Unreachable {
-                tried: format!("{endpoint}: {}", innermost(error)),
-            },
-            Fault::Timeout => ImdsError::TimedOut {
-                endpoint,
-                path,
-                waited,
-            },
-            Fault::Other => ImdsError::NotHttp {
-                endpoint,
-                path,
-                why: innermost(error),
-            },
+        let (endpoint, path) = (self.endpoint, self.path);
+        let mut kind = kind(error);
+        if kind == ErrorKind::TimedOut && self.method == Method::PUT {
+            kind = ErrorKind::TokenTimedOut;
         }
+        let what = match kind {
+            ErrorKind::Unreachable => format!("{endpoint}: {}", innermost(error)),
+            ErrorKind::TokenTimedOut => format!(
+                "the instance metadata service at {endpoint} takes the request for a token and \
+                 does not answer within {waited:.1?}, as where its answer needs more hops than the \
+                 instance's hop limit allows"
+            ),
+            ErrorKind::TimedOut => format!(
+                "the instance metadata service at {endpoint} did not answer {path} within {waited:.1?}"
+            ),
+            ErrorKind::NotHttp | ErrorKind::Status(_) | ErrorKind::Invalid | ErrorKind::Client => {
+                format!(
+                    "what answers at {endpoint} for {path} does not speak HTTP to its end: {}",
+                    innermost(error)
+                )
+            }
+        };
+        ImdsError::new(kind, what)
     }
 }
 
-enum Fault {
-    Connect,
-    Timeout,
-    Other,
-}
-
-impl Fault {
-    fn of(error: &(dyn Error + 'static)) -> Self {
-        for cause in causes(error) {
-            if let Some(error) = cause.downcast_ref::<reqwest::Error>() {
-                if error.is_connect() {
-                    return Self::Connect;
-                }
-                if error.is_timeout() {
-                    return Self::Timeout;
-                }
-            }
-            let io = cause.downcast_ref::<io::Error>();
-            if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
-                return Self::Timeout;
-            }
+/// The kind of an error of the HTTP library.
+fn kind(error: &(dyn Error + 'static)) -> ErrorKind {
+    for cause in causes(error) {
+        let http = cause.downcast_ref::<reqwest::Error>();
+        if http.is_some_and(reqwest::Error::is_connect) {
+            return ErrorKind::Unreachable;
         }
-        Self::Other
+        let io = cause.downcast_ref::<io::Error>();
+        if http.is_some_and(reqwest::Error::is_timeout)
+            || io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+        {
+            return ErrorKind::TimedOut;
+        }
     }
+    ErrorKind::NotHttp
 }

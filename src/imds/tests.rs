@@ -55,12 +55,12 @@ impl Service {
         })
     }
 
-    fn open(&self, deadline: Duration) -> Result<Imds, ImdsError> {
+    fn open(&self, deadline: Duration) -> Result<Imds, Failure> {
         let endpoint = MetadataEndpoint::read(&format!("http://{}", self.address)).unwrap();
         Imds::open(Some(endpoint), Deadline::after(deadline))
     }
 
-    fn read(&self, deadline: Duration) -> Result<Text, ImdsError> {
+    fn read(&self, deadline: Duration) -> Result<Text, Failure> {
         let deadline = Deadline::after(deadline);
         let imds = self.open(PATIENCE)?;
         imds.read("meta-data/instance-id", deadline)
@@ -164,7 +164,7 @@ fn an_answer_without_end_is_not_read() {
 
     let error = service.read(PATIENCE).unwrap_err();
 
-    assert!(matches!(error, ImdsError::TooLarge { .. }), "{error}");
+    assert!(error.what().contains("more than 65536 bytes"), "{error}");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_byte_now_and_then_does_not_hold_a_read_up() {
 
     let error = service.read(A_WHILE).unwrap_err();
 
-    assert!(matches!(error, ImdsError::TimedOut { .. }), "{error}");
+    assert!(error.what().contains("did not answer /latest/"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
@@ -193,7 +193,6 @@ fn a_token_that_does_not_come_is_named_as_the_hop_limits_symptom() {
 
     let error = service.open(A_WHILE).unwrap_err();
 
-    assert!(matches!(error, ImdsError::TokenTimedOut { .. }), "{error}");
     assert!(error.to_string().contains("hop limit"), "{error}");
     assert!(error.remedy().contains("HttpPutResponseHopLimit"));
 }
@@ -270,7 +269,7 @@ fn neither_token_nor_answer_is_shown() {
 
     let error = imds.read("x", Deadline::after(PATIENCE)).unwrap_err();
 
-    assert!(matches!(error, ImdsError::NotText { .. }), "{error}");
+    assert!(error.what().ends_with("with what is no text"), "{error}");
     let shown = format!("{imds:?} {error:?} {error}");
     assert!(
         !shown.contains("to-ken") && !shown.contains("secret"),

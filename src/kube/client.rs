@@ -1,6 +1,5 @@
 //! The client of the API server.
 
-use std::io;
 use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +12,11 @@ use reqwest::{Method, Proxy, StatusCode, Url, redirect};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::error::{ApiError, ApiFault};
+use super::error::{ApiError, ApiErrorKind};
 use super::kubeconfig::{ClusterEndpoint, Identity, Login, Refused, identity};
 use super::proxy;
 use super::tls;
-use super::transport::{Answer, Lines, Question, Transport, failure};
+use super::transport::{Answer, Question, Stream, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireCsr, WireList};
 use super::watch::Watch;
 use crate::clock::Deadline;
@@ -71,17 +70,17 @@ impl ApiClient {
         environment: Environment<'_>,
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
-        let unusable = |(field, why)| ApiFault::Unusable { field, why }.of(server);
+        let unusable = |(field, why): (&str, Refused)| {
+            ApiErrorKind::Unusable.error(format!("cannot talk to {server}: {field}: {why}"))
+        };
         let (identity, headers) = present(login).map_err(unusable)?;
         let roots = tls::roots(endpoint.ca())
             .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
-        let tls = tls::configure(roots, identity)
-            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
-        let route = Route::to(endpoint, environment).map_err(unusable)?;
-        let base = route.base;
+        let tls =
+            tls::configure(roots, identity).map_err(|error| ApiError::of_client(server, &error))?;
+        let (builder, base) = route(endpoint, environment).map_err(unusable)?;
         let name = base.host_str().unwrap_or_default().to_owned();
-        let client = route
-            .builder
+        let client = builder
             .tls_backend_preconfigured(tls)
             .default_headers(headers)
             .user_agent(USER_AGENT)
@@ -90,7 +89,7 @@ impl ApiClient {
             .referer(false)
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
-            .map_err(|error| ApiFault::Client(io::Error::other(error)).of(server))?;
+            .map_err(|error| ApiError::of_client(server, &error))?;
         Ok(Self {
             transport: Transport::new(client, server.to_owned(), name),
             requests: beneath(base.clone(), COLLECTION),
@@ -111,33 +110,31 @@ impl ApiClient {
             body: Some(csr.to_json()),
             what: "creating the request",
         };
-        let answer = self.transport.exchange(&question, deadline)?;
-        if answer.status.is_success() {
-            return self.object(&answer.body).map(Some);
-        }
-        if answer.status == StatusCode::CONFLICT && failure(&answer.body).reason == "AlreadyExists"
-        {
-            return Ok(None);
-        }
-        Err(self.transport.refusal(&answer))
+        self.object_unless(&question, (StatusCode::CONFLICT, "AlreadyExists"), deadline)
     }
 
     /// Reads a request. `None` if it does not exist.
     pub fn get(&self, name: &str, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
-        let question = Question {
-            method: Method::GET,
-            url: beneath(self.requests.clone(), [name]),
-            body: None,
-            what: "reading the request",
-        };
-        let answer = self.transport.exchange(&question, deadline)?;
-        if answer.status == StatusCode::OK {
-            return self.object(&answer.body).map(Some);
+        let url = beneath(self.requests.clone(), [name]);
+        let question = Question::read(url, "reading the request");
+        self.object_unless(&question, (StatusCode::NOT_FOUND, "NotFound"), deadline)
+    }
+
+    /// The object in the answer. `None` for an error with this status and reason.
+    fn object_unless(
+        &self,
+        question: &Question,
+        (status, reason): (StatusCode, &str),
+        deadline: Deadline,
+    ) -> Result<Option<CsrObject>, ApiError> {
+        let answer = self.transport.exchange(question, deadline)?;
+        if answer.status.is_success() {
+            self.object(&answer.body).map(Some)
+        } else if answer.status == status && failure(&answer.body).reason == reason {
+            Ok(None)
+        } else {
+            Err(self.transport.refusal(&answer))
         }
-        if answer.status == StatusCode::NOT_FOUND && failure(&answer.body).reason == "NotFound" {
-            return Ok(None);
-        }
-        Err(self.transport.refusal(&answer))
     }
 
     /// Tests the write that a kubelet makes every ten seconds. Applies the node's Lease without any
@@ -185,7 +182,7 @@ impl ApiClient {
         name: &str,
         after: &str,
         deadline: Deadline,
-    ) -> Result<Result<Lines, Answer>, ApiError> {
+    ) -> Result<Stream<'_>, ApiError> {
         let mut url = self.named(name);
         url.query_pairs_mut()
             .append_pair("watch", "true")
@@ -194,13 +191,8 @@ impl ApiClient {
                 "timeoutSeconds",
                 &(deadline.remaining().as_secs() + 1).to_string(),
             );
-        let question = Question {
-            method: Method::GET,
-            url,
-            body: None,
-            what: "watching the request",
-        };
-        self.transport.stream(&question, deadline)
+        let question = Question::read(url, "watching the request");
+        self.transport.send(&question, deadline)
     }
 
     /// Reads the request of this name, if it exists, and the resource version of the list.
@@ -209,19 +201,13 @@ impl ApiClient {
         name: &str,
         deadline: Deadline,
     ) -> Result<(Option<CsrObject>, String), ApiError> {
-        let (method, url) = (Method::GET, self.named(name));
-        let question = Question {
-            method,
-            url,
-            body: None,
-            what: "listing the request",
-        };
+        let question = Question::read(self.named(name), "listing the request");
         let answer = self.transport.exchange(&question, deadline)?;
         if answer.status != StatusCode::OK {
             return Err(self.transport.refusal(&answer));
         }
         let list: WireList =
-            serde_json::from_slice(&answer.body).map_err(|source| self.not_an_object(source))?;
+            serde_json::from_slice(&answer.body).map_err(|why| self.not_an_object(&why))?;
         let object = list
             .items
             .into_iter()
@@ -244,17 +230,22 @@ impl ApiClient {
 
     /// Parses an object.
     pub(super) fn object(&self, json: &[u8]) -> Result<CsrObject, ApiError> {
-        let wire = serde_json::from_slice(json).map_err(|source| self.not_an_object(source))?;
+        let wire = serde_json::from_slice(json).map_err(|why| self.not_an_object(&why))?;
         self.understand(wire)
     }
 
     fn understand(&self, wire: WireCsr) -> Result<CsrObject, ApiError> {
-        CsrObject::try_from(wire)
-            .map_err(|source| ApiFault::Malformed(source).of(self.transport.server()))
+        CsrObject::try_from(wire).map_err(|why| {
+            let server = self.transport.server();
+            let what = format!("the answer of {server} cannot be understood: {why}");
+            ApiErrorKind::NotAnApiServer.error(what)
+        })
     }
 
-    pub(super) fn not_an_object(&self, source: serde_json::Error) -> ApiError {
-        ApiFault::NotAnObject(source).of(self.transport.server())
+    pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
+        let server = self.transport.server();
+        let what = format!("the answer of {server} is not the object that was asked for: {why}");
+        ApiErrorKind::NotAnApiServer.error(what)
     }
 }
 
@@ -276,61 +267,47 @@ fn present(login: &Login) -> Result<(Option<Identity>, HeaderMap), (&'static str
     }
 }
 
-/// The way to the server, and the base URL of requests.
-struct Route {
-    builder: ClientBuilder,
-    base: Url,
+/// The way to the server, and the base URL of requests. An error names the invalid field.
+fn route(
+    endpoint: &ClusterEndpoint,
+    environment: Environment<'_>,
+) -> Result<(ClientBuilder, Url), (&'static str, Refused)> {
+    let server = endpoint.url();
+    let inherited = match endpoint.proxy() {
+        Some(_) => None,
+        None => proxy::from_environment(server, environment),
+    };
+    let builder = ClientBuilder::new();
+    let proxy = endpoint.proxy().or(inherited.as_ref());
+    match (proxy, endpoint.tls_server_name()) {
+        // A proxy resolves the URL's host itself, so the URL cannot have the certificate's name.
+        (Some(_), Some(_)) => Err(("tls-server-name", Refused::ProxyWithServerName)),
+        (Some(proxy), None) => {
+            let proxy = Proxy::all(proxy.expose()).map_err(|_| ("proxy-url", Refused::NotAUrl))?;
+            Ok((builder.proxy(proxy), server.clone()))
+        }
+        (None, None) => Ok((builder.no_proxy(), server.clone())),
+        (None, Some(name)) => under_another_name(builder.no_proxy(), server, name)
+            .ok_or(("tls-server-name", Refused::NotAServerName)),
+    }
 }
 
-impl Route {
-    fn to(
-        endpoint: &ClusterEndpoint,
-        environment: Environment<'_>,
-    ) -> Result<Self, (&'static str, Refused)> {
-        let server = endpoint.url();
-        let inherited = match endpoint.proxy() {
-            Some(_) => None,
-            None => proxy::from_environment(server, environment),
-        };
-        let builder = ClientBuilder::new();
-        let proxy = endpoint.proxy().or(inherited.as_ref());
-        match (proxy, endpoint.tls_server_name()) {
-            // A proxy resolves the URL's host itself, so the URL cannot have the certificate's
-            // name.
-            (Some(_), Some(_)) => Err(("tls-server-name", Refused::ProxyWithServerName)),
-            (Some(proxy), None) => {
-                let proxy =
-                    Proxy::all(proxy.expose()).map_err(|_| ("proxy-url", Refused::NotAUrl))?;
-                Ok(Self {
-                    builder: builder.proxy(proxy),
-                    base: server.clone(),
-                })
-            }
-            (None, None) => Ok(Self {
-                builder: builder.no_proxy(),
-                base: server.clone(),
-            }),
-            (None, Some(name)) => Self::under_another_name(builder.no_proxy(), server, name)
-                .ok_or(("tls-server-name", Refused::NotAServerName)),
-        }
-    }
-
-    /// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver
-    /// leads to the real host, and the `Host` header has its name.
-    fn under_another_name(builder: ClientBuilder, server: &Url, name: &str) -> Option<Self> {
-        let mut base = server.clone();
-        base.set_host(Some(name)).ok()?;
-        let host = server
-            .host_str()?
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        let authority = HeaderValue::from_str(server.authority()).ok()?;
-        let builder = builder
-            .dns_resolver(Arc::new(Elsewhere { host }))
-            .default_headers(HeaderMap::from_iter([(HOST, authority)]));
-        Some(Self { builder, base })
-    }
+/// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver leads
+/// to the real host, and the `Host` header has its name.
+fn under_another_name(
+    builder: ClientBuilder,
+    server: &Url,
+    name: &str,
+) -> Option<(ClientBuilder, Url)> {
+    let mut base = server.clone();
+    base.set_host(Some(name)).ok()?;
+    let host = server.host_str()?.trim_start_matches('[');
+    let host = host.trim_end_matches(']').to_owned();
+    let authority = HeaderValue::from_str(server.authority()).ok()?;
+    let builder = builder
+        .dns_resolver(Arc::new(Elsewhere { host }))
+        .default_headers(HeaderMap::from_iter([(HOST, authority)]));
+    Some((builder, base))
 }
 
 /// A resolver that returns the addresses of one host, whatever the name.

@@ -3,16 +3,17 @@
 
 mod client;
 mod error;
-pub mod kubeconfig;
+pub(crate) mod kubeconfig;
 mod proxy;
 #[cfg(feature = "testing")]
-pub mod testing;
+pub(crate) mod testing;
 mod tls;
 mod transport;
 mod types;
 mod watch;
 
 pub use client::ApiClient;
-pub use error::{ApiError, ApiFault};
+pub use error::ApiError;
+pub(crate) use error::ApiErrorKind;
 pub(crate) use tls::configure as tls_configuration;
-pub use types::{CsrObject, CsrState, Malformed, NewCsr};
+pub use types::{CsrObject, CsrState, NewCsr};

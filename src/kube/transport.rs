@@ -4,7 +4,7 @@
 //! Neither a resolver that hangs nor a server that sends a byte a second can block the caller.
 
 use std::error::Error;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::mem::ManuallyDrop;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -14,7 +14,7 @@ use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
 
-use super::error::{ApiError, ApiFault};
+use super::error::{ApiError, ApiErrorKind};
 use super::tls;
 use super::types::WireFailure;
 use crate::clock::{self, Deadline};
@@ -39,7 +39,7 @@ const JSON: &str = "application/json";
 const APPLY: &str = "application/apply-patch+yaml";
 
 /// The connection to one API server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Transport {
     // Dropping the client would wait for its thread, which may itself wait for a resolver that
     // never answers.
@@ -58,6 +58,18 @@ pub(super) struct Question {
     pub(super) what: &'static str,
 }
 
+impl Question {
+    /// A GET.
+    pub(super) fn read(url: Url, what: &'static str) -> Self {
+        Self {
+            method: Method::GET,
+            url,
+            body: None,
+            what,
+        }
+    }
+}
+
 /// An HTTP answer of any status.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -68,9 +80,10 @@ pub(super) struct Answer {
 /// A report of an exchange's thread.
 enum Report {
     Head(Head),
-    Body(Vec<u8>),
-    Failed(ApiError),
+    Line(Vec<u8>),
 }
+
+type Reports = Receiver<Result<Report, ApiError>>;
 
 struct Head {
     status: StatusCode,
@@ -78,18 +91,13 @@ struct Head {
     retry_after: Option<Duration>,
 }
 
-/// The lines of a streamed answer.
+/// An HTTP answer of any status, whose body arrives in lines.
 #[derive(Debug)]
-pub(super) struct Lines {
-    reports: Receiver<Report>,
-}
-
-/// The next part of a streamed answer.
-#[derive(Debug)]
-pub(super) enum Next {
-    Line(Vec<u8>),
-    End,
-    Deadline,
+pub(super) struct Stream<'a> {
+    pub(super) status: StatusCode,
+    transport: &'a Transport,
+    what: &'static str,
+    reports: Reports,
 }
 
 impl Transport {
@@ -106,62 +114,30 @@ impl Transport {
         &self.server
     }
 
-    /// Sends the request and reads the whole answer. Pauses if the server asks for it and the
-    /// deadline allows.
+    /// Sends the request and reads the whole answer.
     pub(super) fn exchange(
         &self,
         question: &Question,
         deadline: Deadline,
     ) -> Result<Answer, ApiError> {
-        let (head, reports) = self.patiently(question, deadline, Reading::Whole)?;
-        let body = match self.report(&reports, question.what, deadline)? {
-            Report::Body(body) => body,
-            Report::Failed(error) => return Err(error),
-            Report::Head(_) => Vec::new(),
-        };
-        Ok(Answer {
-            status: head.status,
-            body,
-        })
+        self.send(question, deadline)?.whole(deadline)
     }
 
-    /// Sends the request and streams the lines of the answer. An answer other than 200 is read as a
-    /// whole.
-    pub(super) fn stream(
+    /// Sends the request. Pauses if the server asks for it and the deadline allows.
+    pub(super) fn send(
         &self,
         question: &Question,
         deadline: Deadline,
-    ) -> Result<Result<Lines, Answer>, ApiError> {
-        let (head, reports) = self.patiently(question, deadline, Reading::Lines)?;
-        if head.status == StatusCode::OK {
-            return Ok(Ok(Lines { reports }));
-        }
-        match self.report(&reports, question.what, deadline)? {
-            Report::Body(body) => Ok(Err(Answer {
-                status: head.status,
-                body,
-            })),
-            Report::Failed(error) => Err(error),
-            Report::Head(_) => Ok(Err(Answer {
-                status: head.status,
-                body: Vec::new(),
-            })),
-        }
-    }
-
-    fn patiently(
-        &self,
-        question: &Question,
-        deadline: Deadline,
-        reading: Reading,
-    ) -> Result<(Head, Receiver<Report>), ApiError> {
+    ) -> Result<Stream<'_>, ApiError> {
         let mut pauses = 0;
         loop {
-            let reports = self.start(question.clone(), deadline, reading)?;
+            let reports = self.start(question.clone(), deadline)?;
             let head = match self.report(&reports, question.what, deadline)? {
-                Report::Head(head) => head,
-                Report::Failed(error) => return Err(error),
-                Report::Body(_) => continue,
+                Some(Report::Head(head)) => head,
+                Some(Report::Line(_)) | None => {
+                    let ended = io::Error::other("its thread has ended");
+                    return Err(ApiError::of_client(&self.server, &ended));
+                }
             };
             self.compare_clocks(&head)?;
             match head.retry_after {
@@ -169,47 +145,52 @@ impl Transport {
                     pauses += 1;
                     thread::sleep(pause);
                 }
-                Some(_) | None => return Ok((head, reports)),
+                Some(_) | None => {
+                    return Ok(Stream {
+                        status: head.status,
+                        transport: self,
+                        what: question.what,
+                        reports,
+                    });
+                }
             }
         }
     }
 
-    fn start(
-        &self,
-        question: Question,
-        deadline: Deadline,
-        reading: Reading,
-    ) -> Result<Receiver<Report>, ApiError> {
+    fn start(&self, question: Question, deadline: Deadline) -> Result<Reports, ApiError> {
+        // One report at a time: a server that sends faster than the caller reads has to wait.
         let (sender, reports) = sync_channel(1);
-        let exchange = Exchange {
-            client: Client::clone(&self.client),
-            server: self.server.clone(),
-            name: self.name.clone(),
-            what: question.what,
-            reading,
+        let transport = self.clone();
+        let run = move || {
+            if let Err(error) = transport.converse(question, deadline, &sender) {
+                // If the caller has left, its deadline has passed, and it needs no report.
+                drop(sender.send(Err(error)));
+            }
         };
         thread::Builder::new()
             .name("exchange".to_owned())
-            .spawn(move || exchange.run(question, deadline, &sender))
-            .map_err(|source| ApiFault::Client(source).of(&self.server))?;
+            .spawn(run)
+            .map_err(|error| ApiError::of_client(&self.server, &error))?;
         Ok(reports)
     }
 
+    /// The next report. `None` at the end of the answer.
     fn report(
         &self,
-        reports: &Receiver<Report>,
-        what: &'static str,
+        reports: &Reports,
+        what: &str,
         deadline: Deadline,
-    ) -> Result<Report, ApiError> {
-        reports
-            .recv_timeout(deadline.remaining())
-            .map_err(|error| match error {
-                RecvTimeoutError::Timeout => ApiFault::TimedOut(what),
-                RecvTimeoutError::Disconnected => {
-                    ApiFault::Client(io::Error::other("its thread has ended"))
-                }
-            })
-            .map_err(|fault| fault.of(&self.server))
+    ) -> Result<Option<Report>, ApiError> {
+        match reports.recv_timeout(deadline.remaining()) {
+            Ok(report) => report.map(Some),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => Err(self.timed_out(what)),
+        }
+    }
+
+    fn timed_out(&self, what: &str) -> ApiError {
+        let what = format!("{} did not answer in time ({what})", self.server);
+        ApiErrorKind::TimedOut.error(what)
     }
 
     fn compare_clocks(&self, head: &Head) -> Result<(), ApiError> {
@@ -220,79 +201,63 @@ impl Transport {
         let apart = ours
             .duration_since(theirs)
             .unwrap_or_else(|error| error.duration());
-        if apart > MAX_SKEW {
-            return Err(ApiFault::ClockSkew { theirs, ours }.of(&self.server));
+        if apart <= MAX_SKEW {
+            return Ok(());
         }
-        Ok(())
+        let [theirs, ours] = [theirs, ours].map(humantime::format_rfc3339_seconds);
+        Err(ApiErrorKind::ClockSkew.error(format!(
+            "the clock of {} says {theirs}, ours says {ours}; set the clock",
+            self.server
+        )))
     }
 
-    /// The error for an answer that is no success.
+    /// The error in an answer.
     pub(super) fn refusal(&self, answer: &Answer) -> ApiError {
+        let server = &self.server;
         let failure = failure(&answer.body);
-        let message = one_line(&failure.message, MAX_MESSAGE_LEN);
         let status = answer.status.as_u16();
-        let fault = match status {
-            401 => ApiFault::Unauthorized(message),
-            403 => ApiFault::Forbidden(message),
-            429 => ApiFault::TooManyRequests(message),
-            400..=499 => ApiFault::Refused {
-                status,
-                reason: one_line(&failure.reason, MAX_MESSAGE_LEN),
-                message,
-            },
-            500..=599 => ApiFault::Server { status, message },
-            _ => ApiFault::NotAnApiServer(status),
+        let (kind, what) = match status {
+            401 => (
+                ApiErrorKind::Unauthorized,
+                format!("{server} does not accept the credential (401 Unauthorized)"),
+            ),
+            403 => (
+                ApiErrorKind::Forbidden,
+                format!("{server} forbids it (403 Forbidden)"),
+            ),
+            429 => (
+                ApiErrorKind::TooManyRequests,
+                format!("{server} has too many requests (429)"),
+            ),
+            400..=499 => {
+                let reason = one_line(&failure.reason, MAX_MESSAGE_LEN);
+                let what = format!("{server} refuses the request ({status} {reason})");
+                (ApiErrorKind::Refused, what)
+            }
+            500..=599 => (
+                ApiErrorKind::Server,
+                format!("{server} is out of order ({status})"),
+            ),
+            _ => {
+                return ApiErrorKind::NotAnApiServer.error(format!(
+                    "{server} answers {status}, which no API server does; is something between us \
+                     and it?"
+                ));
+            }
         };
-        fault.of(&self.server)
-    }
-}
-
-impl Lines {
-    pub(super) fn next(&self, deadline: Deadline) -> Result<Next, ApiError> {
-        match self.reports.recv_timeout(deadline.remaining()) {
-            Ok(Report::Body(line)) => Ok(Next::Line(line)),
-            Ok(Report::Failed(error)) => Err(error),
-            Ok(Report::Head(_)) | Err(RecvTimeoutError::Disconnected) => Ok(Next::End),
-            Err(RecvTimeoutError::Timeout) => Ok(Next::Deadline),
-        }
-    }
-}
-
-/// The `Status` in an error answer, or an empty one.
-pub(super) fn failure(body: &[u8]) -> WireFailure {
-    serde_json::from_slice(body).unwrap_or_default()
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Reading {
-    Whole,
-    Lines,
-}
-
-/// One exchange, on its own thread. If the caller has left, nobody receives its reports, and it
-/// ends.
-struct Exchange {
-    client: Client,
-    server: String,
-    name: String,
-    what: &'static str,
-    reading: Reading,
-}
-
-impl Exchange {
-    fn run(self, question: Question, deadline: Deadline, reports: &SyncSender<Report>) {
-        if let Err(error) = self.converse(question, deadline, reports) {
-            // If the caller has left, its deadline has passed, and it needs no report.
-            drop(reports.send(Report::Failed(error)));
-        }
+        let message = one_line(&failure.message, MAX_MESSAGE_LEN);
+        let colon = if message.is_empty() { "" } else { ": " };
+        kind.error(format!("{what}{colon}{message}"))
     }
 
+    /// On the exchange's thread: sends the request and reports the answer.
     fn converse(
         &self,
         question: Question,
         deadline: Deadline,
-        reports: &SyncSender<Report>,
+        reports: &SyncSender<Result<Report, ApiError>>,
     ) -> Result<(), ApiError> {
+        let what = question.what;
         let content_type = if question.method == Method::PATCH {
             APPLY
         } else {
@@ -306,40 +271,19 @@ impl Exchange {
         if let Some(body) = question.body {
             request = request.header(CONTENT_TYPE, content_type).body(body);
         }
-        let response = request.send().map_err(|error| self.explain(&error))?;
-        let head = Head::of(&response);
-        let lines = matches!(self.reading, Reading::Lines) && head.status == StatusCode::OK;
-        if reports.send(Report::Head(head)).is_err() {
+        let response = request.send().map_err(|error| self.explain(&error, what))?;
+        if reports.send(Ok(Report::Head(Head::of(&response)))).is_err() {
             return Ok(());
         }
-        if lines {
-            self.lines(response, reports)
-        } else {
-            self.whole(response, reports)
-        }
-    }
-
-    fn whole(&self, response: Response, reports: &SyncSender<Report>) -> Result<(), ApiError> {
-        let mut body = Vec::new();
-        response
-            .take(MAX_ANSWER_LEN + 1)
-            .read_to_end(&mut body)
-            .map_err(|error| self.explain(&error))?;
-        self.within_limit(&body)?;
-        drop(reports.send(Report::Body(body)));
-        Ok(())
-    }
-
-    fn lines(&self, response: Response, reports: &SyncSender<Report>) -> Result<(), ApiError> {
         let mut reader = BufReader::new(response);
         loop {
             let mut line = Vec::new();
             (&mut reader)
                 .take(MAX_ANSWER_LEN + 1)
                 .read_until(b'\n', &mut line)
-                .map_err(|error| self.explain(&error))?;
+                .map_err(|error| self.explain(&error, what))?;
             self.within_limit(&line)?;
-            if line.is_empty() || reports.send(Report::Body(line)).is_err() {
+            if line.is_empty() || reports.send(Ok(Report::Line(line))).is_err() {
                 return Ok(());
             }
         }
@@ -349,20 +293,53 @@ impl Exchange {
         if u64::try_from(bytes.len()).is_ok_and(|len| len <= MAX_ANSWER_LEN) {
             return Ok(());
         }
-        Err(ApiFault::TooLarge(MAX_ANSWER_LEN).of(&self.server))
+        Err(ApiErrorKind::NotAnApiServer.error(format!(
+            "the answer of {} is longer than {MAX_ANSWER_LEN} bytes",
+            self.server
+        )))
     }
 
-    fn explain(&self, error: &(dyn Error + 'static)) -> ApiError {
+    fn explain(&self, error: &(dyn Error + 'static), what: &str) -> ApiError {
+        let server = &self.server;
         let is_timeout = |error: &reqwest::Error| error.is_timeout();
-        let fault = if let Some(why) = tls::fault(error, &self.name) {
-            ApiFault::Tls(why)
+        if let Some(why) = tls::fault(error, &self.name) {
+            ApiErrorKind::Tls.error(format!("TLS with {server} failed: {why}"))
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(is_timeout)) {
-            ApiFault::TimedOut(self.what)
+            self.timed_out(what)
         } else {
-            ApiFault::Unreachable(innermost(error))
-        };
-        fault.of(&self.server)
+            let why = innermost(error);
+            ApiErrorKind::Unreachable.error(format!("cannot reach {server}: {why}"))
+        }
     }
+}
+
+impl Stream<'_> {
+    /// The next line. `None` at the end of the answer.
+    pub(super) fn line(&self, deadline: Deadline) -> Result<Option<Vec<u8>>, ApiError> {
+        let report = self.transport.report(&self.reports, self.what, deadline)?;
+        Ok(report.and_then(|report| match report {
+            Report::Line(line) => Some(line),
+            Report::Head(_) => None,
+        }))
+    }
+
+    /// The whole answer.
+    pub(super) fn whole(self, deadline: Deadline) -> Result<Answer, ApiError> {
+        let mut body = Vec::new();
+        while let Some(line) = self.line(deadline)? {
+            body.extend(line);
+            self.transport.within_limit(&body)?;
+        }
+        Ok(Answer {
+            status: self.status,
+            body,
+        })
+    }
+}
+
+/// The `Status` in an answer's body, as far as it is one.
+pub(super) fn failure(body: &[u8]) -> WireFailure {
+    serde_json::from_slice(body).unwrap_or_default()
 }
 
 impl Head {

@@ -178,7 +178,7 @@ impl TryFrom<WireCsr> for CsrObject {
 /// A field of an object does not follow the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("field {0} is not what the API says")]
-pub struct Malformed(pub(super) &'static str);
+pub(super) struct Malformed(pub(super) &'static str);
 
 impl WireStatus {
     /// A denial or failure is final, whatever else is set. A certificate counts only with an

@@ -6,8 +6,8 @@ use std::time::Duration;
 use reqwest::StatusCode;
 
 use super::client::ApiClient;
-use super::error::{ApiError, ApiFault};
-use super::transport::{Answer, Lines, Next, failure};
+use super::error::ApiError;
+use super::transport::{Stream, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent, WireFailure};
 use crate::clock::Deadline;
 
@@ -65,7 +65,7 @@ impl<'a> Watch<'a> {
                 Ok(Ended::Seen) => return Ok(Some(self.seen)),
                 Ok(Ended::Gone) => return Ok(None),
                 Ok(Ended::Cut | Ended::Expired) => None,
-                Err(error) if is_passing(&error) => Some(error),
+                Err(error) if error.may_pass() => Some(error),
                 Err(error) => return Err(error),
             };
             if self.pause >= self.deadline.remaining() {
@@ -77,35 +77,28 @@ impl<'a> Watch<'a> {
     }
 
     fn once(&mut self) -> Result<Ended, ApiError> {
-        match self
-            .client
-            .watch(&self.seen.name, &self.version, self.deadline)?
-        {
-            Ok(lines) => self.follow(&lines),
-            Err(answer) => self.turned_away(&answer),
+        let client = self.client;
+        let stream = client.watch(&self.seen.name, &self.version, self.deadline)?;
+        if stream.status == StatusCode::OK {
+            return self.follow(&stream);
         }
-    }
-
-    fn turned_away(&self, answer: &Answer) -> Result<Ended, ApiError> {
+        let answer = stream.whole(self.deadline)?;
         if answer.status == StatusCode::GONE || failure(&answer.body).code == 410 {
             return Ok(Ended::Expired);
         }
-        Err(self.client.refusal(answer))
+        Err(client.refusal(&answer))
     }
 
-    fn follow(&mut self, lines: &Lines) -> Result<Ended, ApiError> {
+    fn follow(&mut self, stream: &Stream<'_>) -> Result<Ended, ApiError> {
         loop {
-            let line = match lines.next(self.deadline) {
-                Ok(Next::Line(line)) => line,
-                Ok(Next::End) => return Ok(Ended::Cut),
+            let line = match stream.line(self.deadline) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(Ended::Cut),
                 // A watch without a decision is no error: the request is undecided.
-                Ok(Next::Deadline) => {
+                Err(error) if self.deadline.passed() && error.may_pass() => {
                     return Ok(Ended::Seen);
                 }
-                Err(error) if self.deadline.passed() && is_passing(&error) => {
-                    return Ok(Ended::Seen);
-                }
-                Err(error) if is_passing(&error) => return Ok(Ended::Cut),
+                Err(error) if error.may_pass() => return Ok(Ended::Cut),
                 Err(error) => return Err(error),
             };
             if let Some(ended) = self.take(&line)? {
@@ -129,7 +122,7 @@ impl<'a> Watch<'a> {
             "DELETED" => Ok(Some(Ended::Gone)),
             "BOOKMARK" => {
                 let bookmark: WireBookmark = serde_json::from_str(event.object.get())
-                    .map_err(|source| self.client.not_an_object(source))?;
+                    .map_err(|why| self.client.not_an_object(&why))?;
                 self.version = bookmark.metadata.resource_version;
                 Ok(None)
             }
@@ -166,27 +159,6 @@ impl<'a> Watch<'a> {
         self.seen = object;
         let decided = self.seen.state != CsrState::Pending;
         decided.then_some(Ended::Seen)
-    }
-}
-
-/// Whether another attempt may succeed.
-fn is_passing(error: &ApiError) -> bool {
-    match error.fault {
-        ApiFault::Unreachable { .. }
-        | ApiFault::TimedOut { .. }
-        | ApiFault::TooManyRequests { .. }
-        | ApiFault::Server { .. } => true,
-        ApiFault::Tls { .. }
-        | ApiFault::Unauthorized { .. }
-        | ApiFault::Forbidden { .. }
-        | ApiFault::Refused { .. }
-        | ApiFault::NotAnApiServer { .. }
-        | ApiFault::TooLarge { .. }
-        | ApiFault::NotAnObject { .. }
-        | ApiFault::Malformed { .. }
-        | ApiFault::ClockSkew { .. }
-        | ApiFault::Unusable { .. }
-        | ApiFault::Client { .. } => false,
     }
 }
 

@@ -15,7 +15,7 @@ fn sources(host_name: &str) -> NameSources<'_> {
     }
 }
 
-fn of_host(host_name: &str) -> Result<NodeName, NodeNameError> {
+fn of_host(host_name: &str) -> Result<NodeName, Failure> {
     sources(host_name).decide()
 }
 
@@ -93,18 +93,17 @@ fn a_stored_name_does_not_yield_to_who_asks_for_another() {
     let (stored, asked, parent) = (name("stored"), name("asked"), kubelet("asked"));
     let mut sources = sources("host");
     sources.stored = Some(&stored);
-    let mismatch = |source_of| {
-        Err(NodeNameError::Mismatch {
-            source_of,
-            asked: asked.clone(),
-            stored: stored.clone(),
-        })
+    let mismatch = |sources: &NameSources<'_>, source: &str| {
+        let error = sources.decide().unwrap_err();
+        assert_eq!(error.code(), Code::NodeName);
+        let words = format!("{source} is asked, but this node was enrolled as stored; ");
+        assert!(error.what().starts_with(&words), "{error}");
     };
 
     sources.kubelet = Some(&parent);
-    assert_eq!(sources.decide(), mismatch(NameSource::Kubelet));
+    mismatch(&sources, KUBELET);
     sources.settings = Some(&asked);
-    assert_eq!(sources.decide(), mismatch(NameSource::Settings));
+    mismatch(&sources, SETTINGS);
     sources.settings = Some(&stored);
     assert_eq!(sources.decide(), Ok(stored.clone()));
 }
@@ -133,11 +132,8 @@ fn a_name_that_no_node_can_have_is_refused_with_its_source() {
         ("n\u{e4}", "lower-case letters"),
     ] {
         let error = of_host(host_name).unwrap_err();
-        let NodeNameError::Unusable { source_of, why, .. } = &error else {
-            panic!("{error:?}")
-        };
-        assert_eq!(*source_of, NameSource::HostName);
-        assert!(why.contains(expected), "{host_name:?}: {why}");
+        assert_eq!(error.code(), Code::Configuration);
+        assert!(error.what().contains(expected), "{host_name:?}: {error}");
         let words = error.to_string();
         assert!(words.starts_with("the host name is ") && words.contains("--hostname-override"));
     }

@@ -1,22 +1,25 @@
 //! A document of settings: a file, a drop-in, or the cluster's extension.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::error::ValueError;
 use super::table::{Entry, Form};
 use super::{ProviderSchema, Values};
+use crate::failure::Invalid;
 
-const API_VERSION: (&str, &str) = (
-    "apiVersion",
-    "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
-);
-const KIND: (&str, &str) = ("kind", "KubeletAuthenticatorConfiguration");
+/// The keys that a file begins with, and their values.
+const HEADER: [(&str, &str); 2] = [
+    (
+        "apiVersion",
+        "kubelet-authenticator.cluster.x-k8s.io/v1alpha1",
+    ),
+    ("kind", "KubeletAuthenticatorConfiguration"),
+];
 
+/// The settings of a document.
 #[derive(Debug, Default)]
 pub(super) struct Content<'a> {
     pub(super) values: Values,
@@ -25,12 +28,25 @@ pub(super) struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// The required key that is missing, if any.
-    pub(super) fn missing_header(&self) -> Option<(&'static str, ValueError)> {
-        [API_VERSION, KIND]
+    /// Parses a document strictly: every key is known and has a value of its type.
+    pub(super) fn read<'de, D: Deserializer<'de>>(
+        schema: &'a ProviderSchema,
+        document: D,
+    ) -> Result<Self, D::Error> {
+        let mut content = Self::default();
+        document.deserialize_map(Level {
+            schema,
+            section: "",
+            content: &mut content,
+        })?;
+        Ok(content)
+    }
+
+    /// The required key that is missing, and its value.
+    pub(super) fn missing_header(&self) -> Option<(&'static str, &'static str)> {
+        HEADER
             .into_iter()
             .find(|(key, _)| !self.given.contains(key))
-            .map(|(key, expected)| (key, ValueError::Constant { expected }))
     }
 
     fn once<E: Error>(&mut self, key: &'a str) -> Result<(), E> {
@@ -40,85 +56,54 @@ impl<'a> Content<'a> {
         self.given.push(key);
         Ok(())
     }
-
-    /// Reads the value of `key`.
-    fn read_value<'de, A: MapAccess<'de>>(
-        &mut self,
-        map: &mut A,
-        schema: &ProviderSchema,
-        section: &str,
-        key: &str,
-    ) -> Result<(), A::Error> {
-        let Some(entry) = schema
-            .entries()
-            .find(|entry| entry.key.split() == (section, key))
-        else {
-            // Only a provider's own plugin knows the keys of its section.
-            return if section.is_empty() || section == schema.provider.as_str() {
-                map.next_value_seed(Unknown(schema.known(section)))
-                    .map(|never| match never {})
-            } else {
-                map.next_value::<IgnoredAny>().map(drop)
-            };
-        };
-        self.once(entry.key.name)?;
-        if let Some(text) = map.next_value_seed(Checked(entry))? {
-            self.values.0.insert(entry.key.name, text);
-        }
-        Ok(())
-    }
 }
 
-/// Parses a document strictly: every key is known and has a value of its type.
-pub(super) struct Reader<'a>(pub(super) &'a ProviderSchema);
-
-impl<'de, 'a> DeserializeSeed<'de> for Reader<'a> {
-    type Value = Content<'a>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content<'a>, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de, 'a> Visitor<'de> for Reader<'a> {
-    type Value = Content<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map of settings")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content<'a>, A::Error> {
-        let mut content = Content::default();
-        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            let constant = [API_VERSION, KIND]
-                .into_iter()
-                .find(|(name, _)| *name == key);
-            if let Some((name, expected)) = constant {
-                content.once(name)?;
-                map.next_value_seed(Constant(expected))?;
-            } else if let Some(name) = self.0.sections().find(|section| *section == key) {
-                content.once(name)?;
-                map.next_value_seed(Section {
-                    schema: self.0,
-                    name,
-                    content: &mut content,
-                })?;
-            } else {
-                content.read_value(&mut map, self.0, "", &key)?;
-            }
-        }
-        Ok(content)
-    }
-}
-
-/// The section of a provider. A null value counts as an empty section.
-struct Section<'a, 'b> {
+/// A map of the document: the whole, or the section of a provider. A null section is empty.
+struct Level<'a, 'b> {
     schema: &'a ProviderSchema,
-    name: &'a str,
+    section: &'a str,
     content: &'b mut Content<'a>,
 }
 
-impl<'de> DeserializeSeed<'de> for Section<'_, '_> {
+impl Level<'_, '_> {
+    /// Reads the value of `key`.
+    fn read<'de, A: MapAccess<'de>>(&mut self, map: &mut A, key: &str) -> Result<(), A::Error> {
+        let (schema, section) = (self.schema, self.section);
+        let is_known = |entry: &Entry| entry.key.split() == (section, key);
+        if let Some(entry) = schema.entries().find(is_known) {
+            self.content.once(entry.key.name)?;
+            if let Some(text) = map.next_value_seed(Checked(entry))? {
+                self.content.values.0.insert(entry.key.name, text);
+            }
+            return Ok(());
+        }
+        if !section.is_empty() && section != schema.provider.as_str() {
+            // Only a provider's own plugin knows the keys of its section.
+            return map.next_value::<IgnoredAny>().map(drop);
+        }
+        let mut header = HEADER.into_iter();
+        if section.is_empty()
+            && let Some((name, expected)) = header.find(|(name, _)| *name == key)
+        {
+            self.content.once(name)?;
+            return map.next_value_seed(Constant(expected));
+        }
+        if section.is_empty()
+            && let Some(section) = schema.sections().find(|section| *section == key)
+        {
+            self.content.once(section)?;
+            let content = &mut *self.content;
+            return map.next_value_seed(Level {
+                schema,
+                section,
+                content,
+            });
+        }
+        map.next_value_seed(Unknown(schema.known(section)))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Level<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -126,7 +111,7 @@ impl<'de> DeserializeSeed<'de> for Section<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Section<'_, '_> {
+impl<'de> Visitor<'de> for Level<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,10 +130,9 @@ impl<'de> Visitor<'de> for Section<'_, '_> {
         deserializer.deserialize_map(self)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            self.content
-                .read_value(&mut map, self.schema, self.name, &key)?;
+            self.read(&mut map, &key)?;
         }
         Ok(())
     }
@@ -186,9 +170,9 @@ impl<'de> DeserializeSeed<'de> for Checked {
 struct Unknown(Vec<String>);
 
 impl<'de> DeserializeSeed<'de> for Unknown {
-    type Value = Infallible;
+    type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<Infallible, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<(), D::Error> {
         let known = self.0.join(", ");
         Err(D::Error::custom(format_args!(
             "there is no such key; the keys are {known}"
@@ -203,11 +187,15 @@ impl<'de> DeserializeSeed<'de> for Constant {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        let expected = self.0;
-        if String::deserialize(deserializer)? == expected {
+        if String::deserialize(deserializer)? == self.0 {
             Ok(())
         } else {
-            Err(D::Error::custom(ValueError::Constant { expected }))
+            Err(D::Error::custom(constant(self.0)))
         }
     }
+}
+
+/// The error of a key with another value than `expected`.
+pub(super) fn constant(expected: &str) -> Invalid {
+    Invalid::needed(format_args!("{expected:?}"))
 }

@@ -8,13 +8,12 @@ use std::string::FromUtf8Error;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
-use serde::de::DeserializeSeed as _;
 use serde_path_to_error::Track;
 use serde_saphyr::Error;
 
-use super::document::{Content, Reader};
-use super::error::SettingsError;
+use super::document::{Content, constant};
 use super::{ProviderSchema, Values};
+use crate::failure::{Code, Failure};
 
 /// A hundred times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
@@ -34,22 +33,27 @@ pub(super) fn read(
     default: &Path,
     schema: &ProviderSchema,
     values: &mut Values,
-) -> Result<(), SettingsError> {
+) -> Result<(), Failure> {
     let path = named.unwrap_or(default);
-    match (load(path, schema), named) {
-        (Err(SettingsError::Unreadable { source, .. }), None) if is_absent(&source) => {}
-        (loaded, _) => values.0.extend(loaded?.0),
+    match load(path, schema)? {
+        Some(loaded) => values.0.extend(loaded.0),
+        None if named.is_some() => {
+            return Err(unreadable(path, &io::ErrorKind::NotFound.into()));
+        }
+        None => {}
     }
     for path in drop_ins(&path.with_extension("d"))? {
-        values.0.extend(load(&path, schema)?.0);
+        let loaded = load(&path, schema)?;
+        let loaded = loaded.ok_or_else(|| unreadable(&path, &io::ErrorKind::NotFound.into()))?;
+        values.0.extend(loaded.0);
     }
     Ok(())
 }
 
 /// Reads a cluster's extension, which needs no `apiVersion` and no `kind`.
-pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Values, SettingsError> {
+pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Values, Failure> {
     let mut deserializer = serde_json::Deserializer::from_str(json);
-    match Reader(schema).deserialize(&mut deserializer) {
+    match Content::read(schema, &mut deserializer) {
         Ok(content) if deserializer.end().is_ok() => Ok(content.values),
         // JSON is YAML, and the YAML parser reports the key of an error. The fast JSON parser is
         // for valid input.
@@ -57,19 +61,15 @@ pub(super) fn read_extension(json: &str, schema: &ProviderSchema) -> Result<Valu
     }
 }
 
-fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, SettingsError> {
-    let failed = |source| SettingsError::Unreadable {
-        path: folder.to_owned(),
-        source,
-    };
+fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(unreadable(folder, &error)),
     };
     let mut paths = Vec::new();
     for entry in entries {
-        let path = entry.map_err(failed)?.path();
+        let path = entry.map_err(|error| unreadable(folder, &error))?.path();
         let hidden = path
             .file_name()
             .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -81,10 +81,10 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, SettingsError> {
             paths.push(path);
         }
         if paths.len() > MAX_DROP_INS {
-            return Err(SettingsError::TooManyDropIns {
-                path: folder.to_owned(),
-                limit: MAX_DROP_INS,
-            });
+            let folder = folder.display();
+            return Err(invalid(format!(
+                "{folder} has more than {MAX_DROP_INS} drop-ins"
+            )));
         }
     }
     paths.sort();
@@ -98,43 +98,50 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-fn load(path: &Path, schema: &ProviderSchema) -> Result<Values, SettingsError> {
-    let failed = |source| SettingsError::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
+/// `None` if there is no such file.
+fn load(path: &Path, schema: &ProviderSchema) -> Result<Option<Values>, Failure> {
+    let document = path.display();
     // Non-blocking: no deadline runs yet, and a named pipe may never get a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
-    let file = File::from(opened.map_err(|error| failed(error.into()))?);
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(SettingsError::NotAFile {
-            path: path.to_owned(),
-        });
+    let file = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
+        Ok(file) => File::from(file),
+        Err(error) if is_absent(&io::Error::from(error)) => return Ok(None),
+        Err(error) => return Err(unreadable(path, &error.into())),
+    };
+    let metadata = file.metadata().map_err(|error| unreadable(path, &error))?;
+    if !metadata.is_file() {
+        return Err(invalid(format!("{document} is no regular file")));
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_LEN + 1)
         .read_to_end(&mut bytes)
-        .map_err(failed)?;
+        .map_err(|error| unreadable(path, &error))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE_LEN {
-        return Err(SettingsError::TooLarge {
-            path: path.to_owned(),
-            limit: MAX_FILE_LEN,
-        });
+        return Err(invalid(format!(
+            "{document} is longer than {MAX_FILE_LEN} bytes"
+        )));
     }
-    let document = path.display();
     let text = String::from_utf8(bytes).map_err(|error| not_text(&document, &error))?;
     let content = parse(&text, &document, schema)?;
     match content.missing_header() {
-        Some((key, why)) => Err(SettingsError::Value {
-            origin: format!("{document}: key {key}"),
-            why: why.to_string(),
-        }),
-        None => Ok(content.values),
+        Some((key, expected)) => {
+            let why = constant(expected);
+            Err(invalid(format!("{document}: key {key}: {why}")))
+        }
+        None => Ok(Some(content.values)),
     }
 }
 
-fn not_text(document: &dyn Display, error: &FromUtf8Error) -> SettingsError {
+/// The failure of a run with these settings.
+pub(super) fn invalid(what: String) -> Failure {
+    Failure::new(Code::Configuration, what, "correct that setting")
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    invalid(format!("cannot read {}: {error}", path.display()))
+}
+
+fn not_text(document: &dyn Display, error: &FromUtf8Error) -> Failure {
     let text = error
         .as_bytes()
         .get(..error.utf8_error().valid_up_to())
@@ -145,23 +152,28 @@ fn not_text(document: &dyn Display, error: &FromUtf8Error) -> SettingsError {
         .map_or(0, |end| end + 1);
     let lines_before = text.split(|byte| *byte == b'\n').count() - 1;
     let from_one = |count| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
-    SettingsError::NotYaml {
-        document: document.to_string(),
-        line: from_one(lines_before),
-        column: from_one(text.len() - start),
-        why: "it is not UTF-8".to_owned(),
-    }
+    let (line, column) = (from_one(lines_before), from_one(text.len() - start));
+    not_yaml(document, line, column, "it is not UTF-8")
+}
+
+fn not_yaml(document: &dyn Display, line: u64, column: u64, why: &str) -> Failure {
+    invalid(format!(
+        "{document}: line {line}, column {column}: not YAML: {why}"
+    ))
 }
 
 fn parse<'a>(
     text: &str,
     document: &dyn Display,
     schema: &'a ProviderSchema,
-) -> Result<Content<'a>, SettingsError> {
+) -> Result<Content<'a>, Failure> {
     let options = serde_saphyr::options! { with_snippet: false };
     let mut track = Track::new();
     let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
-        Reader(schema).deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
+        Content::read(
+            schema,
+            serde_path_to_error::Deserializer::new(yaml, &mut track),
+        )
     });
     parsed.map_err(|error| explain(error, &track.path().to_string(), document))
 }
@@ -171,29 +183,25 @@ fn parse<'a>(
     clippy::wildcard_enum_match_arm,
     reason = "the parser knows far more faults than need telling apart"
 )]
-fn explain(error: Error, path: &str, document: &dyn Display) -> SettingsError {
+fn explain(error: Error, path: &str, document: &dyn Display) -> Failure {
     let location = error.location();
-    let value = |key: &str, why| {
-        let origin = match location {
-            Some(location) => format!("{document}: line {}: key {key}", location.line()),
-            None => format!("{document}: key {key}"),
-        };
-        SettingsError::Value { origin, why }
+    let value = |key: &str, why: &str| {
+        let line = location.map(|location| format!(": line {}", location.line()));
+        let line = line.unwrap_or_default();
+        invalid(format!("{document}{line}: key {key}: {why}"))
     };
     // Serde's paths of the whole document, and of a place between two keys.
     let at_a_key = !matches!(path, "." | "?");
     match error {
-        Error::DuplicateMappingKey { key, .. } => value(
-            key.as_deref().unwrap_or(path),
-            "the key is there twice".to_owned(),
-        ),
-        Error::Message { msg, .. } if at_a_key => value(path, msg),
-        other if at_a_key => value(path, other.to_string()),
-        other => SettingsError::NotYaml {
-            document: document.to_string(),
-            line: location.map_or(1, |location| location.line()),
-            column: location.map_or(1, |location| location.column()),
-            why: other.to_string(),
-        },
+        Error::DuplicateMappingKey { key, .. } => {
+            value(key.as_deref().unwrap_or(path), "the key is there twice")
+        }
+        Error::Message { msg, .. } if at_a_key => value(path, &msg),
+        other if at_a_key => value(path, &other.to_string()),
+        other => {
+            let line = location.map_or(1, |location| location.line());
+            let column = location.map_or(1, |location| location.column());
+            not_yaml(document, line, column, &other.to_string())
+        }
     }
 }

@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kubelet_attestation::names::{Audience, NodeName, ProviderId};
+use kubelet_attestation::names::{Audience, InvalidName, NodeName, ProviderId};
 
 use super::VARIABLE_PREFIX;
-use super::error::ValueError;
+use crate::failure::Invalid;
 
 /// The range of the certificates API: its minimum, and the maximum of an int32.
 const EXPIRATION: (u32, u32) = (600, 2_147_483_647);
@@ -88,9 +88,7 @@ impl Key {
 /// A setting whose value is a `T`.
 #[derive(Debug)]
 pub struct Setting<T> {
-    key: Key,
-    value_name: &'static str,
-    help: &'static str,
+    entry: Entry,
     value: PhantomData<fn() -> T>,
 }
 
@@ -103,27 +101,20 @@ impl<T: Value> Setting<T> {
         help: &'static str,
     ) -> Self {
         Self {
-            key: Key { name, flag },
-            value_name,
-            help,
+            entry: Entry {
+                key: Key { name, flag },
+                value_name,
+                help,
+                form: T::FORM,
+                check: check::<T>,
+            },
             value: PhantomData,
         }
     }
 
-    /// The names of the setting.
-    pub const fn key(&self) -> Key {
-        self.key
-    }
-
     /// The entry of the table.
     pub const fn entry(&self) -> Entry {
-        Entry {
-            key: self.key,
-            value_name: self.value_name,
-            help: self.help,
-            form: T::FORM,
-            check: check::<T>,
-        }
+        self.entry
     }
 }
 
@@ -134,10 +125,10 @@ pub struct Entry {
     pub(crate) value_name: &'static str,
     pub(crate) help: &'static str,
     pub(super) form: Form,
-    pub(super) check: fn(&str) -> Result<(), ValueError>,
+    pub(super) check: fn(&str) -> Result<(), Invalid>,
 }
 
-fn check<T: Value>(text: &str) -> Result<(), ValueError> {
+fn check<T: Value>(text: &str) -> Result<(), Invalid> {
     T::read(text).map(drop)
 }
 
@@ -163,25 +154,29 @@ pub trait Value: Sized {
     /// # Errors
     ///
     /// `text` is invalid.
-    fn read(text: &str) -> Result<Self, ValueError>;
+    fn read(text: &str) -> Result<Self, Invalid>;
 }
 
 impl Value for NodeName {
-    fn read(text: &str) -> Result<Self, ValueError> {
-        Ok(Self::parse(text)?)
+    fn read(text: &str) -> Result<Self, Invalid> {
+        Self::parse(text).map_err(invalid_name)
     }
 }
 
 impl Value for ProviderId {
-    fn read(text: &str) -> Result<Self, ValueError> {
-        Ok(Self::parse(text)?)
+    fn read(text: &str) -> Result<Self, Invalid> {
+        Self::parse(text).map_err(invalid_name)
     }
 }
 
 impl Value for Audience {
-    fn read(text: &str) -> Result<Self, ValueError> {
-        Ok(Self::parse(text)?)
+    fn read(text: &str) -> Result<Self, Invalid> {
+        Self::parse(text).map_err(invalid_name)
     }
+}
+
+fn invalid_name(error: InvalidName) -> Invalid {
+    Invalid::new(error.to_string())
 }
 
 /// An absolute path. client-go starts the plugin in the kubelet's directory, so a relative path
@@ -190,11 +185,11 @@ impl Value for Audience {
 pub struct AbsolutePath(pub PathBuf);
 
 impl Value for AbsolutePath {
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         if Path::new(text).is_absolute() {
             Ok(Self(text.into()))
         } else {
-            Err(ValueError::RelativePath)
+            Err(Invalid::new("a path begins with '/'"))
         }
     }
 }
@@ -203,7 +198,7 @@ impl Value for AbsolutePath {
 pub(super) struct SignerName(pub(super) String);
 
 impl Value for SignerName {
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         let valid = text.len() <= MAX_SIGNER_LEN
             && text.split_once('/').is_some_and(|(domain, path)| {
                 domain.contains('.')
@@ -214,7 +209,8 @@ impl Value for SignerName {
         if valid {
             Ok(Self(text.to_owned()))
         } else {
-            Err(ValueError::Signer)
+            let form = "<domain with a dot>/<path>, in lower-case letters, digits, '-' and '.'";
+            Err(Invalid::new(format!("a signer's name is {form}")))
         }
     }
 }
@@ -224,7 +220,7 @@ pub(super) struct Expiration(pub(super) u32);
 impl Value for Expiration {
     const FORM: Form = Form::Number;
 
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         number(text, EXPIRATION).map(Self)
     }
 }
@@ -234,15 +230,15 @@ pub(super) struct Timeout(pub(super) Duration);
 impl Value for Timeout {
     const FORM: Form = Form::Number;
 
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         let seconds = number(text, TIMEOUT)?;
         Ok(Self(Duration::from_secs(seconds.into())))
     }
 }
 
-fn number(text: &str, (least, most): (u32, u32)) -> Result<u32, ValueError> {
+fn number(text: &str, (least, most): (u32, u32)) -> Result<u32, Invalid> {
     text.parse()
         .ok()
         .filter(|number| (least..=most).contains(number))
-        .ok_or(ValueError::Number { least, most })
+        .ok_or_else(|| Invalid::needed(format!("a whole number from {least} to {most}")))
 }

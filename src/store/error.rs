@@ -1,25 +1,15 @@
 //! Errors of the store.
 
-use std::error::Error;
-use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use super::lock::Holder;
-
-/// The store could not be used.
-#[derive(Debug)]
-pub(crate) struct StoreError {
-    /// The file or directory.
-    pub(crate) path: PathBuf,
-    /// What is wrong with it.
-    pub(crate) fault: StoreFault,
-}
+use crate::failure::{Code, Failure};
 
 /// What is wrong with a file or directory of the store.
 #[derive(Debug)]
-pub(crate) enum StoreFault {
+pub(super) enum StoreFault {
     /// It could not be read.
     Read(io::Error),
     /// It could not be written.
@@ -43,79 +33,49 @@ pub(crate) enum StoreFault {
 }
 
 impl StoreFault {
-    pub(super) fn at(self, path: impl Into<PathBuf>) -> StoreError {
-        StoreError {
-            path: path.into(),
-            fault: self,
-        }
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
-        match &self.fault {
-            StoreFault::Read(_) => write!(f, "cannot read {path}"),
-            StoreFault::Write(_) => write!(f, "cannot write {path}"),
-            StoreFault::Lock(_) => write!(f, "cannot lock {path}"),
-            StoreFault::Symlink => write!(f, "{path} is a symbolic link"),
-            StoreFault::NotADirectory => write!(f, "{path} is not a directory"),
-            StoreFault::NotAFile => write!(f, "{path} is not a regular file"),
-            StoreFault::TooLarge => write!(f, "{path} is too large to be ours"),
-            StoreFault::ForeignOwner(owner) => write!(f, "{path} belongs to user {owner}"),
-            StoreFault::OthersMayWrite(mode) => {
-                write!(
-                    f,
-                    "{path} has mode {mode:04o}, so that other users may write it"
-                )
-            }
-            StoreFault::Held { waited, holder } => {
-                write!(f, "{path} was held for more than {waited:.1?} by {holder}")
-            }
-        }
-    }
-}
-
-impl Error for StoreError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.fault {
-            StoreFault::Read(source) | StoreFault::Write(source) | StoreFault::Lock(source) => {
-                Some(source)
-            }
-            StoreFault::Symlink
-            | StoreFault::NotADirectory
-            | StoreFault::NotAFile
-            | StoreFault::TooLarge
-            | StoreFault::ForeignOwner(_)
-            | StoreFault::OthersMayWrite(_)
-            | StoreFault::Held { .. } => None,
-        }
-    }
-}
-
-impl StoreError {
-    /// What to do about the error.
-    pub(crate) fn remedy(&self) -> String {
-        let path = self.path.display();
-        match &self.fault {
-            StoreFault::Read(_) => format!("make {path} readable for root"),
-            StoreFault::Write(_) => format!(
-                "make room and let root write on the file system of {path}, or set stateDirectory to another place"
+    /// The failure of a run with this file or directory.
+    pub(super) fn at(self, path: impl AsRef<Path>) -> Failure {
+        let path = path.as_ref().display();
+        let made_again = || format!("remove {path}; it is made again");
+        let (what, remedy) = match self {
+            Self::Read(error) => (
+                format!("cannot read {path}: {error}"),
+                format!("make {path} readable for root"),
             ),
-            StoreFault::Lock(_) => format!("let root create and lock {path}"),
-            StoreFault::Symlink | StoreFault::NotADirectory | StoreFault::NotAFile => {
-                format!("remove {path}; it is made again")
-            }
-            StoreFault::TooLarge => format!(
-                "if {path} is there, move it away; it is made again; otherwise shorten the cluster's CA bundle"
+            Self::Write(error) => (
+                format!("cannot write {path}: {error}"),
+                format!(
+                    "make room and let root write on the file system of {path}, or set \
+                     stateDirectory to another place"
+                ),
             ),
-            StoreFault::ForeignOwner(_) => format!("run: chown root:root {path}"),
-            StoreFault::OthersMayWrite(_) => {
-                format!("find out who wrote it, then run: chmod go-w {path}")
-            }
-            StoreFault::Held { .. } => {
-                "wait for that process, or end it; nothing is lost".to_owned()
-            }
-        }
+            Self::Lock(error) => (
+                format!("cannot lock {path}: {error}"),
+                format!("let root create and lock {path}"),
+            ),
+            Self::Symlink => (format!("{path} is a symbolic link"), made_again()),
+            Self::NotADirectory => (format!("{path} is not a directory"), made_again()),
+            Self::NotAFile => (format!("{path} is not a regular file"), made_again()),
+            Self::TooLarge => (
+                format!("{path} is too large to be ours"),
+                format!(
+                    "if {path} is there, move it away; it is made again; otherwise shorten the \
+                     cluster's CA bundle"
+                ),
+            ),
+            Self::ForeignOwner(owner) => (
+                format!("{path} belongs to user {owner}"),
+                format!("run: chown root:root {path}"),
+            ),
+            Self::OthersMayWrite(mode) => (
+                format!("{path} has mode {mode:04o}, so that other users may write it"),
+                format!("find out who wrote it, then run: chmod go-w {path}"),
+            ),
+            Self::Held { waited, holder } => (
+                format!("{path} was held for more than {waited:.1?} by {holder}"),
+                "wait for that process, or end it; nothing is lost".to_owned(),
+            ),
+        };
+        Failure::new(Code::Store, what, remedy)
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::ops::Deref;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,8 +13,9 @@ use fs2::FileExt as _;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, StoreError, StoreFault, check_owner};
+use super::{Store, StoreFault, check_owner};
 use crate::clock::Deadline;
+use crate::failure::Failure;
 
 const LOCK_FILE: &str = "lock";
 
@@ -23,13 +25,22 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// Longer than a holder's description of itself.
 const MAX_HOLDER_LEN: u64 = 4096;
 
-/// Proof that this process is the store's only writer while the value lives.
+/// A store whose only writer is this process, while the value lives.
 ///
 /// When a process ends, however it ends, the kernel releases its lock.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub(crate) struct StoreLock {
+    store: Store,
     _file: File,
+}
+
+impl Deref for StoreLock {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }
 
 /// The process that holds the lock, by its own description.
@@ -67,7 +78,7 @@ impl Store {
         deadline: Deadline,
         program: &str,
         now: SystemTime,
-    ) -> Result<StoreLock, StoreError> {
+    ) -> Result<StoreLock, Failure> {
         let path = self.dir.join(LOCK_FILE);
         let mut file = open(&path)?;
         let started = Instant::now();
@@ -85,11 +96,12 @@ impl Store {
         }
         // For waiting processes and for people. A full disk must not cost this run the lock.
         drop(introduce(&mut file, program, now));
-        Ok(StoreLock { _file: file })
+        Ok(StoreLock {
+            store: self.clone(),
+            _file: file,
+        })
     }
-}
 
-impl Store {
     /// When a process last took the lock, or the time that [`Store::date_lock`] set.
     pub(crate) fn last_locked(&self) -> Option<SystemTime> {
         let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;
@@ -104,7 +116,7 @@ impl Store {
     }
 }
 
-fn open(path: &Path) -> Result<File, StoreError> {
+fn open(path: &Path) -> Result<File, Failure> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags | OFlags::RDWR | OFlags::CREATE, mode) {
@@ -115,12 +127,8 @@ fn open(path: &Path) -> Result<File, StoreError> {
     };
     let file = match file {
         Ok(file) => File::from(file),
-        Err(rustix::io::Errno::LOOP) => {
-            return Err(StoreFault::Symlink.at(path));
-        }
-        Err(error) => {
-            return Err(StoreFault::Lock(error.into()).at(path));
-        }
+        Err(rustix::io::Errno::LOOP) => return Err(StoreFault::Symlink.at(path)),
+        Err(error) => return Err(StoreFault::Lock(error.into()).at(path)),
     };
     let metadata = file
         .metadata()

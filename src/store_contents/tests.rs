@@ -53,9 +53,7 @@ impl Fixture {
     }
 
     fn put(&self, file: StoreFile, content: &str) {
-        self.store
-            .replace(file, content.as_bytes(), &self.lock())
-            .unwrap();
+        self.lock().replace(file, content.as_bytes()).unwrap();
     }
 
     fn lock(&self) -> StoreLock {
@@ -140,10 +138,7 @@ fn a_credential_for_another_node_is_of_no_use() {
 #[test]
 fn a_credential_without_an_origin_is_of_no_use() {
     let fixture = Fixture::new();
-    fixture
-        .store
-        .remove(StoreFile::Origin, &fixture.lock())
-        .unwrap();
+    fixture.lock().remove(StoreFile::Origin).unwrap();
     assert_eq!(
         rejected(&fixture.load()),
         [(
@@ -168,7 +163,7 @@ fn a_credential_without_an_origin_is_of_no_use() {
 fn an_empty_store_is_nothing_to_complain_about() {
     let fixture = Fixture::new();
     for file in StoreFile::ALL {
-        fixture.store.remove(file, &fixture.lock()).unwrap();
+        fixture.lock().remove(file).unwrap();
     }
 
     let stored = fixture.load();

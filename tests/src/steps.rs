@@ -1,6 +1,6 @@
 //! The steps of runs, to end a run after each.
 
-use kubelet_authenticator::cli::Step;
+use kubelet_authenticator::testing::Step;
 
 /// The steps of a run without a challenge, in order.
 pub const RUN: [Step; 11] = [

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kubelet_authenticator::cli::Step;
+use kubelet_authenticator::testing::Step;
 use kubelet_authenticator_test_support::api_server::{
     self, ApiServer, Gate, Issuance, Route, Signer, exec_info,
 };

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use kubelet_authenticator::cli::Step;
+use kubelet_authenticator::testing::Step;
 use kubelet_authenticator_test_support::control_plane::{
     BootstrapToken, ControlPlane, Controllers, KubeadmBinding, User,
 };

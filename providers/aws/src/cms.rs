@@ -8,112 +8,61 @@
 
 use std::iter;
 
-const INTEGER: u8 = 0x02;
-const OCTET_STRING: u8 = 0x04;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const CONSTRUCTED: u8 = 0x20;
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-/// The context-specific, constructed tag 0: explicit content.
-const EXPLICIT: u8 = 0xa0;
+use x509_parser::asn1_rs::{Any, Class, FromBer as _, Tag};
 
-/// AWS's messages nest indefinite lengths five deep.
-const MAX_DEPTH: u32 = 8;
-
-/// The message is not the BER of a CMS message that contains its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no CMS message with its content in it")]
-pub(crate) struct NoContent;
-
-/// The signed content of a CMS message.
-pub(crate) fn content(message: &[u8]) -> Result<Vec<u8>, NoContent> {
-    signed_content(message).ok_or(NoContent)
-}
-
-fn signed_content(message: &[u8]) -> Option<Vec<u8>> {
-    let mut info = inside(message, SEQUENCE)?;
-    take(&mut info, OBJECT_IDENTIFIER)?;
-    let mut signed_data = inside(take(&mut info, EXPLICIT)?, SEQUENCE)?;
-    take(&mut signed_data, INTEGER)?;
-    take(&mut signed_data, SET)?;
-    let mut content_info = take(&mut signed_data, SEQUENCE)?;
-    take(&mut content_info, OBJECT_IDENTIFIER)?;
-    let (string, _) = element(take(&mut content_info, EXPLICIT)?, 0)?;
-    match string.tag {
-        OCTET_STRING => Some(string.content.to_vec()),
-        tag if tag == OCTET_STRING | CONSTRUCTED => {
-            let mut pieces = string.content;
-            let next = || (!pieces.is_empty()).then(|| take(&mut pieces, OCTET_STRING));
-            let pieces: Option<Vec<&[u8]>> = iter::from_fn(next).collect();
-            Some(pieces?.concat())
-        }
-        _ => None,
+/// The signed content of a CMS message. `None` for anything else.
+pub(crate) fn content(message: &[u8]) -> Option<Vec<u8>> {
+    let mut message = message;
+    let mut info = take(&mut message, Tag::Sequence)?;
+    take(&mut info, Tag::Oid)?;
+    let mut explicit = take_explicit(&mut info)?;
+    let mut signed_data = take(&mut explicit, Tag::Sequence)?;
+    take(&mut signed_data, Tag::Integer)?;
+    take(&mut signed_data, Tag::Set)?;
+    let mut content_info = take(&mut signed_data, Tag::Sequence)?;
+    take(&mut content_info, Tag::Oid)?;
+    let mut explicit = take_explicit(&mut content_info)?;
+    let string = next(&mut explicit)?;
+    if string.class() != Class::Universal || string.tag() != Tag::OctetString {
+        return None;
     }
+    if !string.header.is_constructed() {
+        return Some(string.data.to_vec());
+    }
+    let mut pieces = string.data;
+    let next = || (!pieces.is_empty()).then(|| take(&mut pieces, Tag::OctetString));
+    let pieces: Option<Vec<&[u8]>> = iter::from_fn(next).collect();
+    Some(pieces?.concat())
 }
 
-/// An element. The content does not include the end marker of an indefinite length.
-struct Element<'a> {
-    tag: u8,
-    content: &'a [u8],
+/// Takes an element of the universal class, and returns its content.
+fn take<'a>(bytes: &mut &'a [u8], tag: Tag) -> Option<&'a [u8]> {
+    let element = next(bytes)?;
+    (element.class() == Class::Universal && element.tag() == tag).then_some(element.data)
 }
 
-/// The content of the first element of `bytes`, if it has this tag.
-fn inside(bytes: &[u8], tag: u8) -> Option<&[u8]> {
-    let mut bytes = bytes;
-    take(&mut bytes, tag)
+/// Takes explicit content: the context-specific, constructed tag 0.
+fn take_explicit<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let element = next(bytes)?;
+    let is_explicit = element.class() == Class::ContextSpecific && element.tag() == Tag(0);
+    (is_explicit && element.header.is_constructed()).then_some(element.data)
 }
 
-/// Removes the first element of `bytes`, and returns its content if it has this tag.
-fn take<'a>(bytes: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
-    let (element, rest) = element(bytes, 0)?;
+fn next<'a>(bytes: &mut &'a [u8]) -> Option<Any<'a>> {
+    let (rest, element) = Any::from_ber(bytes).ok()?;
     *bytes = rest;
-    (element.tag == tag).then_some(element.content)
-}
-
-fn element(bytes: &[u8], depth: u32) -> Option<(Element<'_>, &[u8])> {
-    let (tag, rest) = bytes.split_first()?;
-    let (first, rest) = rest.split_first()?;
-    // No such message has a tag of several bytes.
-    if tag & 0x1f == 0x1f {
-        return None;
-    }
-    let element = |content| Element { tag: *tag, content };
-    if *first == 0x80 {
-        let (content, rest) = open(rest, depth + 1)?;
-        return Some((element(content), rest)).filter(|_| tag & CONSTRUCTED != 0);
-    }
-    let (length, rest) = length(*first, rest)?;
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((element(content), rest))
-}
-
-fn length(first: u8, rest: &[u8]) -> Option<(usize, &[u8])> {
-    if first < 0x80 {
-        return Some((usize::from(first), rest));
-    }
-    let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-    let length = digits.iter().try_fold(0_usize, |length, digit| {
-        length.checked_mul(256)?.checked_add(usize::from(*digit))
-    })?;
-    Some((length, rest))
-}
-
-/// The elements before the end marker of an indefinite length, and the bytes after the marker.
-fn open(bytes: &[u8], depth: u32) -> Option<(&[u8], &[u8])> {
-    if depth > MAX_DEPTH {
-        return None;
-    }
-    let mut rest = bytes;
-    while !rest.starts_with(&[0, 0]) {
-        (_, rest) = element(rest, depth)?;
-    }
-    let content = bytes.get(..bytes.len() - rest.len())?;
-    Some((content, rest.get(2..)?))
+    Some(element)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    const OCTET_STRING: u8 = 0x04;
+    const CONSTRUCTED: u8 = 0x20;
+    const SEQUENCE: u8 = 0x30;
+    const SET: u8 = 0x31;
+    const EXPLICIT: u8 = 0xa0;
 
     const SIGNED_DATA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
     const DATA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01";
@@ -171,7 +120,7 @@ pub(crate) mod tests {
         let end = message.windows(8).position(|bytes| bytes == b"document");
 
         for length in 0..end.unwrap() + 8 {
-            assert_eq!(content(&message[..length]), Err(NoContent), "{length}");
+            assert_eq!(content(&message[..length]), None, "{length}");
         }
     }
 
@@ -188,7 +137,7 @@ pub(crate) mod tests {
             b"\x1f\x80".to_vec(),
             nested(10_000),
         ] {
-            assert_eq!(content(&bytes), Err(NoContent), "{bytes:?}");
+            assert_eq!(content(&bytes), None, "{bytes:?}");
         }
     }
 }

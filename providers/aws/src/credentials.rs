@@ -3,11 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use kubelet_authenticator::clock::Deadline;
-use kubelet_authenticator::imds::{Imds, ImdsError};
+use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::imds::Imds;
 use kubelet_authenticator::secret::Secret;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
+use crate::identity::NOT_AWS;
 use crate::settings::AwsPrincipal;
 
 /// The credentials of the instance identity role, which no policy of an account can take away.
@@ -22,50 +24,6 @@ const LEAST_LEFT: Duration = Duration::from_mins(2);
 
 /// IAM's limit for a role name.
 const MAX_ROLE_LEN: usize = 64;
-
-/// There are no credentials to sign with. Errors contain no part of a credential.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CredentialsError {
-    /// The metadata service does not provide them.
-    #[error(transparent)]
-    Metadata(#[from] ImdsError),
-    /// No instance profile is attached, or it has no role.
-    #[error("the instance has no instance profile with a role")]
-    NoProfile,
-    /// The name of the role is invalid.
-    #[error("the instance metadata names no role that an instance profile can have")]
-    Role,
-    /// The metadata service reports an error in their place.
-    #[error("the instance metadata says {code:?} instead of giving credentials")]
-    Unsuccessful {
-        /// The reported code, shortened.
-        code: String,
-    },
-    /// The answer is not the JSON of credentials.
-    #[error(
-        "the instance metadata gives what is no credentials (line {line}, column {column} of its JSON)"
-    )]
-    Json {
-        /// The line of the error.
-        line: usize,
-        /// The column of the error.
-        column: usize,
-    },
-    /// A field is missing or invalid.
-    #[error("the {field} of the instance's credentials is not one")]
-    Field {
-        /// The field.
-        field: &'static str,
-    },
-    /// They expire before the controller can use them.
-    #[error("the instance's credentials end at {end}, and it is {now} by this machine's clock")]
-    Ending {
-        /// Their expiry.
-        end: String,
-        /// This machine's time.
-        now: String,
-    },
-}
 
 /// Temporary credentials. `Debug` shows no secret.
 #[derive(Debug)]
@@ -92,7 +50,7 @@ impl Credentials {
         imds: &Imds,
         principal: AwsPrincipal,
         deadline: Deadline,
-    ) -> Result<Self, CredentialsError> {
+    ) -> Result<Self, Failure> {
         let path = match principal {
             AwsPrincipal::InstanceIdentityRole => IDENTITY_ROLE.to_owned(),
             AwsPrincipal::InstanceProfile => format!("{PROFILE}{}", role(imds, deadline)?),
@@ -100,20 +58,34 @@ impl Credentials {
         Self::parse(&imds.read(&path, deadline)?)
     }
 
-    fn parse(json: &str) -> Result<Self, CredentialsError> {
-        let wire: Wire = serde_json::from_str(json).map_err(|error| CredentialsError::Json {
-            line: error.line(),
-            column: error.column(),
+    fn parse(json: &str) -> Result<Self, Failure> {
+        let invalid = |what: String| Failure::new(Code::EvidenceInvalid, what, NOT_AWS);
+        let wire: Wire = serde_json::from_str(json).map_err(|error| {
+            // The error itself may contain a part of a secret.
+            invalid(format!(
+                "the instance metadata gives what is no credentials (line {}, column {} of its JSON)",
+                error.line(),
+                error.column()
+            ))
         })?;
         if wire.code != "Success" {
-            let code = wire.code.chars().take(64).collect();
-            return Err(CredentialsError::Unsuccessful { code });
+            let code: String = wire.code.chars().take(64).collect();
+            return Err(Failure::new(
+                Code::EvidenceUnavailable,
+                format!("the instance metadata says {code:?} instead of giving credentials"),
+                "see that the role of the instance profile can be assumed by ec2.amazonaws.com, or \
+                 set aws.principal to instanceIdentityRole",
+            ));
         }
-        let invalid = |field| CredentialsError::Field { field };
+        let invalid_field = |field| {
+            invalid(format!(
+                "the {field} of the instance's credentials is invalid"
+            ))
+        };
         let expiration =
-            humantime::parse_rfc3339(&wire.expiration).map_err(|_| invalid("Expiration"))?;
+            humantime::parse_rfc3339(&wire.expiration).map_err(|_| invalid_field("Expiration"))?;
         if wire.secret_access_key.is_empty() {
-            return Err(invalid("SecretAccessKey"));
+            return Err(invalid_field("SecretAccessKey"));
         }
         let secret = |mut text: Zeroizing<String>| Secret::new(std::mem::take(&mut *text));
         Ok(Self {
@@ -125,69 +97,41 @@ impl Credentials {
     }
 
     /// These credentials, if a signature made at `now` can still be used.
-    pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, CredentialsError> {
+    pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, Failure> {
         if now + LEAST_LEFT <= self.expiration {
             return Ok(self);
         }
-        let text = |time| humantime::format_rfc3339_seconds(time).to_string();
-        Err(CredentialsError::Ending {
-            end: text(self.expiration),
-            now: text(now),
-        })
+        let [end, now] = [self.expiration, now].map(humantime::format_rfc3339_seconds);
+        Err(Failure::new(
+            Code::EvidenceUnavailable,
+            format!(
+                "the instance's credentials end at {end}, and it is {now} by this machine's clock"
+            ),
+            "nothing, if it passes: the metadata service has new ones soon; otherwise set this \
+             machine's clock by NTP",
+        ))
     }
 }
 
 /// The role of the instance profile.
-fn role(imds: &Imds, deadline: Deadline) -> Result<String, CredentialsError> {
-    let list = match imds.read(PROFILE, deadline) {
-        Err(ImdsError::Status { status: 404, .. }) => return Err(CredentialsError::NoProfile),
-        list => list?,
+fn role(imds: &Imds, deadline: Deadline) -> Result<String, Failure> {
+    let list = imds.find(PROFILE, deadline)?;
+    let role = list.as_ref().and_then(|list| list.lines().next());
+    let Some(role) = role.filter(|role| !role.is_empty()) else {
+        return Err(Failure::new(
+            Code::EvidenceUnavailable,
+            "the instance has no instance profile with a role",
+            "attach an instance profile with a role, or set aws.principal to \
+             instanceIdentityRole, which needs none",
+        ));
     };
-    let role = list.lines().next().unwrap_or_default();
-    if role.is_empty() {
-        return Err(CredentialsError::NoProfile);
-    }
     // The name becomes part of a path.
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
     if role.len() > MAX_ROLE_LEN || !role.bytes().all(allowed) || role.starts_with('.') {
-        return Err(CredentialsError::Role);
+        let what = "the instance metadata names no role that an instance profile can have";
+        return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));
     }
     Ok(role.to_owned())
-}
-
-impl CredentialsError {
-    /// What to do about the error.
-    pub(crate) fn remedy(&self) -> &'static str {
-        match self {
-            Self::Metadata(error) => error.remedy(),
-            Self::NoProfile => {
-                "attach an instance profile with a role, or set aws.principal to \
-                 instanceIdentityRole, which needs none"
-            }
-            Self::Unsuccessful { .. } => {
-                "see that the role of the instance profile can be assumed by ec2.amazonaws.com, or \
-                 set aws.principal to instanceIdentityRole"
-            }
-            Self::Ending { .. } => {
-                "nothing, if it passes: the metadata service has new ones soon; otherwise set this \
-                 machine's clock by NTP"
-            }
-            Self::Role | Self::Json { .. } | Self::Field { .. } => {
-                "see what answers in the place of the instance metadata service"
-            }
-        }
-    }
-
-    /// Whether the source is unavailable, rather than its answer invalid.
-    pub(crate) fn is_unavailable(&self) -> bool {
-        match self {
-            Self::Metadata(_)
-            | Self::NoProfile
-            | Self::Unsuccessful { .. }
-            | Self::Ending { .. } => true,
-            Self::Role | Self::Json { .. } | Self::Field { .. } => false,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -237,7 +181,7 @@ pub(crate) mod tests {
                      2026-01-01T{now}Z by this machine's clock"
                 )
             );
-            assert!(error.is_unavailable());
+            assert_eq!(error.code(), Code::EvidenceUnavailable);
         }
     }
 

@@ -4,40 +4,28 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::evidence::aws::is_region;
 use kubelet_attestation::names::ProviderId;
+use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::imds;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::cms;
 
-/// The metadata's `rsa2048` is not a signed identity document.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum InvalidIdentity {
-    /// It is not base64.
-    #[error("it is not base64")]
-    Base64(#[source] base64::DecodeError),
-    /// It is not a message that contains a document.
-    #[error(transparent)]
-    Cms(#[from] cms::NoContent),
-    /// The document is not the JSON of an identity.
-    #[error("its document is not the JSON of an instance's identity")]
-    Json(#[source] serde_json::Error),
-    /// A field does not have the form that AWS gives it.
-    #[error("the document's {field} is not one")]
-    Field {
-        /// The field.
-        field: &'static str,
-    },
-}
+/// What to do about an answer that is not from AWS.
+pub(crate) const NOT_AWS: &str =
+    "see what answers in the place of the instance metadata service: a proxy or an emulator";
 
 /// The identity of the instance, and the signed message that states it.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    rsa2048: String,
-    digest: [u8; 32],
-    instance_id: String,
-    region: String,
-    provider_id: ProviderId,
+    /// The signed message, unchanged.
+    pub(crate) rsa2048: String,
+    /// SHA-256 of the signed bytes.
+    pub(crate) digest: [u8; 32],
+    pub(crate) instance_id: String,
+    pub(crate) region: String,
+    /// `aws:///<zone>/<instance>`
+    pub(crate) provider_id: ProviderId,
 }
 
 /// The fields of the document that the node needs.
@@ -51,15 +39,26 @@ struct Document {
 
 impl Identity {
     /// Parses the metadata's `rsa2048`.
-    pub(crate) fn parse(rsa2048: &str) -> Result<Self, InvalidIdentity> {
+    pub(crate) fn parse(rsa2048: &str) -> Result<Self, Failure> {
+        let invalid = |why: String| {
+            let what = "the instance metadata's signed identity document cannot be used";
+            Failure::new(Code::EvidenceInvalid, format!("{what}: {why}"), NOT_AWS)
+        };
         let base64: Vec<u8> = rsa2048
             .bytes()
             .filter(|byte| !byte.is_ascii_whitespace())
             .collect();
-        let message = STANDARD.decode(base64).map_err(InvalidIdentity::Base64)?;
-        let bytes = cms::content(&message)?;
-        let document: Document = serde_json::from_slice(&bytes).map_err(InvalidIdentity::Json)?;
-        let invalid = |field| InvalidIdentity::Field { field };
+        let message = STANDARD
+            .decode(base64)
+            .map_err(|error| invalid(format!("it is not base64: {error}")))?;
+        let bytes = cms::content(&message)
+            .ok_or_else(|| invalid("it is not a CMS message with its content".to_owned()))?;
+        let document: Document = serde_json::from_slice(&bytes).map_err(|error| {
+            invalid(format!(
+                "its document is not the JSON of an instance's identity: {error}"
+            ))
+        })?;
+        let invalid = |field| invalid(format!("the document's {field} is invalid"));
         if !is_instance_id(&document.instance_id) {
             return Err(invalid("instanceId"));
         }
@@ -67,7 +66,7 @@ impl Identity {
             return Err(invalid("region"));
         }
         let (zone, id) = (&document.availability_zone, &document.instance_id);
-        let provider_id = imds::provider_id(zone, id).ok_or(invalid("availabilityZone"))?;
+        let provider_id = imds::provider_id(zone, id).ok_or_else(|| invalid("availabilityZone"))?;
         Ok(Self {
             rsa2048: rsa2048.to_owned(),
             digest: Sha256::digest(&bytes).into(),
@@ -75,31 +74,6 @@ impl Identity {
             region: document.region,
             provider_id,
         })
-    }
-
-    /// The signed message, unchanged.
-    pub(crate) fn rsa2048(&self) -> &str {
-        &self.rsa2048
-    }
-
-    /// SHA-256 of the signed bytes.
-    pub(crate) fn digest(&self) -> &[u8; 32] {
-        &self.digest
-    }
-
-    /// The instance's ID.
-    pub(crate) fn instance_id(&self) -> &str {
-        &self.instance_id
-    }
-
-    /// The instance's region.
-    pub(crate) fn region(&self) -> &str {
-        &self.region
-    }
-
-    /// `aws:///<zone>/<instance>`
-    pub(crate) fn provider_id(&self) -> &ProviderId {
-        &self.provider_id
     }
 }
 
@@ -137,15 +111,12 @@ pub(crate) mod tests {
         let identity = identity();
 
         assert_eq!(
-            identity.provider_id().as_str(),
+            identity.provider_id.as_str(),
             "aws:///eu-west-1a/i-0123456789abcdef0"
         );
-        assert_eq!(identity.region(), "eu-west-1");
-        assert_eq!(
-            identity.digest(),
-            &<[u8; 32]>::from(Sha256::digest(DOCUMENT))
-        );
-        assert_eq!(identity.rsa2048(), rsa2048(DOCUMENT));
+        assert_eq!(identity.region, "eu-west-1");
+        assert_eq!(identity.digest, <[u8; 32]>::from(Sha256::digest(DOCUMENT)));
+        assert_eq!(identity.rsa2048, rsa2048(DOCUMENT));
     }
 
     #[test]
@@ -161,8 +132,11 @@ pub(crate) mod tests {
             let document = DOCUMENT.replacen(valid, other, 1);
             let error = Identity::parse(&rsa2048(&document)).unwrap_err();
             assert_eq!(
-                error.to_string(),
-                format!("the document's {field} is not one"),
+                error.what(),
+                format!(
+                    "the instance metadata's signed identity document cannot be used: the \
+                     document's {field} is invalid"
+                ),
                 "{other}"
             );
         }
@@ -173,11 +147,11 @@ pub(crate) mod tests {
         let other_json = rsa2048("{\"instanceId\": 1}");
         for (text, words) in [
             ("<html>", "it is not base64"),
-            ("PGh0bWw+", "it is no CMS message with its content in it"),
+            ("PGh0bWw+", "it is not a CMS message with its content"),
             (&other_json, "its document is not the JSON of"),
         ] {
             let error = Identity::parse(text).unwrap_err().to_string();
-            assert!(error.starts_with(words), "{error}");
+            assert!(error.contains(words), "{error}");
         }
     }
 }

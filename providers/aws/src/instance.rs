@@ -6,14 +6,14 @@ use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use kubelet_attestation::evidence::{Header, MAX_EVIDENCE_LEN};
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
-use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
+use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources};
 use kubelet_authenticator::clock::{self, Deadline};
-use kubelet_authenticator::failure::Code;
-use kubelet_authenticator::imds::{Imds, ImdsError, METADATA_ENDPOINT};
+use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::imds::{Imds, METADATA_ENDPOINT};
 use kubelet_authenticator::settings::{Entry, Settings};
 
-use crate::credentials::{Credentials, CredentialsError};
-use crate::identity::Identity;
+use crate::credentials::Credentials;
+use crate::identity::{Identity, NOT_AWS};
 use crate::name;
 use crate::proof::{Sts, prove};
 use crate::settings::{self, NODE_NAME, PRINCIPAL, STS_ENDPOINT};
@@ -48,16 +48,16 @@ impl Attester for Instance {
         settings::TABLE
     }
 
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
         let session = Session::open(sources.settings, sources.deadline)?;
-        let id = session.identity.provider_id().clone();
+        let id = session.identity.provider_id.clone();
         if let Some(set) = sources
             .settings
             .provider_id
             .as_ref()
             .filter(|set| **set != id)
         {
-            return Err(AttesterError::new(
+            return Err(Failure::new(
                 Code::Configuration,
                 format!("providerID in the settings is {set}, and this instance is {id}"),
                 "take providerID out of the settings: an instance knows it",
@@ -67,7 +67,7 @@ impl Attester for Instance {
         Ok(id)
     }
 
-    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let session = self
             .session
             .lock()
@@ -87,30 +87,29 @@ impl Attester for Instance {
 }
 
 impl Session {
-    fn open(settings: &Settings, deadline: Deadline) -> Result<Self, AttesterError> {
-        let imds = Imds::open(settings.value(&METADATA_ENDPOINT), deadline)
-            .map_err(unavailable(IDENTITY))?;
-        let rsa2048 = imds
-            .read(RSA2048, deadline)
-            .map_err(unavailable(IDENTITY))?;
-        let identity = Identity::parse(&rsa2048).map_err(|error| {
-            let what = "the instance metadata's signed identity document cannot be used";
-            AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS).because(error)
-        })?;
-        Ok(Self { imds, identity })
+    fn open(settings: &Settings, deadline: Deadline) -> Result<Self, Failure> {
+        let unreadable = |error: Failure| error.within("the instance's identity cannot be read");
+        let imds = Imds::open(settings.value(&METADATA_ENDPOINT), deadline).map_err(unreadable)?;
+        let rsa2048 = imds.read(RSA2048, deadline).map_err(unreadable)?;
+        Ok(Self {
+            imds,
+            identity: Identity::parse(&rsa2048)?,
+        })
     }
 
-    fn evidence(&self, claim: &Claim<'_>) -> Result<Vec<u8>, AttesterError> {
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Vec<u8>, Failure> {
         let (settings, deadline) = (claim.settings, claim.deadline);
         self.check_name(claim)?;
         let now = clock::now();
         let principal = settings.value(&PRINCIPAL).unwrap_or_default();
         let credentials = Credentials::read(&self.imds, principal, deadline)
             .and_then(|credentials| credentials.lasting(now))
-            .map_err(no_credentials)?;
+            .map_err(|error| {
+                error.within("the instance has no credentials to prove itself with")
+            })?;
         let host = self.sts_host(settings, deadline)?;
         let sts = Sts {
-            region: self.identity.region(),
+            region: &self.identity.region,
             host: &host,
         };
         let binding = KeyBinding::new(
@@ -119,18 +118,18 @@ impl Session {
             claim.provider_id,
             claim.node_name,
             claim.spki,
-            &[self.identity.digest()],
+            &[&self.identity.digest],
         );
         let proof = prove(sts, &credentials, &binding, now).map_err(|error| {
             let what = "the instance's credentials cannot be used";
-            AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS).because(error)
+            Failure::new(Code::EvidenceInvalid, what, NOT_AWS).because(&error)
         })?;
         let evidence = AwsEvidence {
             header: Header {
                 version: claim.version.clone(),
                 audience: claim.audience.clone(),
             },
-            rsa2048: self.identity.rsa2048().to_owned(),
+            rsa2048: self.identity.rsa2048.clone(),
             sts: proof,
         };
         let evidence = evidence.to_json();
@@ -139,62 +138,40 @@ impl Session {
                 "the evidence has {} bytes, and verifiers read at most {MAX_EVIDENCE_LEN}",
                 evidence.len()
             );
-            return Err(AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS));
+            return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
         Ok(evidence)
     }
 
-    fn check_name(&self, claim: &Claim<'_>) -> Result<(), AttesterError> {
+    fn check_name(&self, claim: &Claim<'_>) -> Result<(), Failure> {
         let (name, deadline) = (claim.node_name, claim.deadline);
         let policy = claim.settings.value(&NODE_NAME).unwrap_or_default();
         let local_hostname = if name::needs_local_hostname(policy, name, &self.identity) {
-            match self.imds.read(LOCAL_HOSTNAME, deadline) {
-                Err(ImdsError::Status { status: 404, .. }) => None,
-                read => Some(read.map_err(unavailable("the instance's name cannot be read"))?),
-            }
+            self.imds
+                .find(LOCAL_HOSTNAME, deadline)
+                .map_err(|error| error.within("the instance's name cannot be read"))?
         } else {
             None
         };
         let local_hostname = local_hostname.as_ref().map(|names| names.as_str());
-        name::check(policy, name, &self.identity, local_hostname).map_err(|mismatch| {
-            AttesterError::new(Code::NodeName, mismatch.to_string(), mismatch.remedy())
-        })
+        name::check(policy, name, &self.identity, local_hostname)
     }
 
     /// The host of STS, from the settings or else of the region.
-    fn sts_host(&self, settings: &Settings, deadline: Deadline) -> Result<String, AttesterError> {
+    fn sts_host(&self, settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
         if let Some(endpoint) = settings.value(&STS_ENDPOINT) {
-            return Ok(endpoint.host().to_owned());
+            return Ok(endpoint.host);
         }
         let domain = self
             .imds
             .read(DOMAIN, deadline)
-            .map_err(unavailable("the domain of AWS's services cannot be read"))?;
+            .map_err(|error| error.within("the domain of AWS's services cannot be read"))?;
         let domain = domain.trim();
         // It becomes part of a host name that is signed.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
-            let what = "the instance metadata's domain of AWS's services is none";
-            return Err(AttesterError::new(Code::EvidenceInvalid, what, NOT_AWS));
+            let what = "the instance metadata's domain of AWS's services is invalid";
+            return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
-        Ok(format!("sts.{}.{domain}", self.identity.region()))
+        Ok(format!("sts.{}.{domain}", self.identity.region))
     }
-}
-
-const IDENTITY: &str = "the instance's identity cannot be read";
-
-const NOT_AWS: &str =
-    "see what answers in the place of the instance metadata service: a proxy or an emulator";
-
-fn unavailable(what: &'static str) -> impl Fn(ImdsError) -> AttesterError {
-    move |error| AttesterError::new(Code::EvidenceUnavailable, what, error.remedy()).because(error)
-}
-
-fn no_credentials(error: CredentialsError) -> AttesterError {
-    let code = if error.is_unavailable() {
-        Code::EvidenceUnavailable
-    } else {
-        Code::EvidenceInvalid
-    };
-    let what = "the instance has no credentials to prove itself with";
-    AttesterError::new(code, what, error.remedy()).because(error)
 }

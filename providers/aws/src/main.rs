@@ -6,7 +6,7 @@
 //! controller makes the call.
 //!
 //! Only a run that needs another credential asks the metadata service. Arguments, environment,
-//! streams and exit codes are those of [`kubelet_authenticator::cli::run`].
+//! streams and exit codes are those of [`kubelet_authenticator::run`].
 
 mod cms;
 mod credentials;
@@ -19,12 +19,10 @@ mod sigv4;
 
 use std::process::ExitCode;
 
-use kubelet_authenticator::cli;
-
 /// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    cli::run(instance::Instance::default())
+    kubelet_authenticator::run(instance::Instance::default())
 }

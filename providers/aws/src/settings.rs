@@ -1,9 +1,10 @@
 //! The settings of the AWS provider.
 
 use kubelet_attestation::names::NodeName;
+use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::{Value, ValueError};
+use kubelet_authenticator::settings::Value;
 
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     PRINCIPAL: AwsPrincipal = "aws.principal", "aws-principal", "PRINCIPAL",
@@ -14,8 +15,7 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
         "The host of STS, where it is not the region's own";
 } }
 
-const HOST: ValueError =
-    ValueError::Needed("a host, with or without a port, such as sts.example.com,");
+const HOST: &str = "a host, with or without a port, such as sts.example.com,";
 
 /// The principal of the instance's calls of STS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,26 +40,26 @@ pub(crate) enum AwsNodeName {
 }
 
 impl Value for AwsPrincipal {
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         match text {
             "instanceIdentityRole" => Ok(Self::InstanceIdentityRole),
             "instanceProfile" => Ok(Self::InstanceProfile),
-            _ => Err(ValueError::NotOneOf {
-                known: &["instanceIdentityRole", "instanceProfile"],
-            }),
+            _ => Err(Invalid::needed(
+                "one of instanceIdentityRole, instanceProfile",
+            )),
         }
     }
 }
 
 impl Value for AwsNodeName {
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         match text {
             "hostname" => Ok(Self::Hostname),
             "localHostname" => Ok(Self::LocalHostname),
             "instanceID" => Ok(Self::InstanceId),
-            _ => Err(ValueError::NotOneOf {
-                known: &["hostname", "localHostname", "instanceID"],
-            }),
+            _ => Err(Invalid::needed(
+                "one of hostname, localHostname, instanceID",
+            )),
         }
     }
 }
@@ -67,18 +67,14 @@ impl Value for AwsNodeName {
 /// A host of STS, as in a `host` header: a private or FIPS endpoint. The node only signs for it.
 /// The verifier calls it, and needs the same setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StsEndpoint(String);
-
-impl StsEndpoint {
+pub(crate) struct StsEndpoint {
     /// The host, with its port if that is not 443.
-    pub(crate) fn host(&self) -> &str {
-        &self.0
-    }
+    pub(crate) host: String,
 }
 
 impl Value for StsEndpoint {
     /// Accepts `sts.example.com` and `sts.example.com:8443`, and both as URLs.
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         let authority = text.strip_prefix("https://").unwrap_or(text);
         let authority = authority.strip_suffix('/').unwrap_or(authority);
         let authority = authority.strip_suffix(":443").unwrap_or(authority);
@@ -88,9 +84,10 @@ impl Value for StsEndpoint {
         };
         let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
         if NodeName::parse(host).is_ok() && port.is_none_or(is_port) {
-            Ok(Self(authority.to_owned()))
+            let host = authority.to_owned();
+            Ok(Self { host })
         } else {
-            Err(HOST)
+            Err(Invalid::needed(HOST))
         }
     }
 }
@@ -124,7 +121,9 @@ mod tests {
 
         assert_eq!(given.value(&PRINCIPAL), Some(AwsPrincipal::InstanceProfile));
         assert_eq!(given.value(&NODE_NAME), Some(AwsNodeName::InstanceId));
-        let sts = Some(StsEndpoint("sts.test".to_owned()));
+        let sts = Some(StsEndpoint {
+            host: "sts.test".to_owned(),
+        });
         assert_eq!(given.value(&STS_ENDPOINT), sts);
         let metadata = given.value(&METADATA_ENDPOINT).unwrap();
         assert_eq!(metadata.to_string(), "http://127.0.0.1:1");
@@ -157,7 +156,7 @@ mod tests {
             ("sts.test:8443", "sts.test:8443"),
             ("127.0.0.1:4000", "127.0.0.1:4000"),
         ] {
-            assert_eq!(StsEndpoint::read(text).unwrap().host(), host, "{text}");
+            assert_eq!(StsEndpoint::read(text).unwrap().host, host, "{text}");
         }
         for text in [
             "http://sts.test",
@@ -170,7 +169,11 @@ mod tests {
             "sts.test\r\nx: y",
             "https://",
         ] {
-            assert_eq!(StsEndpoint::read(text), Err(HOST), "{text:?}");
+            assert_eq!(
+                StsEndpoint::read(text),
+                Err(Invalid::needed(HOST)),
+                "{text:?}"
+            );
         }
     }
 }

@@ -5,13 +5,13 @@
 //! and the certificate cannot be renewed. It is requested for a year and used until it expires.
 //! Then the machine enrols again with a bootstrap token.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
 
 use std::process::ExitCode;
 
 use kubelet_attestation::names::{Provider, ProviderId};
-use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources, Renewal};
-use kubelet_authenticator::cli;
+use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources, Renewal};
+use kubelet_authenticator::failure::Failure;
 
 /// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
@@ -36,15 +36,15 @@ impl Attester for Insecure {
         YEAR
     }
 
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
         sources.configured()
     }
 
-    fn evidence(&self, _claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+    fn evidence(&self, _claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         Ok(None)
     }
 }
 
 fn main() -> ExitCode {
-    cli::run(Insecure)
+    kubelet_authenticator::run(Insecure)
 }

@@ -3,14 +3,14 @@
 //! Its evidence names the cluster and proves nothing. No package contains this program, and no
 //! released controller knows its signer.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
 
 use std::process::ExitCode;
 
 use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Provider, ProviderId};
-use kubelet_authenticator::attester::{Attester, AttesterError, Claim, ProviderIdSources};
-use kubelet_authenticator::cli;
+use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources};
+use kubelet_authenticator::failure::Failure;
 
 #[derive(Debug)]
 struct Null;
@@ -20,11 +20,11 @@ impl Attester for Null {
         Provider::NULL
     }
 
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
         sources.configured()
     }
 
-    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let header = Header {
             version: claim.version.clone(),
             audience: claim.audience.clone(),
@@ -34,5 +34,5 @@ impl Attester for Null {
 }
 
 fn main() -> ExitCode {
-    cli::run(Null)
+    kubelet_authenticator::run(Null)
 }

@@ -7,17 +7,15 @@ use kubelet_attestation::evidence::Header;
 use kubelet_attestation::evidence::tpm::{Enrolment, PublicAreas, Quote, Response, TpmEvidence};
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
-use kubelet_authenticator::attester::{
-    Attester, AttesterError, Challenged, Claim, ProviderIdSources,
-};
+use kubelet_authenticator::attester::{Attester, Challenged, Claim, ProviderIdSources};
 use kubelet_authenticator::clock::Deadline;
-use kubelet_authenticator::failure::Code;
+use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::settings::Entry;
 use sha2::{Digest as _, Sha256};
 
 use crate::protocol::{Answer, Ask, Binding, Bytes, EndorsementKey, Keys, Question, QuoteFor};
 use crate::settings::{self, TpmSettings};
-use crate::{certificate, device_file, instance, program, trouble};
+use crate::{certificate, device_error, device_file, instance, program};
 
 /// The scheme of provider IDs that are derived from endorsement keys.
 const SCHEME: &str = "tpm://";
@@ -44,7 +42,7 @@ impl Attester for Tpm {
         vec![EvidenceVersion::v2(), EvidenceVersion::v1()]
     }
 
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
         if let Some(id) = sources.try_configured()? {
             return Ok(id);
         }
@@ -55,33 +53,27 @@ impl Attester for Tpm {
         if let Some(known) = known {
             return Ok(self.known.get_or_init(|| known.clone()).clone());
         }
-        let settings = TpmSettings::of(sources.settings, sources.endorsement_key);
+        let settings = TpmSettings::of(sources.settings, sources.remembered);
         let keys = read_keys(&settings, sources.deadline)?;
         let name = name_of(&keys)?;
         *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
         Ok(name)
     }
 
-    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
-        let known = self
-            .keys
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let keys = if let Some(keys) = known {
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
+        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = if let Some(keys) = known.take() {
             keys
         } else {
-            let settings = TpmSettings::of(claim.settings, claim.endorsement_key);
+            let settings = TpmSettings::of(claim.settings, claim.remembered);
             read_keys(&settings, claim.deadline)?
         };
+        drop(known);
         // The provider ID of an open request was not read from this TPM, so it is compared now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
-            let what = format!(
-                "the TPM is not the one that is called {}",
-                claim.provider_id
-            );
-            let remedy = "nothing: the next run asks by the name that it has";
-            return Err(AttesterError::new(Code::EvidenceInvalid, what, remedy));
+            let what = format!("the TPM is not {}", claim.provider_id);
+            let remedy = "nothing: the next run asks with the TPM's own name";
+            return Err(Failure::new(Code::EvidenceInvalid, what, remedy));
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
@@ -107,7 +99,7 @@ impl Attester for Tpm {
         &self,
         claim: &Claim<'_>,
         challenged: &Challenged<'_>,
-    ) -> Result<Option<Vec<u8>>, AttesterError> {
+    ) -> Result<Option<Vec<u8>>, Failure> {
         // Endorsement key and version are those of the challenged evidence, whatever the settings
         // and this release prefer.
         let (asked, keys) = match TpmEvidence::parse(challenged.evidence) {
@@ -116,11 +108,11 @@ impl Attester for Tpm {
             Err(error) => {
                 let what = "the evidence that was challenged cannot be read";
                 let remedy = "nothing: the next run makes another";
-                return Err(AttesterError::new(Code::EvidenceInvalid, what, remedy).because(error));
+                return Err(Failure::new(Code::EvidenceInvalid, what, remedy).because(&error));
             }
         };
         let challenge = challenged.challenge;
-        let settings = TpmSettings::of(claim.settings, claim.endorsement_key);
+        let settings = TpmSettings::of(claim.settings, claim.remembered);
         let question = QuoteFor {
             endorsement: Bytes(keys.endorsement.clone()),
             credential_blob: Bytes(challenge.credential_blob.clone()),
@@ -132,7 +124,7 @@ impl Attester for Tpm {
                 spki: Bytes(claim.spki.to_vec()),
                 id: Bytes(challenge.id.as_bytes().to_vec()),
             },
-            registers: settings.pcrs.clone(),
+            pcrs: settings.pcrs.clone(),
         };
         let answer = ask(&settings, Ask::Quote(Box::new(question)), claim.deadline)?;
         let Answer::Quoted(quoted) = answer else {
@@ -149,13 +141,14 @@ impl Attester for Tpm {
             quote: Quote {
                 attest: quoted.attest.0,
                 signature: quoted.signature.0,
-                registers: quoted.registers,
+                registers: quoted.pcrs,
             },
         });
         Ok(Some(evidence.to_json()))
     }
 
-    fn endorsement_key(&self, evidence: &[u8]) -> Option<&'static str> {
+    /// The name of the endorsement key. A TPM with several keeps its name only with the same one.
+    fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let keys = match TpmEvidence::parse(evidence).ok()? {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,
             TpmEvidence::Respond(response) => response.keys,
@@ -167,7 +160,7 @@ impl Attester for Tpm {
             [0x00, 0x23, 0x00, 0x0c] => EndorsementKey::EccP384,
             _ => return None,
         };
-        Some(key.as_str())
+        settings::endorsement_key_name(key)
     }
 }
 
@@ -178,28 +171,24 @@ fn header(claim: &Claim<'_>, version: &EvidenceVersion) -> Header {
     }
 }
 
-fn name_of(keys: &Keys) -> Result<ProviderId, AttesterError> {
+fn name_of(keys: &Keys) -> Result<ProviderId, Failure> {
     let digest = HEXLOWER.encode(&Sha256::digest(&keys.spki.0));
     ProviderId::parse(&format!("{SCHEME}{digest}")).map_err(|error| {
-        AttesterError::new(
-            Code::TpmUnavailable,
-            "the TPM has no name",
-            "report this as a bug",
-        )
-        .because(error)
+        let what = "the TPM has no name";
+        Failure::new(Code::DeviceUnavailable, what, "report this as a bug").because(&error)
     })
 }
 
-fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, AttesterError> {
+fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Failure> {
     let endorsement_key = settings.endorsement_key;
     match ask(settings, Ask::Keys { endorsement_key }, deadline)? {
         Answer::Keys(keys) => Ok(keys),
-        Answer::Quoted(_) | Answer::Trouble(_) => Err(out_of_turn()),
+        Answer::Quoted(_) | Answer::Failed(_) => Err(out_of_turn()),
     }
 }
 
-/// Asks the TPM. Trouble becomes an error.
-fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, AttesterError> {
+/// Asks the TPM.
+fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, Failure> {
     let tcti = if let Some(tcti) = &settings.tcti {
         tcti.to_string()
     } else {
@@ -207,20 +196,16 @@ fn ask(settings: &TpmSettings, ask: Ask, deadline: Deadline) -> Result<Answer, A
         format!("device:{}", settings.device.display())
     };
     let name = tcti.strip_prefix("device:").unwrap_or(&tcti).to_owned();
-    let answer = program::find(settings.device_program.as_deref())
-        .and_then(|program| {
-            let asker = std::process::id();
-            program::ask(&program, &Question { asker, tcti, ask }, deadline)
-        })
-        .map_err(trouble::of_program)?;
-    match answer {
-        Answer::Trouble(trouble) => Err(trouble::of_tpm(&name, &trouble)),
-        Answer::Keys(_) | Answer::Quoted(_) => Ok(answer),
+    let program = program::find(settings.device_program.as_deref())?;
+    let asker = std::process::id();
+    match program::ask(&program, &Question { asker, tcti, ask }, deadline)? {
+        Answer::Failed(error) => Err(device_error::failure(&name, &error)),
+        answer @ (Answer::Keys(_) | Answer::Quoted(_)) => Ok(answer),
     }
 }
 
-fn out_of_turn() -> AttesterError {
+fn out_of_turn() -> Failure {
     let what = "the program that speaks to the TPM answers another question";
     let remedy = "install plugin and program from one package";
-    AttesterError::new(Code::TpmUnavailable, what, remedy)
+    Failure::new(Code::DeviceUnavailable, what, remedy)
 }

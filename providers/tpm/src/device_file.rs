@@ -7,13 +7,12 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use kubelet_authenticator::attester::AttesterError;
-use kubelet_authenticator::failure::Code;
+use kubelet_authenticator::failure::{Code, Failure};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// Checks that this TPM can be used, as far as that is visible without a command to it.
-pub(crate) fn check(path: &Path) -> Result<(), AttesterError> {
+pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
     let file = opened.map_err(|error| unusable(path, error))?;
@@ -22,64 +21,45 @@ pub(crate) fn check(path: &Path) -> Result<(), AttesterError> {
     if kind.as_ref().is_ok_and(FileType::is_char_device) {
         return Ok(());
     }
-    Err(trouble(
+    Err(Failure::new(
+        Code::DeviceUnavailable,
         format!("{} is no TPM", path.display()),
         "correct tpm.device in the settings",
-        None,
     ))
 }
 
-fn unusable(path: &Path, error: Errno) -> AttesterError {
+fn unusable(path: &Path, error: Errno) -> Failure {
     let place = path.display();
-    let cause = Some(error);
-    if error == Errno::NOENT {
-        let unmanaged = path.with_file_name("tpm0");
-        if unmanaged.exists() {
-            return trouble(
-                format!(
-                    "{place} is not there, though {} is: this is a TPM 1.2, or a kernel without a \
-                     resource manager for TPMs",
-                    unmanaged.display()
-                ),
-                "a TPM 2.0 and Linux 4.12 or newer are needed",
-                cause,
-            );
-        }
-        return trouble(
+    let unmanaged = path.with_file_name("tpm0");
+    let (what, remedy) = match error {
+        Errno::NOENT if unmanaged.exists() => (
+            format!(
+                "{place} is not there, though {} is: this is a TPM 1.2, or a kernel without a \
+                 resource manager for TPMs",
+                unmanaged.display()
+            ),
+            "a TPM 2.0 and Linux 4.12 or newer are needed",
+        ),
+        Errno::NOENT => (
             format!("this machine has no TPM that Linux knows: {place} is not there"),
             "switch the TPM 2.0 on in the firmware (fTPM, PTT), give the virtual machine one (on EC2 an \
              image with --tpm-support v2.0 and UEFI boot), or load its driver (tpm_crb, tpm_tis)",
-            cause,
-        );
-    }
-    if error == Errno::ACCESS || error == Errno::PERM {
-        return trouble(
+        ),
+        Errno::ACCESS | Errno::PERM => (
             format!("{place} may not be opened"),
             "run the plugin as root, as the kubelet does, or in the group of the file; see that no \
              sandbox (DeviceAllow=, a container) keeps devices from it",
-            cause,
-        );
-    }
-    if error == Errno::BUSY {
-        return trouble(
+        ),
+        Errno::BUSY => (
             format!("{place} is in use by another program"),
             "use /dev/tpmrm0 (tpm.device), which several programs can use at once",
-            cause,
-        );
-    }
-    trouble(
-        format!("{place} cannot be opened"),
-        "see the kernel's messages about the TPM (dmesg | grep -i tpm)",
-        cause,
-    )
-}
-
-fn trouble(what: String, remedy: &str, cause: Option<Errno>) -> AttesterError {
-    let error = AttesterError::new(Code::TpmUnavailable, what, remedy);
-    match cause {
-        Some(cause) => error.because(io::Error::from(cause)),
-        None => error,
-    }
+        ),
+        _ => (
+            format!("{place} cannot be opened"),
+            "see the kernel's messages about the TPM (dmesg | grep -i tpm)",
+        ),
+    };
+    Failure::new(Code::DeviceUnavailable, what, remedy).because(&io::Error::from(error))
 }
 
 #[cfg(test)]
@@ -113,11 +93,9 @@ mod tests {
         ] {
             let error = unusable(Path::new("/dev/tpmrm0"), errno);
 
-            assert_eq!(error.to_string(), what);
+            assert_eq!(error.what(), format!("{what}: {}", io::Error::from(errno)));
             assert_eq!(error.remedy(), remedy);
-            assert_eq!(error.code(), Code::TpmUnavailable);
-            let cause = std::error::Error::source(&error).unwrap();
-            assert_eq!(cause.to_string(), io::Error::from(errno).to_string());
+            assert_eq!(error.code(), Code::DeviceUnavailable);
         }
     }
 
@@ -138,7 +116,7 @@ mod tests {
             let error = check(&path).unwrap_err();
 
             assert!(error.to_string().contains(words), "{error}");
-            assert_eq!(error.code(), Code::TpmUnavailable);
+            assert_eq!(error.code(), Code::DeviceUnavailable);
             assert!(!error.remedy().is_empty());
         }
     }

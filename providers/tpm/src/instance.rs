@@ -1,9 +1,9 @@
 //! The provider ID of a machine that is an EC2 instance.
 
 use kubelet_attestation::names::ProviderId;
-use kubelet_authenticator::attester::{AttesterError, ProviderIdSources};
-use kubelet_authenticator::failure::Code;
-use kubelet_authenticator::imds::{self, Imds, ImdsError, METADATA_ENDPOINT};
+use kubelet_authenticator::attester::ProviderIdSources;
+use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::imds::{self, Imds, METADATA_ENDPOINT};
 
 /// The vendor in the firmware of an instance.
 const VENDOR: &str = "Amazon EC2";
@@ -16,23 +16,25 @@ const ID: &str = "meta-data/instance-id";
 /// The firmware distinguishes instances from other machines, so those wait for no metadata service.
 /// If the metadata of an instance is unavailable, this fails: a machine must not change its
 /// provider ID because a service is down.
-pub(crate) fn provider_id(
-    sources: &ProviderIdSources<'_>,
-) -> Result<Option<ProviderId>, AttesterError> {
+pub(crate) fn provider_id(sources: &ProviderIdSources<'_>) -> Result<Option<ProviderId>, Failure> {
     let endpoint = sources.settings.value(&METADATA_ENDPOINT);
     if endpoint.is_none() && sources.machine.vendor().as_deref() != Some(VENDOR) {
         return Ok(None);
     }
     let deadline = sources.deadline;
-    let imds = Imds::open(endpoint, deadline).map_err(unavailable)?;
-    let zone = imds.read(ZONE, deadline).map_err(unavailable)?;
-    let id = imds.read(ID, deadline).map_err(unavailable)?;
+    let imds = Imds::open(endpoint, deadline).map_err(|error| unavailable(&error))?;
+    let zone = imds
+        .read(ZONE, deadline)
+        .map_err(|error| unavailable(&error))?;
+    let id = imds
+        .read(ID, deadline)
+        .map_err(|error| unavailable(&error))?;
     named(&zone, &id).map(Some)
 }
 
-fn named(zone: &str, id: &str) -> Result<ProviderId, AttesterError> {
+fn named(zone: &str, id: &str) -> Result<ProviderId, Failure> {
     imds::provider_id(zone, id).ok_or_else(|| {
-        AttesterError::new(
+        Failure::new(
             Code::EvidenceInvalid,
             "the instance metadata names no instance",
             "see what answers in the place of the instance metadata service, or set providerID in \
@@ -41,13 +43,13 @@ fn named(zone: &str, id: &str) -> Result<ProviderId, AttesterError> {
     })
 }
 
-fn unavailable(error: ImdsError) -> AttesterError {
+fn unavailable(error: &Failure) -> Failure {
     let remedy = format!(
         "{}; or set providerID in the settings, or give the kubelet --provider-id",
         error.remedy()
     );
     let what = "this is an EC2 instance, and which cannot be learned";
-    AttesterError::new(Code::EvidenceUnavailable, what, remedy).because(error)
+    Failure::new(error.code(), error.what(), remedy).within(what)
 }
 
 #[cfg(test)]

@@ -10,25 +10,23 @@
 //! which needs libtss2, a dynamic library. A run that prints the stored credential uses neither.
 //! The other program is searched for beside this one, and then in `/usr/lib/kubelet-authenticator`.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::cli::run`].
+//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
 
 mod attester;
 mod certificate;
+mod device_error;
 mod device_file;
 mod instance;
 mod program;
 mod protocol;
 mod settings;
-mod trouble;
 
 use std::process::ExitCode;
-
-use kubelet_authenticator::cli;
 
 /// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    cli::run(attester::Tpm::default())
+    kubelet_authenticator::run(attester::Tpm::default())
 }

@@ -8,7 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use kubelet_authenticator::clock::Deadline;
+use kubelet_authenticator::failure::{Code, Failure};
 
+use crate::device_error::PACKAGES;
 use crate::protocol::{Answer, MAX_LINE_LEN, Question};
 
 const NAME: &str = "kubelet-authenticator-tpm-device";
@@ -25,81 +27,14 @@ const NOT_LOADED: i32 = 127;
 /// The interval of checks whether a program that has answered has exited.
 const ENDING: Duration = Duration::from_millis(1);
 
-/// The program did not answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ProgramError {
-    /// It is not installed.
-    #[error("the program that speaks to the TPM is not installed: {NAME} is not {}", places(.looked))]
-    Absent {
-        /// The paths that were searched.
-        looked: Vec<PathBuf>,
-    },
-    /// It exists, but its loader does not.
-    #[error("{} cannot be started: this system has no glibc to load it", .program.display())]
-    NoLoader {
-        /// The program.
-        program: PathBuf,
-    },
-    /// The system cannot start it.
-    #[error("{} cannot be started", .program.display())]
-    NotStarted {
-        /// The program.
-        program: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
-    /// A library is missing or damaged.
-    #[error("the library {library} that speaks to TPMs is not installed, or is damaged")]
-    Library {
-        /// The library.
-        library: String,
-    },
-    /// A library is not the one that the program was built for.
-    #[error("the libraries that speak to TPMs are not those that {} was built for: {words}", .program.display())]
-    OtherLibrary {
-        /// The program.
-        program: PathBuf,
-        /// The loader's message.
-        words: String,
-    },
-    /// This process cannot start a thread that reads the answer.
-    #[error("there is no thread to hear the program that speaks to the TPM")]
-    NoThread {
-        /// The reason.
-        source: io::Error,
-    },
-    /// There was no answer before the deadline.
-    #[error("the TPM did not answer within {waited:.1?}")]
-    Slow {
-        /// The time of the wait.
-        waited: Duration,
-    },
-    /// It exited without an answer.
-    #[error("{} ended without an answer ({status}){words}", .program.display())]
-    Ended {
-        /// The program.
-        program: PathBuf,
-        /// Its exit status.
-        status: ExitStatus,
-        /// Its message, after ": ".
-        words: String,
-    },
-    /// Its answer has another format.
-    #[error("{} is of another release than this plugin", .program.display())]
-    OtherRelease {
-        /// The program.
-        program: PathBuf,
-    },
-}
-
-fn places(looked: &[PathBuf]) -> String {
-    let places = looked.iter().map(|path| path.display().to_string());
-    places.collect::<Vec<_>>().join(", nor ")
+/// The error of a program that did not answer.
+fn unanswered(what: String, remedy: &str) -> Failure {
+    Failure::new(Code::DeviceUnavailable, what, remedy).within("the TPM cannot be asked")
 }
 
 /// The path of the program: from the settings, or else beside this program, or else in the folder
 /// of the packages.
-pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, ProgramError> {
+pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, Failure> {
     let looked = match set {
         Some(set) => vec![set.to_owned()],
         None => std::env::current_exe()
@@ -110,7 +45,16 @@ pub(crate) fn find(set: Option<&Path>) -> Result<PathBuf, ProgramError> {
             .collect(),
     };
     let found = looked.iter().find(|path| path.exists()).cloned();
-    found.ok_or(ProgramError::Absent { looked })
+    found.ok_or_else(|| {
+        let looked: Vec<_> = looked.iter().map(|path| path.to_string_lossy()).collect();
+        unanswered(
+            format!(
+                "the program that speaks to the TPM is not installed: {NAME} is not {}",
+                looked.join(", nor ")
+            ),
+            "install the whole package kubelet-authenticator-tpm, or set tpm.deviceProgram",
+        )
+    })
 }
 
 /// Starts the program and asks it a question.
@@ -122,7 +66,7 @@ pub(crate) fn ask(
     program: &Path,
     question: &Question,
     deadline: Deadline,
-) -> Result<Answer, ProgramError> {
+) -> Result<Answer, Failure> {
     let given = deadline.remaining();
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
@@ -130,24 +74,43 @@ pub(crate) fn ask(
         // The loader closes its end when it fails. Its exit status says more than this error.
         drop(input.write_all(line.as_bytes()));
     }
-    let slow = ProgramError::Slow { waited: given };
-    let heard = hear(&mut child, deadline);
+    let slow = || {
+        unanswered(
+            format!("the TPM did not answer within {given:.1?}"),
+            "nothing, if it passes: the next run asks again; a slow TPM needs an endorsement key \
+             that is stored in it, or one on a curve (tpm.endorsementKey); one that never answers \
+             needs a reboot",
+        )
+    };
+    let heard = hear(&mut child, deadline).map_err(|error| {
+        unanswered(
+            format!("there is no thread to hear the program that speaks to the TPM: {error}"),
+            "let the plugin have more processes: its cgroup (pids.max) or its user has no room",
+        )
+    });
     let Ok(Some((said, complained))) = heard else {
         drop(child.kill());
-        return Err(heard.map_or_else(|source| ProgramError::NoThread { source }, |_| slow));
+        return Err(heard.err().unwrap_or_else(slow));
     };
     let Some(status) = end(&mut child, deadline) else {
         drop(child.kill());
-        return Err(slow);
+        return Err(slow());
     };
-    if status.success() {
-        let program = program.to_owned();
-        return serde_json::from_str(&said).map_err(|_| ProgramError::OtherRelease { program });
+    if !status.success() {
+        return Err(ended(program, status, complained.trim()));
     }
-    Err(ended(program, status, &complained))
+    serde_json::from_str(&said).map_err(|_| {
+        unanswered(
+            format!(
+                "{} is of another release than this plugin",
+                program.display()
+            ),
+            "install plugin and program from one package, and see what tpm.deviceProgram names",
+        )
+    })
 }
 
-fn start(program: &Path) -> Result<Child, ProgramError> {
+fn start(program: &Path) -> Result<Child, Failure> {
     let started = Command::new(program)
         .env_clear()
         // libtss2 logs every error to standard error. Only the loader's messages are of use there.
@@ -156,13 +119,19 @@ fn start(program: &Path) -> Result<Child, ProgramError> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    started.map_err(|source| {
-        let program = program.to_owned();
+    started.map_err(|error| {
+        let place = program.display();
         // The program exists, so the missing file is the loader that it names.
-        if source.kind() == io::ErrorKind::NotFound && program.exists() {
-            ProgramError::NoLoader { program }
+        if error.kind() == io::ErrorKind::NotFound && program.exists() {
+            unanswered(
+                format!("{place} cannot be started: this system has no glibc to load it"),
+                "use a system with glibc; musl's (Alpine) cannot load libtss2 for it",
+            )
         } else {
-            ProgramError::NotStarted { program, source }
+            unanswered(
+                format!("{place} cannot be started: {error}"),
+                "see that the program may be executed and is for this processor",
+            )
         }
     })
 }
@@ -208,31 +177,26 @@ fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {
 }
 
 /// The error of a program that failed, by the loader's message.
-fn ended(program: &Path, status: ExitStatus, words: &str) -> ProgramError {
-    let program = program.to_owned();
+fn ended(program: &Path, status: ExitStatus, words: &str) -> Failure {
+    let place = program.display();
     if status.code() == Some(NOT_LOADED) {
         let library = words
             .split_once("shared libraries: ")
             .and_then(|(_, rest)| rest.split_once(':'));
         if let Some((library, _)) = library {
-            return ProgramError::Library {
-                library: library.to_owned(),
-            };
+            let what = "that speaks to TPMs is not installed, or is damaged";
+            return unanswered(format!("the library {library} {what}"), PACKAGES);
         }
         if words.contains("symbol lookup error") || words.contains("version `") {
-            let words = words.trim().to_owned();
-            return ProgramError::OtherLibrary { program, words };
+            let what = "the libraries that speak to TPMs are not those that";
+            return unanswered(format!("{what} {place} was built for: {words}"), PACKAGES);
         }
     }
-    let words = match words.trim() {
-        "" => String::new(),
-        words => format!(": {words}"),
-    };
-    ProgramError::Ended {
-        program,
-        status,
-        words,
-    }
+    let colon = if words.is_empty() { "" } else { ": " };
+    unanswered(
+        format!("{place} ended without an answer ({status}){colon}{words}"),
+        "see the system's log for why it ended",
+    )
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) struct QuoteFor {
     /// The key binding that the quote is to cover, without the secret of the challenge.
     pub(crate) binding: Binding,
     /// The PCRs to quote.
-    pub(crate) registers: Vec<u8>,
+    pub(crate) pcrs: Vec<u8>,
 }
 
 /// The inputs of a key binding, except the secret. That does not leave the program that opens it.
@@ -91,7 +91,7 @@ pub(crate) enum Answer {
     Keys(Keys),
     Quoted(Quoted),
     /// The reason why there is no answer.
-    Trouble(Trouble),
+    Failed(DeviceError),
 }
 
 /// The keys of a TPM.
@@ -119,12 +119,12 @@ pub(crate) struct Quoted {
     /// `TPMT_SIGNATURE`.
     pub(crate) signature: Bytes,
     /// The values of the PCRs.
-    pub(crate) registers: Registers,
+    pub(crate) pcrs: Registers,
 }
 
 /// Why a TPM gives no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) enum Trouble {
+pub(crate) enum DeviceError {
     /// The TPM, or the library, returns a code.
     Code {
         /// The command.

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use kubelet_attestation::evidence::tpm::MAX_REGISTER;
 use kubelet_attestation::names::NodeName;
+use kubelet_authenticator::failure::Invalid;
 use kubelet_authenticator::imds::METADATA_ENDPOINT;
 use kubelet_authenticator::settings;
-use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value, ValueError};
+use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value};
 
 use crate::protocol::EndorsementKey;
 
@@ -25,10 +26,8 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
         "The program that speaks to the TPM, where it is not in its usual places";
 } }
 
-const TCTI_NEEDED: ValueError =
-    ValueError::Needed("swtpm:host=<host>,port=<port>, and nothing else,");
-const PCRS_NEEDED: ValueError =
-    ValueError::Needed("a list of PCRs from 0 to 23, at least one, each once,");
+const TCTI_FORM: &str = "swtpm:host=<host>,port=<port>, and nothing else,";
+const PCRS_FORM: &str = "a list of PCRs from 0 to 23, at least one, each once,";
 
 /// The TPM through the kernel's resource manager, which isolates its users and cleans up after
 /// them.
@@ -63,7 +62,7 @@ impl TpmSettings {
             tcti: settings.value(&TCTI),
             endorsement_key: choice
                 .and_then(|EndorsementKeyChoice(key)| key)
-                .or_else(|| EndorsementKey::named(enrolled?)),
+                .or_else(|| endorsement_key(enrolled?)),
             pcrs: settings
                 .value(&PCRS)
                 .map_or_else(|| DEFAULT_PCRS.to_vec(), |PcrSelection(pcrs)| pcrs),
@@ -72,22 +71,23 @@ impl TpmSettings {
     }
 }
 
-impl EndorsementKey {
-    /// Its name in the settings.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Rsa2048 => "rsa-2048",
-            Self::EccP256 => "ecc-p256",
-            Self::EccP384 => "ecc-p384",
-        }
-    }
+/// The endorsement keys by their names in the settings.
+const ENDORSEMENT_KEYS: [(&str, EndorsementKey); 3] = [
+    ("rsa-2048", EndorsementKey::Rsa2048),
+    ("ecc-p256", EndorsementKey::EccP256),
+    ("ecc-p384", EndorsementKey::EccP384),
+];
 
-    /// The key of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        [Self::Rsa2048, Self::EccP256, Self::EccP384]
-            .into_iter()
-            .find(|key| key.as_str() == name)
-    }
+/// The endorsement key of this name.
+fn endorsement_key(name: &str) -> Option<EndorsementKey> {
+    let mut keys = ENDORSEMENT_KEYS.into_iter();
+    keys.find(|(known, _)| *known == name).map(|(_, key)| key)
+}
+
+/// The name of this endorsement key.
+pub(crate) fn endorsement_key_name(key: EndorsementKey) -> Option<&'static str> {
+    let mut keys = ENDORSEMENT_KEYS.into_iter();
+    keys.find(|(_, known)| *known == key).map(|(name, _)| name)
 }
 
 /// The endorsement key of the settings. `None` is `auto`: the strongest that the TPM has prepared.
@@ -95,14 +95,14 @@ impl EndorsementKey {
 pub(crate) struct EndorsementKeyChoice(Option<EndorsementKey>);
 
 impl Value for EndorsementKeyChoice {
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         if text == "auto" {
             return Ok(Self(None));
         }
-        let key = EndorsementKey::named(text).ok_or(ValueError::NotOneOf {
-            known: &["auto", "rsa-2048", "ecc-p256", "ecc-p384"],
-        })?;
-        Ok(Self(Some(key)))
+        match endorsement_key(text) {
+            None => Err(Invalid::needed("one of auto, rsa-2048, ecc-p256, ecc-p384")),
+            key => Ok(Self(key)),
+        }
     }
 }
 
@@ -123,11 +123,11 @@ impl fmt::Display for Tcti {
 impl Value for Tcti {
     /// Accepts only `swtpm:host=<host>,port=<port>`: libtss2's parser ignores what it does not
     /// know, and uses a TPM at its default address.
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         let known = text
             .strip_prefix("swtpm:host=")
             .and_then(|rest| rest.split_once(",port="));
-        let (host, port) = known.ok_or(TCTI_NEEDED)?;
+        let (host, port) = known.ok_or_else(|| Invalid::needed(TCTI_FORM))?;
         let is_host = host.parse::<IpAddr>().is_ok() || NodeName::parse(host).is_ok();
         // The control channel has the next port.
         match port.parse::<u16>() {
@@ -135,7 +135,7 @@ impl Value for Tcti {
                 host: host.to_owned(),
                 port,
             }),
-            Ok(_) | Err(_) => Err(TCTI_NEEDED),
+            Ok(_) | Err(_) => Err(Invalid::needed(TCTI_FORM)),
         }
     }
 }
@@ -147,14 +147,14 @@ pub(crate) struct PcrSelection(Vec<u8>);
 impl Value for PcrSelection {
     const FORM: Form = Form::Numbers;
 
-    fn read(text: &str) -> Result<Self, ValueError> {
+    fn read(text: &str) -> Result<Self, Invalid> {
         let numbers: Result<Vec<u8>, _> = text.split(',').map(|part| part.trim().parse()).collect();
-        let mut numbers = numbers.map_err(|_| PCRS_NEEDED)?;
+        let mut numbers = numbers.map_err(|_| Invalid::needed(PCRS_FORM))?;
         let given = numbers.len();
         numbers.sort_unstable();
         numbers.dedup();
         if numbers.last().is_none_or(|last| *last > MAX_REGISTER) || numbers.len() < given {
-            return Err(PCRS_NEEDED);
+            return Err(Invalid::needed(PCRS_FORM));
         }
         Ok(Self(numbers))
     }
@@ -276,7 +276,7 @@ mod tests {
             "device:/dev/tpm0",
             "tabrmd",
         ] {
-            assert_eq!(Tcti::read(text), Err(TCTI_NEEDED), "{text}");
+            assert_eq!(Tcti::read(text), Err(Invalid::needed(TCTI_FORM)), "{text}");
         }
     }
 
@@ -287,9 +287,9 @@ mod tests {
         assert_eq!(read("7"), Ok(vec![7]));
         assert_eq!(read("7, 0,23"), Ok(vec![0, 7, 23]));
         for text in ["24", "0,0", "-1", "0,", "0-7", "x"] {
-            assert_eq!(read(text), Err(PCRS_NEEDED), "{text}");
+            assert_eq!(read(text), Err(Invalid::needed(PCRS_FORM)), "{text}");
         }
-        assert_eq!(read(""), Err(PCRS_NEEDED));
+        assert_eq!(read(""), Err(Invalid::needed(PCRS_FORM)));
     }
 
     #[test]

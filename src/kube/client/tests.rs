@@ -141,10 +141,7 @@ fn a_page_that_is_not_found_is_no_word_on_the_request() {
     };
     let error = read_with(fault, soon());
 
-    assert!(
-        matches!(error.fault, ApiFault::Refused { status: 404, .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::Refused, "{error:?}");
 }
 
 #[test]
@@ -154,16 +151,12 @@ fn an_invalid_request_is_refused_with_the_servers_words() {
         .create(csr("no request"), soon())
         .unwrap_err();
 
-    let ApiFault::Refused {
-        status,
-        reason,
-        message,
-    } = error.fault
-    else {
-        panic!("{error:?}")
-    };
-    assert_eq!((status, reason.as_str()), (422, "Invalid"));
-    assert!(message.contains("spec.request"), "{message}");
+    assert_eq!(error.kind, ApiErrorKind::Refused);
+    let words = error.to_string();
+    assert!(
+        words.contains("(422 Invalid)") && words.contains("spec.request"),
+        "{words}"
+    );
 }
 
 #[test]
@@ -175,38 +168,17 @@ fn an_unknown_token_is_unauthorized() {
         .get(NAME, soon())
         .unwrap_err();
 
-    assert!(
-        matches!(error.fault, ApiFault::Unauthorized { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::Unauthorized, "{error:?}");
 }
 
 #[test]
 fn statuses_are_told_apart() {
-    assert!(matches!(
-        read_with(Fault::status(401), soon()).fault,
-        ApiFault::Unauthorized { .. }
-    ));
-    assert!(matches!(
-        read_with(Fault::status(403), soon()).fault,
-        ApiFault::Forbidden { .. }
-    ));
-    assert!(matches!(
-        read_with(Fault::status(422), soon()).fault,
-        ApiFault::Refused { status: 422, .. }
-    ));
-    assert!(matches!(
-        read_with(Fault::status(429), soon()).fault,
-        ApiFault::TooManyRequests { .. }
-    ));
-    assert!(matches!(
-        read_with(Fault::status(500), soon()).fault,
-        ApiFault::Server { status: 500, .. }
-    ));
-    assert!(matches!(
-        read_with(Fault::status(503), soon()).fault,
-        ApiFault::Server { status: 503, .. }
-    ));
+    assert!(read_with(Fault::status(401), soon()).kind == ApiErrorKind::Unauthorized);
+    assert!(read_with(Fault::status(403), soon()).kind == ApiErrorKind::Forbidden);
+    assert!(read_with(Fault::status(422), soon()).kind == ApiErrorKind::Refused);
+    assert!(read_with(Fault::status(429), soon()).kind == ApiErrorKind::TooManyRequests);
+    assert!(read_with(Fault::status(500), soon()).kind == ApiErrorKind::Server);
+    assert!(read_with(Fault::status(503), soon()).kind == ApiErrorKind::Server);
 }
 
 #[test]
@@ -230,17 +202,11 @@ fn patience_ends_after_three_pauses_or_with_the_deadline() {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), Fault::too_many_requests(0));
     let error = client(&server).get(NAME, soon()).unwrap_err();
-    assert!(
-        matches!(error.fault, ApiFault::TooManyRequests { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::TooManyRequests, "{error:?}");
     assert_eq!(server.gets(), 4);
 
     let error = read_with(Fault::too_many_requests(3600), soon());
-    assert!(
-        matches!(error.fault, ApiFault::TooManyRequests { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::TooManyRequests, "{error:?}");
 }
 
 #[test]
@@ -248,20 +214,14 @@ fn a_redirect_of_the_api_server_is_not_followed() {
     let other = ApiServer::start();
     let error = read_with(Fault::Redirect { to: other.url() }, soon());
 
-    assert!(
-        matches!(error.fault, ApiFault::NotAnApiServer(302)),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::NotAnApiServer, "{error:?}");
     assert!(other.requests().is_empty());
 }
 
 #[test]
 fn an_answer_that_is_no_object_is_an_error() {
     let error = read_with(Fault::not_json(), soon());
-    assert!(
-        matches!(error.fault, ApiFault::NotAnObject { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::NotAnApiServer, "{error:?}");
 
     let body = serde_json::json!({
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
@@ -276,23 +236,15 @@ fn an_answer_that_is_no_object_is_an_error() {
         },
         soon(),
     );
-    let ApiFault::Malformed(source) = error.fault else {
-        panic!("{error:?}")
-    };
-    assert_eq!(
-        source.to_string(),
-        "field spec.request is not what the API says"
-    );
+    let words = "field spec.request is not what the API says";
+    assert!(error.to_string().ends_with(words), "{error}");
 }
 
 #[test]
 fn a_hundred_megabytes_are_not_read() {
     let error = read_with(Fault::HugeBody { size: 100 << 20 }, soon());
 
-    assert!(
-        matches!(error.fault, ApiFault::TooLarge(1_048_576)),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::NotAnApiServer, "{error:?}");
 }
 
 #[test]
@@ -306,10 +258,7 @@ fn a_server_that_does_not_come_to_an_end_is_left_at_the_deadline() {
         let began = Instant::now();
         let error = read_with(fault.clone(), short());
 
-        assert!(
-            matches!(error.fault, ApiFault::TimedOut { .. }),
-            "{fault:?}: {error:?}"
-        );
+        assert!(error.kind == ApiErrorKind::TimedOut, "{fault:?}: {error:?}");
         assert!(began.elapsed() < Duration::from_secs(10), "{fault:?}");
     }
 }
@@ -319,13 +268,8 @@ fn a_clock_that_is_more_than_five_minutes_off_is_an_error_with_both_times() {
     for seconds in [-361, 361] {
         let error = read_with(Fault::DateSkew { seconds }, soon());
 
-        let ApiFault::ClockSkew { theirs, ours } = &error.fault else {
-            panic!("{error:?}")
-        };
-        for time in [theirs, ours] {
-            let written = humantime::format_rfc3339_seconds(*time).to_string();
-            assert!(error.to_string().contains(&written), "{error}");
-        }
+        assert_eq!(error.kind, ApiErrorKind::ClockSkew);
+        assert_eq!(error.to_string().matches("Z").count(), 2, "{error}");
     }
 }
 

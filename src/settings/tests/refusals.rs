@@ -37,7 +37,7 @@ fn an_invalid_value_is_refused_in_every_source() {
             ..Sources::default()
         };
         let error = load(by_flag, None).unwrap_err();
-        assert!(error.is_usage());
+        assert_eq!(error.code(), Code::Usage);
         let error = error.to_string();
         assert!(
             error.starts_with(&format!("--{}: {expected}", key.flag)),
@@ -62,7 +62,7 @@ fn of_extension(json: &str) -> String {
         ..Sources::default()
     };
     let error = load(sources, None).unwrap_err();
-    assert!(!error.is_usage());
+    assert_eq!(error.code(), Code::Configuration);
     error.to_string()
 }
 

@@ -3,10 +3,10 @@
 use std::sync::LazyLock;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use kubelet_authenticator::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Login};
-use kubelet_authenticator::kube::testing::{object, refusal, watch};
-use kubelet_authenticator::kube::{ApiClient, CsrObject, CsrState, NewCsr};
 use kubelet_authenticator::secret::Secret;
+use kubelet_authenticator::testing::{ApiClient, CsrObject, CsrState, NewCsr};
+use kubelet_authenticator::testing::{ClusterEndpoint, EndpointFields, Login};
+use kubelet_authenticator::testing::{object, refusal, watch};
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 use serde_json::{Value, json};
 

@@ -10,14 +10,11 @@ use std::sync::LazyLock;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::Provider;
-use kubelet_authenticator::exec::{ExecInfo, ExecInfoError};
-use kubelet_authenticator::kube::kubeconfig::{
-    ClusterEndpoint, Kubeconfig, KubeconfigError, Login,
-};
-use kubelet_authenticator::kubelet::KubeletArguments;
-use kubelet_authenticator::settings::{
-    ProviderSchema, Settings, SettingsError, Sources, Variables,
-};
+use kubelet_authenticator::attester::KubeletArguments;
+use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::settings::{ProviderSchema, Settings, Sources, Variables};
+use kubelet_authenticator::testing::ExecInfo;
+use kubelet_authenticator::testing::{ClusterEndpoint, Kubeconfig, KubeconfigError, Login};
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -35,10 +32,7 @@ pub fn exec_info(input: &[u8]) -> Outcome {
             let text = error_chain(&error);
             assert!(text.len() <= MAX_ERROR_LEN, "{text}");
             // These two quote the field that they are about.
-            if !matches!(
-                error,
-                ExecInfoError::Kind { .. } | ExecInfoError::Version { .. }
-            ) {
+            if !text.contains("field kind is") && !text.contains("field apiVersion is") {
                 assert_keeps_secret(&text);
             }
             return Outcome::Refused;
@@ -251,15 +245,19 @@ pub fn settings_extension(input: &[u8]) -> Outcome {
     assert_loaded(load)
 }
 
-fn assert_loaded(load: impl Fn(Variables) -> Result<Settings, SettingsError>) -> Outcome {
+fn assert_loaded(load: impl Fn(Variables) -> Result<Settings, Failure>) -> Outcome {
     match load(Variables::default()) {
         Ok(settings) => {
             assert_settings(&settings, |variables| load(variables).unwrap());
             Outcome::Accepted
         }
         Err(error) => {
-            assert!(!error.is_usage(), "no flag was given: {error}");
-            assert!(!error_chain(&error).is_empty());
+            assert_eq!(
+                error.code(),
+                Code::Configuration,
+                "no flag was given: {error}"
+            );
+            assert!(!error.what().is_empty());
             Outcome::Refused
         }
     }

@@ -5,15 +5,15 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
-use kubelet_authenticator::backoff::{FailureRecord, FailureScope};
-use kubelet_authenticator::credential::{Credential, Expected};
 use kubelet_authenticator::failure::{Code, Failure};
-use kubelet_authenticator::key::PrivateKey;
-use kubelet_authenticator::kube::kubeconfig::{ClusterEndpoint, EndpointFields};
-use kubelet_authenticator::machine::MachineDigest;
-use kubelet_authenticator::origin::Origin;
-use kubelet_authenticator::pending::{OpenRequest, Pending, Subject as Asked};
 use kubelet_authenticator::secret::Secret;
+use kubelet_authenticator::testing::MachineDigest;
+use kubelet_authenticator::testing::Origin;
+use kubelet_authenticator::testing::PrivateKey;
+use kubelet_authenticator::testing::{ClusterEndpoint, EndpointFields};
+use kubelet_authenticator::testing::{Credential, Expected};
+use kubelet_authenticator::testing::{FailureRecord, FailureScope};
+use kubelet_authenticator::testing::{OpenRequest, Pending, Subject as Asked};
 use kubelet_authenticator_test_support::pki::{
     CertificateAuthority, Contents, KeyAndCertificate, Subject,
 };
@@ -225,10 +225,7 @@ pub fn failure_record(input: &[u8]) -> Outcome {
     };
     let written = String::from_utf8(record.to_json()).unwrap();
     assert_eq!(FailureRecord::parse(&written).as_ref(), Some(&record));
-    let here = FailureScope {
-        boot_id: record.boot_id.clone(),
-        settings: record.settings.clone(),
-    };
+    let here = record.scope.clone();
     let start = SystemTime::UNIX_EPOCH;
     let times = [record.at, record.in_full, record.not_before].map(Duration::from_secs);
     let times = times.into_iter().filter_map(|time| start.checked_add(time));
@@ -250,7 +247,7 @@ pub fn failure_record_seeds() -> Vec<Vec<u8>> {
     let failure = Failure::new(Code::Denied, "denied", "look at the reason");
     let first = FailureRecord::after(None, &failure, &scope(), now);
     let mut next = FailureRecord::after(Some(&first), &failure, &scope(), now);
-    next.boot_id = None;
+    next.scope.boot_id = None;
     vec![first.to_json(), next.to_json()]
 }
 

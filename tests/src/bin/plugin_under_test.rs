@@ -19,11 +19,9 @@ use kubelet_attestation::evidence::Header;
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator::attester::{
-    Attester, AttesterError, Challenged, Claim, ProviderIdSources, Renewal,
+    Attester, Challenged, Claim, Machine, ProviderIdSources, Renewal,
 };
-use kubelet_authenticator::cli;
-use kubelet_authenticator::failure::Code;
-use kubelet_authenticator::machine::Machine;
+use kubelet_authenticator::failure::{Code, Failure};
 use rustix::process::{Signal, getpid, kill_process};
 
 /// What a panic says, which nobody may see.
@@ -45,7 +43,7 @@ impl Attester for Null {
         Renewal::Attested
     }
 
-    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, AttesterError> {
+    fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure> {
         sources.configured()
     }
 
@@ -53,7 +51,7 @@ impl Attester for Null {
         EvidenceVersion::parse_list(&std::env::var("VERSIONS").unwrap_or_else(|_| "v1".into()))
     }
 
-    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, AttesterError> {
+    fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         if let Ok(seconds) = std::env::var("HANG_FOR") {
             sleep(Duration::from_secs(seconds.parse().unwrap()));
         }
@@ -68,14 +66,14 @@ impl Attester for Null {
         &self,
         claim: &Claim<'_>,
         challenged: &Challenged<'_>,
-    ) -> Result<Option<Vec<u8>>, AttesterError> {
+    ) -> Result<Option<Vec<u8>>, Failure> {
         let Ok(prefix) = std::env::var("ANSWERS") else {
             return Ok(None);
         };
         assert!(Header::parse(challenged.evidence).is_ok());
         let kind = match prefix.as_str() {
             "cannot" => Code::EvidenceInvalid,
-            "not now" => Code::TpmUnavailable,
+            "not now" => Code::DeviceUnavailable,
             _ => {
                 let id = challenged.challenge.id.to_base64();
                 let header = Header {
@@ -85,19 +83,23 @@ impl Attester for Null {
                 return Ok(Some(header.to_json()));
             }
         };
-        Err(AttesterError::new(kind, prefix, "nothing"))
+        Err(Failure::new(kind, prefix, "nothing"))
     }
 }
 
 fn main() -> ExitCode {
     let step = std::env::var("KILL_AT").unwrap_or_default();
     let panics = std::env::var("PANIC_AT").unwrap_or_default();
-    let observer = move |done: cli::Step| {
+    let observer = move |done: kubelet_authenticator::testing::Step| {
         assert!(format!("{done:?}") != panics, "{SECRET}");
         if format!("{done:?}") == step {
             kill_process(getpid(), Signal::KILL).expect("a process may end itself");
         }
     };
     let machine = std::env::var_os("MACHINE_ROOT").map(|root| Machine::rooted(Path::new(&root)));
-    cli::run_on(machine.unwrap_or_default(), Null, Some(Arc::new(observer)))
+    kubelet_authenticator::testing::run_on(
+        machine.unwrap_or_default(),
+        Null,
+        Some(Arc::new(observer)),
+    )
 }

@@ -295,8 +295,13 @@ fn one_module_speaks_to_tpms() {
 
     let mut speaking = workspace.offending("providers", |line| line.contains("tss_esapi"));
     speaking.sort();
-    let module = ["device/nv.rs", "device.rs"];
-    let module = module.map(|file| workspace.root.join("providers/tpm/src").join(file));
+    let module = ["tpm/nv.rs", "tpm.rs"];
+    let module = module.map(|file| {
+        workspace
+            .root
+            .join("providers/tpm/src/bin/device")
+            .join(file)
+    });
     assert_eq!(speaking, module);
 }
 

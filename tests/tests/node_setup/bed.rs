@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use kubelet_authenticator::kube::kubeconfig::Kubeconfig;
+use kubelet_authenticator::testing::Kubeconfig;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
 use kubelet_authenticator_tests::node::{NULL, Node, Run};
 use kubelet_authenticator_tests::program;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use kubelet_authenticator::kube::kubeconfig::{Kubeconfig, Login};
+use kubelet_authenticator::testing::{Kubeconfig, Login};
 use kubelet_authenticator_test_support::api_server::{
     ApiServer, Kubeconfig as File, Signer, TOKEN,
 };

@@ -1,6 +1,6 @@
 //! The files that `render` prints.
 
-use kubelet_authenticator::kube::kubeconfig::Kubeconfig;
+use kubelet_authenticator::testing::Kubeconfig;
 use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};
 use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::program;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use kubelet_authenticator::kube::kubeconfig::{Kubeconfig, Login};
+use kubelet_authenticator::testing::{Kubeconfig, Login};
 use kubelet_authenticator_tests::node::NULL;
 
 use crate::bed::{Host, issuing, mode_of};

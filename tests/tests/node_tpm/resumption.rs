@@ -90,7 +90,7 @@ fn a_stored_name_that_is_not_the_tpms_is_not_attested() {
 
     bed.run()
         .failed(7)
-        .saying(&format!("the TPM is not the one that is called {other}"));
+        .saying(&format!("the TPM is not {other}"));
     let renewed = poll(PATIENCE, || (bed.run().code == Some(0)).then_some(()));
 
     assert!(renewed.is_some());

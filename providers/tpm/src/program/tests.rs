@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 use super::*;
-use crate::protocol::{Ask, Trouble};
+use crate::protocol::{Ask, DeviceError};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -25,7 +25,7 @@ fn script(text: &str) -> (Script, PathBuf) {
 
 type Script = (MutexGuard<'static, ()>, TempDir);
 
-fn asked(program: &Path, time: Duration) -> Result<Answer, ProgramError> {
+fn asked(program: &Path, time: Duration) -> Result<Answer, Failure> {
     let question = Question {
         asker: std::process::id(),
         tcti: "device:/dev/tpmrm0".to_owned(),
@@ -39,19 +39,19 @@ fn asked(program: &Path, time: Duration) -> Result<Answer, ProgramError> {
 fn refused(text: &str) -> String {
     let (_folder, program) = script(text);
     let error = asked(&program, MINUTE).unwrap_err();
-    error
-        .to_string()
-        .replace(program.to_str().unwrap(), "PROGRAM")
+    let said = error.what().replace(program.to_str().unwrap(), "PROGRAM");
+    let said = said.strip_prefix("the TPM cannot be asked: ").unwrap();
+    said.to_owned()
 }
 
 #[test]
 fn the_answer_is_a_line_of_json() {
     let (_folder, program) =
-        script("#!/bin/sh\nread question\necho '{\"Trouble\":\"FailureMode\"}'\n");
+        script("#!/bin/sh\nread question\necho '{\"Failed\":\"FailureMode\"}'\n");
 
     let answer = asked(&program, MINUTE).unwrap();
 
-    assert!(matches!(answer, Answer::Trouble(Trouble::FailureMode)));
+    assert!(matches!(answer, Answer::Failed(DeviceError::FailureMode)));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn the_program_gets_the_question_and_no_environment_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("kept");
     let (_script, program) = script(&format!(
-        "#!/bin/sh\n{{ cat; env; }} > {}\necho '{{\"Trouble\":\"FailureMode\"}}'\n",
+        "#!/bin/sh\n{{ cat; env; }} > {}\necho '{{\"Failed\":\"FailureMode\"}}'\n",
         kept.display()
     ));
 
@@ -115,10 +115,10 @@ fn a_program_that_ends_otherwise_says_how() {
 fn a_program_that_says_much_is_heard_to_its_end() {
     let much = "head -c 200000 /dev/zero | tr '\\0' x";
     let (folder, program) = script(&format!(
-        "#!/bin/sh\n{much} >&2\necho '{{\"Trouble\":\"FailureMode\"}}'\n"
+        "#!/bin/sh\n{much} >&2\necho '{{\"Failed\":\"FailureMode\"}}'\n"
     ));
     let answer = asked(&program, MINUTE).unwrap();
-    assert!(matches!(answer, Answer::Trouble(Trouble::FailureMode)));
+    assert!(matches!(answer, Answer::Failed(DeviceError::FailureMode)));
     drop(folder);
 
     assert_eq!(
@@ -126,11 +126,11 @@ fn a_program_that_says_much_is_heard_to_its_end() {
         "PROGRAM is of another release than this plugin"
     );
     let said = refused(&format!("#!/bin/sh\n{much} >&2\nexit 3\n"));
-    let words = "x".repeat(usize::try_from(MAX_WORDS_LEN).unwrap());
-    assert_eq!(
-        said,
-        format!("PROGRAM ended without an answer (exit status: 3): {words}")
+    let words = format!(
+        "PROGRAM ended without an answer (exit status: 3): {}",
+        "x".repeat(3000)
     );
+    assert!(said.starts_with(&words) && said.len() < 4096, "{said}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_program_that_does_not_answer_is_left_at_the_deadline() {
 
     let error = asked(&program, Duration::from_millis(50)).unwrap_err();
 
-    assert!(matches!(error, ProgramError::Slow { .. }), "{error}");
+    assert!(error.what().contains("did not answer within"), "{error}");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_program_that_cannot_be_started_says_why() {
     let (_folder, program) = script("#!/bin/sh\n");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
     let error = asked(&program, MINUTE).unwrap_err();
-    assert!(matches!(error, ProgramError::NotStarted { .. }), "{error}");
+    assert!(error.what().contains("cannot be started: "), "{error}");
 }
 
 #[test]
@@ -160,5 +160,5 @@ fn the_program_is_where_it_is_set_to_be() {
 
     assert_eq!(find(Some(&program)).unwrap(), program);
     let error = find(Some(&program.with_extension("none"))).unwrap_err();
-    assert!(matches!(error, ProgramError::Absent { looked } if looked.len() == 1));
+    assert!(error.what().ends_with("program.none"), "{error}");
 }

@@ -125,7 +125,7 @@ fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
         for kind in [json!("EccP384"), json!(null)] {
             let answer = ask(&proxy.tcti(), &json!({"Keys": {"endorsement_key": kind}}));
 
-            let expected = json!({"Trouble": {"Code": {"step": "TPM2_NV_Read", "code": code}}});
+            let expected = json!({"Failed": {"Code": {"step": "TPM2_NV_Read", "code": code}}});
             assert_eq!(answer, expected);
         }
     }
@@ -133,7 +133,7 @@ fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
     let read = Commands::One(command::NV_READ);
     proxy.inject(read, Times::always(), Fault::Cut);
     let answer = ask(&proxy.tcti(), &json!({"Keys": {"endorsement_key": null}}));
-    let code = answer["Trouble"]["Code"]["code"].as_u64().unwrap();
+    let code = answer["Failed"]["Code"]["code"].as_u64().unwrap();
     assert_eq!(code & 0xff_0000, 0xa_0000, "{answer}");
 }
 

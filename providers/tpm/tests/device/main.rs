@@ -3,10 +3,10 @@
 #[cfg(test)]
 mod bed;
 #[cfg(test)]
+mod errors;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod liar;
 #[cfg(test)]
 mod quotes;
-#[cfg(test)]
-mod troubles;

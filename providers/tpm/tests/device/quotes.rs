@@ -25,7 +25,7 @@ pub(super) fn question(maker: &TpmMachine, ek_public: &[u8], ak_name: &[u8]) -> 
             "audience": "prod", "provider_id": "tpm://00", "node_name": "n1",
             "spki": BASE64_STANDARD.encode("spki"), "id": BASE64_STANDARD.encode([1; 16]),
         },
-        "registers": [0, 4, 7, 10, 11, 12, 13, 14, 23],
+        "pcrs": [0, 4, 7, 10, 11, 12, 13, 14, 23],
     }})
 }
 
@@ -90,7 +90,7 @@ fn a_quote_covers_the_binding_with_the_secret_that_was_opened() {
             is_signed(&machine.ak_public(), &attest, &signature),
             "{name}"
         );
-        let registers = quoted["registers"].as_object().unwrap();
+        let registers = quoted["pcrs"].as_object().unwrap();
         assert_eq!(registers.len(), 9, "{name}");
         for (number, value) in registers {
             let value = data_encoding::HEXLOWER.decode(value.as_str().unwrap().as_bytes());

@@ -19,10 +19,7 @@ fn a_silent_server_is_left_at_the_deadline() {
         let began = Instant::now();
         let error = client(&server).get(NAME, short()).unwrap_err();
 
-        assert!(
-            matches!(error.fault, ApiFault::TimedOut { .. }),
-            "{fault:?}: {error:?}"
-        );
+        assert!(error.kind == ApiErrorKind::TimedOut, "{fault:?}: {error:?}");
         assert!(began.elapsed() < Duration::from_secs(10), "{fault:?}");
     }
 }
@@ -32,16 +29,10 @@ fn a_connection_that_is_refused_or_cut_is_unreachable() {
     let server = ApiServer::start();
     server.inject_connection(Times::always(), ConnectionFault::Close);
     let error = client(&server).get(NAME, soon()).unwrap_err();
-    assert!(
-        matches!(error.fault, ApiFault::Unreachable { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::Unreachable, "{error:?}");
 
     let error = read_with(Fault::Cut, soon());
-    assert!(
-        matches!(error.fault, ApiFault::Unreachable { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::Unreachable, "{error:?}");
 
     let free = TcpListener::bind(("127.0.0.1", 0))
         .unwrap()
@@ -55,10 +46,8 @@ fn a_connection_that_is_refused_or_cut_is_unreachable() {
         .unwrap()
         .get(NAME, soon())
         .unwrap_err();
-    let ApiFault::Unreachable(why) = error.fault else {
-        panic!("{error:?}")
-    };
-    assert!(why.contains("refused"), "{why}");
+    assert_eq!(error.kind, ApiErrorKind::Unreachable);
+    assert!(error.to_string().contains("refused"), "{error}");
 }
 
 #[test]
@@ -73,10 +62,7 @@ fn a_host_without_an_address_is_unreachable() {
         .get(NAME, soon())
         .unwrap_err();
 
-    assert!(
-        matches!(error.fault, ApiFault::Unreachable { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::Unreachable, "{error:?}");
 }
 
 #[test]
@@ -96,10 +82,8 @@ fn a_server_that_is_not_the_clusters_is_not_talked_to() {
         server.inject_connection(Times::always(), fault);
         let error = client(&server).get(NAME, soon()).unwrap_err();
 
-        let ApiFault::Tls(fault) = error.fault else {
-            panic!("{error:?}")
-        };
-        assert_eq!(fault, expected);
+        assert_eq!(error.kind, ApiErrorKind::Tls);
+        assert!(error.to_string().ends_with(expected), "{error}");
         assert!(server.requests().is_empty());
     }
 }
@@ -117,10 +101,8 @@ fn another_clusters_ca_of_the_same_name_is_another_authority() {
         .get(NAME, soon())
         .unwrap_err();
 
-    let ApiFault::Tls(fault) = error.fault else {
-        panic!("{error:?}")
-    };
-    assert_eq!(fault, UNKNOWN_AUTHORITY);
+    assert_eq!(error.kind, ApiErrorKind::Tls);
+    assert!(error.to_string().ends_with(UNKNOWN_AUTHORITY), "{error}");
 }
 
 #[test]
@@ -140,13 +122,7 @@ fn a_ca_that_cannot_be_read_is_passed_over_and_a_bundle_of_none_else_refused() {
 
     let error = with(unreadable.to_owned()).unwrap_err();
     assert!(
-        matches!(
-            error.fault,
-            ApiFault::Unusable {
-                why: Refused::NotCertificates,
-                ..
-            }
-        ),
+        error.kind == ApiErrorKind::Unusable && error.to_string().contains("in PEM"),
         "{error:?}"
     );
 }
@@ -208,12 +184,12 @@ fn the_certificates_name_may_be_another_than_the_hosts() {
     );
 
     let error = named("other.example").get(NAME, soon()).unwrap_err();
-    let ApiFault::Tls(fault) = error.fault else {
-        panic!("{error:?}")
-    };
-    assert_eq!(
-        fault,
-        "the server's certificate is not for \"other.example\""
+    assert_eq!(error.kind, ApiErrorKind::Tls);
+    assert!(
+        error
+            .to_string()
+            .ends_with("the server's certificate is not for \"other.example\""),
+        "{error}"
     );
 
     server.inject_connection(Times::always(), ConnectionFault::AnotherName);
@@ -275,9 +251,6 @@ fn the_environments_proxy_is_asked_for_a_server_elsewhere() {
     let client = ApiClient::connect(&endpoint, &token(), &environment).unwrap();
 
     let error = client.get(NAME, soon()).unwrap_err();
-    assert!(
-        matches!(error.fault, ApiFault::Unreachable { .. }),
-        "{error:?}"
-    );
+    assert!(error.kind == ApiErrorKind::Unreachable, "{error:?}");
     assert_eq!(proxy.connects(), ["api.invalid:443"]);
 }

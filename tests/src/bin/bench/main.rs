@@ -10,6 +10,7 @@ mod cluster_api;
 mod controller;
 mod enrolment;
 mod flood;
+mod linker_script;
 mod measure;
 mod neighbours;
 mod real_join;
@@ -28,6 +29,9 @@ struct Arguments {
     /// Measure only limits that do not depend on the machine's speed
     #[arg(long, conflicts_with = "suites")]
     limits_only: bool,
+    /// Print the linker script for the plugins in this folder, which must have their symbols
+    #[arg(long, value_name = "FOLDER", conflicts_with = "suites")]
+    linker_script: Option<PathBuf>,
     /// The suites to measure; all by default
     suites: Vec<Name>,
 }
@@ -45,8 +49,13 @@ enum Name {
 fn main() -> ExitCode {
     let Arguments {
         limits_only,
+        linker_script,
         mut suites,
     } = Arguments::parse();
+    if let Some(programs) = linker_script {
+        print!("{}", linker_script::of(&programs));
+        return ExitCode::SUCCESS;
+    }
     if limits_only {
         suites = vec![Name::CachedPath];
     } else if suites.is_empty() {

@@ -1,5 +1,6 @@
 //! What one run of a program costs.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -128,6 +129,24 @@ impl Program {
         let (_, count) =
             collected.unwrap_or_else(|| panic!("{} under callgrind: {report}", self.name));
         count.trim().parse().unwrap()
+    }
+
+    /// The names of the functions that a run executes, as the linker knows them. The program must
+    /// have its symbols.
+    pub fn functions(&self) -> BTreeSet<String> {
+        let calls = tempfile::NamedTempFile::new().unwrap();
+        let mut file = OsString::from("--callgrind-out-file=");
+        file.push(calls.path());
+        let args = ["--tool=callgrind".into(), "--demangle=no".into(), file];
+        let mut command = self.under(Some(Path::new("valgrind")), &args);
+        assert!(command.output().unwrap().status.success(), "{}", self.name);
+        let calls = std::fs::read_to_string(calls.path()).unwrap();
+        // "fn=(3) name" and "cfn=(3) name": the name is there at the first mention.
+        let named = calls
+            .lines()
+            .filter(|line| line.starts_with("fn=") || line.starts_with("cfn="))
+            .filter_map(|line| line.split_once(") "));
+        named.map(|(_, name)| name.to_owned()).collect()
     }
 
     fn system_calls(&self) -> (u64, u64) {

@@ -5,7 +5,7 @@
 
 use data_encoding::HEXLOWER;
 
-use crate::protocol::{EndorsementKey, Trouble};
+use crate::protocol::{DeviceError, EndorsementKey};
 
 /// `TPMT_PUBLIC` up to `unique`: RSA, SHA-256, the attributes, `PolicyA`, AES-128-CFB, no scheme,
 /// 2048 bits, the usual exponent.
@@ -82,9 +82,9 @@ impl EndorsementKey {
     ///
     /// # Errors
     ///
-    /// [`Trouble::InvalidKey`] if the key is not of this kind.
-    pub(crate) fn spki(self, public: &[u8]) -> Result<Vec<u8>, Trouble> {
-        self.encoded(public).ok_or(Trouble::InvalidKey)
+    /// [`DeviceError::InvalidKey`] if the key is not of this kind.
+    pub(crate) fn spki(self, public: &[u8]) -> Result<Vec<u8>, DeviceError> {
+        self.encoded(public).ok_or(DeviceError::InvalidKey)
     }
 
     fn encoded(self, public: &[u8]) -> Option<Vec<u8>> {
@@ -188,13 +188,16 @@ mod tests {
         assert_eq!(short.len(), 91);
         assert_eq!(
             kind.spki(&key(kind, &[&[7; 33], &[8; 32]])),
-            Err(Trouble::InvalidKey)
+            Err(DeviceError::InvalidKey)
         );
         assert_eq!(
             kind.spki(&key(kind, &[&[7; 32], &[8; 32], &[]])),
-            Err(Trouble::InvalidKey)
+            Err(DeviceError::InvalidKey)
         );
-        assert_eq!(kind.spki(&key(kind, &[&[7; 32]])), Err(Trouble::InvalidKey));
+        assert_eq!(
+            kind.spki(&key(kind, &[&[7; 32]])),
+            Err(DeviceError::InvalidKey)
+        );
         let kind = EndorsementKey::EccP384;
         let spki = kind.spki(&key(kind, &[&[7; 48], &[8; 1]])).unwrap();
         assert_eq!(spki.len(), 120);
@@ -207,11 +210,11 @@ mod tests {
         assert_eq!(kind.spki(&key(kind, &[&[0x80; 256]])).unwrap().len(), 294);
         assert_eq!(
             kind.spki(&key(kind, &[&[0x7f; 256]])),
-            Err(Trouble::InvalidKey)
+            Err(DeviceError::InvalidKey)
         );
         assert_eq!(
             kind.spki(&key(kind, &[&[0x80; 255]])),
-            Err(Trouble::InvalidKey)
+            Err(DeviceError::InvalidKey)
         );
     }
 }

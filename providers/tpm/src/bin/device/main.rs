@@ -9,19 +9,20 @@
 //! Only this part of the node links libtss2, and so glibc. On other targets it is an empty program.
 
 #[cfg(target_env = "gnu")]
-mod device;
-#[cfg(target_env = "gnu")]
 mod endorsement;
 #[cfg(target_env = "gnu")]
+#[path = "../../protocol.rs"]
 mod protocol;
 #[cfg(target_env = "gnu")]
-mod question;
+mod server;
+#[cfg(target_env = "gnu")]
+mod tpm;
 
 use std::process::ExitCode;
 
 #[cfg(target_env = "gnu")]
 fn main() -> ExitCode {
-    match question::answer_one() {
+    match server::answer_one() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

@@ -8,6 +8,7 @@ mod nv;
 use std::collections::BTreeMap;
 use std::str::FromStr as _;
 
+use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::tpm::Registers;
 use sha2::{Digest as _, Sha256};
 use tss_esapi::attributes::SessionAttributesBuilder;
@@ -29,7 +30,7 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::{Context, Error, TctiNameConf};
 
 use crate::endorsement::{attestation_template, policy_b_branches};
-use crate::protocol::{Bytes, EndorsementKey, Keys, Quoted, Trouble};
+use crate::protocol::{Bytes, DeviceError, EndorsementKey, Keys, QuoteFor, Quoted};
 
 /// How often a quote is tried, if the PCRs change in between.
 const ATTEMPTS: usize = 2;
@@ -56,7 +57,13 @@ pub(crate) struct Device {
 /// Why the TPM gives no answer, before that is classified.
 enum Fault {
     Tss { step: &'static str, error: Error },
-    Own(Trouble),
+    Own(DeviceError),
+}
+
+impl From<DeviceError> for Fault {
+    fn from(error: DeviceError) -> Self {
+        Self::Own(error)
+    }
 }
 
 fn at(step: &'static str) -> impl Fn(Error) -> Fault {
@@ -65,7 +72,7 @@ fn at(step: &'static str) -> impl Fn(Error) -> Fault {
 
 impl Device {
     /// Connects to the TPM with this name in libtss2.
-    pub(crate) fn open(tcti: &str) -> Result<Self, Trouble> {
+    pub(crate) fn open(tcti: &str) -> Result<Self, DeviceError> {
         let opened = TctiNameConf::from_str(tcti).and_then(Context::new);
         opened
             .map(|context| Self { context })
@@ -74,23 +81,18 @@ impl Device {
 
     /// The public areas of the endorsement key and the attestation key, and the certificates in the
     /// TPM.
-    pub(crate) fn keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, Trouble> {
+    pub(crate) fn keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, DeviceError> {
         let read = self.read_keys(chosen);
         read.map_err(|fault| self.understand(fault))
     }
 
-    /// Opens a challenge and quotes `registers`, qualified by the result of `bind` for its
-    /// secret.
+    /// Opens a challenge and quotes PCRs, qualified by the result of `bind` for its secret.
     pub(crate) fn quote(
         &mut self,
-        endorsement: &[u8],
-        credential_blob: Vec<u8>,
-        encrypted_secret: Vec<u8>,
-        bind: impl FnOnce(&[u8]) -> [u8; 32],
-        registers: &[u8],
-    ) -> Result<Quoted, Trouble> {
-        let challenge = (credential_blob, encrypted_secret);
-        let quoted = self.open_and_quote(endorsement, challenge, bind, registers);
+        asked: &QuoteFor,
+        bind: impl FnOnce(&[u8]) -> KeyBinding,
+    ) -> Result<Quoted, DeviceError> {
+        let quoted = self.open_and_quote(asked, bind);
         quoted.map_err(|fault| self.understand(fault))
     }
 
@@ -104,8 +106,9 @@ impl Device {
             None => Vec::new(),
         };
         let endorsement = self.with_ek(kind, |_, _, public| Ok(public.to_vec()))?;
-        let attestation = self.with_ak(|_, _, public| Ok(public.to_vec()))?;
-        let spki = kind.spki(&endorsement).map_err(Fault::Own)?;
+        let attestation =
+            self.with_primary(&attestation_template(), |_, _, public| Ok(public.to_vec()))?;
+        let spki = kind.spki(&endorsement)?;
         Ok(Keys {
             endorsement: Bytes(endorsement),
             spki: Bytes(spki),
@@ -141,20 +144,20 @@ impl Device {
     /// All in one call, so that each key is created only once.
     fn open_and_quote(
         &mut self,
-        endorsement: &[u8],
-        (credential_blob, encrypted_secret): (Vec<u8>, Vec<u8>),
-        bind: impl FnOnce(&[u8]) -> [u8; 32],
-        registers: &[u8],
+        asked: &QuoteFor,
+        bind: impl FnOnce(&[u8]) -> KeyBinding,
     ) -> Result<Quoted, Fault> {
-        let kind = EndorsementKey::of(endorsement).ok_or(Fault::Own(Trouble::OtherKey))?;
-        let malformed = |_: Error| Fault::Own(Trouble::OtherChallenge);
-        let blob = IdObject::try_from(credential_blob).map_err(malformed)?;
-        let secret = EncryptedSecret::try_from(encrypted_secret).map_err(malformed)?;
+        let endorsement = asked.endorsement.0.as_slice();
+        let kind = EndorsementKey::of(endorsement).ok_or(DeviceError::OtherKey)?;
+        let malformed = |_: Error| DeviceError::OtherChallenge;
+        let blob = IdObject::try_from(asked.credential_blob.0.clone()).map_err(malformed)?;
+        let secret = asked.encrypted_secret.0.clone();
+        let secret = EncryptedSecret::try_from(secret).map_err(malformed)?;
         self.with_ek(kind, |device, ek, public| {
             if public != endorsement {
-                return Err(Fault::Own(Trouble::OtherKey));
+                return Err(DeviceError::OtherKey.into());
             }
-            device.with_ak(|device, ak, attestation| {
+            device.with_primary(&attestation_template(), |device, ak, attestation| {
                 let opened = device.with_policy(kind, ek, |device, policy| {
                     let sessions = (Some(AuthSession::Password), Some(policy), None);
                     device
@@ -164,13 +167,13 @@ impl Device {
                         })
                         .map_err(at(ACTIVATE))
                 })?;
-                let quote = device.settled_quote(ak, bind(&opened), registers)?;
-                let (attest, signature, registers) = quote;
+                let quote = device.settled_quote(ak, &bind(&opened), &asked.pcrs)?;
+                let (attest, signature, pcrs) = quote;
                 Ok(Quoted {
                     attestation: Bytes(attestation.to_vec()),
                     attest: Bytes(attest.marshall().map_err(at(QUOTE))?),
                     signature: Bytes(signature.marshall().map_err(at(QUOTE))?),
-                    registers,
+                    pcrs,
                 })
             })
         })
@@ -180,12 +183,12 @@ impl Device {
     fn settled_quote(
         &mut self,
         ak: KeyHandle,
-        qualifying: [u8; 32],
-        registers: &[u8],
+        qualifying: &KeyBinding,
+        pcrs: &[u8],
     ) -> Result<(Attest, Signature, Registers), Fault> {
-        let selection = selection_of(registers)?;
+        let selection = selection_of(pcrs)?;
         for _ in 0..ATTEMPTS {
-            let data = Data::try_from(qualifying.to_vec()).map_err(at(QUOTE))?;
+            let data = Data::try_from(qualifying.as_bytes().to_vec()).map_err(at(QUOTE))?;
             let (attest, signature) = self
                 .context
                 .execute_with_session(Some(AuthSession::Password), |context| {
@@ -193,28 +196,25 @@ impl Device {
                 })
                 .map_err(at(QUOTE))?;
             let AttestInfo::Quote { info } = attest.attested() else {
-                return Err(Fault::Own(Trouble::NoBank));
+                return Err(DeviceError::NoBank.into());
             };
             // A quote over a missing bank succeeds, and covers nothing.
             if info.pcr_selection() != &selection {
-                return Err(Fault::Own(Trouble::NoBank));
+                return Err(DeviceError::NoBank.into());
             }
-            let read = self.read_registers(selection.clone())?;
+            let read = self.read_pcrs(selection.clone())?;
             let digest = read.values().fold(Sha256::new(), Sha256::chain_update);
             if **info.pcr_digest() == *digest.finalize() {
-                let registers = Registers::new(read).ok_or(Fault::Own(Trouble::Question))?;
-                return Ok((attest, signature, registers));
+                let pcrs = Registers::new(read).ok_or(DeviceError::Question)?;
+                return Ok((attest, signature, pcrs));
             }
         }
-        Err(Fault::Own(Trouble::Unsettled))
+        Err(DeviceError::Unsettled.into())
     }
 
     /// A TPM returns eight values at a time, and none of a missing bank. The crate's own function
     /// would then ask for ever.
-    fn read_registers(
-        &mut self,
-        mut wanted: PcrSelectionList,
-    ) -> Result<BTreeMap<u8, [u8; 32]>, Fault> {
+    fn read_pcrs(&mut self, mut wanted: PcrSelectionList) -> Result<BTreeMap<u8, [u8; 32]>, Fault> {
         let mut values = BTreeMap::new();
         while !wanted.is_empty() {
             let (_, read, digests) = self
@@ -224,12 +224,12 @@ impl Device {
             let selected = read.get_selections().iter();
             let slots: Vec<PcrSlot> = selected.flat_map(PcrSelection::selected).collect();
             if slots.is_empty() || slots.len() != digests.len() {
-                return Err(Fault::Own(Trouble::NoBank));
+                return Err(DeviceError::NoBank.into());
             }
             for (slot, digest) in slots.into_iter().zip(digests.value()) {
                 let number = u8::try_from(u32::from(slot).trailing_zeros()).unwrap_or(u8::MAX);
                 let value = <[u8; 32]>::try_from(digest.to_vec());
-                values.insert(number, value.map_err(|_| Fault::Own(Trouble::NoBank))?);
+                values.insert(number, value.map_err(|_| DeviceError::NoBank)?);
             }
             wanted.subtract(&read).map_err(at("TPM2_PCR_Read"))?;
         }
@@ -266,13 +266,6 @@ impl Device {
         }
     }
 
-    fn with_ak<T>(
-        &mut self,
-        use_it: impl FnOnce(&mut Self, KeyHandle, &[u8]) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        self.with_primary(&attestation_template(), use_it)
-    }
-
     fn with_primary<T>(
         &mut self,
         template: &[u8],
@@ -307,7 +300,7 @@ impl Device {
             .context
             .start_auth_session(Some(ek), None, None, SessionType::Policy, cipher, hash)
             .map_err(at("TPM2_StartAuthSession"))?
-            .ok_or(Fault::Own(Trouble::Question))?;
+            .ok_or(DeviceError::Question)?;
         let satisfied = self.satisfy(kind, session);
         let used = satisfied.and_then(|()| use_it(self, session));
         self.and_flush(SessionHandle::from(session).into(), used)
@@ -353,20 +346,20 @@ impl Device {
     }
 
     /// Distinguishes failure mode from a failed command, which have the same code.
-    fn understand(&mut self, fault: Fault) -> Trouble {
+    fn understand(&mut self, fault: Fault) -> DeviceError {
         let (step, error) = match fault {
-            Fault::Own(trouble) => return trouble,
+            Fault::Own(error) => return error,
             Fault::Tss { step, error } => (step, error),
         };
         match response_code(error) {
-            Some(FAILURE) if self.fails() => Trouble::FailureMode,
+            Some(FAILURE) if self.fails() => DeviceError::FailureMode,
             // Some TPMs return this for invalid padding.
-            Some(FAILURE) if step == ACTIVATE => Trouble::OtherChallenge,
+            Some(FAILURE) if step == ACTIVATE => DeviceError::OtherChallenge,
             // The parameters of this command are the challenge.
             Some(code)
                 if step == ACTIVATE && code & LAYER == 0 && code & PARAMETER == PARAMETER =>
             {
-                Trouble::OtherChallenge
+                DeviceError::OtherChallenge
             }
             _ => code_or_words(step, error),
         }
@@ -380,8 +373,8 @@ impl Device {
     }
 }
 
-fn selection_of(registers: &[u8]) -> Result<PcrSelectionList, Fault> {
-    let slots: Result<Vec<PcrSlot>, Error> = registers
+fn selection_of(pcrs: &[u8]) -> Result<PcrSelectionList, Fault> {
+    let slots: Result<Vec<PcrSlot>, Error> = pcrs
         .iter()
         .map(|number| PcrSlot::try_from(1_u32.checked_shl((*number).into()).unwrap_or_default()))
         .collect();
@@ -394,11 +387,11 @@ fn selection_of(registers: &[u8]) -> Result<PcrSelectionList, Fault> {
         .map_err(at(QUOTE))
 }
 
-fn code_or_words(step: &str, error: Error) -> Trouble {
+fn code_or_words(step: &str, error: Error) -> DeviceError {
     let step = step.to_owned();
     match response_code(error) {
-        Some(code) => Trouble::Code { step, code },
-        None => Trouble::Bindings {
+        Some(code) => DeviceError::Code { step, code },
+        None => DeviceError::Bindings {
             step,
             words: error.to_string(),
         },

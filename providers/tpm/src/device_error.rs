@@ -1,98 +1,59 @@
 //! The errors and remedies of a TPM without an answer.
 
-use kubelet_authenticator::attester::AttesterError;
-use kubelet_authenticator::failure::Code;
+use kubelet_authenticator::failure::{Code, Failure};
 
-use crate::program::ProgramError;
-use crate::protocol::Trouble;
+use crate::protocol::DeviceError;
 
 /// The packages of libtss2. On Debian 13 and Ubuntu 24.04 their names end in `t64`.
-const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, \
+pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, \
                         libtss2-tctildr0 and libtss2-tcti-device0 (or the same with t64 at the \
                         end), elsewhere tpm2-tss";
 
-/// The error of the program.
-pub(crate) fn of_program(error: ProgramError) -> AttesterError {
-    let remedy = match &error {
-        ProgramError::Absent { .. } => {
-            "install the whole package kubelet-authenticator-tpm, or set tpm.deviceProgram"
-        }
-        ProgramError::NoLoader { .. } => {
-            "use a system with glibc; musl's (Alpine) cannot load libtss2 for it"
-        }
-        ProgramError::NotStarted { .. } => {
-            "see that the program may be executed and is for this processor"
-        }
-        ProgramError::Library { .. } | ProgramError::OtherLibrary { .. } => PACKAGES,
-        ProgramError::Slow { .. } => {
-            "nothing, if it passes: the next run asks again; a slow TPM needs an endorsement key \
-             that is stored in it, or one on a curve (tpm.endorsementKey); one that never answers \
-             needs a reboot"
-        }
-        ProgramError::NoThread { .. } => {
-            "let the plugin have more processes: its cgroup (pids.max) or its user has no room"
-        }
-        ProgramError::Ended { .. } => "see the system's log for why it ended",
-        ProgramError::OtherRelease { .. } => {
-            "install plugin and program from one package, and see what tpm.deviceProgram names"
-        }
+/// The failure of a run whose TPM, with the name `tpm`, returned `error`.
+pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
+    let is_of_evidence = matches!(error, DeviceError::OtherChallenge | DeviceError::OtherKey);
+    let code = if is_of_evidence {
+        Code::EvidenceInvalid
+    } else {
+        Code::DeviceUnavailable
     };
-    let what = "the TPM cannot be asked";
-    AttesterError::new(Code::TpmUnavailable, what, remedy).because(error)
-}
-
-/// The error of the TPM with the name `tpm`.
-pub(crate) fn of_tpm(tpm: &str, trouble: &Trouble) -> AttesterError {
-    let (code, what, remedy) = match trouble {
-        Trouble::Code { step, code } => {
+    let (what, remedy) = match error {
+        DeviceError::Code { step, code } => {
             let (what, remedy) = explain(*code);
             let what = format!("the TPM ({tpm}) {what} ({step}: {code:#x})");
-            return AttesterError::new(Code::TpmUnavailable, what, remedy);
+            return Failure::new(Code::DeviceUnavailable, what, remedy);
         }
-        Trouble::Bindings { step, words } => {
-            let what = format!("the TPM ({tpm}) answers what libtss2 does not take");
-            let what = format!("{what} ({step}: {words})");
-            return AttesterError::new(Code::TpmUnavailable, what, UNKNOWN);
+        DeviceError::Bindings { step, words } => {
+            let what = "answers what libtss2 does not take";
+            let what = format!("the TPM ({tpm}) {what} ({step}: {words})");
+            return Failure::new(Code::DeviceUnavailable, what, UNKNOWN);
         }
-        Trouble::FailureMode => (
-            Code::TpmUnavailable,
-            "is in failure mode and does nothing",
-            REBOOT,
-        ),
-        Trouble::OtherChallenge => (
-            Code::EvidenceInvalid,
+        DeviceError::FailureMode => ("is in failure mode and does nothing", REBOOT),
+        DeviceError::OtherChallenge => (
             "cannot open the challenge: it was made for another TPM",
             "compare this machine's endorsement key with the one that the controller trusts for its \
              provider ID: a replaced mainboard has another TPM",
         ),
-        Trouble::OtherKey => (
-            Code::EvidenceInvalid,
+        DeviceError::OtherKey => (
             "does not have the endorsement key that was challenged any more",
             "nothing: the next run asks with the key that it has",
         ),
-        Trouble::InvalidKey => (
-            Code::TpmUnavailable,
+        DeviceError::InvalidKey => (
             "has an endorsement key that does not match its template",
             "select another key with tpm.endorsementKey",
         ),
-        Trouble::NoBank => (
-            Code::TpmUnavailable,
-            "has not all of the registers that are to be quoted in a bank of SHA-256",
+        DeviceError::NoBank => (
+            "has no bank of SHA-256 with all PCRs that are to be quoted",
             "allocate the bank in the firmware's settings or by `tpm2_pcrallocate sha256:all` and a \
              reboot; see tpm.pcrs",
         ),
-        Trouble::Unsettled => (
-            Code::TpmUnavailable,
-            "changes its registers while they are quoted",
-            "nothing: the next run asks again; leave registers that are in use out of tpm.pcrs",
+        DeviceError::Unsettled => (
+            "changes its PCRs while they are quoted",
+            "nothing: the next run asks again; leave PCRs that are in use out of tpm.pcrs",
         ),
-        Trouble::Question => (
-            Code::TpmUnavailable,
-            "was asked what makes no sense",
-            "report this as a bug",
-        ),
+        DeviceError::Question => ("was asked an invalid question", "report this as a bug"),
     };
-    AttesterError::new(code, format!("the TPM ({tpm}) {what}"), remedy)
+    Failure::new(code, format!("the TPM ({tpm}) {what}"), remedy)
 }
 
 const REBOOT: &str =
@@ -184,12 +145,12 @@ mod tests {
     use super::*;
 
     fn said(code: u32) -> String {
-        let trouble = Trouble::Code {
+        let error = DeviceError::Code {
             step: "TPM2_CreatePrimary".to_owned(),
             code,
         };
-        let error = of_tpm("/dev/tpmrm0", &trouble);
-        assert_eq!(error.code(), Code::TpmUnavailable);
+        let error = failure("/dev/tpmrm0", &error);
+        assert_eq!(error.code(), Code::DeviceUnavailable);
         assert!(!error.remedy().is_empty());
         error.to_string()
     }
@@ -228,19 +189,19 @@ mod tests {
 
     #[test]
     fn a_challenge_for_another_tpm_is_no_trouble_of_this_one() {
-        for trouble in [Trouble::OtherChallenge, Trouble::OtherKey] {
-            assert_eq!(of_tpm("x", &trouble).code(), Code::EvidenceInvalid);
+        for error in [DeviceError::OtherChallenge, DeviceError::OtherKey] {
+            assert_eq!(failure("x", &error).code(), Code::EvidenceInvalid);
         }
-        for trouble in [
-            Trouble::FailureMode,
-            Trouble::InvalidKey,
-            Trouble::NoBank,
-            Trouble::Unsettled,
-            Trouble::Question,
+        for error in [
+            DeviceError::FailureMode,
+            DeviceError::InvalidKey,
+            DeviceError::NoBank,
+            DeviceError::Unsettled,
+            DeviceError::Question,
         ] {
-            let error = of_tpm("x", &trouble);
-            assert_eq!(error.code(), Code::TpmUnavailable);
-            assert!(!error.to_string().contains("challenge"), "{error}");
+            let failure = failure("x", &error);
+            assert_eq!(failure.code(), Code::DeviceUnavailable);
+            assert!(!failure.what().contains("challenge"), "{failure}");
         }
     }
 }

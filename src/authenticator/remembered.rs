@@ -1,0 +1,86 @@
+//! What a provider remembers of the evidence that a machine enrolled with, for its renewals.
+//!
+//! A machine may be able to prove its identity in several ways. A renewal by another one would look
+//! like another machine.
+
+use kubelet_attestation::csr::envelope::Envelope;
+
+use super::attempt::Attempt;
+use crate::failure::Failure;
+use crate::pending::OpenRequest;
+use crate::store::{Store, StoreFile, StoreLock};
+use crate::store_contents::StoreContents;
+
+impl Attempt {
+    /// Recalls what the provider remembers of the stored enrolment.
+    ///
+    /// Without an origin, nothing ties the file to this machine.
+    pub(super) fn recall(&mut self, store: &Store, stored: &StoreContents) {
+        if stored.origin.is_some() {
+            self.remembered = read(store);
+        }
+    }
+
+    /// Removes a file that no origin ties to this machine, before this run writes an origin.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be removed. With an origin, the next run would trust it.
+    pub(super) fn forget_foreign(store: &StoreLock, stored: &StoreContents) -> Result<(), Failure> {
+        match stored.origin {
+            Some(_) => Ok(()),
+            None => store.remove(StoreFile::Remembered),
+        }
+    }
+
+    /// Saves what the provider remembers of `request`, which was issued.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be written.
+    pub(super) fn remember(
+        &self,
+        store: &StoreLock,
+        request: Option<&OpenRequest>,
+    ) -> Result<(), Failure> {
+        let evidence = request
+            .and_then(|open| Envelope::parse(&open.bytes).ok())
+            .and_then(|envelope| envelope.evidence);
+        match evidence.and_then(|evidence| self.attester.to_remember(&evidence)) {
+            Some(text) if read(store).as_deref() != Some(text) => {
+                store.replace(StoreFile::Remembered, text.as_bytes())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+fn read(store: &Store) -> Option<String> {
+    let text = store.read(StoreFile::Remembered).ok().flatten()?;
+    Some(text.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{self, Deadline};
+    use crate::failure::Code;
+
+    #[test]
+    fn a_foreign_memory_that_cannot_be_removed_ends_the_run() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(&root.path().join("state")).unwrap();
+        let deadline = Deadline::after(Duration::from_secs(30));
+        let store = store.lock(deadline, "test", clock::now()).unwrap();
+        let forget = || Attempt::forget_foreign(&store, &StoreContents::default());
+        assert!(forget().is_ok());
+        std::fs::create_dir(store.path(StoreFile::Remembered)).unwrap();
+
+        let failure = forget().unwrap_err();
+
+        assert_eq!(failure.code(), Code::Store);
+        assert!(failure.what().contains("endorsement-key"), "{failure}");
+    }
+}
