@@ -5,6 +5,8 @@
 //! Version 4) with the key binding in a signed header. Neither the request nor the binding travels:
 //! both sides build them from the words here.
 
+pub mod ber;
+
 use std::fmt;
 
 use serde::Deserialize;

@@ -1,7 +1,5 @@
 //! The identity of the instance, from its signed identity document.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use kubelet_attestation::evidence::aws::is_region;
 use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::imds;
@@ -13,9 +11,6 @@ use crate::cms;
 /// The metadata's `rsa2048` is not a signed identity document.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidIdentity {
-    /// It is not base64.
-    #[error("it is not base64")]
-    Base64(#[source] base64::DecodeError),
     /// It is not a message that contains a document.
     #[error(transparent)]
     Cms(#[from] cms::NoContent),
@@ -52,12 +47,7 @@ struct Document {
 impl Identity {
     /// Parses the metadata's `rsa2048`.
     pub(crate) fn parse(rsa2048: &str) -> Result<Self, InvalidIdentity> {
-        let base64: Vec<u8> = rsa2048
-            .bytes()
-            .filter(|byte| !byte.is_ascii_whitespace())
-            .collect();
-        let message = STANDARD.decode(base64).map_err(InvalidIdentity::Base64)?;
-        let bytes = cms::content(&message)?;
+        let bytes = cms::content(rsa2048)?;
         let document: Document = serde_json::from_slice(&bytes).map_err(InvalidIdentity::Json)?;
         let invalid = |field| InvalidIdentity::Field { field };
         if !is_instance_id(&document.instance_id) {
@@ -115,6 +105,9 @@ fn is_instance_id(id: &str) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     const DOCUMENT: &str = "{\n  \"accountId\" : \"123456789012\",\n  \
@@ -172,7 +165,10 @@ pub(crate) mod tests {
     fn what_is_no_signed_document_is_told_apart() {
         let other_json = rsa2048("{\"instanceId\": 1}");
         for (text, words) in [
-            ("<html>", "it is not base64"),
+            (
+                "<html>",
+                "it is no CMS message with its content in it: it is not base64",
+            ),
             ("PGh0bWw+", "it is no CMS message with its content in it"),
             (&other_json, "its document is not the JSON of"),
         ] {
