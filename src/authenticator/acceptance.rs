@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::{Authenticator, program};
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
+use crate::exec::ExecCluster;
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
 use crate::kube::{ApiClient, ApiError, ApiFault};
 use crate::origin::Origin;
@@ -61,7 +62,7 @@ impl Authenticator<'_> {
     ) -> Option<ApiError> {
         let document = StoreFile::Origin.name();
         let known = ClusterEndpoint::from_fields(origin.endpoint.clone(), document).ok()?;
-        let asked = self.cluster.map(ClusterEndpoint::from_exec_info);
+        let asked = self.cluster.map(ExecCluster::endpoint);
         let asked = asked.and_then(Result::ok);
         let endpoint = asked
             .filter(|asked| asked.is_of_same_cluster(&known))

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use kubelet_attestation::kubeconfig::{InvalidKubeconfig, Refused};
 
 use super::egress::EgressPolicy;
 
@@ -42,24 +43,9 @@ pub enum ClusterAccessError {
         /// The missing part.
         source: Box<KubeconfigError>,
     },
-    /// The server is spoken to without TLS.
-    #[error("the kubeconfig {}: server is not an https URL", path.display())]
-    NotHttps {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Whoever answers is believed to be the API server.
-    #[error("the kubeconfig {}: insecure-skip-tls-verify is not accepted", path.display())]
-    SkipsVerification {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It names no CA.
-    #[error("the kubeconfig {}: certificate-authority and certificate-authority-data are missing", path.display())]
-    NoCa {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The server is not on https, is not verified, or has no CA.
+    #[error(transparent)]
+    Refused(#[from] InvalidKubeconfig),
     /// The credentials in it cannot be used.
     #[error("the kubeconfig {} gives no client", path.display())]
     Client {
@@ -111,42 +97,35 @@ impl ClusterAccess {
                 path: here(),
                 source: Box::new(error),
             })?;
+        let place = format!("the kubeconfig {}", path.display());
+        let refuse = |field, why| Err(InvalidKubeconfig::new(&place, field, why).into());
         if config.cluster_url.scheme_str() != Some("https") {
-            return Err(ClusterAccessError::NotHttps { path: here() });
+            return refuse("server", Refused::NotHttps);
         }
         if config.accept_invalid_certs {
-            return Err(ClusterAccessError::SkipsVerification { path: here() });
+            return refuse("insecure-skip-tls-verify", Refused::SkipsVerification);
         }
-        let ca_certificates = config.root_cert.clone().unwrap_or_default();
-        if ca_certificates.is_empty() {
-            return Err(ClusterAccessError::NoCa { path: here() });
+        if config.root_cert.as_ref().is_none_or(Vec::is_empty) {
+            return refuse("certificate-authority-data", Refused::NoCa);
         }
-        let server = config.cluster_url.to_string();
-        let client = || {
-            super::of_operator(config.clone()).map_err(|error| ClusterAccessError::Client {
-                path: here(),
-                source: Box::new(error),
-            })
-        };
-        Ok(Self {
-            client: client()?,
-            lease_client: Some(client()?),
-            server,
-            ca_certificates,
+        Self::of_operator(config).map_err(|source| ClusterAccessError::Client {
+            path: here(),
+            source,
         })
     }
 
     /// The cluster that we run in, with our Pod's service account.
     pub fn in_cluster() -> Result<Self, InClusterAccessError> {
-        let config = Config::incluster()?;
-        let server = config.cluster_url.to_string();
-        let ca_certificates = config.root_cert.clone().unwrap_or_default();
+        Ok(Self::of_operator(Config::incluster()?)?)
+    }
+
+    fn of_operator(config: Config) -> Result<Self, Box<kube::Error>> {
         let client = || super::of_operator(config.clone()).map_err(Box::new);
         Ok(Self {
             client: client()?,
             lease_client: Some(client()?),
-            server,
-            ca_certificates,
+            server: config.cluster_url.to_string(),
+            ca_certificates: config.root_cert.unwrap_or_default(),
         })
     }
 

@@ -1,4 +1,5 @@
 use k8s_openapi::ByteString;
+use kubelet_attestation::kubeconfig::Refused;
 use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::InsecureVerifier;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -279,8 +280,8 @@ fn no_obstacle_repeats_a_secret() {
 
     let obstacle = world.obstacle();
 
-    let refused = matches!(&obstacle, Obstacle::KubeconfigRefused { source, .. }
-        if !matches!(source, KubeconfigRefused::TooLong));
+    let refused = matches!(&obstacle, Obstacle::KubeconfigRefused { source: KubeconfigRefused::Invalid(invalid), .. }
+        if invalid.why == Refused::Syntax);
     assert!(refused, "{obstacle:?}");
     assert!(!obstacle.to_string().contains("secret-text"), "{obstacle}");
 }
