@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::exec::{EXEC_INFO, ExecCluster};
 use crate::failure::Failure;
+use crate::secret::Secret;
 
 /// A kubeconfig cannot be used. Errors never contain credentials.
 #[derive(Debug, thiserror::Error)]
@@ -27,14 +28,6 @@ pub enum KubeconfigError {
         path: PathBuf,
         /// The reason.
         source: io::Error,
-    },
-    /// The file, or one that it names, exceeds the limit.
-    #[error("{} is longer than {limit} bytes", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The limit.
-        limit: usize,
     },
     /// The file is not a kubeconfig, or a field of it is refused.
     #[error(transparent)]
@@ -113,10 +106,9 @@ fn read_text(path: &Path) -> Result<Zeroizing<String>, KubeconfigError> {
             source,
         })?;
     if text.len() > limit {
-        return Err(KubeconfigError::TooLarge {
-            path: path.to_owned(),
-            limit,
-        });
+        let place = path.display().to_string();
+        let why = Refused::TooLong(limit);
+        return Err(InvalidKubeconfig { place, why }.into());
     }
     Ok(text)
 }
@@ -143,7 +135,7 @@ impl<'a> ExecCluster<'a> {
             insecure_skip_tls_verify: Some(self.insecure_skip_tls_verify),
             certificate_authority: None,
             certificate_authority_data: self.certificate_authority_data.as_ref().map(owned),
-            proxy_url: self.proxy_url.as_ref().map(owned),
+            proxy_url: self.proxy_url.as_ref().map(owned).map(Secret::new),
         };
         let place = format!("{EXEC_INFO}: spec.cluster");
         cluster.endpoint(Policy::Machine, &place, no_files)

@@ -1,7 +1,6 @@
 //! The document, as far as it is used.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde::Deserialize;
 use serde_path_to_error::Track;
@@ -12,7 +11,8 @@ use super::Policy;
 use super::endpoint::{ClusterEndpoint, EndpointFields};
 use super::error::{InvalidKubeconfig, Refused};
 use super::login::{Login, User};
-use super::source::{content, filled};
+use super::source::{content, filled, secret};
+use crate::secret::Secret;
 
 /// The most entries of a tenant's list. Cluster API writes one of each.
 const MAX_TENANT_ENTRIES: usize = 8;
@@ -24,21 +24,14 @@ const MAX_TENANT_DEPTH: usize = 16;
 const MAX_TENANT_EVENTS: usize = 2048;
 
 /// A kubeconfig. Only its current context is used.
+#[derive(Debug)]
 pub struct Kubeconfig {
     document: String,
     policy: Policy,
     contents: Contents,
 }
 
-impl fmt::Debug for Kubeconfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kubeconfig")
-            .field("document", &self.document)
-            .finish_non_exhaustive()
-    }
-}
-
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Contents {
     #[serde(rename = "apiVersion")]
     version: Option<String>,
@@ -50,21 +43,21 @@ struct Contents {
     users: Option<Vec<Named<User>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Named<T> {
     name: String,
     #[serde(rename = "cluster", alias = "context", alias = "user")]
     value: Option<T>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Context {
     cluster: Option<String>,
     user: Option<String>,
 }
 
 /// A cluster of a kubeconfig, not checked yet.
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Cluster {
     /// The API server's URL.
@@ -77,17 +70,9 @@ pub struct Cluster {
     pub certificate_authority: Option<String>,
     /// The CA certificates: base64 of PEM.
     pub certificate_authority_data: Option<String>,
-    /// The proxy's URL.
-    pub proxy_url: Option<String>,
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The proxy's URL may contain a password.
-        f.debug_struct("Cluster")
-            .field("server", &self.server)
-            .finish_non_exhaustive()
-    }
+    /// The proxy's URL. It may contain a password.
+    #[serde(default, deserialize_with = "secret")]
+    pub proxy_url: Option<Secret<String>>,
 }
 
 impl Kubeconfig {
@@ -96,10 +81,7 @@ impl Kubeconfig {
     /// Under [`Policy::Tenant`] every cluster and user is checked here, not only those of the
     /// current context.
     pub fn parse(document: &str, text: &[u8], policy: Policy) -> Result<Self, InvalidKubeconfig> {
-        let refuse = |why| InvalidKubeconfig {
-            place: document.to_owned(),
-            why,
-        };
+        let refuse = |why| InvalidKubeconfig::at(document, why);
         if text.len() > policy.max_len() {
             return Err(refuse(Refused::TooLong(policy.max_len())));
         }
@@ -109,21 +91,14 @@ impl Kubeconfig {
             policy,
             contents: Contents::parse(document, text, policy)?,
         };
-        let Contents {
-            version,
-            kind,
-            clusters,
-            contexts,
-            users,
-            ..
-        } = &kubeconfig.contents;
+        let contents = &kubeconfig.contents;
         let is = |value: &Option<String>, expected| value.as_deref().is_none_or(|v| v == expected);
-        if !is(version, "v1") || !is(kind, "Config") {
+        if !is(&contents.version, "v1") || !is(&contents.kind, "Config") {
             return Err(refuse(Refused::WrongType));
         }
-        kubeconfig.check_entries("cluster", clusters.as_deref(), Cluster::refused)?;
-        kubeconfig.check_entries("context", contexts.as_deref(), |_, _| None)?;
-        kubeconfig.check_entries("user", users.as_deref(), User::refused)?;
+        kubeconfig.check_entries("cluster", contents.clusters.as_deref(), Cluster::refused)?;
+        kubeconfig.check_entries("context", contents.contexts.as_deref(), |_, _| None)?;
+        kubeconfig.check_entries("user", contents.users.as_deref(), User::refused)?;
         Ok(kubeconfig)
     }
 
@@ -159,15 +134,11 @@ impl Kubeconfig {
     }
 
     fn context(&self) -> Result<&Context, InvalidKubeconfig> {
-        let Contents {
-            current_context,
-            contexts,
-            ..
-        } = &self.contents;
-        let name = filled(current_context.as_deref()).ok_or_else(|| {
-            InvalidKubeconfig::new(&self.document, "current-context", Refused::Missing)
-        })?;
-        Ok(self.find("context", contexts.as_deref(), Some(name))?.0)
+        let missing =
+            || InvalidKubeconfig::new(&self.document, "current-context", Refused::Missing);
+        let name = filled(self.contents.current_context.as_deref()).ok_or_else(missing)?;
+        let contexts = self.contents.contexts.as_deref();
+        Ok(self.find("context", contexts, Some(name))?.0)
     }
 
     /// The entry of this name, and its place for errors.
@@ -180,14 +151,10 @@ impl Kubeconfig {
         let name = name.unwrap_or_default();
         let place = self.place(kind, name);
         let mut entries = list.unwrap_or_default().iter();
-        match entries.find(|entry| entry.name == name) {
-            Some(Named {
-                value: Some(value), ..
-            }) => Ok((value, place)),
-            _ => Err(InvalidKubeconfig {
-                place,
-                why: Refused::Missing,
-            }),
+        let entry = entries.find(|entry| entry.name == name);
+        match entry.and_then(|entry| entry.value.as_ref()) {
+            Some(value) => Ok((value, place)),
+            None => Err(InvalidKubeconfig::at(place, Refused::Missing)),
         }
     }
 
@@ -201,23 +168,20 @@ impl Kubeconfig {
         let list = list.unwrap_or_default();
         let mut names = BTreeSet::new();
         if let Some(twice) = list.iter().find(|entry| !names.insert(&entry.name)) {
-            return Err(InvalidKubeconfig {
-                place: self.place(kind, &twice.name),
-                why: Refused::Ambiguous,
-            });
+            let place = self.place(kind, &twice.name);
+            return Err(InvalidKubeconfig::at(place, Refused::Ambiguous));
         }
         if self.policy != Policy::Tenant {
             return Ok(());
         }
+        let place = self.place(kind, "");
         if list.len() > MAX_TENANT_ENTRIES {
-            return Err(InvalidKubeconfig {
-                place: self.place(kind, ""),
-                why: Refused::TooMany(MAX_TENANT_ENTRIES),
-            });
+            let why = Refused::TooMany(MAX_TENANT_ENTRIES);
+            return Err(InvalidKubeconfig::at(place, why));
         }
         let mut values = list.iter().filter_map(|entry| entry.value.as_ref());
         match values.find_map(|value| refused(value, self.policy)) {
-            Some((field, why)) => Err(InvalidKubeconfig::new(&self.place(kind, ""), field, why)),
+            Some((field, why)) => Err(InvalidKubeconfig::new(&place, field, why)),
             None => Ok(()),
         }
     }
@@ -250,16 +214,16 @@ impl Contents {
         });
         // The error's words may repeat a value, so only its place is told.
         parsed.map_err(|error| {
-            let (line, column) = error
-                .location()
-                .map_or((1, 1), |at| (at.line(), at.column()));
-            let mut place = format!("{document}: line {line}, column {column}");
-            if policy == Policy::Machine {
-                place = format!("{place}: {}", track.path());
-            }
-            InvalidKubeconfig {
-                place,
-                why: Refused::Syntax,
+            let place = match error.location() {
+                Some(at) => format!("{document}: line {}, column {}", at.line(), at.column()),
+                None => document.to_owned(),
+            };
+            match policy {
+                Policy::Machine => {
+                    InvalidKubeconfig::new(&place, &track.path().to_string(), Refused::Syntax)
+                }
+                // The path of an unknown field is the tenant's text too.
+                Policy::Tenant => InvalidKubeconfig::at(place, Refused::Syntax),
             }
         })
     }
@@ -288,7 +252,7 @@ impl Cluster {
             server: self.server.clone().unwrap_or_default(),
             ca_pem: ca_pem.map(|pem| pem.to_string()).unwrap_or_default(),
             tls_server_name: self.tls_server_name.clone(),
-            proxy_url: self.proxy_url.clone(),
+            proxy_url: self.proxy_url.as_ref().map(|url| url.expose().clone()),
         };
         Ok(ClusterEndpoint::check(fields, policy, place, field)?)
     }
@@ -297,7 +261,7 @@ impl Cluster {
     fn refused(&self, policy: Policy) -> Option<(&'static str, Refused)> {
         let is_tenant = policy == Policy::Tenant;
         let skips = self.insecure_skip_tls_verify == Some(true);
-        let has_proxy = is_tenant && filled(self.proxy_url.as_deref()).is_some();
+        let has_proxy = is_tenant && self.proxy_url.is_some();
         let has_file = is_tenant && filled(self.certificate_authority.as_deref()).is_some();
         [
             (

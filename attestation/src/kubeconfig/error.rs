@@ -11,12 +11,15 @@ pub struct InvalidKubeconfig {
 }
 
 impl InvalidKubeconfig {
+    /// Refuses what is at `place`.
+    pub(super) fn at(place: impl Into<String>, why: Refused) -> Self {
+        let place = place.into();
+        Self { place, why }
+    }
+
     /// Refuses a field of what is at `place`.
     pub fn new(place: &str, field: &str, why: Refused) -> Self {
-        Self {
-            place: format!("{place}: {field}"),
-            why,
-        }
+        Self::at(format!("{place}: {field}"), why)
     }
 }
 

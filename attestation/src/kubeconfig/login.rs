@@ -2,14 +2,14 @@
 
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 
 use super::Policy;
 use super::endpoint::certificates;
 use super::error::{InvalidKubeconfig, Refused};
-use super::source::{content, filled};
+use super::source::{content, filled, secret};
 use crate::secret::Secret;
 
 /// The login to an API server.
@@ -42,7 +42,7 @@ pub fn identity(
 }
 
 /// A user of a kubeconfig.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct User {
     #[serde(default, deserialize_with = "secret")]
@@ -66,14 +66,9 @@ pub(super) struct User {
 }
 
 /// The exec plugin of a user.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Exec {
     pub(super) command: Option<String>,
-}
-
-fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret<String>>, D::Error> {
-    let text = Option::<String>::deserialize(deserializer)?;
-    Ok(text.filter(|text| !text.is_empty()).map(Secret::new))
 }
 
 impl User {
@@ -81,20 +76,17 @@ impl User {
     pub(super) fn refused(&self, policy: Policy) -> Option<(&'static str, Refused)> {
         use Refused::{AuthProvider, Exec, File, Impersonation, Password, TwoCredentials};
         let is_tenant = policy == Policy::Tenant;
-        let names_file = |file: &Option<String>| is_tenant && filled(file.as_deref()).is_some();
+        let has_file = |file: &Option<String>| is_tenant && filled(file.as_deref()).is_some();
+        let has_chain = has_file(&self.client_certificate);
         let has_certificate = filled(self.client_certificate_data.as_deref()).is_some()
             || self.client_key_data.is_some();
         let has_two = is_tenant && self.token.is_some() && has_certificate;
         [
             ("exec", self.exec.is_some(), Exec),
             ("auth-provider", self.auth_provider.is_some(), AuthProvider),
-            (
-                "client-certificate",
-                names_file(&self.client_certificate),
-                File,
-            ),
-            ("client-key", names_file(&self.client_key), File),
-            ("tokenFile", names_file(&self.token_file), File),
+            ("client-certificate", has_chain, File),
+            ("client-key", has_file(&self.client_key), File),
+            ("tokenFile", has_file(&self.token_file), File),
             ("username", self.username.is_some(), Password),
             ("password", self.password.is_some(), Password),
             ("as", self.impersonate.is_some(), Impersonation),
@@ -119,27 +111,14 @@ impl User {
         if let Some(refused) = self.refused(policy) {
             return Err(refuse(refused).into());
         }
-        let chain = content(
-            (
-                "client-certificate-data",
-                filled(self.client_certificate_data.as_deref()),
-            ),
-            filled(self.client_certificate.as_deref()),
-            place,
-            Refused::NotCertificates,
-            &read,
-        )?;
-        let key_data = self.client_key_data.as_ref();
-        let key = content(
-            (
-                "client-key-data",
-                key_data.map(|data| data.expose().as_str()),
-            ),
-            filled(self.client_key.as_deref()),
-            place,
-            Refused::NotAKey,
-            &read,
-        )?;
+        let data = filled(self.client_certificate_data.as_deref());
+        let file = filled(self.client_certificate.as_deref());
+        let field = ("client-certificate-data", data);
+        let chain = content(field, file, place, Refused::NotCertificates, &read)?;
+        let data = self.client_key_data.as_ref();
+        let file = filled(self.client_key.as_deref());
+        let field = ("client-key-data", data.map(|data| data.expose().as_str()));
+        let key = content(field, file, place, Refused::NotAKey, &read)?;
         match (chain, key) {
             (Some(chain_pem), Some(mut key_pem)) => {
                 // The kubelet keeps both in one file, so the key is left out here.

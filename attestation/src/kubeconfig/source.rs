@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize as _, Deserializer};
 use zeroize::Zeroizing;
 
 use super::error::{InvalidKubeconfig, Refused};
@@ -9,10 +10,15 @@ use crate::secret::Secret;
 
 /// Reads no file: for clusters and users that may not name one.
 pub fn no_files(_file: &str) -> Result<Zeroizing<String>, InvalidKubeconfig> {
-    Err(InvalidKubeconfig {
-        place: "a file".to_owned(),
-        why: Refused::File,
-    })
+    Err(InvalidKubeconfig::at("a file", Refused::File))
+}
+
+/// Text that is not shown; `None` if it is empty.
+pub(super) fn secret<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Secret<String>>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.filter(|text| !text.is_empty()).map(Secret::new))
 }
 
 pub(super) fn filled(text: Option<&str>) -> Option<&str> {

@@ -345,10 +345,10 @@ fn a_file_that_is_missing_binary_or_huge_is_named() {
     fs::write(&path, vec![b'#'; 10 << 20]).unwrap();
     assert!(matches!(
         read(),
-        KubeconfigError::TooLarge {
-            limit: 1_048_576,
+        KubeconfigError::Invalid(InvalidKubeconfig {
+            why: Refused::TooLong(1_048_576),
             ..
-        }
+        })
     ));
 }
 
