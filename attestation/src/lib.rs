@@ -17,6 +17,8 @@ pub mod errors;
 pub mod evidence;
 mod framing;
 pub mod kubeconfig;
+pub mod members;
 pub mod names;
 pub mod secret;
+mod text;
 pub mod version;
