@@ -50,7 +50,7 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
 ///
 /// # Errors
 ///
-/// More than one element, more than [`MAX_SIZE`] bytes, more than [`MAX_DEPTH`] levels, or lengths
+/// More than one element, more than `MAX_SIZE` bytes, more than `MAX_DEPTH` levels, or lengths
 /// and tags in other forms than the two that AWS sends. Bytes are read once, and copied at most once
 /// a level.
 pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {

@@ -107,5 +107,5 @@ where
 
 fn is_of_credentials(error: &(dyn StdError + 'static)) -> bool {
     let mut causes = iter::successors(error.source(), |&error| error.source());
-    causes.any(|error| error.is::<CredentialsError>())
+    causes.any(<dyn StdError>::is::<CredentialsError>)
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use aws_sdk_ec2::primitives::DateTime;
-use aws_sdk_ec2::types::{DeviceType, Filter, Instance, Reservation};
+use aws_sdk_ec2::types::{DeviceType, Filter, Instance, InstanceStateName, Reservation};
 use futures::future::{BoxFuture, FutureExt as _};
 
 use super::client::{Ec2, outage};
@@ -121,7 +121,7 @@ fn facts(owner: &str, instance: &Instance) -> InstanceFacts {
     InstanceFacts {
         id: text(instance.instance_id()),
         owner: owner.to_owned(),
-        state: text(state.map(|name| name.as_str())),
+        state: text(state.map(InstanceStateName::as_str)),
         zone: text(placement.and_then(|placement| placement.availability_zone())),
         launched: time(instance.launch_time()),
         private_dns_name: name.map(str::to_owned),

@@ -47,12 +47,14 @@ pub(super) enum TrustRoots {
     Own,
 }
 
+/// Of each region, and of each cluster in it.
+type Turns = HashMap<(Option<String>, String), Arc<Semaphore>>;
+
 /// The client.
 pub(super) struct Client {
     public: reqwest::Client,
     own: reqwest::Client,
-    /// Of each region, and of each cluster in it.
-    turns: Mutex<HashMap<(Option<String>, String), Arc<Semaphore>>>,
+    turns: Mutex<Turns>,
 }
 
 // The client's own shows the proxy, with its password.
